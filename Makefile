@@ -1,0 +1,51 @@
+# make demo and make test do everything on a fresh Debian or Ubuntu machine with python3 >= 3.11, make and gcc.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PACKAGES := fairgpu webhook timekeeper sidecar
+
+.PHONY: setup demo test lint types contracts unit contract cluster vcuda bench lock clean
+
+setup: $(VENV)/.installed
+
+$(VENV)/.installed: requirements.lock setup.cfg tools/setup.sh
+	sh tools/setup.sh $(PYTHON) $(VENV)
+	@touch $@
+
+demo: setup
+	$(BIN)/fairgpu demo $(if $(CLUSTER),--cluster)
+
+test: lint types contracts unit contract cluster
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: setup
+	$(BIN)/mypy
+
+contracts: setup
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/pytest tests/unit
+
+contract: setup
+	$(BIN)/pytest tests/contract
+
+cluster: setup
+	$(BIN)/pytest tests/cluster
+
+vcuda: setup
+	$(MAKE) -C vcuda test PYTHON=$(abspath $(BIN)/python)
+
+bench: setup
+	$(BIN)/python -m tests.bench
+
+# Pins every dependency of every extra, with hashes, for all platforms.
+lock:
+	$(BIN)/uv pip compile setup.cfg --all-extras --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-emit-index-url --no-annotate --quiet --output-file requirements.lock
+
+clean:
+	rm -rf $(VENV) build vcuda/build

@@ -1,0 +1,1 @@
+"""The reporter that runs beside the containers of a GPU pod."""

@@ -1,0 +1,1 @@
+"""Admission: an AdmissionReview in, a JSON Patch or a verdict out."""
