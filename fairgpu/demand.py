@@ -1,0 +1,62 @@
+"""What a pod as a whole demands, when its containers run partly one after the other.
+
+The rule is the scheduler's own for pods with native sidecars
+(https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers):
+the larger of what runs together in the end, and of each init step with the native sidecars started before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairgpu.request import GPURequest
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A pod's demand; each figure is the largest at any moment of its life."""
+
+    gpus: int = 0
+    core_percent: int = 0
+    memory_mib: int = 0
+    memory_percentage: int = 0
+
+
+def is_native_sidecar(container: dict[str, Any]) -> bool:
+    """Whether an init container keeps running beside the main ones."""
+    return container.get("restartPolicy") == "Always"
+
+
+def peak(containers: Sequence[int], init_steps: Sequence[tuple[int, bool]]) -> int:
+    """The largest amount held at any moment.
+
+    Args:
+        containers: the amount of each main container.
+        init_steps: in order, each init container's amount and whether it is a native sidecar.
+    """
+    sidecars = 0
+    highest_step = 0
+    for amount, keeps_running in init_steps:
+        highest_step = max(highest_step, amount + sidecars)
+        if keeps_running:
+            sidecars += amount
+    return max(sum(containers) + sidecars, highest_step)
+
+
+def pod_demand(containers: Sequence[GPURequest | None], init_steps: Sequence[tuple[GPURequest | None, bool]]) -> Demand:
+    """The demand of a pod from its containers' requests, figure by figure."""
+
+    def largest(figure: Callable[[GPURequest], int | None]) -> int:
+        def amount(request: GPURequest | None) -> int:
+            return (figure(request) or 0) if request else 0
+
+        return peak([amount(request) for request in containers], [(amount(r), keeps) for r, keeps in init_steps])
+
+    return Demand(
+        gpus=largest(lambda request: request.gpus),
+        core_percent=largest(lambda request: request.core_percent),
+        memory_mib=largest(lambda request: request.memory_mib),
+        memory_percentage=largest(lambda request: request.memory_percentage),
+    )

@@ -1,0 +1,74 @@
+"""The names that FairGPU fixes for everybody: resources, annotations, accounts, containers, volumes.
+
+Kubernetes calls `fairgpu.io/gpu` and its siblings extended resources; they take whole numbers only
+(https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+DOMAIN: Final = "fairgpu.io"
+SYSTEM_NAMESPACE: Final = "fairgpu-system"
+SCHEDULER_NAME: Final = "fairgpu-scheduler"
+
+GPU: Final = "fairgpu.io/gpu"
+"""vGPUs: how many distinct physical GPUs the container gets a piece of."""
+GPU_CORE: Final = "fairgpu.io/gpu-core"
+"""GPU time summed over the vGPUs, in percent of one GPU."""
+GPU_MEMORY: Final = "fairgpu.io/gpu-memory"
+"""Device memory summed over the vGPUs, in MiB."""
+GPU_MEMORY_PERCENTAGE: Final = "fairgpu.io/gpu-memory-percentage"
+"""Device memory summed over the vGPUs, in percent of one GPU; stands instead of GPU_MEMORY."""
+CANONICAL_RESOURCES: Final = (GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_PERCENTAGE)
+
+ANNOTATION_PREFIX: Final = "fairgpu.io/"
+ALLOCATION: Final = "fairgpu.io/allocation"
+SOURCE_DIALECT: Final = "fairgpu.io/source-dialect"
+BUDGET_STATE: Final = "fairgpu.io/budget-state"
+CREATED_BY: Final = "fairgpu.io/created-by"
+RESERVED_ANNOTATIONS: Final = (ALLOCATION, SOURCE_DIALECT, BUDGET_STATE, CREATED_BY)
+
+USE_GPU_MODEL: Final = "fairgpu.io/use-gpu-model"
+AVOID_GPU_MODEL: Final = "fairgpu.io/avoid-gpu-model"
+USE_GPU_UUID: Final = "fairgpu.io/use-gpu-uuid"
+AVOID_GPU_UUID: Final = "fairgpu.io/avoid-gpu-uuid"
+PLACEMENT: Final = "fairgpu.io/placement"
+CORE_POLICY: Final = "fairgpu.io/core-policy"
+TASK_PRIORITY: Final = "fairgpu.io/task-priority"
+CHOICE_ANNOTATIONS: Final = (
+    USE_GPU_MODEL,
+    AVOID_GPU_MODEL,
+    USE_GPU_UUID,
+    AVOID_GPU_UUID,
+    PLACEMENT,
+    CORE_POLICY,
+    TASK_PRIORITY,
+)
+
+NAMESPACE_ALLOW: Final = "fairgpu.io/allow"
+"""On a Namespace: a comma list of what its pods may ask for beyond the default (elastic, high-priority)."""
+
+BUDGET_GATE: Final = "fairgpu.io/budget"
+"""The scheduling gate that holds a pod until its budget can pay for it."""
+METER_FINALIZER: Final = "fairgpu.io/meter"
+
+IN_BUDGET_CLASS: Final = "gpu-in-budget"
+OVER_BUDGET_CLASS: Final = "gpu-over-budget"
+
+SIDECAR_CONTAINER: Final = "fairgpu-sidecar"
+USAGE_VOLUME: Final = "fairgpu-usage"
+TOKEN_VOLUME: Final = "fairgpu-token"  # noqa: S105 - the name of a volume, no secret
+USAGE_MOUNT_PATH: Final = "/run/fairgpu"
+TOKEN_MOUNT_PATH: Final = "/var/run/secrets/fairgpu"  # noqa: S105 - the path of a mount, no secret
+TOKEN_AUDIENCE: Final = "fairgpu-timekeeper"  # noqa: S105 - the name of an audience, no secret
+
+WEBHOOK_CONFIGURATION: Final = "zz-fairgpu"
+WEBHOOK_SERVICE: Final = "fairgpu-webhook"
+TIMEKEEPER_SERVICE: Final = "fairgpu-timekeeper"
+WEBHOOK_ACCOUNT: Final = "fairgpu-webhook"
+TIMEKEEPER_ACCOUNT: Final = "fairgpu-timekeeper"
+SCHEDULER_ACCOUNT: Final = "fairgpu-scheduler"
+NODE_AGENT_ACCOUNT: Final = "fairgpu-nodeagent"
+
+BUDGET_API: Final = "fairgpu.io/v1alpha1"

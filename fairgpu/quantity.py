@@ -1,0 +1,79 @@
+"""Kubernetes quantities, read exactly.
+
+The grammar is that of apimachinery's `resource.Quantity`
+(https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/): a signed decimal and either a
+binary suffix (Ki to Ei), a decimal suffix (n u m, none, k M G T P E) or a decimal exponent (e3, E3).
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any
+
+MAX_LENGTH = 64
+MAX_EXPONENT = 30
+MAX_QUANTITY = 2**63 - 1
+"""The API server holds a quantity in an int64."""
+
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
+    r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,4}))?"
+)
+_SCALE = {
+    **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
+    **{suffix: Fraction(1000**power) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
+    **{suffix: Fraction(1, 1000**power) for power, suffix in enumerate(("m", "u", "n"), start=1)},
+}
+
+
+class QuantityError(ValueError):
+    """A value that is no quantity, or none that the field can hold; the message says why."""
+
+
+def parse_quantity(value: Any) -> Fraction:
+    """The exact number that a quantity stands for.
+
+    Accepts what the API server accepts in JSON: a string or a number; a boolean, null, list or map is refused.
+
+    Raises:
+        QuantityError: the value is not in the grammar, is longer than 64 characters, or its exponent passes 30.
+    """
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise QuantityError("it is no quantity")
+    text = repr(value) if isinstance(value, float) else str(value)
+    if len(text) > MAX_LENGTH:
+        raise QuantityError(f"it is longer than {MAX_LENGTH} characters")
+    match = _QUANTITY.fullmatch(text)
+    if match is None:
+        raise QuantityError("it is no quantity")
+    number = Fraction(match["number"])
+    if match["suffix"]:
+        return number * _SCALE[match["suffix"]]
+    if match["exponent"]:
+        exponent = int(match["exponent"])
+        if abs(exponent) > MAX_EXPONENT:
+            raise QuantityError(f"its exponent passes {MAX_EXPONENT}")
+        return number * Fraction(10) ** exponent
+    return number
+
+
+def parse_count(value: Any) -> int:
+    """A quantity of an extended resource: whole, not negative, and not given in a unit of bytes.
+
+    A binary suffix is refused because these resources carry their unit in their name: `2Gi` of a resource counted
+    in MiB would be 2147483648 MiB to the API server, which nobody means.
+
+    Raises:
+        QuantityError: it is no quantity, negative, fractional, past int64, or has a binary suffix.
+    """
+    number = parse_quantity(value)
+    if number < 0:
+        raise QuantityError("it is negative")
+    if isinstance(value, str) and value.endswith("i"):
+        raise QuantityError("it has a suffix of bytes, and the unit is already in the resource's name")
+    if number.denominator != 1:
+        raise QuantityError("it is not a whole number")
+    if number > MAX_QUANTITY:
+        raise QuantityError(f"it passes {MAX_QUANTITY}")
+    return int(number)

@@ -1,0 +1,85 @@
+"""What a container asks of GPUs, in the one form that everything behind admission reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairgpu import names
+
+
+@dataclass(frozen=True, slots=True)
+class GPURequest:
+    """One container's request, summed over its vGPUs as the canonical resources are.
+
+    Exactly one of `memory_mib` and `memory_percentage` is set. `core_percent` 0 is best effort.
+    """
+
+    gpus: int
+    core_percent: int
+    memory_mib: int | None = None
+    memory_percentage: int | None = None
+
+    def resources(self) -> dict[str, str]:
+        """The canonical extended resources as quantities, for requests and limits alike."""
+        canonical = {names.GPU: str(self.gpus), names.GPU_CORE: str(self.core_percent)}
+        if self.memory_mib is not None:
+            canonical[names.GPU_MEMORY] = str(self.memory_mib)
+        if self.memory_percentage is not None:
+            canonical[names.GPU_MEMORY_PERCENTAGE] = str(self.memory_percentage)
+        return canonical
+
+    @property
+    def best_effort(self) -> bool:
+        """Whether it is guaranteed no GPU time and runs in what others leave idle."""
+        return self.core_percent == 0
+
+
+class CorePolicy(StrEnum):
+    """What happens to GPU time beyond the share: never used (hard), or lent while idle (elastic)."""
+
+    HARD = "hard"
+    ELASTIC = "elastic"
+
+
+class Placement(StrEnum):
+    """How the devices of a pod are chosen among those that fit."""
+
+    PACK = "pack"
+    SPREAD = "spread"
+    TOPOLOGY = "topology"
+
+
+HIGH_PRIORITY = 0
+NORMAL_PRIORITY = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PodChoices:
+    """What a pod's author chose beside the amounts; unset means the admin's default."""
+
+    use_models: tuple[str, ...] = ()
+    avoid_models: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    avoid_uuids: tuple[str, ...] = ()
+    placement: Placement | None = None
+    core_policy: CorePolicy | None = None
+    task_priority: int | None = None
+
+    def annotations(self) -> dict[str, str]:
+        """The choices as FairGPU's own annotations."""
+        written: dict[str, str] = {}
+        lists = (
+            (names.USE_GPU_MODEL, self.use_models),
+            (names.AVOID_GPU_MODEL, self.avoid_models),
+            (names.USE_GPU_UUID, self.use_uuids),
+            (names.AVOID_GPU_UUID, self.avoid_uuids),
+        )
+        written.update({key: ",".join(values) for key, values in lists if values})
+        if self.placement is not None:
+            written[names.PLACEMENT] = self.placement.value
+        if self.core_policy is not None:
+            written[names.CORE_POLICY] = self.core_policy.value
+        if self.task_priority is not None:
+            written[names.TASK_PRIORITY] = str(self.task_priority)
+        return written
