@@ -1,0 +1,190 @@
+"""Requests to the API server with raw JSON in and out, so that no unknown field is lost on the way.
+
+The official client supplies the transport: TLS, credentials and their renewal. Its typed models are not used.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import urllib3
+from kubernetes import client
+
+MERGE_PATCH = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+CONNECT_TIMEOUT_SECONDS = 5.0
+READ_TIMEOUT_SECONDS = 30.0
+
+Json = dict[str, Any]
+
+
+class ApiError(RuntimeError):
+    """The API server refused, or could not be reached (status 0).
+
+    Attributes:
+        status: the HTTP status.
+        reason: the machine-readable reason of the Status object, such as Conflict or NotFound.
+    """
+
+    def __init__(self, status: int, reason: str, message: str) -> None:
+        super().__init__(f"{status} {reason}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+
+    @property
+    def not_found(self) -> bool:
+        """Whether the object is not there."""
+        return self.status == 404
+
+    @property
+    def conflict(self) -> bool:
+        """Whether somebody else changed or created the object first."""
+        return self.status == 409
+
+    @property
+    def gone(self) -> bool:
+        """Whether a resourceVersion or continue token is too old to go on from."""
+        return self.status == 410
+
+
+class KubernetesAPI:
+    """An API server, reached with one identity. Safe to use from several threads."""
+
+    def __init__(self, transport: client.ApiClient) -> None:
+        self._configuration = transport.configuration
+        self._pool: urllib3.PoolManager = transport.rest_client.pool_manager
+
+    def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Json:
+        """Reads an object or a list.
+
+        Raises:
+            ApiError: as for every request here.
+        """
+        return self.request("GET", path, query=query)
+
+    def create(self, path: str, body: Json, query: Mapping[str, str | int] | None = None) -> Json:
+        """Posts an object into a collection or a subresource."""
+        return self.request("POST", path, body=body, query=query)
+
+    def replace(self, path: str, body: Json) -> Json:
+        """Puts an object; its resourceVersion guards against a lost update."""
+        return self.request("PUT", path, body=body)
+
+    def patch(
+        self, path: str, body: Any, content_type: str = MERGE_PATCH, query: Mapping[str, str | int] | None = None
+    ) -> Json:
+        """Patches an object; a JSON Patch is a list of operations."""
+        return self.request("PATCH", path, body=body, content_type=content_type, query=query)
+
+    def delete(self, path: str, body: Json | None = None) -> Json:
+        """Deletes an object; the body holds DeleteOptions."""
+        return self.request("DELETE", path, body=body)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Any = None,
+        query: Mapping[str, str | int] | None = None,
+        content_type: str = "application/json",
+    ) -> Json:
+        """One request, its whole answer as JSON.
+
+        Raises:
+            ApiError: the server answered with an error, or could not be reached in time.
+        """
+        response = self._send(method, path, query, body, content_type, READ_TIMEOUT_SECONDS)
+        try:
+            data = response.read()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiError(0, "Unreachable", str(error)) from error
+        finally:
+            response.release_conn()
+        return _decode(data)
+
+    def stream(self, path: str, query: Mapping[str, str | int], idle_seconds: float) -> Iterator[Json]:
+        """The lines of a watch, each an object of `type` and `object`, until the server ends it.
+
+        Args:
+            path: the collection.
+            query: the watch's parameters; `watch` is added.
+            idle_seconds: how long the connection may be silent before it counts as dead.
+
+        Raises:
+            ApiError: the watch was refused or broke off.
+        """
+        response = self._send("GET", path, {**query, "watch": "true"}, None, "application/json", idle_seconds)
+        buffered = b""
+        try:
+            for chunk in response.stream(65536, decode_content=True):
+                *lines, buffered = (buffered + chunk).split(b"\n")
+                for line in lines:
+                    if line:
+                        yield _decode(line)
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiError(0, "Unreachable", str(error)) from error
+        finally:
+            response.close()
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int] | None,
+        body: Any,
+        content_type: str,
+        read_seconds: float,
+    ) -> urllib3.BaseHTTPResponse:
+        url = f"{self._configuration.host}{path}"
+        if query:
+            url = f"{url}?{urlencode(query)}"
+        headers = {"Accept": "application/json", "User-Agent": "fairgpu"}
+        bearer = self._configuration.auth_settings().get("BearerToken")
+        if bearer and bearer.get("value"):
+            headers["Authorization"] = bearer["value"]
+        if body is not None:
+            headers["Content-Type"] = content_type
+        try:
+            response = self._pool.request(
+                method,
+                url,
+                headers=headers,
+                body=None if body is None else json.dumps(body).encode(),
+                timeout=urllib3.Timeout(connect=CONNECT_TIMEOUT_SECONDS, read=read_seconds),
+                retries=urllib3.Retry(total=0, redirect=0),
+                preload_content=False,
+            )
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise ApiError(0, "Unreachable", str(error)) from error
+        if response.status >= 400:
+            raise _refusal(response)
+        return response
+
+
+def _refusal(response: urllib3.BaseHTTPResponse) -> ApiError:
+    try:
+        document = json.loads(response.read())
+    except (ValueError, urllib3.exceptions.HTTPError, OSError):
+        document = {}
+    finally:
+        response.release_conn()
+    document = document if isinstance(document, dict) else {}
+    reason = str(document.get("reason") or response.reason or "Error")
+    return ApiError(response.status, reason, str(document.get("message") or "no message"))
+
+
+def _decode(data: bytes) -> Json:
+    try:
+        document = json.loads(data)
+    except ValueError as error:
+        raise ApiError(0, "NotJSON", f"the API server's answer is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise ApiError(0, "NotJSON", "the API server's answer is no JSON object")
+    return document

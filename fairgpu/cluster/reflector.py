@@ -1,0 +1,112 @@
+"""Keeps a view of a collection: a list, then a watch from where the list ended, again and again.
+
+The protocol is the API server's (https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes):
+lists come in pages, bookmarks move the resourceVersion on, and 410 Gone means to list anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+
+PAGE_SIZE = 500
+WATCH_SECONDS = 240
+IDLE_SECONDS = 300.0
+FIRST_RETRY_SECONDS = 0.5
+LAST_RETRY_SECONDS = 30.0
+
+
+class View(Protocol):
+    """Who hears of a collection. Calls come from one thread, in the order in which the API server tells them."""
+
+    def replaced(self, items: list[Json]) -> None:
+        """The whole collection as it is now; what is not in it is gone."""
+
+    def changed(self, kind: str, item: Json) -> None:
+        """One object was ADDED, MODIFIED or DELETED; a deleted one comes as it last was."""
+
+    def confirmed(self) -> None:
+        """The view is known to be current: after a list, an event or a bookmark."""
+
+    def failed(self, error: ApiError) -> None:
+        """The API server could not be asked; the view stays as it was, and is tried again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """What to watch: a path such as `/api/v1/pods` and selectors such as `{"fieldSelector": "..."}`."""
+
+    path: str
+    selectors: Mapping[str, str]
+
+
+Wait = Callable[[float], bool]
+"""Waits that many seconds, or less if everything is to end; says whether it is (`threading.Event.wait` does)."""
+
+
+def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, random: Callable[[], float]) -> None:
+    """Keeps the view current until `wait` says that everything is to end.
+
+    Args:
+        api: the API server.
+        collection: what to watch.
+        view: who hears of it.
+        wait: sleeps between tries, and ends the loop; asked with 0 seconds between events.
+        random: a number in [0, 1), so that many clients do not come back at once.
+    """
+    retry_seconds = FIRST_RETRY_SECONDS
+    version: str | None = None
+    while not wait(0):
+        try:
+            if version is None:
+                items, version = _list(api, collection)
+                view.replaced(items)
+                view.confirmed()
+            version = _watch(api, collection, view, wait, version)
+            retry_seconds = FIRST_RETRY_SECONDS
+        except ApiError as error:
+            if error.gone:
+                version = None
+                continue
+            view.failed(error)
+            if error.status:
+                version = None
+            if wait(retry_seconds * (0.5 + random())):
+                return
+            retry_seconds = min(retry_seconds * 2, LAST_RETRY_SECONDS)
+
+
+def _list(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
+    items: list[Json] = []
+    page: dict[str, str | int] = {**collection.selectors, "limit": PAGE_SIZE}
+    while True:
+        answer = api.get(collection.path, page)
+        items.extend(answer.get("items") or [])
+        metadata = answer.get("metadata") or {}
+        if not metadata.get("continue"):
+            return items, str(metadata.get("resourceVersion", ""))
+        page["continue"] = metadata["continue"]
+
+
+def _watch(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, version: str) -> str:
+    """Follows the collection until the server ends the watch; the resourceVersion to go on from."""
+    query: dict[str, str | int] = {
+        **collection.selectors,
+        "resourceVersion": version,
+        "allowWatchBookmarks": "true",
+        "timeoutSeconds": WATCH_SECONDS,
+    }
+    for event in api.stream(collection.path, query, IDLE_SECONDS):
+        kind, item = event.get("type"), event.get("object") or {}
+        if kind == "ERROR":
+            raise ApiError(int(item.get("code") or 500), str(item.get("reason")), str(item.get("message")))
+        version = (item.get("metadata") or {}).get("resourceVersion", version)
+        if kind in ("ADDED", "MODIFIED", "DELETED"):
+            view.changed(kind, item)
+        view.confirmed()
+        if wait(0):
+            break
+    return version

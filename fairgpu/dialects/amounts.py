@@ -1,0 +1,75 @@
+"""Reads the amounts of extended resources: limit and request agree, and both are whole numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from fairgpu.dialects.reading import Container
+from fairgpu.faults import Fault, show
+from fairgpu.quantity import QuantityError, parse_count
+
+_MISSING: Any = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """The amounts that a container gives, by resource, and what is wrong with the others."""
+
+    values: dict[str, int]
+    faults: tuple[Fault, ...]
+
+
+def read_amounts(container: Container, resources: Iterable[str]) -> Amounts:
+    """The whole-number amounts of the resources that the container names.
+
+    Kubernetes wants the limit of an extended resource, and a request equal to it where one is given
+    (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources).
+    """
+    values: dict[str, int] = {}
+    faults: list[Fault] = []
+    for resource in resources:
+        if not container.names(resource):
+            continue
+        amount = _read_one(container, resource)
+        if isinstance(amount, Fault):
+            faults.append(amount)
+        else:
+            values[resource] = amount
+    return Amounts(values, tuple(faults))
+
+
+def _read_one(container: Container, resource: str) -> int | Fault:
+    limit = container.limits.get(resource, _MISSING)
+    request = container.requests.get(resource, _MISSING)
+    if limit is _MISSING:
+        return Fault(
+            path=container.request_path(resource),
+            given=f"{show(request)} without a limit",
+            allowed="an extended resource has a limit, and its request equals it",
+            instead=f"resources.limits[{resource}]: {show(request)}, and leave the request out",
+        )
+    parsed = _parse(container.limit_path(resource), limit)
+    if isinstance(parsed, Fault) or request is _MISSING:
+        return parsed
+    parsed_request = _parse(container.request_path(resource), request)
+    if isinstance(parsed_request, Fault):
+        return parsed_request
+    if parsed_request != parsed:
+        return Fault(
+            path=container.request_path(resource),
+            given=show(request),
+            allowed=f"the limit's amount, {parsed}, as for every extended resource",
+            instead="the request equal to the limit, or no request",
+        )
+    return parsed
+
+
+def _parse(path: str, value: Any) -> int | Fault:
+    try:
+        return parse_count(value)
+    except QuantityError as error:
+        return Fault(
+            path=path, given=f"{show(value)} ({error})", allowed="a whole number from 0", instead='a number such as "1"'
+        )

@@ -1,0 +1,94 @@
+"""What every dialect is: a way to read a container's GPU request, and the keys that are then taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fairgpu.faults import Fault, field_path
+from fairgpu.request import GPURequest, PodChoices
+
+
+@dataclass(frozen=True, slots=True)
+class DialectSettings:
+    """What the admin decides about how requests are read.
+
+    Attributes:
+        max_gpus_per_node: more vGPUs than this in one container are refused, as no node has them.
+        hami_plain_gpu: whether `nvidia.com/gpu` alone means whole GPUs, or is left to another device plugin.
+        aliyun_memory_unit_mib: what one unit of `aliyun.com/gpu-mem` is, in MiB.
+    """
+
+    max_gpus_per_node: int = 16
+    hami_plain_gpu: Literal["whole", "leave"] = "whole"
+    aliyun_memory_unit_mib: int = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """A container as a dialect sees it: raw JSON values, and where in the manifest they stand.
+
+    Attributes:
+        path: the container's field path, such as `("spec", "containers", 0)`.
+        name: the container's name.
+        requests: `resources.requests` as given.
+        limits: `resources.limits` as given.
+        first: whether it is the first of `spec.containers`.
+    """
+
+    path: tuple[str | int, ...]
+    name: str
+    requests: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    first: bool = False
+
+    def limit_path(self, resource: str) -> str:
+        """The field path of one of its limits."""
+        return field_path(*self.path, "resources", "limits", resource)
+
+    def request_path(self, resource: str) -> str:
+        """The field path of one of its requests."""
+        return field_path(*self.path, "resources", "requests", resource)
+
+    def names(self, resource: str) -> bool:
+        """Whether it asks for a resource, in its limits or its requests."""
+        return resource in self.limits or resource in self.requests
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a dialect found in a container that speaks it.
+
+    Attributes:
+        request: the canonical request; absent if there are faults, or nothing is left to ask.
+        choices: what the dialect's annotations choose for the pod.
+        faults: everything that is wrong, all at once.
+        warnings: what is done otherwise than was asked.
+        strip_resources: keys to take out of the container's requests and limits.
+        strip_annotations: keys to take off the pod.
+    """
+
+    request: GPURequest | None = None
+    choices: PodChoices = PodChoices()
+    faults: tuple[Fault, ...] = ()
+    warnings: tuple[str, ...] = ()
+    strip_resources: tuple[str, ...] = ()
+    strip_annotations: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """One way to ask for a GPU.
+
+    Attributes:
+        name: as `fairgpu.io/source-dialect` has it.
+        resources: the extended resources by which a container speaks it.
+        annotations: the pod annotations by which a pod speaks it, or that go with it.
+        read: the container's Reading, or nothing where it does not speak the dialect.
+    """
+
+    name: str
+    resources: tuple[str, ...]
+    annotations: tuple[str, ...]
+    read: Callable[[Container, Mapping[str, str], DialectSettings], Reading | None]

@@ -1,0 +1,124 @@
+"""Budget states as the timekeeper publishes them and admission reads them: `GET /v1/states`.
+
+A document is `{"cursor": "EPOCH.VERSION", "full": bool, "states": [...], "prices": {...}, "default": "unlimited"}`.
+`full` means that namespaces not named are in the default state; otherwise the document holds only what changed since
+the cursor that was asked with. Money is uGPU·s in decimal strings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class BudgetState(StrEnum):
+    """Where a budget stands; see docs/budgets.md for when each holds."""
+
+    UNLIMITED = "unlimited"
+    OPEN = "open"
+    GRACE = "grace"
+    OVER = "over"
+    HELD = "held"
+
+
+class StatesError(ValueError):
+    """A document that is no states document; the message names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceState:
+    """What admission knows of a namespace's budget.
+
+    Attributes:
+        namespace: the namespace.
+        budget: the budget that pays for it; empty where it has none.
+        state: where the budget stands.
+        available: allowance and grants of the period, uGPU·s; 0 where unlimited.
+        remaining: what of that is left, uGPU·s; negative once overspent.
+        rate: what its running reservations spend, uGPU a second.
+    """
+
+    namespace: str
+    budget: str
+    state: BudgetState
+    available: int
+    remaining: int
+    rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class StatesDocument:
+    """One answer of `GET /v1/states`.
+
+    Attributes:
+        cursor: to ask with next; an epoch and a version.
+        full: whether what is not named is in the default state.
+        states: the states, each namespace once.
+        default: the state of a namespace without a budget.
+        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is the price of any other.
+    """
+
+    cursor: str
+    full: bool
+    states: tuple[NamespaceState, ...]
+    default: BudgetState
+    prices: Mapping[str, float]
+
+
+def encode_state(state: NamespaceState) -> dict[str, Any]:
+    """A state as JSON."""
+    return {
+        "namespace": state.namespace,
+        "budget": state.budget,
+        "state": state.state.value,
+        "available": str(state.available),
+        "remaining": str(state.remaining),
+        "rate": str(state.rate),
+    }
+
+
+def encode_document(document: StatesDocument) -> dict[str, Any]:
+    """A document as JSON."""
+    return {
+        "cursor": document.cursor,
+        "full": document.full,
+        "states": [encode_state(state) for state in document.states],
+        "default": document.default.value,
+        "prices": dict(document.prices),
+    }
+
+
+def decode_document(document: Any) -> StatesDocument:
+    """Reads a document; fields of later writers are ignored.
+
+    Raises:
+        StatesError: a field is missing or of another type.
+    """
+    try:
+        return StatesDocument(
+            cursor=str(document["cursor"]),
+            full=bool(document["full"]),
+            states=tuple(decode_state(item) for item in document["states"]),
+            default=BudgetState(document["default"]),
+            prices={str(model): float(price) for model, price in document["prices"].items()},
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise StatesError(f"no states document: {error!r}") from error
+
+
+def decode_state(item: Any) -> NamespaceState:
+    """Reads one state.
+
+    Raises:
+        KeyError, TypeError, ValueError: a field is missing or of another type.
+    """
+    return NamespaceState(
+        namespace=str(item["namespace"]),
+        budget=str(item["budget"]),
+        state=BudgetState(item["state"]),
+        available=int(item["available"]),
+        remaining=int(item["remaining"]),
+        rate=int(item["rate"]),
+    )
