@@ -83,3 +83,6 @@ class PodChoices:
         if self.task_priority is not None:
             written[names.TASK_PRIORITY] = str(self.task_priority)
         return written
+
+
+NO_CHOICES = PodChoices()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fairgpu.faults import Fault, field_path
-from fairgpu.request import GPURequest, PodChoices
+from fairgpu.request import NO_CHOICES, GPURequest, PodChoices
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,7 @@ class Reading:
     """
 
     request: GPURequest | None = None
-    choices: PodChoices = PodChoices()
+    choices: PodChoices = NO_CHOICES
     faults: tuple[Fault, ...] = ()
     warnings: tuple[str, ...] = ()
     strip_resources: tuple[str, ...] = ()
