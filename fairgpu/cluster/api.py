@@ -145,7 +145,7 @@ class KubernetesAPI:
         url = f"{self._configuration.host}{path}"
         if query:
             url = f"{url}?{urlencode(query)}"
-        headers = {"Accept": "application/json", "User-Agent": "fairgpu"}
+        headers = {"Accept": "application/json, */*", "User-Agent": "fairgpu"}
         bearer = self._configuration.auth_settings().get("BearerToken")
         if bearer and bearer.get("value"):
             headers["Authorization"] = bearer["value"]
