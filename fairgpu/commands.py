@@ -1,0 +1,43 @@
+"""The `fairgpu` command: what the services and the client register, under one roof."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib.metadata import entry_points, version
+
+COMMAND_GROUP = "fairgpu.commands"
+"""The entry-point group of functions that take argparse's subparsers and add commands to them.
+
+A command sets the default `run`: a function from the parsed arguments to an exit status.
+"""
+
+USAGE_STATUS = 2
+
+
+class CommandError(RuntimeError):
+    """A command cannot go on; the message is for the person at the terminal and says what to do."""
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser with every registered command."""
+    parser = argparse.ArgumentParser(prog="fairgpu", description="Shares a Kubernetes cluster's GPUs fairly.")
+    parser.add_argument("--version", action="version", version=f"fairgpu {version('fairgpu')}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for entry in sorted(entry_points(group=COMMAND_GROUP), key=lambda entry: entry.name):
+        entry.load()(subparsers)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; the exit status is the command's, or 2 for arguments that it cannot take."""
+    parsed = build_parser().parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed)
+    except CommandError as error:
+        print(f"fairgpu: {error}", file=sys.stderr)  # noqa: T201 - a person reads this
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return status
