@@ -1,0 +1,47 @@
+"""One control plane for all cluster tests of a session; with pytest-xdist, one for each worker."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.control_plane.build import control_plane_binaries
+from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
+
+HERE = Path(__file__).parent
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """Build what is missing before the first test: the limit of one test is no limit for compiling Kubernetes."""
+    if any(item.path.is_relative_to(HERE) for item in session.items) and not session.config.option.collectonly:
+        control_plane_binaries(os.environ)
+
+
+@pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    with running_control_plane(control_plane_binaries(os.environ)) as plane:
+        yield plane
+
+
+@pytest.fixture
+def make_namespace(control_plane: ControlPlane) -> Iterator[Callable[..., str]]:
+    """Create namespaces (`make_namespace(prefix, labels=..., annotations=...)`); the test's end deletes them."""
+    made: list[str] = []
+
+    def make(prefix: str = "team-", **metadata: Any) -> str:
+        made.append(control_plane.create_namespace(prefix, **metadata))
+        return made[-1]
+
+    yield make
+    for name in made:
+        control_plane.admin.api.delete(f"/api/v1/namespaces/{name}")
+
+
+@pytest.fixture
+def namespace(make_namespace: Callable[..., str]) -> str:
+    return make_namespace()

@@ -1,0 +1,159 @@
+"""A Kubernetes control plane for one test session: etcd, API server, controller manager and scheduler on loopback.
+
+It knows only what it started: KUBECONFIG and HOME of whoever runs the tests are not looked at.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane import components
+from tests.cluster.control_plane.certificates import Authority, service_account_keys
+from tests.cluster.control_plane.identities import Identity, write_kubeconfig
+from tests.cluster.control_plane.processes import Process, free_ports, running
+from tests.cluster.control_plane.waiting import wait_until
+
+START_LIMIT_S = 90.0
+
+
+class ControlPlane:
+    """What tests ask of a running control plane. `admin` may do everything (group system:masters)."""
+
+    def __init__(self, folder: Path, binaries: Path, addresses: components.Addresses, authority: Authority) -> None:
+        self.folder = folder
+        self.kubectl_binary = binaries / "kubectl"
+        self.server = addresses.server
+        self.certificate_authority = authority.certificate
+        self._authority = authority
+        self._numbers = itertools.count()
+        self.admin = self.user("admin", ["system:masters"])
+
+    def user(self, name: str, groups: Sequence[str] = ()) -> Identity:
+        """Anybody, by client certificate. RBAC decides what they may."""
+        path = self._file(name)
+        write_kubeconfig(path, self.server, self.certificate_authority, self._authority.client(name, groups))
+        return Identity(name, path, self.kubectl_binary)
+
+    def node(self, name: str) -> Identity:
+        """The kubelet of a node, to the node authorizer and NodeRestriction."""
+        return self.user(f"system:node:{name}", ["system:nodes"])
+
+    def service_account(self, namespace: str, name: str, seconds: int = 7200) -> Identity:
+        """A service account that exists, by a token from the TokenRequest API."""
+        path = self._file(f"{namespace}-{name}")
+        token = self.token(namespace, name, seconds=seconds)
+        write_kubeconfig(path, self.server, self.certificate_authority, token)
+        return Identity(f"system:serviceaccount:{namespace}:{name}", path, self.kubectl_binary)
+
+    def token(self, namespace: str, account: str, *, audience: str = "", pod: Any = None, seconds: int = 7200) -> str:
+        """A token of a service account: for the API server or `audience`, bound to a pod object if one is given."""
+        spec: dict[str, Any] = {"expirationSeconds": seconds, "audiences": [audience] if audience else None}
+        if pod is not None:
+            reference = {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **reference}
+        request = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+        answer = self.admin.api.create(f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token", request)
+        token: str = answer["status"]["token"]
+        return token
+
+    def namespace_admin(self, namespace: str) -> Identity:
+        """Somebody who may do everything inside one namespace (RoleBinding to cluster-admin), and nothing outside."""
+        name = f"admin-of-{namespace}"
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "namespace-admin"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}],
+        }
+        self.admin.api.create(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding)
+        return self.user(name)
+
+    def create_namespace(self, prefix: str = "team-", **metadata: Any) -> str:
+        """Create a namespace with a name of its own; returns once pods can be created in it."""
+        body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"generateName": prefix, **metadata}}
+        name: str = self.admin.api.create("/api/v1/namespaces", body)["metadata"]["name"]
+        account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
+        wait_until(lambda: self.exists(account), f"the default account of {name}")
+        return name
+
+    def exists(self, path: str) -> bool:
+        """Whether there is an object at this path of the API."""
+        try:
+            self.admin.api.get(path)
+        except ApiError as error:
+            if error.not_found:
+                return False
+            raise
+        return True
+
+    def _file(self, name: str) -> Path:
+        return self.folder / f"{next(self._numbers)}-{re.sub(r'[^a-z0-9.-]', '-', name)}.kubeconfig"
+
+
+@contextmanager
+def running_control_plane(binaries: Path) -> Iterator[ControlPlane]:
+    """Start a control plane, hand it over once controllers work, and end it with all that it wrote."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-cluster-")))
+        addresses = components.Addresses(*free_ports(3))
+        authority = Authority(folder / "pki")
+        serving = authority.server("kube-apiserver", ["127.0.0.1", "localhost", "10.96.0.1"])
+        accounts = service_account_keys(folder / "pki")
+        plane = ControlPlane(folder, binaries, addresses, authority)
+
+        def start(name: str, command: list[str]) -> Process:
+            environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "TMPDIR": str(folder)}
+            return stack.enter_context(running(name, command, folder / f"{name}.log", environment))
+
+        started = [
+            start("etcd", components.etcd(binaries / "etcd", folder / "etcd", addresses)),
+            start(
+                "kube-apiserver",
+                components.api_server(binaries / "kube-apiserver", addresses, serving, authority.certificate, accounts),
+            ),
+        ]
+        _wait(plane, started, _ready, "the API server's /readyz")
+        manager = plane.user("system:kube-controller-manager").kubeconfig
+        started.append(
+            start(
+                "kube-controller-manager",
+                components.controller_manager(
+                    binaries / "kube-controller-manager", manager, authority.certificate, accounts.key
+                ),
+            )
+        )
+        stock = plane.user("system:kube-scheduler").kubeconfig
+        started.append(start("kube-scheduler", components.scheduler(binaries / "kube-scheduler", stock)))
+        _wait(plane, started, _controllers_work, "the default service account")
+        yield plane
+
+
+def _wait(plane: ControlPlane, started: Sequence[Process], condition: Any, what: str) -> None:
+    def probe() -> bool:
+        for process in started:
+            process.check_alive()
+        answer: bool = condition(plane)
+        return answer
+
+    wait_until(probe, what, START_LIMIT_S)
+
+
+def _ready(plane: ControlPlane) -> bool:
+    """Whether the API server says so. RBAC's own roles are among what it waits for."""
+    try:
+        plane.admin.api.get("/api/v1/namespaces/kube-system")
+        return plane.admin.kubectl("get", "--raw", "/readyz", check=False).stdout == "ok"
+    except ApiError:
+        return False
+
+
+def _controllers_work(plane: ControlPlane) -> bool:
+    return plane.exists("/api/v1/namespaces/default/serviceaccounts/default")

@@ -1,0 +1,84 @@
+"""Start a server for a test session and be sure of its end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+_HELPER = Path(__file__).with_name("die_with_parent.py")
+_TAIL = 4000
+
+
+@dataclass(frozen=True)
+class Process:
+    """A running server and the file that takes what it prints."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    def check_alive(self) -> None:
+        """Raise RuntimeError with the end of the log if the server ended by itself."""
+        if self.popen.poll() is not None:
+            end = self.log.read_text(errors="replace")[-_TAIL:]
+            raise RuntimeError(f"{self.name} ended with status {self.popen.returncode}:\n{end}")
+
+
+@contextmanager
+def running(
+    name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str], stop_limit_s: float = 5.0
+) -> Iterator[Process]:
+    """Run a server in a process group of its own: SIGTERM at the end, SIGKILL to the group after `stop_limit_s`.
+
+    Should this process be killed, the kernel kills the server. `environment` is all that it gets.
+    """
+    helper: list[str | Path] = [sys.executable, "-I", "-S", _HELPER, str(os.getpid())]
+    with log.open("ab") as output:
+        popen = subprocess.Popen(
+            [*helper, *command],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            start_new_session=True,
+        )
+    try:
+        yield Process(name, popen, log)
+    finally:
+        _end(popen, stop_limit_s)
+
+
+def _end(popen: subprocess.Popen[bytes], limit_s: float) -> None:
+    popen.terminate()
+    try:
+        popen.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        os.killpg(popen.pid, signal.SIGKILL)
+        popen.wait()
+
+
+def free_ports(count: int) -> list[int]:
+    """Return loopback ports that nobody listens on.
+
+    They lie below 32768, where Linux by default takes no port for outgoing connections, so that none is taken between
+    this call and the start of the server.
+    """
+    found: dict[int, None] = {}
+    chosen = random.SystemRandom()
+    while len(found) < count:
+        port = chosen.randrange(15000, 32000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found[port] = None
+    return list(found)

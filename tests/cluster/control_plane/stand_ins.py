@@ -1,0 +1,135 @@
+"""What nodes and FairGPU's scheduler would do, done under their accounts by a few requests.
+
+There is no kubelet and no GPU here. All else that happens to these objects, the real control plane does.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+
+_CONTAINER_STATES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "Pending": {"waiting": {"reason": "ContainerCreating"}},
+    "Running": {"running": {}},
+    "Succeeded": {"terminated": {"exitCode": 0, "reason": "Completed"}},
+    "Failed": {"terminated": {"exitCode": 1, "reason": "Error"}},
+}
+
+
+@dataclass(frozen=True)
+class StandInNode:
+    """A Node object and the kubelet's account that writes it."""
+
+    name: str
+    kubelet: Identity
+
+    def set_pod_phase(self, namespace: str, pod: str, phase: str, finished_at: str | None = None) -> dict[str, Any]:
+        """Say that all containers of a pod are in a phase: Pending, Running, Succeeded or Failed.
+
+        `finished_at` is the RFC 3339 time at which they ended; now where absent. Returns the pod.
+        """
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
+        spec = self.kubelet.api.get(path)["spec"]
+        at = finished_at or now()
+        status = {
+            "phase": phase,
+            "startTime": at,
+            "conditions": [_condition("Ready", met=phase == "Running"), _condition("Initialized", met=True)],
+            "containerStatuses": [_container_status(c, phase, at) for c in spec["containers"]],
+            "initContainerStatuses": [_container_status(c, phase, at) for c in spec.get("initContainers", [])],
+        }
+        # Conditions merge by type and statuses by name: what others wrote, PodScheduled above all, stays.
+        return self.kubelet.api.patch(f"{path}/status", {"status": status}, "application/strategic-merge-patch+json")
+
+    def remove_pod(self, namespace: str, pod: str) -> None:
+        """Confirm that a pod which somebody deleted is gone from the node, as a kubelet does."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+        self.kubelet.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod}", options)
+
+
+def create_node(plane: ControlPlane, name: str, gpus: int = 8, memory_mib: int = 81920) -> StandInNode:
+    """Register a ready node whose status offers GPUs of `memory_mib` each in FairGPU's resources."""
+    kubelet = plane.node(name)
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
+    kubelet.api.create("/api/v1/nodes", node)
+    capacity = {
+        "cpu": "128",
+        "memory": "1Ti",
+        "ephemeral-storage": "1Ti",
+        "pods": "500",
+        "fairgpu.io/gpu": str(gpus * 100),
+        "fairgpu.io/gpu-core": str(gpus * 100),
+        "fairgpu.io/gpu-memory": str(gpus * memory_mib),
+        "fairgpu.io/gpu-memory-percentage": str(gpus * 100),
+    }
+    status = {"capacity": capacity, "allocatable": capacity, "conditions": [_condition("Ready", met=True)]}
+    kubelet.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
+    return StandInNode(name, kubelet)
+
+
+def bind(scheduler: Identity, pod: Mapping[str, Any], node: str, allocation: Mapping[str, Any] | str | None) -> None:
+    """Bind a pod with one Binding that carries its allocation, which the API server merges into the pod.
+
+    `scheduler` is the account fairgpu-scheduler in a test of what should be; others are refused an allocation.
+    """
+    metadata: dict[str, Any] = {"name": pod["metadata"]["name"], "namespace": pod["metadata"]["namespace"]}
+    if allocation is not None:
+        text = allocation if isinstance(allocation, str) else json.dumps(allocation, separators=(",", ":"))
+        metadata["annotations"] = {"fairgpu.io/allocation": text}
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": metadata,
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    scheduler.api.create(f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}/binding", binding)
+
+
+def allocation_of(
+    pod: Mapping[str, Any], node: str, model: str = "A100", total_mib: int = 81920, first_gpu: int = 0
+) -> dict[str, Any]:
+    """An allocation that gives each GPU container of a pod in canonical form what it asks for."""
+    containers = []
+    for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
+        limits = container.get("resources", {}).get("limits", {})
+        count = int(limits.get("fairgpu.io/gpu", 0))
+        if count:
+            core = int(limits.get("fairgpu.io/gpu-core", 0)) // count
+            share = int(limits.get("fairgpu.io/gpu-memory-percentage", 0)) // count
+            memory = int(limits.get("fairgpu.io/gpu-memory", 0)) // count or total_mib * share // 100
+            device = {"model": model, "totalMiB": total_mib, "core": core, "memoryMiB": memory}
+            devices = [{"uuid": f"GPU-{node}-{first_gpu + index}", **device} for index in range(count)]
+            containers.append({"name": container["name"], "devices": devices})
+    return {"v": 1, "node": node, "containers": containers}
+
+
+def now() -> str:
+    """The present time as the API writes it."""
+    return dt.datetime.now(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _condition(kind: str, *, met: bool) -> dict[str, str]:
+    return {"type": kind, "status": str(met), "reason": "StandIn", "lastTransitionTime": now()}
+
+
+def _container_status(container: Mapping[str, Any], phase: str, at: str) -> dict[str, Any]:
+    state = {kind: dict(fields) for kind, fields in _CONTAINER_STATES[phase].items()}
+    if "running" in state:
+        state["running"]["startedAt"] = at
+    if "terminated" in state:
+        state["terminated"] |= {"startedAt": at, "finishedAt": at}
+    return {
+        "name": container["name"],
+        "image": container["image"],
+        "imageID": "",
+        "ready": phase == "Running",
+        "started": phase == "Running",
+        "restartCount": 0,
+        "state": state,
+    }
