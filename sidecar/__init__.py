@@ -1,1 +1,4 @@
-"""The reporter that runs beside the containers of a GPU pod."""
+"""The reporter that runs beside the containers of a GPU pod: reads what they used, tells the timekeeper.
+
+It runs from a zip archive under `python -I -S` and so imports nothing but the standard library and itself.
+"""

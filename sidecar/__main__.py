@@ -1,0 +1,30 @@
+"""Starts the sidecar: `python -I -S sidecar.pyz`, or `python -m sidecar`."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import sys
+
+from sidecar import events, reporter
+from sidecar.delivery import tls_context
+from sidecar.settings import CA, SettingsError, from_environment
+
+
+def main() -> int:
+    """The exit status: 0 after SIGTERM, 2 when the environment is wrong."""
+    try:
+        settings = from_environment(os.environ)
+        context = tls_context(settings.ca_pem)
+    except SettingsError as error:
+        events.emit("error", "settings_refused", reason=str(error))
+        return 2
+    except ssl.SSLError as error:
+        events.emit("error", "settings_refused", reason=f"{CA} holds no usable certificate: {error}")
+        return 2
+    reporter.run(settings, context, boot=os.urandom(16).hex())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

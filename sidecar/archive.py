@@ -1,0 +1,35 @@
+"""Packs the sidecar into one file that any Python from 3.11 on runs alone: `python -m sidecar.archive FILE`."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+_NOT_IN_ARCHIVE = {"archive.py"}
+_START = "import sys\n\nfrom sidecar.__main__ import main\n\nsys.exit(main())\n"
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)  # the same sources give the same bytes
+
+
+def build(target: Path) -> None:
+    """Writes the archive; `python -I -S` puts it on the path by itself, which it does for no script's folder."""
+    package = Path(__file__).parent
+    sources = {f"sidecar/{path.name}": path.read_text() for path in sorted(package.glob("*.py"))}
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, text in {"__main__.py": _START, **sources}.items():
+            if Path(name).name not in _NOT_IN_ARCHIVE:
+                archive.writestr(zipfile.ZipInfo(name, _TIMESTAMP), text, zipfile.ZIP_DEFLATED)
+
+
+def main() -> int:
+    """Builds the archive that the one argument names."""
+    if len(sys.argv) != 2:
+        print("usage: python -m sidecar.archive FILE", file=sys.stderr)  # noqa: T201 - a command's own message
+        return 2
+    build(Path(sys.argv[1]))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,119 @@
+"""Sends one report to the timekeeper: POST /v1/reports over TLS, under the pod's own token."""
+
+from __future__ import annotations
+
+import json
+import os
+import ssl
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+
+from sidecar.settings import Settings
+
+PATH = "/v1/reports"
+TIMEOUT_SECONDS = 10.0
+"""For each step: connecting, sending, each wait for bytes of the answer."""
+MAX_ANSWER_BYTES = 16 * 1024
+MAX_TOKEN_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The timekeeper took the report and may have named the next interval, in seconds."""
+
+    interval_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The report did not arrive or was not taken: why, the HTTP status if there was an answer, when to come back."""
+
+    reason: str
+    status: int | None = None
+    retry_after_seconds: float | None = None
+
+
+Outcome = Accepted | Refused
+
+
+def tls_context(ca_pem: str) -> ssl.SSLContext:
+    """Trusts this CA and no other.
+
+    Raises:
+        ssl.SSLError: the PEM holds no usable certificate.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_verify_locations(cadata=ca_pem)
+    return context
+
+
+def read_token(path: str) -> str:
+    """The token, read anew: the kubelet replaces it long before it expires.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it holds no token.
+    """
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        raw = os.read(file, MAX_TOKEN_BYTES)
+    finally:
+        os.close(file)
+    token = raw.decode("ascii", errors="replace").strip()
+    if not token.isascii() or not token.isprintable() or not token or " " in token:
+        raise ValueError("the token file holds no token")
+    return token
+
+
+def deliver(settings: Settings, context: ssl.SSLContext, body: bytes) -> Outcome:
+    """Sends the report once. Whatever goes wrong is an outcome, never an exception, and names no secret."""
+    try:
+        token = read_token(settings.token_file)
+    except (OSError, ValueError) as error:
+        return Refused(f"token: {_describe(error)}")
+    connection = HTTPSConnection(settings.host, settings.port, timeout=TIMEOUT_SECONDS, context=context)
+    headers = {
+        "Authorization": f"Bearer {token}",
+        "Content-Type": "application/json",
+        "Accept": "application/json",
+        "Connection": "close",
+        "User-Agent": "fairgpu-sidecar",
+    }
+    try:
+        connection.request("POST", settings.base_path + PATH, body, headers)
+        return _outcome(connection.getresponse())
+    except (OSError, HTTPException) as error:
+        return Refused(_describe(error))
+    finally:
+        connection.close()
+
+
+def _outcome(response: HTTPResponse) -> Outcome:
+    document = _json_object(response.read(MAX_ANSWER_BYTES))
+    if 200 <= response.status < 300:
+        return Accepted(_seconds(document.get("interval_s")))
+    title = document.get("detail") or document.get("title") or response.reason
+    return Refused(str(title)[:200], response.status, _retry_after(response.getheader("Retry-After")))
+
+
+def _json_object(raw: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _seconds(value: Any) -> float | None:
+    usable = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < float("inf")
+    return float(min(value, 2**31)) if usable else None
+
+
+def _retry_after(text: str | None) -> float | None:
+    return float(text) if text is not None and text.isdecimal() and len(text) < 7 else None
+
+
+def _describe(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:200]

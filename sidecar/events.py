@@ -1,0 +1,19 @@
+"""Log lines: one JSON object each on standard output, with a time, a level and the event's name."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from typing import TextIO
+
+
+def emit(level: str, event: str, stream: TextIO | None = None, **fields: str | float | None) -> None:
+    """Writes one line. A log that nobody reads any more (a closed pipe) is no reason to stop."""
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+    line = json.dumps({"time": stamp, "level": level, "event": event, **fields}, separators=(",", ":"))
+    try:
+        print(line, file=stream or sys.stdout, flush=True)
+    except OSError:
+        return

@@ -1,0 +1,169 @@
+"""The sidecar's life: sample the usage files, report when it is time, report once more when told to stop.
+
+Two kinds of events wake the one loop: the outcome of a report, which a short-lived thread delivers (name resolution
+cannot be interrupted, and must hold up neither sampling nor the end), and the signal to stop.
+"""
+
+from __future__ import annotations
+
+import queue
+import signal
+import ssl
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import random
+from types import FrameType
+
+from sidecar import events, pacing
+from sidecar.delivery import Accepted, Outcome, Refused, deliver
+from sidecar.report import encode
+from sidecar.settings import Settings
+from sidecar.tally import Tally, advance
+from sidecar.usage_file import container_names, read_usage
+from sidecar.usage_record import UsageError
+
+SAMPLE_SECONDS = 5.0
+"""How often the files are read: when a container restarts, at most this much of its last use goes unseen."""
+LAST_REPORT_SECONDS = 1.5
+_THREAD_STACK_BYTES = 512 * 1024
+
+
+Deliver = Callable[[bytes], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stop:
+    """The event that SIGTERM or SIGINT puts into the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Delivered:
+    """The event that a report's thread puts into the queue when it is done."""
+
+    sequence: int
+    outcome: Outcome
+
+
+class Reporter:
+    """One start of the sidecar: its totals, its numbering, its pace."""
+
+    def __init__(self, settings: Settings, deliver_report: Deliver, boot: str) -> None:
+        self._settings = settings
+        self._deliver = deliver_report
+        self._boot = boot
+        self._sequence = 0
+        self._tallies: dict[str, Tally] = {}
+        self._troubles: dict[str, str] = {}
+        self._pace = pacing.Pace(settings.interval_seconds)
+        self._events: queue.SimpleQueue[_Delivered | _Stop] = queue.SimpleQueue()
+
+    def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
+        """Asks the loop to end; fit for a signal handler (SimpleQueue.put is reentrant)."""
+        self._events.put(_Stop())
+
+    def run(self) -> None:
+        """Reports until told to stop."""
+        in_flight = False
+        due = time.monotonic() + pacing.first_delay(self._pace, random)
+        while True:
+            self.sample()
+            now = time.monotonic()
+            if not in_flight and now >= due:
+                self._start_delivery()
+                in_flight = True
+            wait = SAMPLE_SECONDS if in_flight else min(SAMPLE_SECONDS, max(0.0, due - now))
+            try:
+                event = self._events.get(timeout=wait)
+            except queue.Empty:
+                continue
+            if isinstance(event, _Stop):
+                self._last_report()
+                return
+            in_flight = False
+            due = time.monotonic() + self._settle(event.outcome)
+
+    def sample(self) -> None:
+        """Reads each container's usage file once; what cannot be read is logged when its reason changes."""
+        try:
+            names = container_names(self._settings.usage_folder)
+        except OSError as error:
+            self._note("", str(error))
+            return
+        self._note("", None)
+        for name in names:
+            tally = self._tallies.get(name, Tally())
+            try:
+                self._tallies[name] = advance(tally, read_usage(self._settings.usage_folder, name))
+            except (OSError, UsageError) as error:
+                self._tallies[name] = tally
+                self._note(name, str(error))
+            else:
+                self._note(name, None)
+
+    def _note(self, container: str, trouble: str | None) -> None:
+        if trouble is None:
+            self._troubles.pop(container, None)
+        elif self._troubles.get(container) != trouble:
+            self._troubles[container] = trouble
+            events.emit("warning", "usage_unreadable", container=container, reason=trouble)
+
+    def _start_delivery(self) -> None:
+        self._sequence += 1
+        body = encode(self._boot, self._sequence, self._tallies)
+        threading.Thread(target=self._send, args=(self._sequence, body), daemon=True).start()
+
+    def _send(self, sequence: int, body: bytes) -> None:
+        self._events.put(_Delivered(sequence, self._deliver(body)))
+
+    def _settle(self, outcome: Outcome) -> float:
+        """Takes the outcome into account; seconds until the next report."""
+        if isinstance(outcome, Accepted):
+            if self._pace.failures:
+                events.emit("info", "timekeeper_back", failures=self._pace.failures)
+            self._pace = pacing.after_success(self._pace, outcome.interval_seconds)
+            return pacing.delay(self._pace, random)
+        self._pace = pacing.after_failure(self._pace)
+        wait = pacing.delay(self._pace, random, outcome.retry_after_seconds)
+        self._log_refusal(outcome, round(wait, 1))
+        return wait
+
+    def _last_report(self) -> None:
+        """One report of the final figures. An older one still under way is left: its number is lower."""
+        deadline = time.monotonic() + LAST_REPORT_SECONDS
+        self.sample()
+        self._start_delivery()
+        outcome = self._outcome_of(self._sequence, deadline)
+        taken = isinstance(outcome, Accepted)
+        events.emit("info", "stopped", reports=self._sequence, last_report="taken" if taken else "not taken")
+
+    def _outcome_of(self, sequence: int, deadline: float) -> Outcome | None:
+        """The outcome of this report, or nothing when it has none by then (a monotonic time)."""
+        while True:
+            try:
+                event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))
+            except queue.Empty:
+                return None
+            if isinstance(event, _Delivered) and event.sequence == sequence:
+                return event.outcome
+
+    def _log_refusal(self, outcome: Refused, retry_seconds: float) -> None:
+        events.emit(
+            "warning",
+            "report_not_taken",
+            reason=outcome.reason,
+            status=outcome.status,
+            failures=self._pace.failures,
+            retry_seconds=retry_seconds,
+        )
+
+
+def run(settings: Settings, context: ssl.SSLContext, boot: str) -> None:
+    """Runs a reporter until SIGTERM or SIGINT."""
+    threading.stack_size(_THREAD_STACK_BYTES)
+    reporter = Reporter(settings, lambda body: deliver(settings, context, body), boot)
+    signal.signal(signal.SIGTERM, reporter.stop)
+    signal.signal(signal.SIGINT, reporter.stop)
+    events.emit("info", "started", boot=boot, timekeeper=settings.host, interval_seconds=settings.interval_seconds)
+    reporter.run()

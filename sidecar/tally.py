@@ -1,0 +1,85 @@
+"""A container's usage since the sidecar started, cumulative across the container's restarts.
+
+A restart begins a new epoch, in which the shim counts from zero again; the totals here go on growing. All values are
+frozen: a total is replaced as a whole or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from sidecar.usage_record import MAX_COUNT, DeviceUsage, UsageRecord
+
+MAX_DEVICES_PER_CONTAINER = 32
+"""Devices remembered over all epochs: a container that names new ones for ever fills no memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """Totals of the epochs that ended, and the last record of the one that runs."""
+
+    ended: tuple[DeviceUsage, ...] = ()
+    running: UsageRecord | None = None
+
+    def devices(self) -> tuple[DeviceUsage, ...]:
+        """What the container used in all its epochs together, per device."""
+        return self.ended if self.running is None else _merge(self.ended, self.running.devices, _added)
+
+
+def advance(tally: Tally, record: UsageRecord | None) -> Tally:
+    """The tally after this record was read.
+
+    Within an epoch a counter never goes back (the larger value stands, whatever a container writes), and an old
+    record changes nothing; a new epoch closes the one before it.
+    """
+    running = tally.running
+    if record is None:
+        return tally
+    if running is None:
+        return Tally(tally.ended, record)
+    if record.epoch_ns != running.epoch_ns:
+        return Tally(_merge(tally.ended, running.devices, _added), record)
+    if record.sequence <= running.sequence:
+        return tally
+    devices = _merge(running.devices, record.devices, _highest)
+    return Tally(tally.ended, UsageRecord(record.epoch_ns, record.sequence, devices))
+
+
+def _merge(
+    left: tuple[DeviceUsage, ...],
+    right: tuple[DeviceUsage, ...],
+    combine: Callable[[DeviceUsage, DeviceUsage], DeviceUsage],
+) -> tuple[DeviceUsage, ...]:
+    by_uuid = {device.uuid: device for device in left}
+    for device in right:
+        known = by_uuid.get(device.uuid)
+        if known is not None:
+            by_uuid[device.uuid] = combine(known, device)
+        elif len(by_uuid) < MAX_DEVICES_PER_CONTAINER:
+            by_uuid[device.uuid] = device
+    return tuple(by_uuid.values())
+
+
+def _added(left: DeviceUsage, right: DeviceUsage) -> DeviceUsage:
+    return DeviceUsage(
+        uuid=left.uuid,
+        busy_ns=min(left.busy_ns + right.busy_ns, MAX_COUNT),
+        span_ns=min(left.span_ns + right.span_ns, MAX_COUNT),
+        throttled_ns=min(left.throttled_ns + right.throttled_ns, MAX_COUNT),
+        memory_peak_bytes=max(left.memory_peak_bytes, right.memory_peak_bytes),
+        launches=min(left.launches + right.launches, MAX_COUNT),
+        oom=min(left.oom + right.oom, MAX_COUNT),
+    )
+
+
+def _highest(left: DeviceUsage, right: DeviceUsage) -> DeviceUsage:
+    return DeviceUsage(
+        uuid=left.uuid,
+        busy_ns=max(left.busy_ns, right.busy_ns),
+        span_ns=max(left.span_ns, right.span_ns),
+        throttled_ns=max(left.throttled_ns, right.throttled_ns),
+        memory_peak_bytes=max(left.memory_peak_bytes, right.memory_peak_bytes),
+        launches=max(left.launches, right.launches),
+        oom=max(left.oom, right.oom),
+    )

@@ -1,0 +1,147 @@
+"""The usage record that the shim writes for a container: its layout, and its decoding.
+
+The layout is `struct vcuda_usage` of vcuda/include/usage.h, version 1; a test holds the tables here against the
+compiler's offsets. The container can write what it likes, so every field is bounded before anybody sees it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+MAGIC = b"FGUSAGE\0"
+VERSION = 1
+MAX_DEVICES = 16
+MAX_COUNT = 2**63 - 1
+"""The largest counter that is believed: what a signed 64-bit integer holds, 292 years in nanoseconds."""
+
+HEADER_FIELDS = (
+    ("magic", "8s"),
+    ("version", "I"),
+    ("size", "I"),
+    ("sequence", "Q"),
+    ("epoch_ns", "Q"),
+    ("written_ns", "Q"),
+    ("device_count", "I"),
+    ("processes", "I"),
+)
+DEVICE_FIELDS = (
+    ("uuid", "48s"),
+    ("busy_ns", "Q"),
+    ("span_ns", "Q"),
+    ("throttled_ns", "Q"),
+    ("memory_peak_bytes", "Q"),
+    ("memory_now_bytes", "Q"),
+    ("memory_limit_bytes", "Q"),
+    ("launches", "Q"),
+    ("oom", "Q"),
+    ("reserved", "16s"),
+)
+TRAILER_FIELDS = (("reserved", "Q"), ("padding", "I"), ("checksum", "I"))
+
+
+def _struct(fields: tuple[tuple[str, str], ...]) -> struct.Struct:
+    return struct.Struct("<" + "".join(code for _, code in fields))
+
+
+HEADER = _struct(HEADER_FIELDS)
+DEVICE = _struct(DEVICE_FIELDS)
+TRAILER = _struct(TRAILER_FIELDS)
+SIZE = HEADER.size + MAX_DEVICES * DEVICE.size + TRAILER.size
+"""Bytes of a record: always this many."""
+
+_UUID_PREFIXES = ("GPU-", "MIG-")
+
+
+class UsageError(ValueError):
+    """Bytes that are no usage record; the message says why."""
+
+
+class TornRecordError(UsageError):
+    """The checksum does not match: read in the middle of a write, or not written by the shim."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUsage:
+    """What a container used of one device, cumulative within its epoch.
+
+    `busy_ns` is GPU time, `span_ns` wall time with work queued, `throttled_ns` time launches were held back, all in
+    nanoseconds; `memory_peak_bytes` is the highest memory charged at one time; `oom` counts refused allocations.
+    """
+
+    uuid: str
+    busy_ns: int
+    span_ns: int
+    throttled_ns: int
+    memory_peak_bytes: int
+    launches: int
+    oom: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageRecord:
+    """One container's record: the epoch its counters belong to, its number within the epoch, its devices."""
+
+    epoch_ns: int
+    sequence: int
+    devices: tuple[DeviceUsage, ...]
+
+
+def decode(raw: bytes) -> UsageRecord | None:
+    """The record in these bytes; nothing when they are empty or all zero (no GPU work was done yet).
+
+    Raises:
+        TornRecordError: the checksum does not match; reading again may help.
+        UsageError: another size, magic, version, or a field out of bounds.
+    """
+    if not raw or (len(raw) == SIZE and not any(raw)):
+        return None
+    if len(raw) != SIZE:
+        raise UsageError(f"{len(raw)} bytes, a record has {SIZE}")
+    magic, version, size, sequence, epoch_ns, _, device_count, _ = HEADER.unpack_from(raw)
+    if magic != MAGIC:
+        raise UsageError("it does not begin with FGUSAGE")
+    if version != VERSION or size != SIZE:
+        raise UsageError(f"version {version} of {size} bytes, this sidecar reads version {VERSION} of {SIZE}")
+    if zlib.crc32(raw[:-4]) != int.from_bytes(raw[-4:], "little"):
+        raise TornRecordError("the checksum does not match")
+    if device_count > MAX_DEVICES:
+        raise UsageError(f"device_count is {device_count}, at most {MAX_DEVICES}")
+    _bounded("sequence", sequence)
+    _bounded("epoch_ns", epoch_ns)
+    devices = tuple(_device(raw, index) for index in range(device_count))
+    if len({device.uuid for device in devices}) != device_count:
+        raise UsageError("a device stands in it twice")
+    return UsageRecord(epoch_ns=epoch_ns, sequence=sequence, devices=devices)
+
+
+def _device(raw: bytes, index: int) -> DeviceUsage:
+    uuid, busy, span, throttled, peak, _, _, launches, oom, _ = DEVICE.unpack_from(
+        raw, HEADER.size + index * DEVICE.size
+    )
+    counts = {
+        "busy_ns": busy,
+        "span_ns": span,
+        "throttled_ns": throttled,
+        "memory_peak_bytes": peak,
+        "launches": launches,
+        "oom": oom,
+    }
+    for name, value in counts.items():
+        _bounded(f"devices[{index}].{name}", value)
+    return DeviceUsage(uuid=_uuid(uuid, index), **counts)
+
+
+def _uuid(field: bytes, index: int) -> str:
+    text, terminator, padding = field.partition(b"\0")
+    uuid = text.decode("ascii", errors="replace")
+    plain = uuid[4:].replace("-", "").isalnum() and uuid.isascii()
+    if not (terminator and not any(padding) and uuid.startswith(_UUID_PREFIXES) and plain):
+        raise UsageError(f"devices[{index}].uuid is no GPU-... or MIG-... padded with NUL")
+    return uuid
+
+
+def _bounded(name: str, value: int) -> None:
+    if value > MAX_COUNT:
+        raise UsageError(f"{name} is {value}, over {MAX_COUNT}")
