@@ -1,0 +1,186 @@
+"""A certificate authority of one's own and the server certificates that it signs: ECDSA on P-256, X.509 v3.
+
+What is made follows RFC 5280 and what Go's verifier asks of servers: subject alternative names, and key identifiers
+by which two authorities of the same name are told apart.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+BACKDATED = timedelta(minutes=5)
+"""Certificates hold from a little before they are made: clocks differ."""
+
+RENEW_AT = 2 / 3
+"""A certificate is renewed once this part of its life is over."""
+
+
+class CertificateError(ValueError):
+    """PEM that holds no usable certificate or key; the message says what was wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A certificate and its private key, in PEM."""
+
+    certificate_pem: bytes
+    key_pem: bytes = field(repr=False)
+
+
+def make_authority(name: str, now: datetime, life: timedelta) -> Pair:
+    """A self-signed authority that signs server certificates, and no further authority."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    certificate = (
+        _builder(subject, subject, key, now, now + life)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    return Pair(_pem(certificate), _key_pem(key))
+
+
+def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timedelta) -> Pair:
+    """A server certificate for DNS names and IP addresses; it ends no later than the authority does.
+
+    Raises:
+        CertificateError: the authority's PEM cannot be read.
+    """
+    issuer, issuer_key = _read(authority)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
+    end = min(now + life, issuer.not_valid_after_utc)
+    certificate = (
+        _builder(subject, issuer.subject, key, now, end)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+            critical=False,
+        )
+        .sign(issuer_key, hashes.SHA256())
+    )
+    return Pair(_pem(certificate), _key_pem(key))
+
+
+def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
+    """Whether two thirds of a certificate's life are over, or it does not hold yet.
+
+    Raises:
+        CertificateError: it is no certificate.
+    """
+    certificate = load(certificate_pem)
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return now < start or now >= start + (end - start) * RENEW_AT
+
+
+def expires_at(certificate_pem: bytes) -> datetime:
+    """When a certificate ends.
+
+    Raises:
+        CertificateError: it is no certificate.
+    """
+    return load(certificate_pem).not_valid_after_utc
+
+
+def serves(leaf_pem: bytes, authority_pem: bytes, names: Sequence[str]) -> bool:
+    """Whether a certificate was signed by an authority and covers all the names.
+
+    Raises:
+        CertificateError: one of them is no certificate.
+    """
+    leaf, authority = load(leaf_pem), load(authority_pem)
+    try:
+        leaf.verify_directly_issued_by(authority)
+        covered = set(leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    except (ValueError, TypeError, InvalidSignature, x509.ExtensionNotFound):
+        return False
+    return covered >= {_general_name(name) for name in names}
+
+
+def load(certificate_pem: bytes) -> x509.Certificate:
+    """The certificate in a PEM.
+
+    Raises:
+        CertificateError: there is none.
+    """
+    try:
+        return x509.load_pem_x509_certificate(certificate_pem)
+    except ValueError as error:
+        raise CertificateError(f"no certificate in PEM: {error}") from error
+
+
+def utc_now() -> datetime:
+    """The present moment, for callers that are not given one."""
+    return datetime.now(UTC)
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: ec.EllipticCurvePrivateKey,
+    now: datetime,
+    end: datetime,
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _general_name(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _read(pair: Pair) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    try:
+        key = serialization.load_pem_private_key(pair.key_pem, password=None)
+    except (ValueError, TypeError) as error:
+        raise CertificateError(f"no private key in PEM: {error}") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise CertificateError("the private key is not on an elliptic curve")
+    return load(pair.certificate_pem), key
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _key_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )

@@ -1,0 +1,68 @@
+"""The life of one worker process: what starts with it, what it is told when it is to end, and what stops last."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from fairgpu.serving.options import ServerOptions
+
+
+class Lifecycle:
+    """Handed to the application's factory in each worker.
+
+    Attributes:
+        options: how the service is served.
+        ending: set when the worker is to end; background threads wait on it instead of sleeping.
+    """
+
+    def __init__(self, options: ServerOptions) -> None:
+        self.options = options
+        self.ending = threading.Event()
+        self._starts: list[Callable[[], None]] = []
+        self._drains: list[Callable[[], None]] = []
+        self._stops: list[Callable[[], None]] = []
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def draining(self) -> bool:
+        """Whether the worker is ending: readiness says no, and answers close their connections."""
+        return self.ending.is_set()
+
+    def on_start(self, action: Callable[[], None]) -> None:
+        """Runs before the first request is taken, in a thread; what it raises stops the start."""
+        self._starts.append(action)
+
+    def on_drain(self, action: Callable[[], None]) -> None:
+        """Runs in the event loop as soon as the worker is told to end; answers long polls, for one."""
+        self._drains.append(action)
+
+    def on_stop(self, action: Callable[[], None]) -> None:
+        """Runs after the last request, in a thread, last added first."""
+        self._stops.append(action)
+
+    def run_thread(self, name: str, target: Callable[[], None]) -> None:
+        """Runs in a thread from the start on; it is to return soon after `ending` is set."""
+        thread = threading.Thread(target=target, name=name, daemon=True)
+        self._threads.append(thread)
+        self.on_start(thread.start)
+
+    def start(self) -> None:
+        """Runs what was registered for the start."""
+        for action in self._starts:
+            action()
+
+    def drain(self) -> None:
+        """Tells everybody that the worker is to end."""
+        if not self.ending.is_set():
+            self.ending.set()
+            for action in self._drains:
+                action()
+
+    def stop(self) -> None:
+        """Runs what was registered for the end, and waits shortly for the threads."""
+        self.ending.set()
+        for action in reversed(self._stops):
+            action()
+        for thread in self._threads:
+            thread.join(timeout=1.0)

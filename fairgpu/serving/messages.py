@@ -1,0 +1,117 @@
+"""A request with its whole body, and an answer: what handlers deal in instead of ASGI's events."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+JSON = b"application/json"
+PROBLEM = b"application/problem+json"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, read to its end."""
+
+    scope: Scope
+    body: bytes
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first value of a header, whose name is given in lower case."""
+        for key, value in self.scope["headers"]:
+            if key == name:
+                return bytes(value)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """One answer."""
+
+    status: int
+    body: bytes
+    content_type: bytes = JSON
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class BodyError(RuntimeError):
+    """A body that is not taken; `status` is the HTTP status that says so."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class Disconnected(Exception):  # noqa: N818 - it is no error that a client leaves
+    """The client left before its request was complete."""
+
+
+async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: float) -> bytes:
+    """The whole body of a request.
+
+    Raises:
+        BodyError: it is longer than `max_bytes` (413) or takes longer than `seconds` to arrive (408).
+        Disconnected: the client left.
+    """
+    for name, value in scope["headers"]:
+        if name == b"content-length" and int(value) > max_bytes:
+            raise BodyError(413, f"the body is longer than {max_bytes} bytes")
+    # The server bounds each wait by itself; a bound of the whole is worth its price only where there is a second.
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise Disconnected
+    body: bytes = message.get("body", b"")
+    if not message.get("more_body"):
+        return _bounded(body, max_bytes)
+    chunks, size = [body], len(body)
+    try:
+        async with asyncio.timeout(seconds):
+            while message.get("more_body"):
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+                chunks.append(message.get("body", b""))
+                size += len(chunks[-1])
+                if size > max_bytes:
+                    raise BodyError(413, f"the body is longer than {max_bytes} bytes")
+    except TimeoutError:
+        raise BodyError(408, f"the body did not arrive within {seconds:g} seconds") from None
+    return b"".join(chunks)
+
+
+def _bounded(body: bytes, max_bytes: int) -> bytes:
+    if len(body) > max_bytes:
+        raise BodyError(413, f"the body is longer than {max_bytes} bytes")
+    return body
+
+
+async def send_response(send: Send, response: Response, *, close: bool = False) -> None:
+    """Sends an answer; `close` tells the client that the connection ends with it."""
+    headers = [
+        (b"content-type", response.content_type),
+        (b"content-length", b"%d" % len(response.body)),
+        *response.headers,
+    ]
+    if close:
+        headers.append((b"connection", b"close"))
+    await send({"type": "http.response.start", "status": response.status, "headers": headers})
+    await send({"type": "http.response.body", "body": response.body})
+
+
+def problem(status: int, title: str, detail: str) -> Response:
+    """A problem document (RFC 9457)."""
+    document = {"type": "about:blank", "title": title, "status": status, "detail": detail}
+    return Response(status, orjson.dumps(document), PROBLEM)

@@ -1,0 +1,53 @@
+"""How a service is served: addresses, processes, limits and times."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where to listen; port 0 lets the kernel choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptions:
+    """What a service says about how it is served.
+
+    Attributes:
+        name: of the processes, and of the service in its logs.
+        address: where the application is served, over TLS if there is a chain.
+        metrics_address: where `/metrics` is served in plain HTTP; nowhere if None.
+        workers: processes, each with the whole application.
+        max_body_bytes: a longer body is answered with 413 and not read to its end.
+        body_seconds: a body that takes longer is answered with 408.
+        header_seconds: a connection that has not sent its first request's headers by then is closed.
+        keepalive_seconds: how long an idle connection is kept. A client that reuses connections has to give up on
+            them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
+        max_connections: per worker; more are refused.
+        drain_seconds: after SIGTERM, how long new connections are still served while load balancers learn of it.
+        finish_seconds: how long requests then have to end.
+        reload_seconds: how often the chain is read again.
+        access_log: whether each request is logged as an event.
+    """
+
+    name: str
+    address: Address
+    metrics_address: Address | None = None
+    workers: int = 2
+    max_body_bytes: int = 8 << 20
+    body_seconds: float = 10.0
+    header_seconds: float = 10.0
+    keepalive_seconds: int = 120
+    max_connections: int = 1000
+    drain_seconds: float = 5.0
+    finish_seconds: float = 15.0
+    reload_seconds: float = 10.0
+    access_log: bool = False

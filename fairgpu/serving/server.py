@@ -1,0 +1,101 @@
+"""Runs a service: gunicorn's arbiter over workers that are forked before the application is built."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from gunicorn.app.base import BaseApplication
+from gunicorn.glogging import Logger
+
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.measures import forget_process, memory_folder, share_metrics
+from fairgpu.serving.messages import ASGIApplication
+from fairgpu.serving.options import ServerOptions
+from fairgpu.serving.tls import ReadChain
+
+_log = structlog.get_logger(__name__)
+
+BuildApplication = Callable[[Lifecycle], ASGIApplication]
+
+WORKER = "fairgpu.serving.worker.ServingWorker"
+HEARTBEAT_LIMIT_SECONDS = 30
+
+
+def serve(options: ServerOptions, build: BuildApplication, read_chain: ReadChain | None) -> int:
+    """Serves until SIGTERM, SIGINT or SIGQUIT; the exit status.
+
+    Args:
+        options: how to serve.
+        build: makes the application, in each worker, after the fork: threads and connections are its own.
+        read_chain: gives the chain to present, in each worker; None serves plain HTTP.
+    """
+    with share_metrics():
+        try:
+            GunicornServer(options, build, read_chain).run()
+        except SystemExit as end:
+            return end.code if isinstance(end.code, int) else 1
+    return 0
+
+
+class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
+    """gunicorn's application: settings in, the ASGI callable out."""
+
+    def __init__(self, options: ServerOptions, build: BuildApplication, read_chain: ReadChain | None) -> None:
+        self.options = options
+        self.lifecycle = Lifecycle(options)
+        self.read_chain = read_chain
+        self._build = build
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Sets what gunicorn is to do otherwise than by default."""
+        addresses = [self.options.address, self.options.metrics_address]
+        settings = {
+            "bind": [str(address) for address in addresses if address],
+            "worker_class": WORKER,
+            "workers": self.options.workers,
+            "keepalive": self.options.keepalive_seconds,
+            "timeout": HEARTBEAT_LIMIT_SECONDS,
+            "graceful_timeout": int(self.options.drain_seconds + self.options.finish_seconds) + 2,
+            "proc_name": self.options.name,
+            "logger_class": EventLogger,
+            "accesslog": "-" if self.options.access_log else None,
+            "worker_tmp_dir": memory_folder(),
+            "control_socket_disable": True,
+            "forwarded_allow_ips": "",
+            "child_exit": lambda _arbiter, worker: forget_process(worker.pid),
+        }
+        for name, value in settings.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> ASGIApplication:
+        """Builds the application in the worker that asks for it."""
+        return self._build(self.lifecycle)
+
+
+class EventLogger(Logger):  # type: ignore[misc] # gunicorn ships no types
+    """gunicorn's log and access log as events of the process's own log."""
+
+    def setup(self, cfg: Any) -> None:
+        """Hands records on to the root logger instead of formatting them here."""
+        super().setup(cfg)
+        for logger in (self.error_log, self.access_log):
+            for handler in list(logger.handlers):
+                logger.removeHandler(handler)
+            logger.propagate = True
+        self.error_log.setLevel(logging.INFO)
+
+    def access(self, resp: Any, _req: Any, environ: dict[str, Any], request_time: Any) -> None:
+        """One event a request: who asked for what, how it ended, how long it took. Never the query: it may be long."""
+        _log.info(
+            "request",
+            client=environ.get("REMOTE_ADDR"),
+            method=environ["REQUEST_METHOD"],
+            path=environ["PATH_INFO"],
+            status=resp.status,
+            bytes=resp.sent,
+            seconds=request_time.seconds + request_time.microseconds / 1e6,
+        )

@@ -1,0 +1,129 @@
+"""A worker process: gunicorn's asgi worker with a TLS context that reloads and an end that loses no request."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import structlog
+from gunicorn.arbiter import Arbiter
+from gunicorn.asgi.lifespan import LifespanManager
+from gunicorn.workers.gasgi import ASGIWorker
+
+from fairgpu.serving.connection import BoundedConnection
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.measures import MetricsApplication
+from fairgpu.serving.options import ServerOptions
+from fairgpu.serving.tls import ChainError, LiveContext, ReadChain
+
+_log = structlog.get_logger(__name__)
+
+HEARTBEAT_SECONDS = 1.0
+HANDSHAKE_SECONDS = 5.0
+
+
+class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
+    """Serves the application on the first listener and metrics on the second.
+
+    Ends in this order: told by SIGTERM, it says so in every answer and keeps taking connections while load balancers
+    learn of it; then it listens no more, closes idle connections, and waits for requests under way.
+    """
+
+    def __init__(self, *arguments: Any, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
+        self.options: ServerOptions = self.app.options
+        self.lifecycle: Lifecycle = self.app.lifecycle
+        self._told_to_end = asyncio.Event()
+        self._connections: set[BoundedConnection] = set()
+
+    def handle_exit_signal(self) -> None:
+        """Begins the end on SIGTERM, at once rather than at the next heartbeat."""
+        super().handle_exit_signal()
+        self._told_to_end.set()
+        self.lifecycle.drain()
+
+    def handle_quit_signal(self) -> None:
+        """Ends without waiting for anybody, on SIGINT and SIGQUIT."""
+        super().handle_quit_signal()
+        self._told_to_end.set()
+        self.lifecycle.drain()
+
+    async def _serve(self) -> None:
+        read_chain: ReadChain | None = self.app.read_chain
+        live = await self._first_chain(read_chain) if read_chain else None
+        self.lifespan = LifespanManager(self.asgi, self.log, self.state)
+        try:
+            await self.lifespan.startup()
+        except RuntimeError as error:
+            self.lifespan = None
+            raise SystemExit(Arbiter.WORKER_BOOT_ERROR) from error
+        await self._listen(live)
+        reloading = asyncio.create_task(self._reload(live, read_chain)) if live and read_chain else None
+        while self.alive and self.ppid == os.getppid():
+            await self._beat(HEARTBEAT_SECONDS)
+        if reloading:
+            reloading.cancel()
+        self.lifecycle.drain()
+        await self._end()
+
+    async def _first_chain(self, read_chain: ReadChain) -> LiveContext:
+        """The context, as soon as there is a chain: what hands it out may be starting at this very moment."""
+        while True:
+            try:
+                return LiveContext(await asyncio.to_thread(read_chain))
+            except ChainError as error:
+                _log.warning("no certificate chain yet", server=self.options.name, error=str(error))
+            await self._beat(HEARTBEAT_SECONDS)
+            if not self.alive:
+                raise SystemExit(0)
+
+    async def _listen(self, live: LiveContext | None) -> None:
+        metrics = MetricsApplication()
+        for index, listener in enumerate(self.sockets):
+            application = metrics if index else self.asgi
+            context = live.context if live and index == 0 else None
+            server = await self.loop.create_server(
+                lambda application=application: BoundedConnection(self, application, self._connections),
+                sock=listener.sock,
+                ssl=context,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
+                ssl_shutdown_timeout=1.0 if context else None,
+            )
+            self.servers.append(server)
+
+    async def _beat(self, seconds: float) -> None:
+        """Waits, and tells gunicorn's arbiter that the process lives."""
+        self.notify()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._told_to_end.wait()
+        except TimeoutError:
+            pass
+
+    async def _reload(self, live: LiveContext, read_chain: ReadChain) -> None:
+        while True:
+            await asyncio.sleep(self.options.reload_seconds)
+            try:
+                if live.reload(await asyncio.to_thread(read_chain)):
+                    _log.info("certificate chain reloaded", server=self.options.name)
+            except ChainError as error:
+                _log.error("certificate chain not reloaded", server=self.options.name, error=str(error))
+
+    async def _end(self) -> None:
+        deadline = self.loop.time() + (0 if self._quick_shutdown else self.options.drain_seconds)
+        while self.loop.time() < deadline and not self._quick_shutdown:
+            self.notify()
+            await asyncio.sleep(0.1)
+        for server in self.servers:
+            server.close()
+        deadline = self.loop.time() + (0 if self._quick_shutdown else self.options.finish_seconds)
+        while self._connections and self.loop.time() < deadline and not self._quick_shutdown:
+            self.notify()
+            for connection in tuple(self._connections):
+                connection.close_if_idle()
+            await asyncio.sleep(0.05)
+        if self._connections:
+            _log.warning("connections cut off", server=self.options.name, connections=len(self._connections))
+        if self.lifespan and not self._quick_shutdown:
+            await self.lifespan.shutdown()
