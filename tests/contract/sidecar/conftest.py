@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sidecar.archive import build
+from tests.report_server import LIMIT_SECONDS, ReportServer, report_server
+
+TOKEN = "a.very.secret-token"
+
+
+class RunningSidecar:
+    """The archive under `python -I -S`, as the image runs it, with its log read line by line."""
+
+    def __init__(self, archive: Path, environment: dict[str, str]) -> None:
+        self.log: list[dict[str, Any]] = []
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", archive],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._changed:
+                self.log.append(json.loads(line))
+                self._changed.notify_all()
+
+    def wait_for_event(self, event: str) -> dict[str, Any]:
+        def found() -> dict[str, Any] | None:
+            return next((line for line in self.log if line["event"] == event), None)
+
+        with self._changed:
+            line = self._changed.wait_for(found, LIMIT_SECONDS)
+        assert line is not None, self.log
+        return line
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.ended()
+
+    def ended(self) -> int:
+        status = self.process.wait(LIMIT_SECONDS)
+        self._reader.join()
+        return status
+
+    def close(self) -> None:
+        self.process.kill()
+        self.ended()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@pytest.fixture(scope="session")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp("archive") / "sidecar.pyz"
+    build(target)
+    return target
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ReportServer]:
+    with report_server(tmp_path / "tls") as running:
+        yield running
+
+
+@pytest.fixture
+def environment(tmp_path: Path, server: ReportServer) -> dict[str, str]:
+    (tmp_path / "token").write_text(TOKEN + "\n")
+    (tmp_path / "run").mkdir()
+    return {
+        "PATH": os.defpath,
+        "FAIRGPU_TIMEKEEPER_URL": server.url,
+        "FAIRGPU_TIMEKEEPER_CA": server.ca_pem,
+        "FAIRGPU_TOKEN_FILE": str(tmp_path / "token"),
+        "FAIRGPU_USAGE_FOLDER": str(tmp_path / "run"),
+        "FAIRGPU_REPORT_INTERVAL_SECONDS": "1",
+    }
+
+
+@pytest.fixture
+def start(archive: Path, environment: dict[str, str]) -> Iterator[Callable[..., RunningSidecar]]:
+    with ExitStack() as running:
+
+        def start_one(**changes: str) -> RunningSidecar:
+            sidecar = RunningSidecar(archive, {**environment, **changes})
+            running.callback(sidecar.close)
+            return sidecar
+
+        yield start_one

@@ -1,0 +1,170 @@
+"""A TLS server that takes reports: records each one, answers as the test says, ends with the test."""
+
+from __future__ import annotations
+
+import datetime as dt
+import ipaddress
+import json
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+LIMIT_SECONDS = 20.0
+
+
+@dataclass(frozen=True)
+class Received:
+    path: str
+    token: str
+    body: dict[str, Any]
+    at: float
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int = 200
+    body: bytes = b'{"interval_s": 1}'
+    headers: tuple[tuple[str, str], ...] = ()
+    delay_seconds: float = 0.0
+
+
+@dataclass
+class ReportServer:
+    url: str
+    ca_pem: str
+    answer: Answer = Answer()
+    received: list[Received] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+
+    def wait_for(self, condition: Callable[[list[Received]], bool]) -> list[Received]:
+        with self.changed:
+            assert self.changed.wait_for(lambda: condition(self.received), LIMIT_SECONDS), self.received
+            return list(self.received)
+
+
+@contextmanager
+def report_server(folder: Path, port: int = 0) -> Iterator[ReportServer]:
+    ca_pem = make_certificates(folder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "server.pem", folder / "server.key")
+    state = ReportServer("", ca_pem)
+    server = _Server(("127.0.0.1", port), _handler(state), context)
+    state.url = f"https://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def make_certificates(folder: Path) -> str:
+    """A CA and a leaf for 127.0.0.1 in the folder, unless it holds them already; the CA's PEM."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "ca.pem").exists():
+        ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+        ca = _certificate("test CA", ca_key, "test CA", ca_key, is_ca=True)
+        leaf = _certificate("timekeeper", key, "test CA", ca_key, is_ca=False)
+        encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+        (folder / "server.key").write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain))
+        (folder / "server.pem").write_bytes(leaf.public_bytes(encoding))
+        (folder / "ca.pem").write_bytes(ca.public_bytes(encoding))
+    return (folder / "ca.pem").read_text()
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    issuer: str,
+    issuer_key: ec.EllipticCurvePrivateKey,
+    *,
+    is_ca: bool,
+) -> x509.Certificate:
+    now = dt.datetime.now(dt.UTC)
+    usage = x509.KeyUsage(
+        digital_signature=not is_ca,
+        key_cert_sign=is_ca,
+        crl_sign=is_ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+    return (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
+        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(minutes=5))
+        .not_valid_after(now + dt.timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
+        .add_extension(usage, critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
+            critical=False,
+        )
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .sign(issuer_key, hashes.SHA256())
+    )
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext
+    ) -> None:
+        super().__init__(address, handler)
+        self.context = context
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        # Here and not in get_request: the handshake then runs in the connection's own thread.
+        try:
+            secure = self.context.wrap_socket(request, server_side=True)
+        except OSError:
+            return
+        with secure:
+            super().finish_request(secure, client_address)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is the test's business, not standard error's."""
+
+
+def _handler(state: ReportServer) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            answer = state.answer
+            token = self.headers["Authorization"].removeprefix("Bearer ")
+            with state.changed:
+                state.received.append(Received(self.path, token, body, time.monotonic()))
+                state.changed.notify_all()
+            if answer.delay_seconds:
+                threading.Event().wait(answer.delay_seconds)
+            self.send_response(answer.status)
+            for name, value in (("Content-Length", str(len(answer.body))), *answer.headers):
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(answer.body)
+
+        def log_message(self, *_: Any) -> None:
+            """Quiet."""
+
+    return Handler
