@@ -24,6 +24,9 @@ class Demand:
     memory_percentage: int = 0
 
 
+NO_DEMAND = Demand()
+
+
 def is_native_sidecar(container: dict[str, Any]) -> bool:
     """Whether an init container keeps running beside the main ones."""
     return container.get("restartPolicy") == "Always"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fairgpu.faults import Fault, field_path
+from fairgpu.permissions import Wish
 from fairgpu.request import NO_CHOICES, GPURequest, PodChoices
 
 
@@ -62,7 +63,8 @@ class Reading:
 
     Attributes:
         request: the canonical request; absent if there are faults, or nothing is left to ask.
-        choices: what the dialect's annotations choose for the pod.
+        choices: what the dialect chooses for the pod beside the amounts.
+        wishes: which of these choices need a permission of the namespace.
         faults: everything that is wrong, all at once.
         warnings: what is done otherwise than was asked.
         strip_resources: keys to take out of the container's requests and limits.
@@ -71,6 +73,7 @@ class Reading:
 
     request: GPURequest | None = None
     choices: PodChoices = NO_CHOICES
+    wishes: tuple[Wish, ...] = ()
     faults: tuple[Fault, ...] = ()
     warnings: tuple[str, ...] = ()
     strip_resources: tuple[str, ...] = ()

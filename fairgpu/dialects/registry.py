@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fairgpu.dialects import native
 from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path
 
-DIALECTS: tuple[Dialect, ...] = (native.DIALECT,)
+NATIVE: tuple[Dialect, ...] = (native.DIALECT,)
+FOREIGN: tuple[Dialect, ...] = ()
+DIALECTS: tuple[Dialect, ...] = NATIVE + FOREIGN
 
 
 def read_container(
-    container: Container, annotations: Mapping[str, str], settings: DialectSettings
+    container: Container,
+    annotations: Mapping[str, str],
+    settings: DialectSettings,
+    dialects: Sequence[Dialect] = DIALECTS,
 ) -> tuple[str, Reading] | None:
     """The dialect that a container speaks and what it says in it; nothing for a container without a GPU.
 
@@ -20,7 +25,7 @@ def read_container(
     """
     spoken = [
         (dialect.name, reading)
-        for dialect in DIALECTS
+        for dialect in dialects
         if (reading := dialect.read(container, annotations, settings)) is not None
     ]
     if not spoken:

@@ -1,0 +1,152 @@
+"""Reads what a pod's author chose in `fairgpu.io/*` annotations, and joins it with what a dialect says."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeVar
+
+from fairgpu import names
+from fairgpu.faults import Fault, field_path, show
+from fairgpu.permissions import Permission, Wish
+from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, NORMAL_PRIORITY, CorePolicy, Placement, PodChoices
+
+Path = tuple[str | int, ...]
+METADATA: Path = ("metadata",)
+
+_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,62}")
+_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,62}")
+_KNOWN = frozenset(names.CHOICE_ANNOTATIONS + names.RESERVED_ANNOTATIONS)
+
+
+@dataclass(frozen=True, slots=True)
+class ChoicesReading:
+    """What the annotations choose, which of it needs a permission, and what is wrong or odd with them."""
+
+    choices: PodChoices = NO_CHOICES
+    wishes: tuple[Wish, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+
+_NOTHING = ChoicesReading()
+
+
+def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> ChoicesReading:
+    """The pod's own choices; `metadata` is the field path at which its metadata stands."""
+    ours = [key for key in annotations if isinstance(key, str) and key.startswith(names.ANNOTATION_PREFIX)]
+    if not ours:
+        return _NOTHING
+    reader = _Reader(annotations, metadata, [])
+    choices = PodChoices(
+        use_models=reader.list_of(names.USE_GPU_MODEL, _MODEL, "A100,H100"),
+        avoid_models=reader.list_of(names.AVOID_GPU_MODEL, _MODEL, "A100,H100"),
+        use_uuids=reader.list_of(names.USE_GPU_UUID, _UUID, "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"),
+        avoid_uuids=reader.list_of(names.AVOID_GPU_UUID, _UUID, "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"),
+        placement=reader.one_of(names.PLACEMENT, Placement),
+        core_policy=reader.one_of(names.CORE_POLICY, CorePolicy),
+        task_priority=reader.read(names.TASK_PRIORITY, _priority, '"0" (high) or "1" (normal)', '"1"'),
+    )
+    reader.refuse_contradiction(names.USE_GPU_MODEL, choices.use_models, names.AVOID_GPU_MODEL, choices.avoid_models)
+    reader.refuse_contradiction(names.USE_GPU_UUID, choices.use_uuids, names.AVOID_GPU_UUID, choices.avoid_uuids)
+    return ChoicesReading(
+        choices=choices,
+        wishes=_wishes(choices, metadata),
+        faults=tuple(reader.faults),
+        warnings=tuple(_unknown(key, metadata) for key in ours if key not in _KNOWN),
+    )
+
+
+def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
+    """Choice by choice: the pod's own where it made one, else the dialect's."""
+    if own is NO_CHOICES or own == others:
+        return others
+    if others is NO_CHOICES:
+        return own
+    return PodChoices(
+        use_models=own.use_models or others.use_models,
+        avoid_models=own.avoid_models or others.avoid_models,
+        use_uuids=own.use_uuids or others.use_uuids,
+        avoid_uuids=own.avoid_uuids or others.avoid_uuids,
+        placement=own.placement if own.placement is not None else others.placement,
+        core_policy=own.core_policy if own.core_policy is not None else others.core_policy,
+        task_priority=own.task_priority if own.task_priority is not None else others.task_priority,
+    )
+
+
+def _wishes(choices: PodChoices, metadata: Path) -> tuple[Wish, ...]:
+    wishes = []
+    if choices.core_policy is CorePolicy.ELASTIC:
+        path = field_path(*metadata, "annotations", names.CORE_POLICY)
+        wishes.append(Wish(Permission.ELASTIC, path, show(CorePolicy.ELASTIC.value), foreign=False))
+    if choices.task_priority == HIGH_PRIORITY:
+        path = field_path(*metadata, "annotations", names.TASK_PRIORITY)
+        wishes.append(Wish(Permission.HIGH_PRIORITY, path, show(str(HIGH_PRIORITY)), foreign=False))
+    return tuple(wishes)
+
+
+def _unknown(key: str, metadata: Path) -> str:
+    near = difflib.get_close_matches(key, names.CHOICE_ANNOTATIONS, n=1)
+    hint = f"; did you mean {near[0]}?" if near else ""
+    return f"{field_path(*metadata, 'annotations', key)}: FairGPU knows no such annotation and ignores it{hint}"
+
+
+def _priority(text: str) -> int:
+    priority = {str(HIGH_PRIORITY): HIGH_PRIORITY, str(NORMAL_PRIORITY): NORMAL_PRIORITY}.get(text)
+    if priority is None:
+        raise ValueError(text)
+    return priority
+
+
+_Value = TypeVar("_Value")
+_Choice = TypeVar("_Choice", bound=StrEnum)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """Reads annotations one by one and gathers their faults."""
+
+    annotations: Mapping[Any, Any]
+    metadata: Path
+    faults: list[Fault]
+
+    def read(self, key: str, parse: Callable[[str], _Value], allowed: str, instead: str) -> _Value | None:
+        """The value of an annotation that is there; one that `parse` refuses with ValueError is a fault."""
+        value = self.annotations.get(key)
+        if value is None and key not in self.annotations:
+            return None
+        if isinstance(value, str):
+            try:
+                return parse(value.strip())
+            except ValueError:
+                pass
+        path = field_path(*self.metadata, "annotations", key)
+        self.faults.append(Fault(path=path, given=show(value), allowed=allowed, instead=instead))
+        return None
+
+    def one_of(self, key: str, choices: type[_Choice]) -> _Choice | None:
+        """One word of an enumeration."""
+        words = " or ".join(choice.value for choice in choices)
+        return self.read(key, choices, words, next(iter(choices)).value)
+
+    def list_of(self, key: str, item: re.Pattern[str], example: str) -> tuple[str, ...]:
+        """A comma list; spaces and empty items are dropped, but something must be left."""
+
+        def parse(text: str) -> tuple[str, ...]:
+            items = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+            if not items or not all(item.fullmatch(part) for part in items):
+                raise ValueError(text)
+            return items
+
+        return self.read(key, parse, "names with commas between them, each of 1 to 63 characters", example) or ()
+
+    def refuse_contradiction(self, use: str, used: tuple[str, ...], avoid: str, avoided: tuple[str, ...]) -> None:
+        """What is to be used is not to be avoided as well."""
+        both = [item for item in used if item in avoided]
+        if both:
+            path = field_path(*self.metadata, "annotations", avoid)
+            allowed = f"names that {use} does not hold"
+            self.faults.append(Fault(path, show(",".join(both)), allowed, f"{both[0]} in one of the two"))
