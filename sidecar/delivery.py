@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import os
 import ssl
-from dataclasses import dataclass
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
-from typing import Any
+from typing import Any, NamedTuple
 
 from sidecar.settings import Settings
 
@@ -18,15 +17,13 @@ MAX_ANSWER_BYTES = 16 * 1024
 MAX_TOKEN_BYTES = 16 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Accepted:
+class Accepted(NamedTuple):
     """The timekeeper took the report and may have named the next interval, in seconds."""
 
     interval_seconds: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """The report did not arrive or was not taken: why, the HTTP status if there was an answer, when to come back."""
 
     reason: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 MIN_INTERVAL_SECONDS = 1.0
 MAX_INTERVAL_SECONDS = 300.0
@@ -15,8 +15,7 @@ Random = Callable[[], float]
 """Uniform in [0, 1), as random.random."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pace:
+class Pace(NamedTuple):
     """The interval in force, in seconds, and how many reports in a row have failed."""
 
     interval_seconds: float
@@ -40,7 +39,7 @@ def after_success(pace: Pace, interval_seconds: float | None) -> Pace:
 
 def after_failure(pace: Pace) -> Pace:
     """The pace after a report was not taken."""
-    return replace(pace, failures=pace.failures + 1)
+    return pace._replace(failures=pace.failures + 1)
 
 
 def delay(pace: Pace, random: Random, retry_after_seconds: float | None = None) -> float:

@@ -12,9 +12,9 @@ import ssl
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from random import random
 from types import FrameType
+from typing import NamedTuple
 
 from sidecar import events, pacing
 from sidecar.delivery import Accepted, Outcome, Refused, deliver
@@ -33,13 +33,11 @@ _THREAD_STACK_BYTES = 512 * 1024
 Deliver = Callable[[bytes], Outcome]
 
 
-@dataclass(frozen=True, slots=True)
-class _Stop:
+class _Stop(NamedTuple):
     """The event that SIGTERM or SIGINT puts into the queue."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Delivered:
+class _Delivered(NamedTuple):
     """The event that a report's thread puts into the queue when it is done."""
 
     sequence: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from sidecar.pacing import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
@@ -24,8 +24,7 @@ class SettingsError(ValueError):
     """A variable of the environment is missing or wrong; the message names it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """Where to report (host, port, path prefix), whom to trust (PEM), what to read, and how often at first."""
 
     host: str

@@ -7,7 +7,7 @@ frozen: a total is replaced as a whole or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sidecar.usage_record import MAX_COUNT, DeviceUsage, UsageRecord
 
@@ -15,8 +15,7 @@ MAX_DEVICES_PER_CONTAINER = 32
 """Devices remembered over all epochs: a container that names new ones for ever fills no memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
+class Tally(NamedTuple):
     """Totals of the epochs that ended, and the last record of the one that runs."""
 
     ended: tuple[DeviceUsage, ...] = ()

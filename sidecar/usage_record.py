@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
+from typing import NamedTuple
 
 MAGIC = b"FGUSAGE\0"
 VERSION = 1
@@ -62,8 +62,7 @@ class TornRecordError(UsageError):
     """The checksum does not match: read in the middle of a write, or not written by the shim."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceUsage:
+class DeviceUsage(NamedTuple):
     """What a container used of one device, cumulative within its epoch.
 
     `busy_ns` is GPU time, `span_ns` wall time with work queued, `throttled_ns` time launches were held back, all in
@@ -79,8 +78,7 @@ class DeviceUsage:
     oom: int
 
 
-@dataclass(frozen=True, slots=True)
-class UsageRecord:
+class UsageRecord(NamedTuple):
     """One container's record: the epoch its counters belong to, its number within the epoch, its devices."""
 
     epoch_ns: int
