@@ -1,0 +1,146 @@
+/* allocations.c: open addressing with backward-shift deletion, which leaves no tombstones. */
+#include "allocations.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define FIRST_CAPACITY 64u
+
+static uint64_t hash_of(unsigned kind, uint64_t key)
+{
+    uint64_t hash = (key ^ (uint64_t)kind << 56) * 0x9E3779B97F4A7C15u;
+    return hash ^ hash >> 29;
+}
+
+static struct stripe *stripe_of(struct allocations *all, unsigned kind, uint64_t key)
+{
+    return &all->stripes[hash_of(kind, key) >> 40 & (ALLOCATION_STRIPES - 1)];
+}
+
+void allocations_start(struct allocations *all)
+{
+    memset(all, 0, sizeof *all);
+    for (int i = 0; i < ALLOCATION_STRIPES; i++)
+        pthread_mutex_init(&all->stripes[i].lock, NULL);
+}
+
+/* The row of the key, or the free one where it belongs. The stripe has a free row. */
+static struct allocation *row_of(const struct stripe *stripe, unsigned kind, uint64_t key)
+{
+    uint32_t mask = stripe->capacity - 1, i = (uint32_t)hash_of(kind, key) & mask;
+    while (stripe->rows[i].kind != KIND_NONE && (stripe->rows[i].key != key || stripe->rows[i].kind != kind))
+        i = (i + 1) & mask;
+    return &stripe->rows[i];
+}
+
+static bool grow(struct stripe *stripe)
+{
+    struct stripe larger = {.capacity = stripe->capacity != 0 ? stripe->capacity * 2 : FIRST_CAPACITY};
+    larger.rows = calloc(larger.capacity, sizeof *larger.rows);
+    if (larger.rows == NULL)
+        return false;
+    for (uint32_t i = 0; i < stripe->capacity; i++)
+        if (stripe->rows[i].kind != KIND_NONE)
+            *row_of(&larger, stripe->rows[i].kind, stripe->rows[i].key) = stripe->rows[i];
+    free(stripe->rows);
+    stripe->rows = larger.rows;
+    stripe->capacity = larger.capacity;
+    return true;
+}
+
+static void erase(struct stripe *stripe, struct allocation *row)
+{
+    uint32_t mask = stripe->capacity - 1, hole = (uint32_t)(row - stripe->rows);
+    for (uint32_t i = (hole + 1) & mask; stripe->rows[i].kind != KIND_NONE; i = (i + 1) & mask) {
+        uint32_t home = (uint32_t)hash_of(stripe->rows[i].kind, stripe->rows[i].key) & mask;
+        if (((i - home) & mask) >= ((i - hole) & mask)) { /* it may move back as far as the hole */
+            stripe->rows[hole] = stripe->rows[i];
+            hole = i;
+        }
+    }
+    memset(&stripe->rows[hole], 0, sizeof stripe->rows[hole]);
+    stripe->used--;
+}
+
+bool allocations_put(struct allocations *all, const struct allocation *allocation)
+{
+    struct stripe *stripe = stripe_of(all, allocation->kind, allocation->key);
+    pthread_mutex_lock(&stripe->lock);
+    bool room = stripe->used * 4 < stripe->capacity * 3 || grow(stripe) || stripe->used + 1 < stripe->capacity;
+    if (room) {
+        struct allocation *row = row_of(stripe, allocation->kind, allocation->key);
+        if (row->kind == KIND_NONE)
+            stripe->used++;
+        *row = *allocation;
+    }
+    pthread_mutex_unlock(&stripe->lock);
+    return room;
+}
+
+/* The row under the stripe's lock; NULL when it is not there. */
+static struct allocation *present(const struct stripe *stripe, enum kind kind, uint64_t key)
+{
+    if (stripe->used == 0)
+        return NULL;
+    struct allocation *row = row_of(stripe, kind, key);
+    return row->kind != KIND_NONE ? row : NULL;
+}
+
+bool allocations_find(struct allocations *all, enum kind kind, uint64_t key, struct allocation *found)
+{
+    struct stripe *stripe = stripe_of(all, kind, key);
+    pthread_mutex_lock(&stripe->lock);
+    const struct allocation *row = present(stripe, kind, key);
+    if (row != NULL)
+        *found = *row;
+    pthread_mutex_unlock(&stripe->lock);
+    return row != NULL;
+}
+
+bool allocations_take(struct allocations *all, enum kind kind, uint64_t key, struct allocation *found)
+{
+    struct stripe *stripe = stripe_of(all, kind, key);
+    pthread_mutex_lock(&stripe->lock);
+    struct allocation *row = present(stripe, kind, key);
+    if (row != NULL) {
+        *found = *row;
+        erase(stripe, row);
+    }
+    pthread_mutex_unlock(&stripe->lock);
+    return row != NULL;
+}
+
+int allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found)
+{
+    struct stripe *stripe = stripe_of(all, kind, key);
+    int count = -1;
+    pthread_mutex_lock(&stripe->lock);
+    struct allocation *row = present(stripe, kind, key);
+    if (row != NULL) {
+        count = row->count + change;
+        row->count = (uint16_t)count;
+        *found = *row;
+        if (count <= 0)
+            erase(stripe, row);
+    }
+    pthread_mutex_unlock(&stripe->lock);
+    return count;
+}
+
+bool allocations_take_of_context(struct allocations *all, uint64_t context, struct allocation *found)
+{
+    for (int s = 0; s < ALLOCATION_STRIPES; s++) {
+        struct stripe *stripe = &all->stripes[s];
+        pthread_mutex_lock(&stripe->lock);
+        for (uint32_t i = 0; stripe->used != 0 && i < stripe->capacity; i++) {
+            if (stripe->rows[i].kind == KIND_NONE || stripe->rows[i].context != context)
+                continue;
+            *found = stripe->rows[i];
+            erase(stripe, &stripe->rows[i]);
+            pthread_mutex_unlock(&stripe->lock);
+            return true;
+        }
+        pthread_mutex_unlock(&stripe->lock);
+    }
+    return false;
+}

@@ -1,0 +1,56 @@
+/* allocations.h: what this process has allocated: the size, device and context behind each handle or pointer. */
+#ifndef VCUDA_ALLOCATIONS_H
+#define VCUDA_ALLOCATIONS_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Pointers and handles of different kinds may have the same value. */
+enum kind {
+    KIND_NONE = 0,
+    KIND_LINEAR,   /* CUdeviceptr of cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged */
+    KIND_CONTEXT,  /* CUcontext; bytes is the estimate charged for it, count its retains */
+    KIND_PHYSICAL, /* CUmemGenericAllocationHandle; count its references (handles and mappings) */
+    KIND_MAPPING,  /* CUdeviceptr of cuMemMap; `owner` is the physical handle */
+    KIND_ARRAY,    /* CUarray, CUmipmappedArray */
+    KIND_POOL,     /* CUmemoryPool; bytes is what is charged for its reserve */
+    KIND_ASYNC,    /* CUdeviceptr of cuMemAllocAsync; `owner` is the pool */
+    KIND_GRAPH,    /* CUgraphExec */
+};
+
+struct allocation {
+    uint64_t key;
+    uint64_t bytes;   /* charged in the ledger */
+    uint64_t context; /* CUcontext that takes it along when it is destroyed; 0: none */
+    uint64_t owner;
+    int32_t device;
+    uint16_t kind;
+    uint16_t count;
+};
+
+#define ALLOCATION_STRIPES 32
+
+/* A hash table in stripes, so that threads that allocate at once seldom wait for each other. */
+struct allocations {
+    struct stripe {
+        pthread_mutex_t lock; /* guards the stripe's rows */
+        struct allocation *rows;
+        uint32_t capacity; /* a power of two, or 0 */
+        uint32_t used;
+    } stripes[ALLOCATION_STRIPES];
+};
+
+void allocations_start(struct allocations *all);
+
+/* Adds one; false when there is no memory for it. A key already there is overwritten. */
+bool allocations_put(struct allocations *all, const struct allocation *allocation);
+bool allocations_find(struct allocations *all, enum kind kind, uint64_t key, struct allocation *found);
+/* Removes it and hands it over: of several threads that free the same pointer, one gets it. */
+bool allocations_take(struct allocations *all, enum kind kind, uint64_t key, struct allocation *found);
+/* Adds `change` to the count; returns the new count, and at 0 removes it. -1 when it is not there. */
+int allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found);
+/* Removes one row of the context, until there is none. */
+bool allocations_take_of_context(struct allocations *all, uint64_t context, struct allocation *found);
+
+#endif

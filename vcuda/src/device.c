@@ -1,0 +1,94 @@
+/* device.c: which of the container's devices something belongs to, and charging it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "clock.h"
+#include "schedule_page.h"
+#include "state.h"
+
+#define ORDINALS 64
+
+/* Index + 1 of each CUDA ordinal, -1 for one that was not given to the container, 0 while unknown. Every thread
+ * that finds a value finds the same one. */
+static int8_t index_of[ORDINALS];
+
+/* "GPU-" and "MIG-" name the same 16 bytes in hex; compares only these. */
+static bool names(const char *text, const CUuuid *uuid)
+{
+    char hex[40];
+    const unsigned char *b = (const unsigned char *)uuid->bytes;
+    snprintf(hex, sizeof hex, "%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", b[0], b[1], b[2],
+             b[3], b[4], b[5], b[6], b[7], b[8], b[9], b[10], b[11], b[12], b[13], b[14], b[15]);
+    const char *dash = strchr(text, '-');
+    return dash != NULL && strcmp(dash + 1, hex) == 0;
+}
+
+int device_index(CUdevice ordinal)
+{
+    if (ordinal < 0 || ordinal >= ORDINALS)
+        return -1;
+    int known = __atomic_load_n(&index_of[ordinal], __ATOMIC_RELAXED);
+    if (likely(known != 0))
+        return known > 0 ? known - 1 : -1;
+    CUuuid uuid;
+    CUresult result = CUDA_ERROR_NOT_FOUND;
+    if (REAL(cuDeviceGetUuid_v2) != NULL)
+        result = REAL(cuDeviceGetUuid_v2)(&uuid, ordinal);
+    else if (REAL(cuDeviceGetUuid) != NULL)
+        result = REAL(cuDeviceGetUuid)(&uuid, ordinal);
+    if (result != CUDA_SUCCESS)
+        return -1;
+    int found = -1;
+    for (uint32_t i = 0; i < config.device_count; i++)
+        if (names(config.devices[i].uuid, &uuid))
+            found = (int)i + 1;
+    __atomic_store_n(&index_of[ordinal], (int8_t)found, __ATOMIC_RELAXED);
+    return found > 0 ? found - 1 : -1;
+}
+
+bool current_device(CUcontext *context, int *index)
+{
+    CUdevice ordinal;
+    *context = NULL;
+    if (REAL(cuCtxGetCurrent)(context) != CUDA_SUCCESS || *context == NULL ||
+        REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS)
+        return false;
+    *index = device_index(ordinal);
+    return *index >= 0;
+}
+
+uint64_t memory_limit(int index)
+{
+    uint64_t live = schedule_live_limit(index);
+    return live != 0 ? live : config.devices[index].memory_limit_bytes;
+}
+
+bool charge(int index, uint64_t bytes)
+{
+    int slot = process()->slot;
+    if (slot < 0)
+        return false;
+    if (likely(ledger_charge(ledger, slot, index, bytes, memory_limit(index), false)))
+        return true;
+    struct vcuda_slot page; /* full: perhaps only with what dead processes held */
+    ledger_sweep(ledger);
+    ledger_true_up(ledger, index, schedule_slot(index, &page) ? &page : NULL, clock_ns());
+    if (ledger_charge(ledger, slot, index, bytes, memory_limit(index), false))
+        return true;
+    __atomic_add_fetch(&ledger->devices[index].oom, 1, __ATOMIC_RELAXED);
+    return false;
+}
+
+void charge_anyway(int index, uint64_t bytes)
+{
+    int slot = process()->slot;
+    if (slot >= 0)
+        ledger_charge(ledger, slot, index, bytes, 0, true);
+}
+
+void discharge(int index, uint64_t bytes)
+{
+    int slot = process()->slot;
+    if (slot >= 0 && bytes != 0)
+        ledger_discharge(ledger, slot, index, bytes);
+}

@@ -1,0 +1,44 @@
+/* hook.h: what every hooks_*.c begins with.
+ *
+ * A hook starts with PASS_UNLESS_ACTIVE: in a process that is not held to anything, or on a driver without
+ * the function, it does what the driver would.
+ */
+#ifndef VCUDA_HOOK_H
+#define VCUDA_HOOK_H
+
+#include "state.h"
+
+/* Returns the driver's own answer unless the shim is active. */
+#define PASS_UNLESS_ACTIVE(name, ...)                                \
+    do {                                                             \
+        if (unlikely(!driver_ready() || REAL(name) == NULL))         \
+            return CUDA_ERROR_NOT_FOUND;                             \
+        if (unlikely(!active()))                                     \
+            return REAL(name)(__VA_ARGS__);                          \
+    } while (0)
+
+/* Remembers a charged allocation; when there is no memory to do so the driver's is left as it is, charged until
+ * the process ends. */
+static inline void remember(enum kind kind, uint64_t key, int index, uint64_t bytes, const void *context, uint64_t owner)
+{
+    struct allocation allocation = {.key = key,
+                                    .bytes = bytes,
+                                    .context = (uint64_t)(uintptr_t)context,
+                                    .owner = owner,
+                                    .device = index,
+                                    .kind = (uint16_t)kind,
+                                    .count = 1};
+    allocations_put(&process()->allocations, &allocation);
+}
+
+/* Forgets an allocation that the driver has freed, and discharges it. */
+static inline bool forget(enum kind kind, uint64_t key)
+{
+    struct allocation allocation;
+    if (!allocations_take(&process()->allocations, kind, key, &allocation))
+        return false;
+    discharge(allocation.device, allocation.bytes);
+    return true;
+}
+
+#endif

@@ -1,0 +1,143 @@
+/* hooks_context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
+#include "hook.h"
+#include "pacer.h"
+
+/* What a bare context takes when the node has not measured it (it varies from 200 to 500 MiB by model). */
+#define CONTEXT_BYTES (256ull << 20)
+
+static uint64_t context_bytes(int index)
+{
+    uint64_t known = config.devices[index].context_bytes;
+    return known != 0 ? known : CONTEXT_BYTES;
+}
+
+EXPORT CUresult cuInit(unsigned int flags)
+{
+    if (!driver_ready() || REAL(cuInit) == NULL)
+        return CUDA_ERROR_NO_DEVICE;
+    if (state_mode() == MODE_REFUSED)
+        return CUDA_ERROR_SYSTEM_NOT_READY;
+    return REAL(cuInit)(flags);
+}
+
+/* Before a context: its index, or the error to answer. */
+static CUresult reserve(CUdevice ordinal, int *index)
+{
+    *index = device_index(ordinal);
+    if (*index < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    return charge(*index, context_bytes(*index)) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+/* After it: remembered, or given back. */
+static CUresult settle(CUresult result, int index, const CUcontext *context)
+{
+    if (result != CUDA_SUCCESS) {
+        discharge(index, context_bytes(index));
+        return result;
+    }
+    remember(KIND_CONTEXT, (uint64_t)(uintptr_t)*context, index, context_bytes(index), NULL, 0);
+    pacer_context_made(index);
+    return result;
+}
+
+#define CREATES(name, parameters, ...)                                      \
+    EXPORT CUresult name parameters                                         \
+    {                                                                       \
+        int index;                                                          \
+        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                              \
+        CUresult result = reserve(device, &index);                          \
+        if (result != CUDA_SUCCESS)                                         \
+            return result;                                                  \
+        return settle(REAL(name)(__VA_ARGS__), index, context);             \
+    }
+
+CREATES(cuCtxCreate, (CUcontext * context, unsigned int flags, CUdevice device), context, flags, device)
+CREATES(cuCtxCreate_v2, (CUcontext * context, unsigned int flags, CUdevice device), context, flags, device)
+CREATES(cuCtxCreate_v3,
+        (CUcontext * context, CUexecAffinityParam *affinity, int count, unsigned int flags, CUdevice device), context,
+        affinity, count, flags, device)
+CREATES(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
+        context, parameters, flags, device)
+
+/* All that dies with the context. */
+static void drop(CUcontext context)
+{
+    struct allocation allocation;
+    while (allocations_take_of_context(&process()->allocations, (uint64_t)(uintptr_t)context, &allocation))
+        discharge(allocation.device, allocation.bytes);
+    forget(KIND_CONTEXT, (uint64_t)(uintptr_t)context);
+}
+
+/* Destroying may run for long; nothing is discharged before it is done. */
+#define DESTROYS(name)                                                      \
+    EXPORT CUresult name(CUcontext context)                                 \
+    {                                                                       \
+        PASS_UNLESS_ACTIVE(name, context);                                  \
+        pacer_context_ends(context);                                        \
+        CUresult result = REAL(name)(context);                              \
+        if (result == CUDA_SUCCESS)                                         \
+            drop(context);                                                  \
+        return result;                                                      \
+    }
+
+DESTROYS(cuCtxDestroy)
+DESTROYS(cuCtxDestroy_v2)
+DESTROYS(cuCtxDetach)
+
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    unsigned int flags;
+    int alive = 0, index = device_index(device);
+    PASS_UNLESS_ACTIVE(cuDevicePrimaryCtxRetain, context, device);
+    if (index < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    struct process *us = process();
+    pthread_mutex_lock(&us->contexts);
+    REAL(cuDevicePrimaryCtxGetState)(device, &flags, &alive);
+    bool first = !alive || us->primary[index] == NULL;
+    CUresult result = first ? reserve(device, &index) : CUDA_SUCCESS;
+    if (result == CUDA_SUCCESS) {
+        result = REAL(cuDevicePrimaryCtxRetain)(context, device);
+        if (first)
+            result = settle(result, index, context);
+        if (first && result == CUDA_SUCCESS)
+            us->primary[index] = *context;
+    }
+    pthread_mutex_unlock(&us->contexts);
+    return result;
+}
+
+/* After a release or reset: is the primary context gone? */
+static void settle_primary(struct process *us, CUdevice device, int index)
+{
+    unsigned int flags;
+    int alive = 1;
+    if (us->primary[index] != NULL && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &alive) == CUDA_SUCCESS &&
+        !alive) {
+        drop(us->primary[index]);
+        us->primary[index] = NULL;
+    }
+}
+
+#define LETS_GO(name)                                                       \
+    EXPORT CUresult name(CUdevice device)                                   \
+    {                                                                       \
+        PASS_UNLESS_ACTIVE(name, device);                                   \
+        int index = device_index(device);                                   \
+        if (index < 0)                                                      \
+            return CUDA_ERROR_INVALID_DEVICE;                               \
+        struct process *us = process();                                     \
+        pthread_mutex_lock(&us->contexts);                                  \
+        pacer_context_ends(us->primary[index]);                             \
+        CUresult result = REAL(name)(device);                               \
+        if (result == CUDA_SUCCESS)                                         \
+            settle_primary(us, device, index);                              \
+        pthread_mutex_unlock(&us->contexts);                                \
+        return result;                                                      \
+    }
+
+LETS_GO(cuDevicePrimaryCtxRelease)
+LETS_GO(cuDevicePrimaryCtxRelease_v2)
+LETS_GO(cuDevicePrimaryCtxReset)
+LETS_GO(cuDevicePrimaryCtxReset_v2)

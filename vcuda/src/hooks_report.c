@@ -1,0 +1,71 @@
+/* hooks_report.c: the program sees a GPU of the size of its slice. */
+#include "hook.h"
+
+static size_t least(size_t one, size_t other)
+{
+    return one < other ? one : other;
+}
+
+/* What is free for this container: of its limit, and never more than the device has. */
+static void to_slice(size_t *free, size_t *total)
+{
+    CUcontext context;
+    int index;
+    if (!current_device(&context, &index))
+        return;
+    uint64_t limit = memory_limit(index), held = ledger_held(ledger, index);
+    *free = least(*free, held < limit ? limit - held : 0);
+    *total = least(*total, limit);
+}
+
+EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
+{
+    PASS_UNLESS_ACTIVE(cuMemGetInfo_v2, free, total);
+    CUresult result = REAL(cuMemGetInfo_v2)(free, total);
+    if (result == CUDA_SUCCESS)
+        to_slice(free, total);
+    return result;
+}
+
+/* The 32-bit forms of CUDA 3: the largest number means "or more". */
+static unsigned int narrow(size_t value)
+{
+    return value > UINT32_MAX ? UINT32_MAX : (unsigned int)value;
+}
+
+EXPORT CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
+{
+    PASS_UNLESS_ACTIVE(cuMemGetInfo, free, total);
+    CUresult result = REAL(cuMemGetInfo)(free, total);
+    if (result == CUDA_SUCCESS) {
+        size_t wide_free = *free, wide_total = *total;
+        to_slice(&wide_free, &wide_total);
+        *free = narrow(wide_free);
+        *total = narrow(wide_total);
+    }
+    return result;
+}
+
+static size_t slice_of(CUdevice device, size_t total)
+{
+    int index = device_index(device);
+    return index >= 0 ? least(total, memory_limit(index)) : total;
+}
+
+EXPORT CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
+{
+    PASS_UNLESS_ACTIVE(cuDeviceTotalMem_v2, bytes, device);
+    CUresult result = REAL(cuDeviceTotalMem_v2)(bytes, device);
+    if (result == CUDA_SUCCESS)
+        *bytes = slice_of(device, *bytes);
+    return result;
+}
+
+EXPORT CUresult cuDeviceTotalMem(unsigned int *bytes, CUdevice device)
+{
+    PASS_UNLESS_ACTIVE(cuDeviceTotalMem, bytes, device);
+    CUresult result = REAL(cuDeviceTotalMem)(bytes, device);
+    if (result == CUDA_SUCCESS)
+        *bytes = narrow(slice_of(device, *bytes));
+    return result;
+}

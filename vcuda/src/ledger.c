@@ -1,0 +1,194 @@
+/* ledger.c: opening, locking and charging. */
+#include "ledger.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+
+static uint64_t realtime_ns(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+/* Under an exclusive flock, which the kernel drops when its holder dies: half an initialisation is begun anew,
+ * since the magic comes last. */
+static bool initialise(struct ledger *ledger)
+{
+    pthread_mutexattr_t attributes;
+    pthread_mutexattr_init(&attributes);
+    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    int error = pthread_mutex_init(&ledger->lock, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    ledger->public.version = VCUDA_LEDGER_VERSION;
+    ledger->public.epoch_ns = realtime_ns();
+    __atomic_store_n(&ledger->public.magic, VCUDA_LEDGER_MAGIC, __ATOMIC_RELEASE);
+    return error == 0;
+}
+
+struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)
+{
+    struct stat status;
+    int file = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    if (file < 0 || fstat(file, &status) != 0) {
+        snprintf(reason, reason_size, "%s", strerror(errno));
+        if (file >= 0)
+            close(file);
+        return NULL;
+    }
+    if (!S_ISREG(status.st_mode) || status.st_size != VCUDA_LEDGER_SIZE) {
+        snprintf(reason, reason_size, "it has %lld bytes instead of %u", (long long)status.st_size, VCUDA_LEDGER_SIZE);
+        close(file);
+        return NULL;
+    }
+    struct ledger *ledger = mmap(NULL, VCUDA_LEDGER_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    bool good = ledger != MAP_FAILED;
+    if (!good)
+        snprintf(reason, reason_size, "mmap: %s", strerror(errno));
+    if (good && __atomic_load_n(&ledger->public.magic, __ATOMIC_ACQUIRE) == 0) {
+        while (flock(file, LOCK_EX) != 0 && errno == EINTR)
+            ;
+        if (__atomic_load_n(&ledger->public.magic, __ATOMIC_ACQUIRE) == 0)
+            initialise(ledger);
+        flock(file, LOCK_UN);
+    }
+    close(file);
+    if (good && (ledger->public.magic != VCUDA_LEDGER_MAGIC || ledger->public.version != VCUDA_LEDGER_VERSION)) {
+        snprintf(reason, reason_size, "it is of another version");
+        munmap(ledger, VCUDA_LEDGER_SIZE);
+        good = false;
+    }
+    return good ? ledger : NULL;
+}
+
+/* The last owner died at some instruction: the words are true, what was derived from them may not be. */
+static void mend(struct ledger *ledger)
+{
+    for (int device = 0; device < VCUDA_MAX_DEVICES; device++) {
+        uint64_t total = 0;
+        for (int i = 0; i < LEDGER_SLOTS; i++)
+            if (ledger->slots[i].state != SLOT_FREE)
+                total += ledger->slots[i].charged[device];
+        ledger->devices[device].total = total;
+    }
+}
+
+bool ledger_lock(struct ledger *ledger)
+{
+    int error = pthread_mutex_trylock(&ledger->lock);
+    if (error == EBUSY) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += LEDGER_LOCK_SECONDS;
+        error = pthread_mutex_timedlock(&ledger->lock, &until);
+    }
+    if (error == EOWNERDEAD) {
+        mend(ledger);
+        error = pthread_mutex_consistent(&ledger->lock);
+    }
+    return error == 0;
+}
+
+void ledger_unlock(struct ledger *ledger)
+{
+    pthread_mutex_unlock(&ledger->lock);
+}
+
+int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint64_t namespace)
+{
+    int chosen = -1;
+    if (!ledger_lock(ledger))
+        return -1;
+    for (int i = 0; i < LEDGER_SLOTS && chosen < 0; i++)
+        if (ledger->slots[i].state == SLOT_FREE)
+            chosen = i;
+    if (chosen >= 0) {
+        struct ledger_slot *slot = &ledger->slots[chosen];
+        memset(slot, 0, sizeof *slot);
+        slot->pid = pid;
+        slot->start_time = start_time;
+        slot->namespace = namespace;
+        if (ledger->slots_used < (uint64_t)chosen + 1)
+            ledger->slots_used = (uint64_t)chosen + 1;
+        __atomic_store_n(&slot->state, SLOT_LIVE, __ATOMIC_RELEASE);
+    }
+    ledger_unlock(ledger);
+    return chosen;
+}
+
+static bool holds_nothing(const struct ledger_slot *slot)
+{
+    for (int device = 0; device < VCUDA_MAX_DEVICES; device++)
+        if (slot->charged[device] != 0)
+            return false;
+    return true;
+}
+
+void ledger_detach(struct ledger *ledger, int slot)
+{
+    if (!ledger_lock(ledger))
+        return;
+    ledger->slots[slot].died_ns = clock_ns();
+    uint64_t state = holds_nothing(&ledger->slots[slot]) ? SLOT_FREE : SLOT_DEAD;
+    __atomic_store_n(&ledger->slots[slot].state, state, __ATOMIC_RELEASE);
+    ledger_unlock(ledger);
+}
+
+/* Under the lock. */
+static void set_total(struct ledger_device *device, uint64_t total)
+{
+    __atomic_store_n(&device->total, total, __ATOMIC_RELAXED); /* ledger_held reads it without the lock */
+    if (total < device->low)
+        device->low = total;
+    if (total > device->high)
+        device->high = total;
+    if (total + device->overhead > device->peak)
+        device->peak = total + device->overhead;
+}
+
+bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, uint64_t limit, bool force)
+{
+    struct ledger_device *shared = &ledger->devices[device];
+    uint64_t *word = &ledger->slots[slot].charged[device];
+    if (!ledger_lock(ledger))
+        return false;
+    uint64_t held = shared->total + shared->overhead;
+    bool fits = force || (bytes <= limit && held <= limit - bytes);
+    if (fits) {
+        __atomic_store_n(word, *word + bytes, __ATOMIC_RELEASE);
+        set_total(shared, shared->total + bytes);
+        __atomic_store_n(&ledger->public.devices[device].charged_bytes, shared->total, __ATOMIC_RELAXED);
+    }
+    ledger_unlock(ledger);
+    return fits;
+}
+
+void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t bytes)
+{
+    struct ledger_device *shared = &ledger->devices[device];
+    uint64_t *word = &ledger->slots[slot].charged[device];
+    if (!ledger_lock(ledger))
+        return;
+    if (bytes > *word)
+        bytes = *word; /* only a tampered ledger gets here; never below zero */
+    __atomic_store_n(word, *word - bytes, __ATOMIC_RELEASE);
+    set_total(shared, shared->total - bytes);
+    __atomic_store_n(&ledger->public.devices[device].charged_bytes, shared->total, __ATOMIC_RELAXED);
+    ledger_unlock(ledger);
+}
+
+uint64_t ledger_held(const struct ledger *ledger, int device)
+{
+    const struct ledger_device *shared = &ledger->devices[device];
+    return __atomic_load_n(&shared->total, __ATOMIC_RELAXED) + __atomic_load_n(&shared->overhead, __ATOMIC_RELAXED);
+}

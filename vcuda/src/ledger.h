@@ -1,0 +1,99 @@
+/* ledger.h: the memory charged to this container, kept in a file that its processes share.
+ *
+ * The one truth is ledger_slot.charged: for each process and device one 8-byte word, changed by one store under
+ * the lock. Everything else that the admission needs (the total of a device) is derived from these words and
+ * computed anew by whoever finds that the last owner of the lock died. So there is no instruction at which a
+ * SIGKILL could leave a sum that is wrong: either the word was written or it was not.
+ *
+ * A process charges before it asks the driver and discharges after the driver has freed, so what it holds is
+ * never above what is charged. When it dies its words stay charged (state SLOT_DEAD) until the node has seen the
+ * driver release the memory (ledger_sweep.c).
+ */
+#ifndef VCUDA_LEDGER_H
+#define VCUDA_LEDGER_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "schedule.h"
+
+#define LEDGER_SLOTS 1024
+
+enum slot_state { SLOT_FREE = 0, SLOT_LIVE = 1, SLOT_DEAD = 2 };
+
+/* One process. Identity is (pid, start time, pid namespace): pids are reused and namespaces repeat them. */
+struct ledger_slot {
+    uint64_t state; /* enum slot_state; set last when a slot is taken, cleared first when it is given back */
+    uint64_t pid;
+    uint64_t start_time; /* field 22 of /proc/PID/stat, clock ticks since boot */
+    uint64_t namespace;  /* inode of /proc/self/ns/pid */
+    uint64_t died_ns;    /* CLOCK_MONOTONIC when its death was noticed */
+    uint64_t contexts;   /* CUDA contexts it holds, over all devices */
+    uint64_t reserved[2];
+    uint64_t charged[VCUDA_MAX_DEVICES];   /* bytes; the truth */
+    uint64_t in_flight[VCUDA_MAX_DEVICES]; /* CLOCK_MONOTONIC when it last had work on the device; atomic */
+};
+
+/* Derived or advisory, per device; under the lock unless said otherwise. */
+struct ledger_device {
+    uint64_t total;      /* sum of charged over all slots that are not free */
+    uint64_t peak;       /* highest total + overhead ever */
+    uint64_t overhead;   /* what the driver holds for the container above `total`, by the node's last sample */
+    uint64_t low, high;  /* lowest and highest total since that sample */
+    uint64_t sampled_ns; /* the sample's time */
+    
+    /* The following are atomics that any process adds to without the lock. */
+    uint64_t oom; /* allocations refused */
+    uint64_t launches, busy_ns, span_ns, throttled_ns, overrun_ns;
+    int64_t credit_ns;     /* GPU time that the container may still use; negative: to be paid back */
+    uint64_t credited_ns;  /* up to when credit_ns was given; claimed by compare-and-swap */
+    uint64_t reserved[3];
+};
+
+struct ledger {
+    struct vcuda_ledger_public public;
+    char padding_public[4096 - sizeof(struct vcuda_ledger_public)];
+    pthread_mutex_t lock;       /* robust, shared between processes; guards all below but the atomics */
+    char padding_lock[128 - sizeof(pthread_mutex_t)];
+    uint64_t usage_sequence;    /* of the last usage record; under the lock */
+    uint64_t usage_written_ns;  /* CLOCK_MONOTONIC of it; claimed by compare-and-swap without the lock */
+    uint64_t swept_ns;          /* CLOCK_MONOTONIC of the last liveness scan; claimed the same way */
+    uint64_t slots_used;        /* slots beyond this were never taken; grows under the lock */
+    uint64_t reserved[12];
+    struct ledger_device devices[VCUDA_MAX_DEVICES];
+    struct ledger_slot slots[LEDGER_SLOTS];
+};
+_Static_assert(sizeof(struct ledger) <= VCUDA_LEDGER_SIZE, "the ledger fits its file");
+
+/* Maps the file and initialises it if nobody has. NULL with a reason when it is missing, of another size, of
+ * another version or not writable. */
+struct ledger *ledger_open(const char *path, char *reason, size_t reason_size);
+
+/* Takes the lock, mending the totals when its last owner died. False when it cannot be had (a stopped process
+ * holds it for longer than LEDGER_LOCK_SECONDS, or the file was tampered with): then nothing may be changed. */
+#define LEDGER_LOCK_SECONDS 10
+bool ledger_lock(struct ledger *ledger);
+void ledger_unlock(struct ledger *ledger);
+
+/* Finds a slot for this process. -1 when all are taken. Takes the lock itself. */
+int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint64_t namespace);
+
+/* Gives the slot back: at once when nothing is charged to it, as one of a dead process otherwise. */
+void ledger_detach(struct ledger *ledger, int slot);
+
+/* Charges `bytes` if the total stays within `limit`; `force` charges in any case (what the driver did already).
+ * Returns whether it was charged. Takes the lock itself. */
+bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, uint64_t limit, bool force);
+void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t bytes);
+
+/* What counts against the limit now, in bytes. One unlocked read. */
+uint64_t ledger_held(const struct ledger *ledger, int device);
+
+/* Notices processes that have died and, by what the node says of the driver's memory, releases what they held.
+ * Reads /proc without the lock. `slot` is that of the container on the schedule page, NULL when there is no
+ * fresh page; `index` its device. */
+void ledger_sweep(struct ledger *ledger);
+void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *slot, uint64_t now_ns);
+
+#endif

@@ -1,0 +1,159 @@
+/* loader.c: dlsym and dlvsym, interposed.
+ *
+ * The C library's dlsym is found by reading the symbol table of the object that holds it, since asking for it
+ * by name would reach ourselves. RTLD_DEFAULT and RTLD_NEXT depend on who calls: loader_entry.S jumps to the
+ * real function for them, so that the caller's return address is what the loader sees.
+ */
+#include "loader.h"
+
+#include <dlfcn.h>
+#include <elf.h>
+#include <link.h>
+#include <string.h>
+
+#include "driver.h"
+#include "nvml_library.h"
+
+typedef void *dlsym_function(void *, const char *);
+typedef void *dlvsym_function(void *, const char *, const char *);
+
+/* Set once by vcuda_loader_find, to the same value by whoever comes first; read by loader_entry.S. */
+__attribute__((visibility("hidden"))) dlsym_function *vcuda_real_dlsym;
+__attribute__((visibility("hidden"))) dlvsym_function *vcuda_real_dlvsym;
+
+__attribute__((visibility("hidden"))) void vcuda_loader_find(void);
+__attribute__((visibility("hidden"))) void *vcuda_dlsym(void *handle, const char *name);
+__attribute__((visibility("hidden"))) void *vcuda_dlvsym(void *handle, const char *name, const char *version);
+
+struct symbols {
+    const ElfW(Sym) * table;
+    const char *names;
+    const uint32_t *gnu_hash;
+    ElfW(Addr) base;
+};
+
+/* Some loaders relocate the pointers of the dynamic section in place, others (the vDSO's) do not. */
+static const void *dynamic_pointer(ElfW(Addr) base, ElfW(Addr) value)
+{
+    return (const void *)(value < base ? base + value : value);
+}
+
+static uint32_t gnu_hash(const char *name)
+{
+    uint32_t hash = 5381;
+    for (; *name != '\0'; name++)
+        hash = hash * 33 + (unsigned char)*name;
+    return hash;
+}
+
+/* Looks a defined function up in one object's GNU hash table (every glibc since 2.5 has one). */
+static void *find_in(const struct symbols *symbols, const char *name)
+{
+    const uint32_t bucket_count = symbols->gnu_hash[0], first = symbols->gnu_hash[1], bloom = symbols->gnu_hash[2];
+    const uint32_t *buckets = symbols->gnu_hash + 4 + bloom * (sizeof(ElfW(Addr)) / sizeof(uint32_t));
+    const uint32_t *chains = buckets + bucket_count;
+    const uint32_t hash = gnu_hash(name);
+
+    uint32_t index = buckets[hash % bucket_count];
+    if (index < first)
+        return NULL;
+    for (;; index++) {
+        const ElfW(Sym) *symbol = &symbols->table[index];
+        if ((chains[index - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
+            strcmp(symbols->names + symbol->st_name, name) == 0)
+            return (void *)(symbols->base + symbol->st_value);
+        if (chains[index - first] & 1)
+            return NULL;
+    }
+}
+
+static bool is_c_library(const char *path)
+{
+    const char *file = strrchr(path, '/');
+    file = file != NULL ? file + 1 : path;
+    return strncmp(file, "libc.so", 7) == 0 || strncmp(file, "libdl.so", 8) == 0 || strncmp(file, "libc-2", 6) == 0 ||
+           strncmp(file, "libdl-2", 7) == 0;
+}
+
+static int look_into(struct dl_phdr_info *object, size_t size, void *unused)
+{
+    (void)size;
+    (void)unused;
+    if (!is_c_library(object->dlpi_name))
+        return 0;
+    for (int i = 0; i < object->dlpi_phnum; i++) {
+        if (object->dlpi_phdr[i].p_type != PT_DYNAMIC)
+            continue;
+        struct symbols symbols = {.base = object->dlpi_addr};
+        const ElfW(Dyn) *entry = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
+        for (; entry->d_tag != DT_NULL; entry++) {
+            if (entry->d_tag == DT_SYMTAB)
+                symbols.table = dynamic_pointer(symbols.base, entry->d_un.d_ptr);
+            else if (entry->d_tag == DT_STRTAB)
+                symbols.names = dynamic_pointer(symbols.base, entry->d_un.d_ptr);
+            else if (entry->d_tag == DT_GNU_HASH)
+                symbols.gnu_hash = dynamic_pointer(symbols.base, entry->d_un.d_ptr);
+        }
+        if (symbols.table == NULL || symbols.names == NULL || symbols.gnu_hash == NULL)
+            continue;
+        void *found = find_in(&symbols, "dlsym");
+        void *versioned = find_in(&symbols, "dlvsym");
+        if (found != NULL && versioned != NULL) {
+            memcpy(&vcuda_real_dlvsym, &versioned, sizeof versioned);
+            memcpy(&vcuda_real_dlsym, &found, sizeof found);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+void vcuda_loader_find(void)
+{
+    if (vcuda_real_dlsym == NULL)
+        dl_iterate_phdr(look_into, NULL);
+}
+
+void *loader_symbol(void *handle, const char *name)
+{
+    vcuda_loader_find();
+    return vcuda_real_dlsym != NULL ? vcuda_real_dlsym(handle, name) : NULL;
+}
+
+/* Whether the address lies in a library whose file is called `stem`.so..., and not in the shim. */
+static bool lies_in(const void *address, const char *stem)
+{
+    Dl_info info;
+    if (dladdr(address, &info) == 0 || info.dli_fname == NULL)
+        return false;
+    const char *file = strrchr(info.dli_fname, '/');
+    file = file != NULL ? file + 1 : info.dli_fname;
+    return strncmp(file, stem, strlen(stem)) == 0;
+}
+
+/* What stands in for `real`, found by `name` behind `handle`. */
+static void *replace(void *handle, const char *name, void *real)
+{
+    void *hook = NULL;
+    if (real == NULL)
+        return NULL;
+    if (name[0] == 'c' && name[1] == 'u') {
+        hook = hook_named(name);
+        if (hook == NULL || hook == real || !lies_in(real, "libcuda.so") || !driver_bind(handle))
+            return real;
+    } else if (strncmp(name, "nvml", 4) == 0) {
+        hook = nvml_hook_named(name);
+        if (hook == NULL || hook == real || !lies_in(real, "libnvidia-ml.so") || !nvml_bind(handle))
+            return real;
+    }
+    return hook != NULL ? hook : real;
+}
+
+void *vcuda_dlsym(void *handle, const char *name)
+{
+    return replace(handle, name, vcuda_real_dlsym(handle, name));
+}
+
+void *vcuda_dlvsym(void *handle, const char *name, const char *version)
+{
+    return replace(handle, name, vcuda_real_dlvsym(handle, name, version));
+}

@@ -1,0 +1,61 @@
+/* nvml_library.c: finds NVML's functions. */
+#include "nvml_library.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "driver.h"
+#include "loader.h"
+
+struct nvml_library nvml_library;
+
+static bool bound;                                         /* published with release once the table is whole */
+static pthread_mutex_t bind_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the filling */
+
+static const struct row {
+    const char *name;
+    size_t offset;
+    void *function;
+} rows[] = {
+#define HOOK(name) {#name, offsetof(struct nvml_library, name), (void *)name},
+#define USE(name) {#name, offsetof(struct nvml_library, name), NULL},
+#include "nvml_hooks.def"
+};
+#define ROWS (sizeof rows / sizeof rows[0])
+
+void *nvml_hook_named(const char *name)
+{
+    for (size_t i = 0; i < ROWS; i++)
+        if (strcmp(rows[i].name, name) == 0)
+            return rows[i].function;
+    return NULL;
+}
+
+static void *library_behind(void *handle)
+{
+    Dl_info info;
+    void *found = handle != NULL ? loader_symbol(handle, "nvmlDeviceGetUUID") : NULL;
+    if (found != NULL && dladdr(found, &info) != 0)
+        return dlopen(info.dli_fname, RTLD_LAZY | RTLD_LOCAL);
+    return dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
+}
+
+bool nvml_bind(void *handle)
+{
+    if (likely(__atomic_load_n(&bound, __ATOMIC_ACQUIRE)))
+        return true;
+    pthread_mutex_lock(&bind_lock);
+    void *library = bound ? NULL : library_behind(handle);
+    if (library != NULL && loader_symbol(library, "nvmlDeviceGetUUID") != NULL) {
+        for (size_t i = 0; i < ROWS; i++) {
+            void *real = loader_symbol(library, rows[i].name);
+            memcpy((char *)&nvml_library + rows[i].offset, &real, sizeof real);
+        }
+        __atomic_store_n(&bound, true, __ATOMIC_RELEASE);
+    }
+    bool now = bound;
+    pthread_mutex_unlock(&bind_lock);
+    return now;
+}

@@ -1,0 +1,134 @@
+/* schedule_page.c: mapping and copying the pages. */
+#include "schedule_page.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "state.h"
+
+#define READ_TRIES 8
+
+static struct page {
+    const struct vcuda_schedule *shared; /* constant after schedule_open; NULL: no page */
+    pthread_mutex_t lock;                /* guards `good` and `seen` */
+    struct vcuda_schedule good;          /* the last good copy; period_ns 0 while there is none */
+    uint64_t seen;                       /* generation of `good` */
+    uint64_t live_limit;                 /* atomic; 0: the config's */
+} pages[VCUDA_MAX_DEVICES];
+
+static const struct vcuda_schedule *map_page(const char *path)
+{
+    struct stat status;
+    const void *mapped = MAP_FAILED;
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const char *fault = file < 0 ? strerror(errno) : "it is not of the expected size";
+    if (file >= 0 && fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size == VCUDA_SCHEDULE_SIZE) {
+        mapped = mmap(NULL, VCUDA_SCHEDULE_SIZE, PROT_READ, MAP_SHARED, file, 0);
+        fault = strerror(errno);
+    }
+    if (file >= 0)
+        close(file);
+    if (mapped != MAP_FAILED)
+        return mapped;
+    complain("%s cannot be read (%s): launches are paced by the configured share alone", path, fault);
+    return NULL;
+}
+
+void schedule_open(void)
+{
+    for (uint32_t i = 0; i < config.device_count; i++) {
+        pthread_mutex_init(&pages[i].lock, NULL);
+        if (config.devices[i].schedule_path[0] != '\0')
+            pages[i].shared = map_page(config.devices[i].schedule_path);
+        schedule_refresh((int)i);
+    }
+}
+
+static bool copy_page(const struct vcuda_schedule *shared, struct vcuda_schedule *copy)
+{
+    for (int i = 0; i < READ_TRIES; i++) {
+        uint64_t before = __atomic_load_n(&shared->generation, __ATOMIC_ACQUIRE);
+        if ((before & 1) != 0)
+            continue;
+        memcpy(copy, shared, sizeof *copy);
+        __atomic_thread_fence(__ATOMIC_ACQUIRE);
+        if (__atomic_load_n(&shared->generation, __ATOMIC_RELAXED) == before && schedule_check(copy, sizeof *copy))
+            return true;
+    }
+    return false;
+}
+
+void schedule_refresh(int index)
+{
+    struct page *page = &pages[index];
+    if (page->shared == NULL)
+        return;
+    uint64_t generation = __atomic_load_n(&page->shared->generation, __ATOMIC_ACQUIRE);
+    struct vcuda_schedule copy;
+    pthread_mutex_lock(&page->lock);
+    bool newer = generation != page->seen || page->good.period_ns == 0;
+    pthread_mutex_unlock(&page->lock);
+    if (!newer || !copy_page(page->shared, &copy))
+        return;
+    const struct vcuda_config_device *ours = &config.devices[index];
+    bool own = copy.slots[ours->slot].key == ours->slot_key;
+    pthread_mutex_lock(&page->lock);
+    page->good = copy;
+    page->seen = copy.generation;
+    pthread_mutex_unlock(&page->lock);
+    __atomic_store_n(&page->live_limit, own ? copy.slots[ours->slot].memory_limit_bytes : 0, __ATOMIC_RELAXED);
+}
+
+uint64_t schedule_live_limit(int index)
+{
+    return __atomic_load_n(&pages[index].live_limit, __ATOMIC_RELAXED);
+}
+
+bool schedule_slot(int index, struct vcuda_slot *slot)
+{
+    struct page *page = &pages[index];
+    const struct vcuda_config_device *ours = &config.devices[index];
+    schedule_refresh(index);
+    pthread_mutex_lock(&page->lock);
+    *slot = page->good.slots[ours->slot];
+    bool own = page->good.period_ns != 0 && slot->key == ours->slot_key;
+    pthread_mutex_unlock(&page->lock);
+    return own;
+}
+
+/* Without a page all containers of the GPU are strangers to one another: a duty cycle of the share's length. */
+static struct turn duty_cycle(const struct vcuda_config_device *device, uint64_t now_ns)
+{
+    static const uint64_t period = VCUDA_PERIOD_NS;
+    uint64_t length = period * (device->core_percent != 0 ? device->core_percent : 1) / 100;
+    uint64_t phase = now_ns % period;
+    bool open = phase < length;
+    return (struct turn){.open = open,
+                         .stale = true,
+                         .end_ns = now_ns - phase + (open ? length : period),
+                         .per_period_ns = length,
+                         .period_ns = period,
+                         .active = 1};
+}
+
+bool schedule_turn_now(int index, uint64_t now_ns, struct turn *turn)
+{
+    struct page *page = &pages[index];
+    const struct vcuda_config_device *ours = &config.devices[index];
+    if (ours->schedule_path[0] == '\0')
+        return false;
+    schedule_refresh(index);
+    pthread_mutex_lock(&page->lock);
+    bool own = page->good.period_ns != 0 && page->good.slots[ours->slot].key == ours->slot_key;
+    if (own)
+        *turn = schedule_turn(&page->good, ours->slot, now_ns);
+    pthread_mutex_unlock(&page->lock);
+    if (!own)
+        *turn = duty_cycle(ours, now_ns);
+    return true;
+}

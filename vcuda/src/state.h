@@ -1,0 +1,63 @@
+/* state.h: what this process is: outside FairGPU, held to a slice, or refused; and its place in the ledger. */
+#ifndef VCUDA_STATE_H
+#define VCUDA_STATE_H
+
+#include "allocations.h"
+#include "config.h"
+#include "driver.h"
+#include "ledger.h"
+
+enum mode {
+    MODE_UNKNOWN = 0,
+    MODE_INERT,   /* no config: every hook hands on */
+    MODE_ACTIVE,  /* held to the config's limits */
+    MODE_REFUSED, /* config or ledger unusable: cuInit fails, and with it everything */
+};
+
+/* Written once by state_mode, then constant: config and ledger may be read without a lock in MODE_ACTIVE. */
+extern enum mode state_published;
+extern struct vcuda_config config;
+extern struct ledger *ledger;
+
+/* Decides at the first call; says on standard error why it refuses. */
+enum mode state_decide(void);
+static inline enum mode state_mode(void)
+{
+    enum mode mode = __atomic_load_n(&state_published, __ATOMIC_ACQUIRE);
+    return likely(mode != MODE_UNKNOWN) ? mode : state_decide();
+}
+static inline bool active(void)
+{
+    return state_mode() == MODE_ACTIVE;
+}
+
+/* What a fork must not inherit: its child starts with a new one (the page that points to it is wiped). */
+struct process {
+    int slot; /* in the ledger; -1: the ledger is full or locked, nothing may be allocated */
+    pthread_mutex_t contexts; /* guards making and dropping contexts, so that none is charged twice */
+    CUcontext primary[VCUDA_MAX_DEVICES]; /* by index; under `contexts` */
+    struct allocations allocations;
+};
+
+/* This process's own state; made at the first call after start or fork. Never NULL; slot may be -1. */
+struct process *process(void);
+
+/* Index in the config of a CUDA device; -1 when the container was not given it. */
+int device_index(CUdevice ordinal);
+
+/* The current context and the index of its device: false when there is no context, or not on a device of ours. */
+bool current_device(CUcontext *context, int *index);
+
+/* The limit in force: the schedule page's where a live one tells another than the config. */
+uint64_t memory_limit(int index);
+
+/* Charges before the driver allocates; false means: answer CUDA_ERROR_OUT_OF_MEMORY. */
+bool charge(int index, uint64_t bytes);
+/* Charges what the driver already did. */
+void charge_anyway(int index, uint64_t bytes);
+void discharge(int index, uint64_t bytes);
+
+/* One line on standard error, prefixed, once for each call site's flag. */
+void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

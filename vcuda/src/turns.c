@@ -1,0 +1,77 @@
+/* turns.c: the pure part of the schedule page: is it good, and when may a slot launch. */
+#include <string.h>
+
+#include "crc32.h"
+#include "schedule_page.h"
+
+bool schedule_check(const void *bytes, size_t size)
+{
+    static const struct vcuda_schedule *const shape = NULL;
+    struct vcuda_schedule head;
+    if (size != sizeof *shape)
+        return false;
+    memcpy(&head, bytes, sizeof head);
+    if (memcmp(head.magic, VCUDA_SCHEDULE_MAGIC, sizeof head.magic) != 0 || head.version != VCUDA_SCHEDULE_VERSION ||
+        head.size != sizeof head || (head.generation & 1) != 0)
+        return false;
+    if (head.checksum != crc32_of((const char *)bytes + VCUDA_SCHEDULE_CHECKED_FROM,
+                                  sizeof head - VCUDA_SCHEDULE_CHECKED_FROM - sizeof head.checksum))
+        return false;
+    if (head.period_ns < 1000000 || head.period_ns > 1000000000 || head.turn_count > VCUDA_SCHEDULE_TURNS ||
+        head.slot_count > VCUDA_SCHEDULE_SLOTS || head.stale_after_ns == 0 || head.epoch_ns > head.heartbeat_ns)
+        return false;
+    for (uint32_t i = 0; i < head.turn_count; i++) {
+        const struct vcuda_turn *turn = &head.turns[i];
+        if (turn->slot >= VCUDA_SCHEDULE_SLOTS || turn->length_ns == 0 || turn->start_ns > head.period_ns ||
+            turn->length_ns > head.period_ns - turn->start_ns)
+            return false;
+    }
+    return true;
+}
+
+/* How long from `phase` (a place in the period) the slot's turns cover without a gap, at most one period. */
+static uint64_t covered_from(const struct vcuda_schedule *page, uint32_t slot, uint64_t phase)
+{
+    uint64_t reach = phase;
+    bool further = true;
+    while (further && reach < phase + page->period_ns) {
+        further = false;
+        for (uint32_t i = 0; i < page->turn_count; i++) {
+            const struct vcuda_turn *turn = &page->turns[i];
+            uint64_t at = reach % page->period_ns, end = (uint64_t)turn->start_ns + turn->length_ns;
+            if (turn->slot == slot && turn->start_ns <= at && at < end) {
+                reach += end - at;
+                further = true;
+            }
+        }
+    }
+    return reach - phase < page->period_ns ? reach - phase : page->period_ns;
+}
+
+/* How long from `phase` until the slot's next turn begins; a period when it has none. */
+static uint64_t until_next(const struct vcuda_schedule *page, uint32_t slot, uint64_t phase)
+{
+    uint64_t nearest = page->period_ns;
+    for (uint32_t i = 0; i < page->turn_count; i++) {
+        const struct vcuda_turn *turn = &page->turns[i];
+        uint64_t wait = (turn->start_ns + page->period_ns - phase) % page->period_ns;
+        if (turn->slot == slot && wait < nearest)
+            nearest = wait;
+    }
+    return nearest;
+}
+
+struct turn schedule_turn(const struct vcuda_schedule *page, uint32_t slot, uint64_t now_ns)
+{
+    struct turn turn = {.period_ns = page->period_ns, .active = page->active_count != 0 ? page->active_count : 1};
+    uint64_t since = now_ns > page->epoch_ns ? now_ns - page->epoch_ns : 0;
+    uint64_t phase = since % page->period_ns;
+    uint64_t covered = covered_from(page, slot, phase);
+    for (uint32_t i = 0; i < page->turn_count; i++)
+        if (page->turns[i].slot == slot)
+            turn.per_period_ns += page->turns[i].length_ns;
+    turn.stale = now_ns > page->heartbeat_ns && now_ns - page->heartbeat_ns > page->stale_after_ns;
+    turn.open = covered > 0;
+    turn.end_ns = now_ns + (turn.open ? covered : until_next(page, slot, phase));
+    return turn;
+}
