@@ -75,4 +75,4 @@ def _read(root: str, container: str) -> bytes:
 
 
 def _is_container_name(name: str) -> bool:
-    return 0 < len(name) <= _MAX_NAME_LENGTH and _NAME_CHARACTERS.issuperset(name)
+    return 0 < len(name) <= _MAX_NAME_LENGTH and _NAME_CHARACTERS.issuperset(name) and name.strip("-") == name

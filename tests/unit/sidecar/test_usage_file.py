@@ -18,7 +18,7 @@ def never(_seconds: float) -> None:
 
 
 def test_the_containers_are_the_folders_of_the_volume(tmp_path: Path) -> None:
-    for name in ("main", "helper", "not_a_label", "x" * 64):
+    for name in ("main", "helper", "not_a_label", "-a", "a-", "x" * 64):
         (tmp_path / name).mkdir()
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "main")
