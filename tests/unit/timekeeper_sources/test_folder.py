@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from timekeeper.sources.folder import FolderSource, write_json
+from timekeeper.sources.mirror import DepartureProof
+from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Notice
+
+LIMITS = {"resources": {"limits": {"fairgpu.io/gpu": "1"}}}
+
+
+def gpu_pod(uid: str, **spec: object) -> dict[str, object]:
+    return {
+        "kind": "Pod",
+        "metadata": {"uid": uid, "name": uid, "namespace": "team-a"},
+        "spec": {"containers": [LIMITS], **spec},
+    }
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> FolderSource:
+    (tmp_path / "budgets.yaml").write_text(
+        "kind: GPUBudget\nmetadata: {name: team-a}\n---\nkind: GPUGrant\nmetadata: {name: extra}\n"
+    )
+    write_json(tmp_path / "pods" / "u1.json", gpu_pod("u1"))
+    return FolderSource(tmp_path, time.time_ns)
+
+
+def names(mirror_items: list[dict[str, dict[str, str]]]) -> list[str]:
+    return [item["metadata"]["name"] for item in mirror_items]
+
+
+def test_budgets_grants_and_pods_are_read_from_their_files(source: FolderSource) -> None:
+    source.refresh()
+    assert names(source.mirrors.budgets.items()) == ["team-a"]
+    assert names(source.mirrors.grants.items()) == ["extra"]
+    assert names(source.mirrors.pods.items()) == ["u1"]
+
+
+def test_removing_a_pods_file_deletes_the_pod(source: FolderSource, tmp_path: Path) -> None:
+    source.refresh()
+    (tmp_path / "pods" / "u1.json").unlink()
+    source.refresh()
+    [departure] = source.mirrors.pods.take_departures()
+    assert departure.proof is DepartureProof.DELETED
+    assert source.mirrors.pods.items() == []
+
+
+def test_a_file_that_is_broken_is_told_and_stops_nothing(source: FolderSource, tmp_path: Path) -> None:
+    (tmp_path / "pods" / "u2.json").write_text("{")
+    (tmp_path / "budgets.yaml").write_text("{")
+    source.refresh()
+    assert names(source.mirrors.pods.items()) == ["u1"]
+    assert source.mirrors.budgets.items() == []
+
+
+def test_a_gate_is_lifted_once(source: FolderSource, tmp_path: Path) -> None:
+    gated = gpu_pod("u3", schedulingGates=[{"name": "other"}, {"name": "fairgpu.io/budget"}])
+    write_json(tmp_path / "pods" / "u3.json", gated)
+    source.lift_gate(gated)
+    assert json.loads((tmp_path / "pods" / "u3.json").read_text())["spec"]["schedulingGates"] == [{"name": "other"}]
+    with pytest.raises(ChangedMeanwhileError):
+        source.lift_gate(gated)
+
+
+def test_a_grants_name_is_taken_once(source: FolderSource) -> None:
+    grant = {"kind": "GPUGrant", "metadata": {"name": "more"}, "spec": {}}
+    source.refresh()
+    source.create_grant(grant)
+    source.refresh()
+    assert names(source.mirrors.grants.items()) == ["extra", "more"]
+    with pytest.raises(ExistsError):
+        source.create_grant(grant)
+
+
+def test_what_is_told_and_written_stands_in_files(source: FolderSource, tmp_path: Path) -> None:
+    source.write_budget_status("team-a", {"state": "open"})
+    source.tell(Notice(gpu_pod("u1"), "BudgetExhausted", "nothing is left", warning=True))
+    assert json.loads((tmp_path / "status" / "budget-team-a.json").read_text()) == {"state": "open"}
+    assert json.loads((tmp_path / "events.jsonl").read_text())["reason"] == "BudgetExhausted"

@@ -1,0 +1,128 @@
+"""The world as an API server tells it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import structlog
+
+from fairgpu import names
+from fairgpu.cluster.api import JSON_PATCH, ApiError, Json, KubernetesAPI
+from fairgpu.cluster.reflector import Collection, reflect
+from timekeeper.sources.metered import is_metered
+from timekeeper.sources.mirror import Mirror
+from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Mirrors, Notice, SourceError
+
+BUDGETS = f"/apis/{names.BUDGET_API}/gpubudgets"
+GRANTS = f"/apis/{names.BUDGET_API}/gpugrants"
+COLLECTIONS = {
+    "pods": "/api/v1/pods",
+    "nodes": "/api/v1/nodes",
+    "node_leases": "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+    "namespaces": "/api/v1/namespaces",
+    "budgets": BUDGETS,
+    "grants": GRANTS,
+}
+
+_log = structlog.get_logger()
+
+
+class ClusterSource:
+    """An API server, reached with the timekeeper's account."""
+
+    def __init__(self, api: KubernetesAPI, now: Callable[[], int], random: Callable[[], float]) -> None:
+        """Names the API server, a clock in nanoseconds since 1970, and a source of numbers in [0, 1)."""
+        self._api = api
+        self._random = random
+        keeping = {"pods": is_metered}
+        self._mirrors = Mirrors(**{name: Mirror(name, now, keeping.get(name, _all)) for name in COLLECTIONS})
+
+    @property
+    def mirrors(self) -> Mirrors:
+        """The collections."""
+        return self._mirrors
+
+    def start(self, wait: Callable[[float], bool]) -> None:
+        """Watches each collection in a thread of its own."""
+        for name, path in COLLECTIONS.items():
+            view: Mirror = getattr(self._mirrors, name)
+            arguments = (self._api, Collection(path, {}), view, wait, self._random)
+            threading.Thread(target=reflect, args=arguments, name=f"watch-{name}", daemon=True).start()
+
+    def lift_gate(self, pod: Json) -> None:
+        """Takes the budget gate off, if the pod is still the one that was read and has the gate where it had it."""
+        metadata = pod["metadata"]
+        gates = (pod.get("spec") or {}).get("schedulingGates") or []
+        index = next((index for index, gate in enumerate(gates) if gate.get("name") == names.BUDGET_GATE), None)
+        if index is None:
+            raise ChangedMeanwhileError(f"pod {metadata['namespace']}/{metadata['name']} has no budget gate")
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+            {"op": "test", "path": f"/spec/schedulingGates/{index}/name", "value": names.BUDGET_GATE},
+            {"op": "remove", "path": f"/spec/schedulingGates/{index}"},
+        ]
+        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+        self._write(lambda: self._api.patch(path, patch, JSON_PATCH))
+
+    def write_budget_status(self, name: str, status: Json) -> None:
+        """Replaces the status; fields that are not given are removed."""
+        self._write(lambda: self._replace_status(f"{BUDGETS}/{name}", status))
+
+    def write_grant_status(self, name: str, status: Json) -> None:
+        """Replaces the status; fields that are not given are removed."""
+        self._write(lambda: self._replace_status(f"{GRANTS}/{name}", status))
+
+    def create_grant(self, grant: Json) -> Json:
+        """Creates a GPUGrant; its name is what makes it one."""
+        return self._write(lambda: self._api.create(GRANTS, grant))
+
+    def tell(self, notice: Notice) -> None:
+        """Writes an event into the object's namespace, or `default` for those without one, as Kubernetes does."""
+        metadata = notice.regarding.get("metadata") or {}
+        namespace = metadata.get("namespace") or "default"
+        try:
+            self._api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", _event(notice, namespace))
+        except ApiError as error:
+            _log.warning("event not written", reason=notice.reason, name=metadata.get("name"), error=str(error))
+
+    def _replace_status(self, path: str, status: Json) -> Json:
+        return self._api.patch(f"{path}/status", [{"op": "add", "path": "/status", "value": status}], JSON_PATCH)
+
+    def _write(self, request: Callable[[], Json]) -> Json:
+        try:
+            return request()
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                raise ExistsError(error.message) from error
+            # 422 is how the API server answers a JSON Patch whose test fails.
+            if error.not_found or error.conflict or error.status == 422:
+                raise ChangedMeanwhileError(error.message) from error
+            raise SourceError(str(error)) from error
+
+
+def _all(_item: Json) -> bool:
+    return True
+
+
+def _event(notice: Notice, namespace: str) -> Json:
+    metadata = notice.regarding.get("metadata") or {}
+    regarding = {
+        "apiVersion": notice.regarding.get("apiVersion", "v1"),
+        "kind": notice.regarding.get("kind", "Pod"),
+        **{key: metadata[key] for key in ("name", "namespace", "uid") if metadata.get(key)},
+    }
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {"generateName": "fairgpu-", "namespace": namespace},
+        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "type": "Warning" if notice.warning else "Normal",
+        "reason": notice.reason,
+        "action": notice.reason,
+        "note": notice.message[:1024],
+        "regarding": regarding,
+        "reportingController": "fairgpu.io/timekeeper",
+        "reportingInstance": names.TIMEKEEPER_ACCOUNT,
+    }

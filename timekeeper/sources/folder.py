@@ -1,0 +1,162 @@
+"""The world as a folder on one machine tells it: for the demonstration, tests and a first look.
+
+    budgets.yaml        GPUBudget objects, and GPUGrant objects beside them, as a YAML stream
+    pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
+    grants/NAME.json    GPUGrant objects that were made through the REST API
+    status/*.json       what the timekeeper writes: the status of budgets and grants
+    events.jsonl        what it would write as events
+
+Files are read again as they change. Whoever writes them writes beside and renames, so that none is read half.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import structlog
+import yaml
+
+from fairgpu import names
+from fairgpu.cluster.api import Json
+from timekeeper.sources.metered import is_metered
+from timekeeper.sources.mirror import Mirror, uid_of
+from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Mirrors, Notice
+
+POLL_SECONDS = 0.1
+
+_log = structlog.get_logger()
+
+
+class FolderSource:
+    """A standalone folder."""
+
+    def __init__(self, folder: Path, now: Callable[[], int]) -> None:
+        """Names the folder, and a clock in nanoseconds since 1970."""
+        self._folder = folder
+        self._read: dict[Path, tuple[tuple[int, int, int], list[Json]]] = {}
+        self._mirrors = Mirrors(
+            pods=Mirror("pods", now, is_metered),
+            nodes=Mirror("nodes", now),
+            node_leases=Mirror("node_leases", now),
+            namespaces=Mirror("namespaces", now),
+            budgets=Mirror("budgets", now),
+            grants=Mirror("grants", now),
+        )
+
+    @property
+    def mirrors(self) -> Mirrors:
+        """The collections; nodes, their Leases and namespaces stay empty."""
+        return self._mirrors
+
+    def start(self, wait: Callable[[float], bool]) -> None:
+        """Looks at the folder now and then again and again, in a thread."""
+        self.refresh()
+
+        def follow() -> None:
+            while not wait(POLL_SECONDS):
+                self.refresh()
+
+        threading.Thread(target=follow, name="watch-folder", daemon=True).start()
+
+    def refresh(self) -> None:
+        """Takes over what the folder holds now."""
+        objects = self._objects([self._folder / "budgets.yaml"])
+        grants = self._objects(sorted((self._folder / "grants").glob("*.json")))
+        pods = self._objects(sorted((self._folder / "pods").glob("*.json")))
+        _update(self._mirrors.budgets, [item for item in objects if item.get("kind") == "GPUBudget"])
+        _update(self._mirrors.grants, [*(item for item in objects if item.get("kind") == "GPUGrant"), *grants])
+        _update(self._mirrors.pods, [pod for pod in pods if is_metered(pod)])
+        for mirror in (self._mirrors.nodes, self._mirrors.node_leases, self._mirrors.namespaces):
+            _update(mirror, [])
+
+    def lift_gate(self, pod: Json) -> None:
+        """Takes the budget gate out of the pod's file."""
+        file = self._folder / "pods" / f"{uid_of(pod)}.json"
+        found = _load(file)
+        gates = [gate for item in found for gate in item["spec"].get("schedulingGates", [])]
+        if not any(gate.get("name") == names.BUDGET_GATE for gate in gates):
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone or has no budget gate")
+        found[0]["spec"]["schedulingGates"] = [gate for gate in gates if gate.get("name") != names.BUDGET_GATE]
+        write_json(file, found[0])
+
+    def write_budget_status(self, name: str, status: Json) -> None:
+        """Writes status/budget-NAME.json."""
+        write_json(self._folder / "status" / f"budget-{name}.json", status)
+
+    def write_grant_status(self, name: str, status: Json) -> None:
+        """Writes status/grant-NAME.json."""
+        write_json(self._folder / "status" / f"grant-{name}.json", status)
+
+    def create_grant(self, grant: Json) -> Json:
+        """Writes grants/NAME.json, once."""
+        name = grant["metadata"]["name"]
+        if any(item["metadata"]["name"] == name for item in self._mirrors.grants.items()):
+            raise ExistsError(f"a grant {name!r} is there already")
+        created = {**grant, "metadata": {**grant["metadata"], "uid": f"grant-{name}"}}
+        write_json(self._folder / "grants" / f"{name}.json", created)
+        return created
+
+    def tell(self, notice: Notice) -> None:
+        """Appends to events.jsonl."""
+        line = {
+            "regarding": uid_of(notice.regarding),
+            "reason": notice.reason,
+            "message": notice.message,
+            "warning": notice.warning,
+        }
+        with (self._folder / "events.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _objects(self, files: Iterable[Path]) -> list[Json]:
+        """The objects of the files, each file read only when it changed."""
+        objects: list[Json] = []
+        for file in files:
+            try:
+                stat = file.stat()
+            except FileNotFoundError:
+                continue
+            version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if file not in self._read or self._read[file][0] != version:
+                self._read[file] = (version, _load(file))
+            objects.extend(self._read[file][1])
+        return objects
+
+
+def write_json(file: Path, document: Json) -> None:
+    """Writes a file so that nobody ever reads half of it."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}")
+    beside.write_text(json.dumps(document))
+    beside.replace(file)
+
+
+def _load(file: Path) -> list[Json]:
+    """The objects of a file; a bad file is told and counts as empty, a missing one too."""
+    try:
+        data = file.read_bytes()
+        documents: list[Any] = [json.loads(data)] if file.suffix == ".json" else list(yaml.safe_load_all(data))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        _log.error("file not read", file=str(file), error=str(error))
+        return []
+    return [document for document in documents if isinstance(document, dict)]
+
+
+def _update(mirror: Mirror, items: list[Json]) -> None:
+    """Tells the mirror what changed, as a watch would: who is missing was deleted now."""
+    if mirror.confirmed_at is None:
+        mirror.replaced(items)
+    present = {uid_of(item): item for item in items}
+    for item in mirror.items():
+        if uid_of(item) not in present:
+            mirror.changed("DELETED", item)
+    for uid, item in present.items():
+        if mirror.get(uid) is not item:
+            mirror.changed("MODIFIED", item)
+    mirror.confirmed()

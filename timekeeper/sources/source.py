@@ -1,0 +1,94 @@
+"""What the timekeeper needs of the world around it, whether that is an API server or a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from fairgpu.cluster.api import Json
+from timekeeper.sources.mirror import Mirror
+
+
+class SourceError(RuntimeError):
+    """The world could not be written to; nothing was changed, and the same write may be tried again."""
+
+
+class ChangedMeanwhileError(SourceError):
+    """The object is not any more what the write was decided on, or is gone."""
+
+
+class ExistsError(SourceError):
+    """An object of that name is there already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrors:
+    """The collections that the timekeeper watches.
+
+    Attributes:
+        pods: pods that ask for a GPU in canonical form or carry an allocation.
+        nodes: Node objects.
+        node_leases: the Leases that kubelets renew, in kube-node-lease; their names are the nodes'.
+        namespaces: Namespace objects.
+        budgets: GPUBudget objects.
+        grants: GPUGrant objects.
+    """
+
+    pods: Mirror
+    nodes: Mirror
+    node_leases: Mirror
+    namespaces: Mirror
+    budgets: Mirror
+    grants: Mirror
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """An event for people to see beside an object.
+
+    Attributes:
+        regarding: the object.
+        reason: one word in CamelCase.
+        message: what happened, and what to do.
+        warning: whether somebody should look.
+    """
+
+    regarding: Json
+    reason: str
+    message: str
+    warning: bool = False
+
+
+class Source(Protocol):
+    """The world. Reads are from mirrors in memory; each write is one request and raises SourceError if it failed."""
+
+    @property
+    def mirrors(self) -> Mirrors:
+        """The collections; filled once `start` was called."""
+
+    def start(self, wait: Callable[[float], bool]) -> None:
+        """Keeps the mirrors current in threads of its own until `wait` says that everything is to end."""
+
+    def lift_gate(self, pod: Json) -> None:
+        """Takes the budget gate off a pod that still carries it.
+
+        Raises:
+            ChangedMeanwhileError: the pod is gone, or has changed since it was read.
+        """
+
+    def write_budget_status(self, name: str, status: Json) -> None:
+        """Replaces a GPUBudget's status."""
+
+    def write_grant_status(self, name: str, status: Json) -> None:
+        """Replaces a GPUGrant's status."""
+
+    def create_grant(self, grant: Json) -> Json:
+        """Creates a GPUGrant.
+
+        Raises:
+            ExistsError: there is one of that name.
+        """
+
+    def tell(self, notice: Notice) -> None:
+        """Writes an event; one that cannot be written is logged and forgotten."""
