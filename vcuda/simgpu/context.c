@@ -1,0 +1,200 @@
+/* Contexts: a stack per thread, one primary context per device, and what each costs on the device. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "context.h"
+
+enum { STACK = 32, MAGIC = 0x43545831 };
+
+static __thread CUcontext stack[STACK];
+static __thread int depth;
+static struct CUctx_st *primaries[SIM_DEVICES]; /* guarded by sim_process_lock */
+
+CUcontext sim_current(void)
+{
+    return depth > 0 ? stack[depth - 1] : NULL;
+}
+
+CUresult sim_context_get(CUcontext *context)
+{
+    *context = sim_current();
+    if (*context == NULL) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
+}
+
+static uint32_t claim(const struct sim_view *view)
+{
+    uint64_t bytes = view->node->settings.context_bytes;
+    for (uint32_t i = 0; i < SIM_CONTEXTS; i++) {
+        struct sim_context *entry = &view->device->contexts[i];
+        if (entry->used) {
+            continue;
+        }
+        const struct sim_client *client = &view->node->clients[sim_seat.client];
+        entry->client = sim_seat.client;
+        entry->truth = sim_truth_open_context(view->truth, view->index, client->pid, client->group, view->device->clock_ns);
+        entry->busy_ns = 0;
+        entry->bytes = bytes;
+        entry->used = 1;
+        view->device->used_bytes += bytes;
+        sim_truth_memory(view->truth, view->index, entry->truth, (int64_t)bytes);
+        return i;
+    }
+    return SIM_NONE;
+}
+
+static CUresult create(uint32_t device, unsigned int flags, CUcontext *context)
+{
+    struct CUctx_st *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    struct sim_view view = sim_lock(&sim_seat, device);
+    uint64_t left = sim_seat.node->settings.memory_bytes - view.device->used_bytes;
+    uint32_t index = left >= sim_seat.node->settings.context_bytes ? claim(&view) : SIM_NONE;
+    sim_unlock(&view);
+    if (index == SIM_NONE) {
+        free(made);
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    *made = (struct CUctx_st){
+        .magic = MAGIC, .device = device, .index = index, .flags = flags, .next_channel = 2, .blocking = 2, .alive = 1};
+    made->legacy = (struct CUstream_st){.context = made, .channel = 0, .id = 1};
+    made->per_thread = (struct CUstream_st){.context = made, .channel = 1, .id = 2};
+    *context = made;
+    return CUDA_SUCCESS;
+}
+
+/* The structure stays: other threads may still have the context on their stacks, and must be told that it is gone. */
+static CUresult destroy(CUcontext context)
+{
+    if (context == NULL || context->magic != MAGIC) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    if (!context->alive) {
+        return CUDA_ERROR_CONTEXT_IS_DESTROYED;
+    }
+    sim_await_context(context);
+    sim_forget_allocations(context);
+    struct sim_view view = sim_lock(&sim_seat, context->device);
+    context->alive = 0;
+    sim_context_release(&view, context->index);
+    sim_unlock(&view);
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_context_create(CUcontext *context, unsigned int flags, CUdevice device)
+{
+    if (context == NULL || device < 0 || (uint32_t)device >= sim_seat.node->settings.devices) {
+        return context == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_ERROR_INVALID_DEVICE;
+    }
+    if (depth == STACK) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = create((uint32_t)device, flags, context);
+    if (result == CUDA_SUCCESS) {
+        stack[depth++] = *context;
+    }
+    return result;
+}
+
+CUresult sim_context_destroy(CUcontext context)
+{
+    CUresult result = destroy(context);
+    if (result == CUDA_SUCCESS && depth > 0 && stack[depth - 1] == context) {
+        depth--;
+    }
+    return result;
+}
+
+CUresult sim_context_push(CUcontext context)
+{
+    if (context == NULL || context->magic != MAGIC || depth == STACK) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    stack[depth++] = context;
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_context_pop(CUcontext *context)
+{
+    if (depth == 0) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    depth--;
+    if (context != NULL) {
+        *context = stack[depth];
+    }
+    return CUDA_SUCCESS;
+}
+
+CUresult sim_context_set(CUcontext context)
+{
+    if (context == NULL) {
+        depth = depth > 0 ? depth - 1 : 0;
+        return CUDA_SUCCESS;
+    }
+    if (context->magic != MAGIC) {
+        return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    depth = depth > 0 ? depth : 1;
+    stack[depth - 1] = context;
+    return CUDA_SUCCESS;
+}
+
+/* The primary context's handle stays the same over its lives. */
+CUresult sim_primary_get(uint32_t device, CUcontext *context)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&sim_process_lock);
+    struct CUctx_st *kept = primaries[device];
+    if (kept == NULL || !kept->alive) {
+        CUcontext fresh = NULL;
+        result = create(device, kept == NULL ? 0 : kept->flags, &fresh);
+        if (result == CUDA_SUCCESS && kept != NULL) {
+            *kept = *fresh;
+            kept->legacy.context = kept;
+            kept->per_thread.context = kept;
+            free(fresh);
+        } else if (result == CUDA_SUCCESS) {
+            primaries[device] = fresh;
+        }
+    }
+    if (result == CUDA_SUCCESS) {
+        primaries[device]->primary = 1;
+        primaries[device]->references++;
+        *context = primaries[device];
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    return result;
+}
+
+/* Drops one reference, or all of them for a reset; the last one ends the context. */
+CUresult sim_primary_drop(uint32_t device, int all)
+{
+    CUcontext ending = NULL;
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&sim_process_lock);
+    CUcontext kept = primaries[device];
+    if (kept == NULL || !kept->alive || (kept->references == 0 && !all)) {
+        result = all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    } else {
+        kept->references = all ? 0 : kept->references - 1;
+        ending = kept->references == 0 ? kept : NULL;
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    return ending != NULL ? destroy(ending) : result;
+}
+
+CUresult sim_primary_state(uint32_t device, unsigned int *flags, int *active)
+{
+    pthread_mutex_lock(&sim_process_lock);
+    CUcontext kept = primaries[device];
+    *flags = kept == NULL ? 0 : kept->flags;
+    *active = kept != NULL && kept->alive;
+    pthread_mutex_unlock(&sim_process_lock);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,15 @@
+/* Contexts, as the exported calls use them. */
+#ifndef SIMGPU_CONTEXT_H
+#define SIMGPU_CONTEXT_H
+
+#include "driver.h"
+
+CUresult sim_context_create(CUcontext *context, unsigned int flags, CUdevice device);
+CUresult sim_context_destroy(CUcontext context);
+CUresult sim_context_push(CUcontext context);
+CUresult sim_context_pop(CUcontext *context);
+CUresult sim_context_set(CUcontext context);
+CUresult sim_primary_drop(uint32_t device, int all);
+CUresult sim_primary_state(uint32_t device, unsigned int *flags, int *active);
+
+#endif

@@ -1,0 +1,220 @@
+/* What happens to the state of processes that have ended, and of memory that nobody refers to any more. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "node.h"
+
+#define REAP_NS 5000000ULL
+
+/* Only called where no lock of the node is held. */
+static int client_alive(const struct sim_seat *seat, uint32_t client)
+{
+    if (client == seat->client || seat->descriptor < 0) {
+        return 1;
+    }
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)client, .l_len = 1};
+    return fcntl(seat->descriptor, F_OFD_GETLK, &range) != 0 || range.l_type != F_UNLCK;
+}
+
+int sim_handle_path(uint32_t device, uint32_t handle, uint32_t serial, char *path, uint64_t size)
+{
+    const char *directory = getenv("SIMGPU_DIR");
+    if (directory == NULL || *directory == '\0') {
+        return -1;
+    }
+    snprintf(path, size, "%s/handle-%u-%u-%u", directory, device, handle, serial);
+    return 0;
+}
+
+static int held_by_descriptor(const struct sim_view *view, uint32_t handle)
+{
+    char path[4096];
+    if (sim_handle_path(view->index, handle, view->device->handles[handle].serial, path, sizeof path) != 0) {
+        return 0;
+    }
+    int file = open(path, O_RDWR | O_CLOEXEC);
+    if (file < 0) {
+        return 0;
+    }
+    struct flock range = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    int held = fcntl(file, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK;
+    close(file);
+    if (!held) {
+        unlink(path);
+    }
+    return held;
+}
+
+void sim_handle_settle(const struct sim_seat *seat, const struct sim_view *view, uint32_t handle)
+{
+    struct sim_handle *entry = &view->device->handles[handle];
+    for (uint32_t i = 0; i < SIM_CLIENTS; i++) {
+        if (entry->refs[i] != 0) {
+            return;
+        }
+    }
+    if (entry->exported && seat->descriptor >= 0 && held_by_descriptor(view, handle)) {
+        return;
+    }
+    view->device->used_bytes -= entry->bytes;
+    sim_truth_memory(view->truth, view->index, entry->truth, -(int64_t)entry->bytes);
+    entry->used = 0;
+}
+
+void sim_context_release(const struct sim_view *view, uint32_t context)
+{
+    struct sim_context *owner = &view->device->contexts[context];
+    sim_drop(view->device, context);
+    view->device->used_bytes -= owner->bytes;
+    sim_truth_memory(view->truth, view->index, owner->truth, -(int64_t)owner->bytes);
+    view->truth->contexts[owner->truth].end_ns = view->device->clock_ns;
+    owner->bytes = 0;
+    owner->used = 0;
+    if (view->device->current == context) {
+        view->device->current = SIM_NONE;
+    }
+    if (view->device->resident == context) {
+        view->device->resident = SIM_NONE;
+    }
+}
+
+static void release_client(const struct sim_seat *seat, const struct sim_view *view, uint32_t client)
+{
+    struct sim_device *device = view->device;
+    for (uint32_t i = 0; i < SIM_CONTEXTS; i++) {
+        if (device->contexts[i].used && device->contexts[i].client == client) {
+            sim_context_release(view, i);
+        }
+    }
+    for (uint32_t i = 0; i < SIM_HANDLES; i++) {
+        if (device->handles[i].used) {
+            device->handles[i].refs[client] = 0;
+            sim_handle_settle(seat, view, i);
+        }
+    }
+    for (uint32_t i = 0; i < SIM_EVENTS; i++) {
+        if (device->events[i].owner == client + 1) {
+            device->events[i].owner = 0;
+        }
+    }
+}
+
+static void drop_client(const struct sim_view *view, uint32_t client)
+{
+    for (uint32_t i = 0; i < SIM_CONTEXTS; i++) {
+        if (view->device->contexts[i].used && view->device->contexts[i].client == client) {
+            sim_drop(view->device, i);
+        }
+    }
+}
+
+static void tend(const struct sim_seat *seat, uint32_t client, uint64_t now)
+{
+    struct sim_client *entry = &seat->node->clients[client];
+    int over = entry->used == 2 && now >= entry->dead_ns + seat->node->settings.teardown_ns;
+    if (entry->used == 2 && !over) {
+        return;
+    }
+    for (uint32_t i = 0; i < seat->node->settings.devices; i++) {
+        struct sim_view view = {
+            .node = seat->node, .truth = seat->truth, .device = &seat->node->devices[i], .index = i};
+        if (pthread_mutex_lock(&view.device->lock) == EOWNERDEAD) {
+            sim_repair(seat->node, seat->truth, i);
+            pthread_mutex_consistent(&view.device->lock);
+        }
+        sim_advance(&view, sim_now(seat->node));
+        if (over) {
+            release_client(seat, &view, client);
+        } else {
+            drop_client(&view, client);
+        }
+        pthread_mutex_unlock(&view.device->lock);
+    }
+    if (over) {
+        entry->used = 0;
+    } else {
+        entry->dead_ns = now;
+        entry->used = 2;
+    }
+}
+
+static void settle_exports(const struct sim_seat *seat)
+{
+    for (uint32_t d = 0; d < seat->node->settings.devices; d++) {
+        struct sim_view view = {
+            .node = seat->node, .truth = seat->truth, .device = &seat->node->devices[d], .index = d};
+        if (view.device->exports == 0 || pthread_mutex_lock(&view.device->lock) != 0) {
+            continue;
+        }
+        for (uint32_t i = 0; i < SIM_HANDLES; i++) {
+            if (view.device->handles[i].used && view.device->handles[i].exported) {
+                sim_handle_settle(seat, &view, i);
+            }
+        }
+        pthread_mutex_unlock(&view.device->lock);
+    }
+}
+
+void sim_reap(const struct sim_seat *seat)
+{
+    struct sim_node *node = seat->node;
+    uint64_t real = sim_real_ns();
+    uint64_t last = __atomic_load_n(&node->reaped_ns, __ATOMIC_RELAXED);
+    if (seat->descriptor < 0 || real < last + REAP_NS ||
+        !__atomic_compare_exchange_n(&node->reaped_ns, &last, real, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+        return;
+    }
+    if (pthread_mutex_lock(&node->lock) == EOWNERDEAD) {
+        pthread_mutex_consistent(&node->lock);
+    }
+    for (uint32_t i = 0; i < SIM_CLIENTS; i++) {
+        if (node->clients[i].used != 0 && (node->clients[i].used == 2 || !client_alive(seat, i))) {
+            tend(seat, i, sim_now(node));
+        }
+    }
+    settle_exports(seat);
+    pthread_mutex_unlock(&node->lock);
+}
+
+void sim_repair(struct sim_node *node, struct sim_truth *truth, uint32_t number)
+{
+    struct sim_device *device = &node->devices[number];
+    memset(device->busy, 0, sizeof device->busy);
+    device->used_bytes = 0;
+    for (uint32_t i = 0; i < SIM_TRUTH_GROUPS; i++) {
+        truth->groups[i].bytes[number] = 0;
+    }
+    for (int i = 0; i < SIM_ENGINES; i++) {
+        device->engines[i].context = SIM_NONE;
+    }
+    for (uint32_t i = 0; i < SIM_CONTEXTS; i++) {
+        struct sim_context *context = &device->contexts[i];
+        context->copying = 0;
+        context->pending = 0;
+        for (uint32_t c = 0; context->used && c < SIM_CHANNELS; c++) {
+            context->pending |= (uint32_t)(context->channels[c].head != context->channels[c].tail) << c;
+        }
+        if (context->pending != 0) {
+            device->busy[i / 64] |= 1ULL << (i % 64);
+        }
+        if (context->used) {
+            device->used_bytes += context->bytes;
+            truth->contexts[context->truth].bytes = 0;
+            sim_truth_memory(truth, number, context->truth, (int64_t)context->bytes);
+        }
+    }
+    for (uint32_t i = 0; i < SIM_HANDLES; i++) {
+        if (device->handles[i].used) {
+            device->used_bytes += device->handles[i].bytes;
+            sim_truth_memory(truth, number, device->handles[i].truth, (int64_t)device->handles[i].bytes);
+        }
+    }
+    if (device->current != SIM_NONE && !device->contexts[device->current].used) {
+        device->current = SIM_NONE;
+    }
+}
