@@ -1,0 +1,140 @@
+"""Every error becomes a problem document (RFC 9457) here, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+import redis
+import structlog
+from pydantic import ValidationError
+from werkzeug.exceptions import HTTPException, MethodNotAllowed
+
+from fairgpu.cluster.api import ApiError
+from fairgpu.faults import show
+from fairgpu.serving.messages import PROBLEM, Response
+from timekeeper.identity.refusals import ForbiddenError, IdentityUnavailableError, UnauthenticatedError
+
+TYPE_PREFIX = "urn:fairgpu:problem:"
+RETRY_AFTER_SECONDS = 5
+MAX_NAMED_FAULTS = 20
+
+_log = structlog.get_logger()
+
+
+class ProblemError(Exception):
+    """A request that is not served.
+
+    Attributes:
+        status: the HTTP status.
+        kind: the last part of the problem's type; stable, for programs.
+        detail: what was wrong with this request, for people.
+        faults: field by field, what was given and what is allowed.
+        headers: further headers of the answer.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        kind: str,
+        detail: str,
+        faults: Sequence[Mapping[str, str]] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.kind = kind
+        self.detail = detail
+        self.faults = faults
+        self.headers = headers or {}
+
+
+def invalid(name: str, given: Any, allowed: str) -> ProblemError:
+    """A parameter or a body's field that cannot be used."""
+    fault = {"field": name, "given": show(given), "allowed": allowed}
+    return ProblemError(422, "invalid", f"{name}: given {fault['given']}; allowed: {allowed}", (fault,))
+
+
+def not_found(what: str) -> ProblemError:
+    """Something that is not there."""
+    return ProblemError(404, "not-found", what)
+
+
+def respond(error: BaseException) -> Response:
+    """The answer to a request that ended in an error."""
+    problem = _problem(error)
+    document: dict[str, Any] = {
+        "type": TYPE_PREFIX + problem.kind,
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        "detail": problem.detail,
+    }
+    if problem.faults:
+        document["errors"] = [dict(fault) for fault in problem.faults]
+    headers = tuple(
+        (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in problem.headers.items()
+    )
+    return Response(problem.status, orjson.dumps(document), PROBLEM, headers)
+
+
+def _problem(error: BaseException) -> ProblemError:  # noqa: PLR0911 - a table, one row for each kind of error
+    match error:
+        case ProblemError():
+            return error
+        case UnauthenticatedError():
+            return ProblemError(401, "unauthenticated", str(error), headers={"WWW-Authenticate": "Bearer"})
+        case ForbiddenError():
+            return ProblemError(403, "forbidden", str(error))
+        case ValidationError():
+            return _invalid_body(error)
+        case IdentityUnavailableError() | redis.RedisError() | TimeoutError():
+            return _unavailable(error)
+        case ApiError():
+            return _refused_by_cluster(error)
+        case HTTPException():
+            return _of_framework(error)
+        case _:
+            _log.error("request failed", error=repr(error), exc_info=error)
+            return ProblemError(500, "internal", "the timekeeper's log has the reason")
+
+
+def _invalid_body(error: ValidationError) -> ProblemError:
+    faults = [_fault(item) for item in error.errors(include_url=False, include_context=False)[:MAX_NAMED_FAULTS]]
+    if any(item["type"] == "json_invalid" for item in error.errors(include_url=False, include_context=False)):
+        return ProblemError(400, "not-json", f"the body is no JSON: {faults[0]['allowed']}")
+    detail = "; ".join(f"{item['field']}: given {item['given']}; {item['allowed']}" for item in faults)
+    return ProblemError(422, "invalid", detail, faults)
+
+
+def _fault(item: Mapping[str, Any]) -> dict[str, str]:
+    path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"]).lstrip(".")
+    given = "nothing" if item["type"] == "missing" else show(item["input"])
+    return {"field": path or "body", "given": given, "allowed": str(item["msg"])}
+
+
+def _unavailable(error: BaseException) -> ProblemError:
+    _log.warning("request not served", error=repr(error))
+    detail = str(error) if isinstance(error, IdentityUnavailableError) else "the store of the ledger does not answer"
+    return ProblemError(503, "unavailable", f"{detail}; try again", headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def _refused_by_cluster(error: ApiError) -> ProblemError:
+    """What the API server says of an object that was sent on: its words reach the person who wrote it."""
+    if error.status in (400, 422):
+        return ProblemError(422, "invalid", error.message)
+    if error.conflict:
+        return ProblemError(409, "conflict", error.message)
+    _log.warning("API server refused", error=str(error))
+    detail = "the Kubernetes API server does not answer, or refuses the timekeeper"
+    return ProblemError(503, "unavailable", f"{detail}; try again", headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
+
+
+def _of_framework(error: HTTPException) -> ProblemError:
+    status = error.code or 500
+    headers = {}
+    if isinstance(error, MethodNotAllowed) and error.valid_methods:
+        headers["Allow"] = ", ".join(sorted(error.valid_methods))
+    kind = HTTPStatus(status).phrase.lower().replace(" ", "-")
+    return ProblemError(status, kind, error.description or HTTPStatus(status).phrase, headers=headers)
