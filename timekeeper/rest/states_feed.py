@@ -1,0 +1,165 @@
+"""Budget states in memory, for any number of clients that wait for them to change.
+
+Each state is serialised once, each answer once for all clients that ask with the same cursor; a client that waits
+costs a task, no thread. All of it runs in the event loop of one worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import orjson
+
+from fairgpu.states import BudgetState, NamespaceState, encode_state
+
+MAX_CURSOR_LENGTH = 80
+CATCH_UP_SECONDS = 3.0
+"""How long a client that another worker told of a later version waits for this one to hear of it."""
+MAX_CACHED_DOCUMENTS = 64
+
+
+class CursorError(ValueError):
+    """A text that is no cursor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """How far a client has heard: versions grow within an epoch, and mean nothing outside it."""
+
+    epoch: str
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.epoch}.{self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What a worker learns from the store.
+
+    Attributes:
+        cursor: how far the store is.
+        full: whether `states` are all there are; otherwise those that changed, the last changed last.
+        states: each namespace once, with its state as JSON.
+        prices: GPU-hours charged for an hour of a whole GPU, by model.
+        default: the state of a namespace that is not named.
+    """
+
+    cursor: Cursor
+    full: bool
+    states: tuple[tuple[str, bytes], ...]
+    prices: Mapping[str, float]
+    default: BudgetState
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Reads a cursor.
+
+    Raises:
+        CursorError: it is none.
+    """
+    epoch, dot, version = text.rpartition(".")
+    if not (dot and epoch and version.isascii() and version.isdigit() and len(text) <= MAX_CURSOR_LENGTH):
+        raise CursorError("a cursor from an earlier answer, EPOCH.VERSION")
+    return Cursor(epoch, int(version))
+
+
+def encoded(states: Iterable[NamespaceState]) -> tuple[tuple[str, bytes], ...]:
+    """States as JSON, once for all clients."""
+    return tuple((state.namespace, orjson.dumps(encode_state(state))) for state in states)
+
+
+class StatesFeed:
+    """The states as this worker knows them."""
+
+    def __init__(self) -> None:
+        self._cursor: Cursor | None = None
+        self._states: dict[str, tuple[int, bytes]] = {}
+        """By namespace: the version in which it changed last, and its JSON; in the order of these versions."""
+        self._tail = b""
+        self._documents: dict[int, bytes] = {}
+        """Answers of the present version by the version that they start from; -1 is the full one."""
+        self._changed = asyncio.Event()
+        self._ending = False
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """How far this worker has heard; None before it first did."""
+        return self._cursor
+
+    def apply(self, changes: Changes) -> None:
+        """Takes over what the store tells, and wakes whoever waits."""
+        if changes.full or self._cursor is None or changes.cursor.epoch != self._cursor.epoch:
+            self._states = {}
+        for namespace, state in changes.states:
+            self._states.pop(namespace, None)
+            self._states[namespace] = (changes.cursor.version, state)
+        self._cursor = changes.cursor
+        prices, default = orjson.dumps(dict(changes.prices)), orjson.dumps(changes.default.value)
+        self._tail = b'],"default":' + default + b',"prices":' + prices + b"}"
+        self._documents = {}
+        self._wake()
+
+    def end(self) -> None:
+        """Answers everybody now: the worker is to end."""
+        self._ending = True
+        self._wake()
+
+    async def answer(self, since: Cursor | None, wait_seconds: float) -> bytes | None:
+        """The document for a client: at once where there is something to tell, else when there is, or after the wait.
+
+        None where this worker knows no states yet.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        catch_up = loop.time() + min(CATCH_UP_SECONDS, max(wait_seconds, 1.0))
+        while not self._ending:
+            until = catch_up if self._is_ahead(since) else deadline
+            if self._has_news(since) or loop.time() >= until:
+                break
+            await self._wait(until)
+        return self._document(since) if self._cursor is not None else None
+
+    def _has_news(self, since: Cursor | None) -> bool:
+        if self._cursor is None:
+            return False
+        return since is None or since.epoch != self._cursor.epoch or since.version < self._cursor.version
+
+    def _is_ahead(self, since: Cursor | None) -> bool:
+        known = self._cursor
+        return known is not None and since is not None and since.epoch == known.epoch and since.version > known.version
+
+    async def _wait(self, until: float) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _document(self, since: Cursor | None) -> bytes:
+        """The answer from a version on; in full for another epoch, and for a version that the store has lost."""
+        assert self._cursor is not None  # noqa: S101 - the caller has looked
+        whole = since is None or since.epoch != self._cursor.epoch or since.version > self._cursor.version
+        start = -1 if whole or since is None else since.version
+        document = self._documents.get(start)
+        if document is None:
+            document = self._serialise(start)
+            if len(self._documents) < MAX_CACHED_DOCUMENTS:
+                self._documents[start] = document
+        return document
+
+    def _serialise(self, start: int) -> bytes:
+        chosen: list[bytes] = []
+        for version, state in reversed(self._states.values()):
+            if version <= start:
+                break
+            chosen.append(state)
+        full = b"true" if start < 0 else b"false"
+        head = b'{"cursor":"' + str(self._cursor).encode() + b'","full":' + full + b',"states":['
+        return head + b",".join(chosen) + self._tail
