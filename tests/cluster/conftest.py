@@ -11,6 +11,7 @@ import pytest
 
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
+from tests.cluster.installation import Manifest, install
 
 HERE = Path(__file__).parent
 
@@ -26,6 +27,12 @@ def pytest_runtestloop(session: pytest.Session) -> None:
 def control_plane() -> Iterator[ControlPlane]:
     with running_control_plane(control_plane_binaries(os.environ)) as plane:
         yield plane
+
+
+@pytest.fixture(scope="session")
+def installation(control_plane: ControlPlane) -> list[Manifest]:
+    """What deploy/ ships, applied and in force, but for the webhook configurations. Returns the manifests."""
+    return install(control_plane)
 
 
 @pytest.fixture

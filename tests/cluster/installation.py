@@ -1,0 +1,127 @@
+"""FairGPU's own manifests on the test cluster: rendered by kubectl's kustomize, applied as an admin would."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.waiting import wait_until
+
+OVERLAY = Path(__file__).parents[2] / "deploy" / "overlays" / "loopback-test"
+WEBHOOK_CONFIGURATIONS = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
+
+Manifest = dict[str, Any]
+
+
+def render(plane: ControlPlane, *, webhook_port: int | None = None, extra: Manifest | None = None) -> list[Manifest]:
+    """The objects of the installation for tests; the webhook's is the only port that a manifest names.
+
+    `extra` are further fields of a kustomization over deploy/overlays/loopback-test.
+    """
+    port = [{"op": "replace", "path": "/webhooks/0/clientConfig/service/port", "value": webhook_port}]
+    templates = [{**port[0], "path": "/webhooks/1/clientConfig/service/port"}]
+    patches = [
+        {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": json.dumps(port)},
+        {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": json.dumps(port + templates)},
+    ]
+    with tempfile.TemporaryDirectory(dir=plane.folder) as folder:
+        kustomization = {
+            "resources": [os.path.relpath(OVERLAY, Path(folder).resolve())],
+            "patches": patches if webhook_port else [],
+            **(extra or {}),
+        }
+        (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+        rendered = plane.admin.kubectl("kustomize", folder).stdout
+    return [document for document in yaml.safe_load_all(rendered) if document]
+
+
+def apply(plane: ControlPlane, manifests: Iterable[Manifest], *flags: str) -> str:
+    """Apply on the server with strict validation, in the order given. Returns what kubectl prints."""
+    text = yaml.safe_dump_all(list(manifests))
+    command = ("apply", "--server-side", "--field-manager=fairgpu-install", "--validate=strict", "-f", "-", *flags)
+    return plane.admin.kubectl(*command, stdin=text).stdout
+
+
+def without(manifests: Iterable[Manifest], kinds: Iterable[str]) -> list[Manifest]:
+    """All manifests but those of these kinds."""
+    unwanted = frozenset(kinds)
+    return [manifest for manifest in manifests if manifest["kind"] not in unwanted]
+
+
+def named(manifests: Sequence[Manifest], kind: str, name: str = "") -> Manifest:
+    """The one manifest of a kind (and name)."""
+    (found,) = [m for m in manifests if m["kind"] == kind and name in ("", m["metadata"]["name"])]
+    return found
+
+
+def install(plane: ControlPlane) -> list[Manifest]:
+    """Apply all but the webhook configurations, since no webhook answers yet; returns once all of it is in force."""
+    manifests = without(render(plane), WEBHOOK_CONFIGURATIONS)
+    apply(plane, manifests)
+    _wait_for_resources(plane)
+    _wait_for_policies(plane)
+    return manifests
+
+
+def _wait_for_resources(plane: ControlPlane) -> None:
+    for resource in ("gpubudgets", "gpugrants"):
+        wait_until(partial(_served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
+    for policy in ("fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace"):
+        path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{policy}"
+        wait_until(partial(_type_checked, plane, path), f"{policy} is type-checked")
+
+
+def _served(plane: ControlPlane, path: str) -> bool:
+    try:
+        return plane.exists(path)
+    except ApiError as error:
+        if error.status == 429:  # the storage of a new resource is being set up
+            return False
+        raise
+
+
+def _type_checked(plane: ControlPlane, path: str) -> bool:
+    return "typeChecking" in plane.admin.api.get(path).get("status", {})
+
+
+def _wait_for_policies(plane: ControlPlane) -> None:
+    """A policy is in force once it refuses what it must; the API server reads policies in the background."""
+    editor = plane.namespace_admin(plane.create_namespace("policies-"))
+    namespace = editor.name.removeprefix("admin-of-")
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "probe"},
+        "spec": {"schedulerName": "nobody-schedules", "containers": [{"name": "main", "image": "example.org/app:1"}]},
+    }
+    editor.api.create(pods, pod)
+    marked = {"metadata": {"annotations": {"fairgpu.io/allocation": "{}"}}}
+    forged = {**pod, "metadata": {"name": "forged", **marked["metadata"]}}
+    attempts: dict[str, Callable[[], object]] = {
+        "fairgpu-metadata": lambda: editor.api.patch(f"{pods}/probe", marked, query={"dryRun": "All"}),
+        "fairgpu-spec": lambda: editor.api.create(pods, forged, query={"dryRun": "All"}),
+        "fairgpu-namespace": lambda: editor.api.patch(
+            f"/api/v1/namespaces/{namespace}", marked, query={"dryRun": "All"}
+        ),
+    }
+    for policy, attempt in attempts.items():
+        wait_until(partial(_refused, attempt, policy), f"{policy} is in force")
+    plane.admin.api.delete(f"/api/v1/namespaces/{namespace}")
+
+
+def _refused(attempt: Callable[[], object], policy: str) -> bool:
+    try:
+        attempt()
+    except ApiError as error:
+        return policy in error.message
+    return False

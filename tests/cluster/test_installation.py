@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import pytest
+
+from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, named, render
+
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+
+
+def test_the_webhook_configurations_pass_the_servers_own_validation(
+    control_plane: ControlPlane, installation: list[Manifest]
+) -> None:
+    assert installation
+    wanted = [m for m in render(control_plane, webhook_port=18443) if m["kind"] in WEBHOOK_CONFIGURATIONS]
+    printed = apply(control_plane, wanted, "--dry-run=server")
+    assert printed.count("serverside-applied (server dry run)") == 2
+    for configuration in wanted:
+        assert {w["clientConfig"]["service"]["port"] for w in configuration["webhooks"]} == {18443}
+
+
+def test_applying_the_manifests_again_changes_nothing(
+    control_plane: ControlPlane, installation: list[Manifest]
+) -> None:
+    def versions() -> list[str]:
+        listed = control_plane.admin.kubectl(
+            "get",
+            "crd,clusterrole,clusterrolebinding,validatingadmissionpolicy,priorityclass",
+            "--output=jsonpath={range .items[*]}{.metadata.name}={.metadata.generation}/{.metadata.uid}{'\\n'}{end}",
+        )
+        return [line for line in listed.stdout.splitlines() if "fairgpu" in line or "gpu-" in line]
+
+    before = versions()
+    assert len(before) >= 10
+    apply(control_plane, installation)
+    assert versions() == before
+
+
+@pytest.mark.parametrize("policy", ["fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace"])
+def test_a_policy_type_checks_without_a_warning(
+    control_plane: ControlPlane, installation: list[Manifest], policy: str
+) -> None:
+    assert named(installation, "ValidatingAdmissionPolicy", policy)
+    status = control_plane.admin.api.get(f"{POLICIES}/{policy}")["status"]
+    assert status["typeChecking"].get("expressionWarnings", []) == []
+
+
+@pytest.mark.parametrize("part", ["fairgpu-webhook", "fairgpu-timekeeper", "fairgpu-redis"])
+def test_the_pods_of_each_part_pass_the_restricted_pod_security_standard(
+    control_plane: ControlPlane, installation: list[Manifest], part: str
+) -> None:
+    assert installation
+    api = control_plane.admin.api
+    query = {"labelSelector": f"app.kubernetes.io/name={part}"}
+    pods = wait_until(
+        lambda: api.get("/api/v1/namespaces/fairgpu-system/pods", query)["items"], f"the controllers create {part}"
+    )
+    for pod in pods:
+        containers = pod["spec"]["containers"]
+        assert all(c["securityContext"]["readOnlyRootFilesystem"] for c in containers)
+        assert all("memory" in c["resources"]["limits"] for c in containers)
+        assert all(c["livenessProbe"] and c["startupProbe"] for c in containers)
+
+
+def test_a_privileged_pod_is_refused_in_the_system_namespace(
+    control_plane: ControlPlane, installation: list[Manifest]
+) -> None:
+    assert installation
+    container = {"name": "main", "image": "example.org/app:1", "securityContext": {"privileged": True}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "bad"}, "spec": {"containers": [container]}}
+    with pytest.raises(ApiError, match="violates PodSecurity"):
+        control_plane.admin.api.create("/api/v1/namespaces/fairgpu-system/pods", pod)
+
+
+@pytest.mark.parametrize(("name", "value"), [("gpu-in-budget", 1000), ("gpu-over-budget", 0)])
+def test_the_priority_classes_never_preempt(
+    control_plane: ControlPlane, installation: list[Manifest], name: str, value: int
+) -> None:
+    assert named(installation, "PriorityClass", name)
+    stored = control_plane.admin.api.get(f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
+    assert (stored["value"], stored["preemptionPolicy"]) == (value, "Never")
+    assert "globalDefault" not in stored
