@@ -12,7 +12,8 @@ CHECK
 
 if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-        apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv
+        echo "installing python3-venv"
+        { apt-get update -qq && apt-get install -y -qq --no-install-recommends python3-venv; } >/dev/null
     else
         echo "python3 has no venv module. Install it with: sudo apt-get install python3-venv" >&2
         exit 1
