@@ -28,6 +28,7 @@ static CUresult destroy(CUevent event)
     if (event->slot != SIM_NONE) {
         struct sim_view view = sim_lock(&sim_seat, event->device);
         view.device->events[event->slot].owner = 0;
+        view.device->event_next = event->slot < view.device->event_next ? event->slot : view.device->event_next;
         sim_unlock(&view);
     }
     free(event);
@@ -49,18 +50,21 @@ SIM_EXPORT CUresult CUDAAPI cuEventDestroy_v2(CUevent event)
 /* The entry of a destroyed event may still be written by its last record; a fresh generation makes that harmless. */
 static CUresult claim_slot(CUevent event)
 {
-    static uint32_t start; /* atomic: where to look first */
     struct sim_view view = sim_lock(&sim_seat, event->device);
-    uint32_t from = __atomic_fetch_add(&start, 1, __ATOMIC_RELAXED);
     for (uint32_t i = 0; i < SIM_EVENTS && event->slot == SIM_NONE; i++) {
-        struct sim_event *entry = &view.device->events[(from + i) % SIM_EVENTS];
+        uint32_t slot = (view.device->event_next + i) % SIM_EVENTS;
+        struct sim_event *entry = &view.device->events[slot];
         if (entry->owner == 0) {
             entry->owner = sim_seat.client + 1;
             event->generation = entry->claims << 32;
             entry->claims++;
             entry->done = event->generation;
-            event->slot = (from + i) % SIM_EVENTS;
+            event->slot = slot;
+            view.device->event_top = slot >= view.device->event_top ? slot + 1 : view.device->event_top;
         }
+    }
+    if (event->slot != SIM_NONE) {
+        view.device->event_next = event->slot + 1;
     }
     sim_unlock(&view);
     return event->slot == SIM_NONE ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;

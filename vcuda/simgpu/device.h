@@ -106,7 +106,11 @@ struct sim_device {
     uint64_t random;
     uint64_t busy[SIM_CONTEXTS / 64]; /* bit per context with pending operations */
     uint64_t used_bytes;
-    uint64_t exports;   /* physical allocations ever exported */
+    uint32_t handle_top; /* entries of handles and events that were ever used: nobody looks beyond */
+    uint32_t event_top;
+    uint32_t event_next; /* where to look for a free event first */
+    uint32_t reserved;
+    uint64_t exports; /* physical allocations ever exported */
     uint64_t busy_ns;
     uint64_t sampled_ns;
     uint32_t sample_count;

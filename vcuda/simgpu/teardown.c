@@ -91,13 +91,13 @@ static void release_client(const struct sim_seat *seat, const struct sim_view *v
             sim_context_release(view, i);
         }
     }
-    for (uint32_t i = 0; i < SIM_HANDLES; i++) {
+    for (uint32_t i = 0; i < device->handle_top; i++) {
         if (device->handles[i].used) {
             device->handles[i].refs[client] = 0;
             sim_handle_settle(seat, view, i);
         }
     }
-    for (uint32_t i = 0; i < SIM_EVENTS; i++) {
+    for (uint32_t i = 0; i < device->event_top; i++) {
         if (device->events[i].owner == client + 1) {
             device->events[i].owner = 0;
         }
@@ -151,7 +151,7 @@ static void settle_exports(const struct sim_seat *seat)
         if (view.device->exports == 0 || pthread_mutex_lock(&view.device->lock) != 0) {
             continue;
         }
-        for (uint32_t i = 0; i < SIM_HANDLES; i++) {
+        for (uint32_t i = 0; i < view.device->handle_top; i++) {
             if (view.device->handles[i].used && view.device->handles[i].exported) {
                 sim_handle_settle(seat, &view, i);
             }
@@ -208,7 +208,7 @@ void sim_repair(struct sim_node *node, struct sim_truth *truth, uint32_t number)
             sim_truth_memory(truth, number, context->truth, (int64_t)context->bytes);
         }
     }
-    for (uint32_t i = 0; i < SIM_HANDLES; i++) {
+    for (uint32_t i = 0; i < device->handle_top; i++) {
         if (device->handles[i].used) {
             device->used_bytes += device->handles[i].bytes;
             sim_truth_memory(truth, number, device->handles[i].truth, (int64_t)device->handles[i].bytes);

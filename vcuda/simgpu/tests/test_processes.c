@@ -1,0 +1,278 @@
+/* Several processes on one simulated node. Each forks before it calls the driver, as programs must. */
+#include "check.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "truth.h"
+
+#define MIB (1UL << 20)
+
+static char directory[64];
+
+static void fresh_node(void)
+{
+    snprintf(directory, sizeof directory, "/dev/shm/simgpu-test-XXXXXX");
+    CHECK(mkdtemp(directory) != NULL);
+    setenv("SIMGPU_DIR", directory, 1);
+}
+
+static void end_node(void)
+{
+    static const char *files[] = {"node", "truth", "clients"};
+    for (int i = 0; i < 3; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", directory, files[i]);
+        unlink(path);
+    }
+    CHECK(rmdir(directory) == 0);
+}
+
+static const struct sim_truth *read_truth(void)
+{
+    char path[128];
+    snprintf(path, sizeof path, "%s/truth", directory);
+    int file = open(path, O_RDONLY);
+    void *memory = mmap(NULL, sizeof(struct sim_truth), PROT_READ, MAP_SHARED, file, 0);
+    close(file);
+    CHECK(memory != MAP_FAILED);
+    return memory;
+}
+
+static uint64_t occupied(const struct sim_truth *truth, const char *label)
+{
+    uint64_t sum = 0;
+    for (uint64_t i = 0; i < truth->context_count; i++) {
+        if (strcmp(truth->groups[truth->contexts[i].group].label, label) == 0) {
+            sum += truth->contexts[i].occupied_ns;
+        }
+    }
+    return sum;
+}
+
+/* Keeps the GPU busy with short kernels; prints nothing, ends by itself. */
+static void hog(const char *label, const char *name, double duration)
+{
+    setenv("SIMGPU_LABEL", label, 1);
+    start();
+    CUfunction function = kernel(name);
+    double end = seconds() + duration;
+    while (seconds() < end) {
+        for (int i = 0; i < 4; i++) {
+            launch(function, NULL);
+        }
+        OK(cuCtxSynchronize());
+    }
+    exit(0);
+}
+
+static pid_t spawn(const char *label, const char *name, double duration)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        hog(label, name, duration);
+    }
+    return child;
+}
+
+static void finish(pid_t child)
+{
+    int status = 0;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+static void processes_without_a_pacer_get_equal_time(void)
+{
+    fresh_node();
+    pid_t first = spawn("first", "spin_us_500", 0.5);
+    pid_t second = spawn("second", "spin_us_3000", 0.5);
+    finish(first);
+    finish(second);
+    const struct sim_truth *truth = read_truth();
+    double share = (double)occupied(truth, "first") / (double)(occupied(truth, "first") + occupied(truth, "second"));
+    CHECK(share > 0.40 && share < 0.60);
+    munmap((void *)truth, sizeof *truth);
+    end_node();
+}
+
+/* Waits on its own span, as a pacer that trusts completion times would see it. */
+static void measure(int out)
+{
+    start();
+    CUfunction function = kernel("spin_us_4000");
+    CUevent begin = NULL, end = NULL;
+    float worst = 0;
+    OK(cuEventCreate(&begin, 0));
+    OK(cuEventCreate(&end, 0));
+    for (int i = 0; i < 20; i++) {
+        float ms = 0;
+        OK(cuEventRecord(begin, NULL));
+        launch(function, NULL);
+        OK(cuEventRecord(end, NULL));
+        OK(cuEventSynchronize(end));
+        OK(cuEventElapsedTime(&ms, begin, end));
+        worst = ms > worst ? ms : worst;
+    }
+    CHECK(write(out, &worst, sizeof worst) == sizeof worst);
+    exit(0);
+}
+
+static void a_span_counts_the_time_of_others(void)
+{
+    fresh_node();
+    int pipes[2];
+    CHECK(pipe(pipes) == 0);
+    pid_t other = spawn("other", "spin_us_1000", 0.4);
+    pid_t measured = fork();
+    if (measured == 0) {
+        measure(pipes[1]);
+    }
+    float worst = 0;
+    CHECK(read(pipes[0], &worst, sizeof worst) == sizeof worst);
+    CHECK(worst > 6.0f);
+    finish(measured);
+    finish(other);
+    close(pipes[0]);
+    close(pipes[1]);
+    end_node();
+}
+
+static void hold_memory(int out)
+{
+    CUdeviceptr address = 0;
+    start();
+    OK(cuMemAlloc(&address, 1000 * MIB));
+    CUfunction function = kernel("spin_ms_1000");
+    launch(function, NULL);
+    CHECK(write(out, "x", 1) == 1);
+    for (;;) {
+        launch(function, NULL);
+    }
+}
+
+static size_t left(void)
+{
+    size_t bytes = 0, total = 0;
+    OK(cuMemGetInfo(&bytes, &total));
+    return bytes;
+}
+
+/* This one joins the node itself, in a child of its own, so that the others can go on forking. */
+static void watch_a_kill(void)
+{
+    int pipes[2];
+    char ready = 0;
+    CHECK(pipe(pipes) == 0);
+    pid_t victim = fork();
+    if (victim == 0) {
+        hold_memory(pipes[1]);
+    }
+    CHECK(read(pipes[0], &ready, 1) == 1);
+    start();
+    size_t before = left();
+    kill(victim, SIGKILL);
+    CHECK(waitpid(victim, NULL, 0) == victim);
+    CHECK(left() == before);
+    double limit = seconds() + 5;
+    while (left() == before && seconds() < limit) {
+        usleep(1000);
+    }
+    CHECK(left() - before == (1000 + 256 + 2) * MIB);
+    launch(kernel("spin_us_10"), NULL);
+    OK(cuCtxSynchronize());
+    exit(0);
+}
+
+static void the_memory_of_a_killed_process_comes_back_late(void)
+{
+    fresh_node();
+    pid_t watcher = fork();
+    if (watcher == 0) {
+        watch_a_kill();
+    }
+    finish(watcher);
+    end_node();
+}
+
+static void die_anywhere(void)
+{
+    CUdeviceptr address = 0;
+    start();
+    CUfunction function = kernel("spin_us_20");
+    for (;;) {
+        launch(function, NULL);
+        OK(cuMemAlloc(&address, 3 * MIB));
+        OK(cuMemFree(address));
+    }
+}
+
+static void watch_kills(void)
+{
+    unsigned random = 1;
+    for (int i = 0; i < 60; i++) {
+        pid_t victim = fork();
+        if (victim == 0) {
+            die_anywhere();
+        }
+        random = random * 1103515245 + 12345;
+        usleep(2000 + random / 65536 % 8000);
+        kill(victim, SIGKILL);
+        CHECK(waitpid(victim, NULL, 0) == victim);
+    }
+    start();
+    double limit = seconds() + 5;
+    while (left() != (81920UL - 256) * MIB && seconds() < limit) {
+        usleep(2000);
+    }
+    CHECK(left() == (81920UL - 256) * MIB);
+    exit(0);
+}
+
+static void no_byte_is_lost_to_kills_at_any_instruction(void)
+{
+    fresh_node();
+    setenv("SIMGPU_CALL_COSTS", "0", 1);
+    pid_t watcher = fork();
+    if (watcher == 0) {
+        watch_kills();
+    }
+    finish(watcher);
+    unsetenv("SIMGPU_CALL_COSTS");
+    end_node();
+}
+
+static void a_forked_child_cannot_use_the_parents_gpu(void)
+{
+    fresh_node();
+    pid_t parent = fork();
+    if (parent == 0) {
+        start();
+        pid_t child = fork();
+        if (child == 0) {
+            size_t bytes = 0;
+            _exit(cuInit(0) == CUDA_ERROR_NOT_INITIALIZED && cuMemGetInfo(&bytes, &bytes) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
+        }
+        finish(child);
+        exit(0);
+    }
+    finish(parent);
+    end_node();
+}
+
+int main(void)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0); /* or children would print it again */
+    HOLDS(processes_without_a_pacer_get_equal_time);
+    HOLDS(a_span_counts_the_time_of_others);
+    HOLDS(the_memory_of_a_killed_process_comes_back_late);
+    HOLDS(no_byte_is_lost_to_kills_at_any_instruction);
+    HOLDS(a_forked_child_cannot_use_the_parents_gpu);
+    return 0;
+}
