@@ -17,8 +17,12 @@ from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, NORMAL_PRIORITY, CorePoli
 Path = tuple[str | int, ...]
 METADATA: Path = ("metadata",)
 
-_MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,62}")
-_UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,62}")
+MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,62}")
+"""A GPU model as the driver names it, or a part of the name."""
+UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,62}")
+"""A GPU's uuid as the driver names it, such as `GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76`."""
+LIST_ALLOWED = "names with commas between them, each of 1 to 63 letters, digits, spaces and ._()/+-"
+
 _KNOWN = frozenset(names.CHOICE_ANNOTATIONS + names.RESERVED_ANNOTATIONS)
 
 
@@ -42,10 +46,10 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
         return _NOTHING
     reader = _Reader(annotations, metadata, [])
     choices = PodChoices(
-        use_models=reader.list_of(names.USE_GPU_MODEL, _MODEL, "A100,H100"),
-        avoid_models=reader.list_of(names.AVOID_GPU_MODEL, _MODEL, "A100,H100"),
-        use_uuids=reader.list_of(names.USE_GPU_UUID, _UUID, "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"),
-        avoid_uuids=reader.list_of(names.AVOID_GPU_UUID, _UUID, "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"),
+        use_models=reader.list_of(names.USE_GPU_MODEL, MODEL, "A100,H100"),
+        avoid_models=reader.list_of(names.AVOID_GPU_MODEL, MODEL, "A100,H100"),
+        use_uuids=reader.list_of(names.USE_GPU_UUID, UUID, "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"),
+        avoid_uuids=reader.list_of(names.AVOID_GPU_UUID, UUID, "GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"),
         placement=reader.one_of(names.PLACEMENT, Placement),
         core_policy=reader.one_of(names.CORE_POLICY, CorePolicy),
         task_priority=reader.read(names.TASK_PRIORITY, _priority, '"0" (high) or "1" (normal)', '"1"'),
@@ -75,6 +79,18 @@ def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
         core_policy=own.core_policy if own.core_policy is not None else others.core_policy,
         task_priority=own.task_priority if own.task_priority is not None else others.task_priority,
     )
+
+
+def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
+    """The items of a comma list, each once; spaces around them and empty items are dropped.
+
+    Raises:
+        ValueError: nothing is left, or `item` does not match one of them.
+    """
+    items = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not items or not all(item.fullmatch(part) for part in items):
+        raise ValueError(text)
+    return items
 
 
 def _wishes(choices: PodChoices, metadata: Path) -> tuple[Wish, ...]:
@@ -133,15 +149,8 @@ class _Reader:
         return self.read(key, choices, words, next(iter(choices)).value)
 
     def list_of(self, key: str, item: re.Pattern[str], example: str) -> tuple[str, ...]:
-        """A comma list; spaces and empty items are dropped, but something must be left."""
-
-        def parse(text: str) -> tuple[str, ...]:
-            items = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-            if not items or not all(item.fullmatch(part) for part in items):
-                raise ValueError(text)
-            return items
-
-        return self.read(key, parse, "names with commas between them, each of 1 to 63 characters", example) or ()
+        """A comma list of what `item` matches."""
+        return self.read(key, lambda text: parse_list(text, item), LIST_ALLOWED, example) or ()
 
     def refuse_contradiction(self, use: str, used: tuple[str, ...], avoid: str, avoided: tuple[str, ...]) -> None:
         """What is to be used is not to be avoided as well."""

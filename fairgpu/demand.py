@@ -7,7 +7,7 @@ the larger of what runs together in the end, and of each init step with the nati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Demand:
 NO_DEMAND = Demand()
 
 
-def is_native_sidecar(container: dict[str, Any]) -> bool:
+def is_native_sidecar(container: Mapping[str, Any]) -> bool:
     """Whether an init container keeps running beside the main ones."""
     return container.get("restartPolicy") == "Always"
 

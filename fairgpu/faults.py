@@ -25,11 +25,11 @@ def field_path(*parts: str | int) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it stood in the manifest, cut to a length that fits a message."""
-    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124 - NaN
-        text = str(value)
-    else:
+    """A value as it stood in the manifest, as JSON in ASCII, cut to a length that fits a message."""
+    try:
         text = json.dumps(value, ensure_ascii=True, default=str)
+    except (ValueError, RecursionError):  # a number of thousands of digits, or lists a thousand deep
+        text = f"a {type(value).__name__} too large to show"
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
 
 

@@ -14,9 +14,9 @@ from fairgpu import names
 from fairgpu.choices import Path, merge_choices, read_choices
 from fairgpu.demand import NO_DEMAND, Demand, is_native_sidecar, pod_demand
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT
-from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
-from fairgpu.dialects.registry import DIALECTS, read_container
-from fairgpu.faults import Fault, field_path
+from fairgpu.dialects.reading import Container, DialectSettings, Reading
+from fairgpu.dialects.registry import DIALECTS, DialectSet, read_container, unheard
+from fairgpu.faults import Fault, field_path, show
 from fairgpu.permissions import Permission, Wish
 from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, CorePolicy, GPURequest, PodChoices
 
@@ -104,7 +104,7 @@ def read_pod(
     settings: DialectSettings,
     *,
     root: Path = (),
-    dialects: Sequence[Dialect] = DIALECTS,
+    dialects: DialectSet = DIALECTS,
 ) -> PodReading:
     """Reads a pod, or a pod template.
 
@@ -112,20 +112,29 @@ def read_pod(
         pod: the raw object with `metadata` and `spec`.
         settings: what the admin decides about how requests are read.
         root: the field path of `pod` in the object that messages speak of, such as `("spec", "template")`.
-        dialects: the dialects to listen for; what others say is then not seen at all.
+        dialects: the dialects to listen for (`registry.NATIVE`, `registry.FOREIGN`, or all); what others say is
+            then not seen at all.
     """
     spec = _mapping(pod.get("spec"))
-    given_annotations = _mapping(_mapping(pod.get("metadata")).get("annotations"))
-    annotations = {key: value for key, value in given_annotations.items() if isinstance(value, str)}
-    lists = [
-        _read_list(spec, field, annotations, settings, root, dialects)
-        for field in ("containers", "initContainers", "ephemeralContainers")
-    ]
-    containers, init, ephemeral = lists
-    if not (containers or init or ephemeral):
-        return _NOT_ASKING
-    own = read_choices(given_annotations, (*root, "metadata"))
+    metadata = _mapping(pod.get("metadata"))
+    given_annotations = _mapping(metadata.get("annotations"))
+    listener = _Listener(
+        settings=settings,
+        root=root,
+        dialects=dialects,
+        annotations=_texts(given_annotations, dialects.annotations),
+        labels=_texts(_mapping(metadata.get("labels")), frozenset()),
+    )
+    containers = listener.hear(spec, "containers")
+    init = listener.hear(spec, "initContainers")
+    ephemeral = listener.hear(spec, "ephemeralContainers")
     everyone = containers + init + ephemeral
+    heard = frozenset(name for container in everyone for name in container.dialect.split(" and "))
+    pod_faults = unheard(listener.annotations, heard, root, dialects) if listener.called_by_annotation else []
+    if not everyone and not pod_faults:
+        return _NOT_ASKING
+    pod_faults += _mistyped_annotations(given_annotations, dialects, root)
+    own = read_choices(given_annotations, (*root, "metadata"))
     demand = pod_demand(
         [container.request for container in containers],
         [(container.request, container.native_sidecar) for container in init],
@@ -134,9 +143,9 @@ def read_pod(
     for container in everyone:
         choices = merge_choices(choices, container.reading.choices)
     return PodReading(
-        containers=tuple(containers),
-        init=tuple(init),
-        ephemeral=tuple(ephemeral),
+        containers=containers,
+        init=init,
+        ephemeral=ephemeral,
         choices=choices,
         wishes=_live_wishes([*own.wishes, *(wish for c in everyone for wish in c.reading.wishes)], choices),
         strip_annotations=tuple(dict.fromkeys(key for c in everyone for key in c.reading.strip_annotations)),
@@ -145,6 +154,7 @@ def read_pod(
                 *(fault for container in everyone for fault in container.reading.faults),
                 *(_no_place_for_a_gpu(container) for container in everyone if _has_no_place(container, ephemeral)),
                 *_faults_of_demand(demand, settings, root),
+                *pod_faults,
                 *own.faults,
             ]
         ),
@@ -153,35 +163,79 @@ def read_pod(
     )
 
 
-def _read_list(
-    spec: Mapping[str, Any],
-    field: str,
-    annotations: Mapping[str, str],
-    settings: DialectSettings,
-    root: Path,
-    dialects: Sequence[Dialect],
-) -> list[ContainerReading]:
-    items = spec.get(field)
-    if not isinstance(items, list):
-        return []
-    readings = []
-    for index, item in enumerate(items):
-        if not isinstance(item, dict):
-            continue
-        name = item.get("name")
-        resources = _mapping(item.get("resources"))
+@dataclass(frozen=True, slots=True)
+class _Listener:
+    """What all containers of a pod are read with."""
+
+    settings: DialectSettings
+    root: Path
+    dialects: DialectSet
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+
+    @property
+    def called_by_annotation(self) -> bool:
+        """Whether the pod's annotations ask for a GPU, so that any container may be the one that is meant."""
+        return not self.dialects.speaking_annotations.isdisjoint(self.annotations)
+
+    def hear(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
+        """The containers of one list that speak."""
+        items = spec.get(field)
+        if not isinstance(items, list):
+            return ()
+        anyone = self.called_by_annotation
+        readings = []
+        for index, item in enumerate(items):
+            if not isinstance(item, dict):
+                continue
+            resources = _mapping(item.get("resources"))
+            requests, limits = _mapping(resources.get("requests")), _mapping(resources.get("limits"))
+            if anyone or self.dialects.may_speak(requests, limits):
+                readings.append(self._read(item, (*self.root, "spec", field, index), requests, limits))
+        return tuple(reading for reading in readings if reading is not None)
+
+    def _read(
+        self, item: Mapping[str, Any], path: Path, requests: Mapping[str, Any], limits: Mapping[str, Any]
+    ) -> ContainerReading | None:
+        given_name = item.get("name")
+        name = given_name if isinstance(given_name, str) else ""
         container = Container(
-            path=(*root, "spec", field, index),
-            name=name if isinstance(name, str) else "",
-            requests=_mapping(resources.get("requests")),
-            limits=_mapping(resources.get("limits")),
-            first=index == 0 and field == "containers",
+            path=path,
+            name=name,
+            requests=requests,
+            limits=limits,
+            annotations=self.annotations,
+            labels=self.labels,
+            first=path[-2:] == ("containers", 0),
         )
-        spoken = read_container(container, annotations, settings, dialects)
-        if spoken is not None:
-            keeps_running = field == "initContainers" and is_native_sidecar(item)
-            readings.append(ContainerReading(container.path, container.name, spoken[0], spoken[1], keeps_running))
-    return readings
+        spoken = read_container(container, self.settings, self.dialects)
+        if spoken is None:
+            return None
+        dialect, reading = spoken
+        return ContainerReading(path, name, dialect, reading, path[-2] == "initContainers" and is_native_sidecar(item))
+
+
+def _texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:
+    """The entries that are text, and those that should be where their key is in `read_anyway`, as their JSON."""
+    return {
+        key: value if isinstance(value, str) else show(value)
+        for key, value in given.items()
+        if isinstance(key, str) and (isinstance(value, str) or key in read_anyway)
+    }
+
+
+def _mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: Path) -> list[Fault]:
+    """An annotation such as `gpu-fraction: 0.5`, which YAML reads as a number and the API server refuses."""
+    return [
+        Fault(
+            path=field_path(*root, "metadata", "annotations", key),
+            given=show(value),
+            allowed="text, as every annotation is",
+            instead=f'"{show(value)}", in quotes',
+        )
+        for key, value in given.items()
+        if isinstance(key, str) and key in dialects.annotations and not isinstance(value, str)
+    ]
 
 
 def _mapping(value: Any) -> Mapping[str, Any]:
@@ -201,7 +255,7 @@ def _once(faults: Iterable[Fault]) -> tuple[Fault, ...]:
     return tuple(dict.fromkeys(faults))
 
 
-def _has_no_place(container: ContainerReading, ephemeral: Sequence[ContainerReading]) -> bool:
+def _has_no_place(container: ContainerReading, ephemeral: tuple[ContainerReading, ...]) -> bool:
     return container.name == names.SIDECAR_CONTAINER or container in ephemeral
 
 

@@ -20,6 +20,8 @@ _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
     r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,4}))?"
 )
+_PLAIN = re.compile(r"[0-9]{1,18}")
+"""What nearly every manifest says, and what is within int64 whatever the digits are."""
 _SCALE = {
     **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
     **{suffix: Fraction(1000**power) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
@@ -41,6 +43,8 @@ def parse_quantity(value: Any) -> Fraction:
     """
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise QuantityError("it is no quantity")
+    if isinstance(value, int) and abs(value) >= 10**MAX_LENGTH:
+        raise QuantityError(f"it is longer than {MAX_LENGTH} characters")
     text = repr(value) if isinstance(value, float) else str(value)
     if len(text) > MAX_LENGTH:
         raise QuantityError(f"it is longer than {MAX_LENGTH} characters")
@@ -67,6 +71,8 @@ def parse_count(value: Any) -> int:
     Raises:
         QuantityError: it is no quantity, negative, fractional, past int64, or has a binary suffix.
     """
+    if isinstance(value, str) and _PLAIN.fullmatch(value):
+        return int(value)
     number = parse_quantity(value)
     if number < 0:
         raise QuantityError("it is negative")

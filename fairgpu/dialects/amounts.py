@@ -51,7 +51,7 @@ def _read_one(container: Container, resource: str) -> int | Fault:
             instead=f"resources.limits[{resource}]: {show(request)}, and leave the request out",
         )
     parsed = _parse(container.limit_path(resource), limit)
-    if isinstance(parsed, Fault) or request is _MISSING:
+    if isinstance(parsed, Fault) or request is _MISSING or (type(request) is type(limit) and request == limit):
         return parsed
     parsed_request = _parse(container.request_path(resource), request)
     if isinstance(parsed_request, Fault):

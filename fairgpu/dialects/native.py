@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fairgpu import names
 from fairgpu.dialects.amounts import read_amounts
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
@@ -11,12 +9,17 @@ from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Readin
 from fairgpu.faults import Fault
 
 
-def read(container: Container, _annotations: Mapping[str, str], settings: DialectSettings) -> Reading | None:
+def read(container: Container, settings: DialectSettings) -> Reading | None:
     """The request as written: amounts are sums over the vGPUs and must divide evenly by their count."""
-    if not any(container.names(resource) for resource in names.CANONICAL_RESOURCES):
+    named = container.named(names.CANONICAL_RESOURCES)
+    if not named:
         return None
-    amounts = read_amounts(container, names.CANONICAL_RESOURCES)
+    amounts = read_amounts(container, named)
     faults = list(amounts.faults)
+    if not faults and names.GPU in named and not any(amounts.values.values()):
+        return Reading(strip_resources=named)
+    if names.GPU in named and names.GPU not in amounts.values:
+        return Reading(faults=amounts.faults)
     gpus = amounts.values.get(names.GPU, 1)
     per_gpu: dict[str, int] = {}
     for resource in (names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_PERCENTAGE):
@@ -26,8 +29,6 @@ def read(container: Container, _annotations: Mapping[str, str], settings: Dialec
         if gpus > 0 and total % gpus:
             faults.append(_uneven(container, resource, total, gpus))
         per_gpu[resource] = total // gpus if gpus else total
-    if faults:
-        return Reading(faults=tuple(faults))
     ask = Ask(
         gpus=gpus,
         core_percent=per_gpu.get(names.GPU_CORE, WHOLE_GPU_PERCENT),
@@ -35,10 +36,9 @@ def read(container: Container, _annotations: Mapping[str, str], settings: Dialec
         memory_percentage=per_gpu.get(names.GPU_MEMORY_PERCENTAGE),
         gpus_name=names.GPU,
         core_name=names.GPU_CORE,
-        memory_name=names.GPU_MEMORY,
+        memory_name=names.GPU_MEMORY if names.GPU_MEMORY in named else names.GPU_MEMORY_PERCENTAGE,
     )
-    request, built_faults = build_request(container, ask, settings)
-    return Reading(request=request, faults=tuple(built_faults))
+    return build_request(container, ask, settings, Reading(faults=tuple(faults)))
 
 
 def _uneven(container: Container, resource: str, total: int, gpus: int) -> Fault:
@@ -47,8 +47,8 @@ def _uneven(container: Container, resource: str, total: int, gpus: int) -> Fault
         path=container.limit_path(resource),
         given=f"{total} over {gpus} GPUs",
         allowed=f"a multiple of {gpus}, so that every GPU gives the same",
-        instead=str(rounded),
+        instead=f'"{rounded}", which is {rounded // gpus} on each GPU',
     )
 
 
-DIALECT = Dialect(name="native", resources=names.CANONICAL_RESOURCES, annotations=(), read=read)
+DIALECT = Dialect(name="native", read=read, resources=names.CANONICAL_RESOURCES)

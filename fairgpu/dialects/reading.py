@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from fairgpu.faults import Fault, field_path
@@ -19,11 +19,13 @@ class DialectSettings:
         max_gpus_per_node: more vGPUs than this in one container are refused, as no node has them.
         hami_plain_gpu: whether `nvidia.com/gpu` alone means whole GPUs, or is left to another device plugin.
         aliyun_memory_unit_mib: what one unit of `aliyun.com/gpu-mem` is, in MiB.
+        volcano_memory_unit_mib: what one unit of `volcano.sh/vgpu-memory` is, in MiB (Volcano's gpuMemoryFactor).
     """
 
     max_gpus_per_node: int = 16
     hami_plain_gpu: Literal["whole", "leave"] = "whole"
     aliyun_memory_unit_mib: int = 1024
+    volcano_memory_unit_mib: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,8 @@ class Container:
         name: the container's name.
         requests: `resources.requests` as given.
         limits: `resources.limits` as given.
+        annotations: the pod's annotations.
+        labels: the pod's labels.
         first: whether it is the first of `spec.containers`.
     """
 
@@ -42,6 +46,8 @@ class Container:
     name: str
     requests: Mapping[str, Any]
     limits: Mapping[str, Any]
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
     first: bool = False
 
     def limit_path(self, resource: str) -> str:
@@ -52,9 +58,21 @@ class Container:
         """The field path of one of its requests."""
         return field_path(*self.path, "resources", "requests", resource)
 
+    def annotation_path(self, key: str) -> str:
+        """The field path of one of its pod's annotations."""
+        return field_path(*self.path[:-3], "metadata", "annotations", key)
+
+    def label_path(self, key: str) -> str:
+        """The field path of one of its pod's labels."""
+        return field_path(*self.path[:-3], "metadata", "labels", key)
+
     def names(self, resource: str) -> bool:
         """Whether it asks for a resource, in its limits or its requests."""
         return resource in self.limits or resource in self.requests
+
+    def named(self, resources: tuple[str, ...]) -> tuple[str, ...]:
+        """Those of the resources that it asks for."""
+        return tuple(resource for resource in resources if resource in self.limits or resource in self.requests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,12 +104,17 @@ class Dialect:
 
     Attributes:
         name: as `fairgpu.io/source-dialect` has it.
-        resources: the extended resources by which a container speaks it.
-        annotations: the pod annotations by which a pod speaks it, or that go with it.
         read: the container's Reading, or nothing where it does not speak the dialect.
+        resources: the extended resources by which a container speaks it.
+        speaking_annotations: the pod annotations that ask for a GPU by themselves.
+        other_annotations: the pod annotations that only say more about such a request.
+        unheard: what is wrong where the annotations ask for a GPU and no container takes it: the fault, from the
+            annotations and the field path of the pod.
     """
 
     name: str
-    resources: tuple[str, ...]
-    annotations: tuple[str, ...]
-    read: Callable[[Container, Mapping[str, str], DialectSettings], Reading | None]
+    read: Callable[[Container, DialectSettings], Reading | None]
+    resources: tuple[str, ...] = ()
+    speaking_annotations: tuple[str, ...] = ()
+    other_annotations: tuple[str, ...] = ()
+    unheard: Callable[[Mapping[str, str], tuple[str | int, ...]], Fault] | None = None

@@ -2,22 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
-from fairgpu.dialects import native
+from fairgpu.dialects import aliyun, hami, kai, model, native, tencent, volcano
 from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path
 
-NATIVE: tuple[Dialect, ...] = (native.DIALECT,)
-FOREIGN: tuple[Dialect, ...] = ()
-DIALECTS: tuple[Dialect, ...] = NATIVE + FOREIGN
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DialectSet:
+    """Dialects to listen for together, with the keys of all of them.
+
+    Attributes:
+        dialects: the dialects.
+        resources: the extended resources by which a container speaks one of them.
+        speaking_annotations: the pod annotations that ask for a GPU by themselves.
+        annotations: these, and those that only say more about a request.
+    """
+
+    dialects: tuple[Dialect, ...]
+    resources: frozenset[str]
+    speaking_annotations: frozenset[str]
+    annotations: frozenset[str]
+
+    def may_speak(self, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
+        """Whether a container names a resource of one of the dialects."""
+        return not (self.resources.isdisjoint(limits) and self.resources.isdisjoint(requests))
+
+
+def dialect_set(*dialects: Dialect) -> DialectSet:
+    """A set of these dialects."""
+    speaking = frozenset(key for dialect in dialects for key in dialect.speaking_annotations)
+    return DialectSet(
+        dialects=dialects,
+        resources=frozenset(key for dialect in dialects for key in dialect.resources),
+        speaking_annotations=speaking,
+        annotations=speaking | {key for dialect in dialects for key in dialect.other_annotations},
+    )
+
+
+_FOREIGN = (tencent.DIALECT, hami.DIALECT, aliyun.DIALECT, kai.DIALECT, volcano.DIALECT, model.DIALECT)
+
+NATIVE = dialect_set(native.DIALECT)
+FOREIGN = dialect_set(*_FOREIGN)
+DIALECTS = dialect_set(native.DIALECT, *_FOREIGN)
 
 
 def read_container(
-    container: Container,
-    annotations: Mapping[str, str],
-    settings: DialectSettings,
-    dialects: Sequence[Dialect] = DIALECTS,
+    container: Container, settings: DialectSettings, listened: DialectSet = DIALECTS
 ) -> tuple[str, Reading] | None:
     """The dialect that a container speaks and what it says in it; nothing for a container without a GPU.
 
@@ -25,8 +59,8 @@ def read_container(
     """
     spoken = [
         (dialect.name, reading)
-        for dialect in dialects
-        if (reading := dialect.read(container, annotations, settings)) is not None
+        for dialect in listened.dialects
+        if (reading := dialect.read(container, settings)) is not None
     ]
     if not spoken:
         return None
@@ -37,6 +71,24 @@ def read_container(
         path=field_path(*container.path, "resources"),
         given=f"the dialects {found} in one container",
         allowed="one dialect in a container",
-        instead=f"the keys of {spoken[0][0]} or those of {spoken[1][0]}, not both",
+        instead=f"the keys of {' or those of '.join(name for name, _ in spoken)}, not both",
     )
-    return found, Reading(faults=(fault, *(fault for _, reading in spoken for fault in reading.faults)))
+    return found, Reading(
+        faults=(fault, *(fault for _, reading in spoken for fault in reading.faults)),
+        warnings=tuple(warning for _, reading in spoken for warning in reading.warnings),
+        strip_resources=tuple(key for _, reading in spoken for key in reading.strip_resources),
+        strip_annotations=tuple(key for _, reading in spoken for key in reading.strip_annotations),
+    )
+
+
+def unheard(
+    annotations: Mapping[str, str], heard: frozenset[str], root: tuple[str | int, ...], listened: DialectSet = DIALECTS
+) -> list[Fault]:
+    """The faults of annotations that ask for a GPU which no container takes; `heard` are the dialects read."""
+    return [
+        dialect.unheard(annotations, root)
+        for dialect in listened.dialects
+        if dialect.unheard is not None
+        and dialect.name not in heard
+        and any(key in annotations for key in dialect.speaking_annotations)
+    ]

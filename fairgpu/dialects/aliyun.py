@@ -1,0 +1,96 @@
+"""Alibaba's gpushare: https://github.com/AliyunContainerService/gpushare-scheduler-extender and its form in ACK.
+
+`gpu-mem` is a sum: over as many GPUs as `gpu-count` says, which ACK has as a label of the pod
+(https://www.alibabacloud.com/help/en/ack/ack-managed-and-ack-dedicated/user-guide/multi-card-sharing-through-shared-gpu-scheduling).
+Where nodes share cores as well, `gpu-core.percentage` is the share of one GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from fairgpu.dialects.amounts import read_amounts
+from fairgpu.dialects.building import Ask, build_request
+from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
+from fairgpu.faults import Fault, show
+
+MEMORY = "aliyun.com/gpu-mem"
+COUNT = "aliyun.com/gpu-count"
+CORE = "aliyun.com/gpu-core.percentage"
+RESOURCES = (MEMORY, COUNT, CORE)
+
+_COUNT = re.compile(r"[0-9]{1,9}")
+
+
+def read(container: Container, settings: DialectSettings) -> Reading | None:
+    """Memory on one GPU or evenly on several."""
+    named = container.named(RESOURCES)
+    if not named:
+        return None
+    amounts = read_amounts(container, named)
+    reading = Reading(faults=amounts.faults, strip_resources=named)
+    if amounts.faults or not any(amounts.values.values()):
+        return reading
+    memory = amounts.values.get(MEMORY)
+    gpus, blamed, faults = _count(container, amounts.values)
+    if memory is None:
+        faults.append(_no_memory(container, named[0]))
+    elif gpus and memory % gpus:
+        faults.append(_uneven(container, memory, gpus))
+    if gpus > 1 and CORE in named:
+        faults.append(_core_of_several(container, gpus))
+    if faults or memory is None:
+        return replace(reading, faults=tuple(faults))
+    ask = Ask(
+        gpus=gpus,
+        core_percent=amounts.values.get(CORE, 0),
+        memory_mib=memory // max(gpus, 1) * settings.aliyun_memory_unit_mib,
+        gpus_name=blamed,
+        core_name=CORE,
+        memory_name=MEMORY,
+    )
+    return build_request(container, ask, settings, reading)
+
+
+def _count(container: Container, amounts: dict[str, int]) -> tuple[int, str, list[Fault]]:
+    """How many GPUs, by the resource or else the label, and the key that says so."""
+    if COUNT in amounts:
+        return amounts[COUNT], COUNT, []
+    label = container.labels.get(COUNT)
+    if label is None:
+        return 1, MEMORY, []
+    if _COUNT.fullmatch(label) and int(label) >= 1:
+        return int(label), "", []
+    return 1, "", [Fault(container.label_path(COUNT), show(label), "a whole number of GPUs from 1", '"1"')]
+
+
+def _no_memory(container: Container, resource: str) -> Fault:
+    return Fault(
+        path=container.limit_path(resource),
+        given=f"{resource} without {MEMORY}",
+        allowed=f"{MEMORY}, which is what a container gets of a GPU",
+        instead=f'{MEMORY}: "4" beside it',
+    )
+
+
+def _uneven(container: Container, memory: int, gpus: int) -> Fault:
+    rounded = -(-memory // gpus) * gpus
+    return Fault(
+        path=container.limit_path(MEMORY),
+        given=f"{memory} over {gpus} GPUs",
+        allowed=f"a multiple of {gpus}, so that every GPU gives the same",
+        instead=f'"{rounded}", which is {rounded // gpus} on each GPU',
+    )
+
+
+def _core_of_several(container: Container, gpus: int) -> Fault:
+    return Fault(
+        path=container.limit_path(CORE),
+        given=f"a share of cores on {gpus} GPUs",
+        allowed=f"{CORE} on one GPU only, as in ACK",
+        instead="fairgpu.io/gpu-core, summed over the GPUs, or leave it out",
+    )
+
+
+DIALECT = Dialect(name="aliyun", read=read, resources=RESOURCES)

@@ -1,0 +1,99 @@
+"""HAMi: https://github.com/Project-HAMi/HAMi/blob/master/docs/config.md and its NVIDIA device.
+
+`nvidia.com/gpu` is also what NVIDIA's own device plugin and most manifests in the world say; alone it asks for whole
+GPUs, or is left to that plugin where the admin wants so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fairgpu.choices import merge_choices
+from fairgpu.dialects.amounts import read_amounts
+from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
+from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
+from fairgpu.dialects.selectors import (
+    AVOID_TYPE,
+    AVOID_UUID,
+    GPU_POLICY,
+    MODEL_ANNOTATION,
+    USE_TYPE,
+    USE_UUID,
+    select,
+)
+from fairgpu.dialects.vgpu import Keys, read_vgpus
+from fairgpu.faults import Fault
+from fairgpu.permissions import Permission, Wish
+from fairgpu.request import HIGH_PRIORITY, NORMAL_PRIORITY, PodChoices
+
+COUNT = "nvidia.com/gpu"
+MEMORY = "nvidia.com/gpumem"
+PERCENTAGE = "nvidia.com/gpumem-percentage"
+CORES = "nvidia.com/gpucores"
+PRIORITY = "nvidia.com/priority"
+SHARING = (MEMORY, PERCENTAGE, CORES)
+RESOURCES = (COUNT, *SHARING, PRIORITY)
+SELECTORS = (USE_TYPE, AVOID_TYPE, USE_UUID, AVOID_UUID, GPU_POLICY, MODEL_ANNOTATION)
+
+_KEYS = Keys(count=COUNT, memory=MEMORY, percentage=PERCENTAGE, cores=CORES)
+
+
+def read(container: Container, settings: DialectSettings) -> Reading | None:
+    """Shares of GPUs, or whole ones where the count stands alone."""
+    named = container.named(RESOURCES)
+    if not named:
+        return None
+    shares = any(resource in named for resource in SHARING)
+    if not shares and COUNT in named:
+        if MODEL_ANNOTATION in container.annotations:
+            return None
+        if settings.hami_plain_gpu == "leave":
+            return None
+    selection = select(container, SELECTORS)
+    reading = with_priority(
+        container,
+        Reading(
+            choices=selection.choices,
+            faults=tuple(selection.faults),
+            warnings=tuple(selection.warnings),
+            strip_resources=named,
+            strip_annotations=selection.keys,
+        ),
+    )
+    if shares:
+        return read_vgpus(container, _KEYS, settings, reading)
+    return read_whole_gpus(container, settings, reading)
+
+
+def read_whole_gpus(container: Container, settings: DialectSettings, reading: Reading) -> Reading:
+    """`nvidia.com/gpu` alone: that many GPUs, all of each; none where it is 0 or only a priority is there."""
+    amounts = read_amounts(container, (COUNT,))
+    known = replace(reading, faults=reading.faults + amounts.faults)
+    gpus = amounts.values.get(COUNT, 0)
+    if amounts.faults or gpus == 0:
+        return known
+    ask = Ask(gpus, WHOLE_GPU_PERCENT, memory_percentage=WHOLE_GPU_PERCENT, gpus_name=COUNT)
+    return build_request(container, ask, settings, known)
+
+
+def with_priority(container: Container, reading: Reading) -> Reading:
+    """`nvidia.com/priority`: 0 goes before others on the same GPU, 1 does not."""
+    if not container.names(PRIORITY):
+        return reading
+    amounts = read_amounts(container, (PRIORITY,))
+    if amounts.faults:
+        return replace(reading, faults=reading.faults + amounts.faults)
+    priority = amounts.values[PRIORITY]
+    path = container.limit_path(PRIORITY)
+    if priority not in (HIGH_PRIORITY, NORMAL_PRIORITY):
+        fault = Fault(path, str(priority), "0 (high) or 1 (normal)", f'"{NORMAL_PRIORITY}"')
+        return replace(reading, faults=(*reading.faults, fault))
+    wish = Wish(Permission.HIGH_PRIORITY, path, f'"{priority}"', foreign=True)
+    return replace(
+        reading,
+        choices=merge_choices(reading.choices, PodChoices(task_priority=priority)),
+        wishes=(wish,) if priority == HIGH_PRIORITY else (),
+    )
+
+
+DIALECT = Dialect(name="hami", read=read, resources=RESOURCES, other_annotations=SELECTORS)

@@ -1,0 +1,115 @@
+"""NVIDIA's KAI-Scheduler: https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/gpu-sharing/README.md.
+
+It speaks in annotations of the pod, for its first container or for the one that they name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from fractions import Fraction
+
+from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
+from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
+from fairgpu.faults import Fault, field_path, show
+
+FRACTION = "gpu-fraction"
+MEMORY = "gpu-memory"
+DEVICES = "gpu-fraction-num-devices"
+CONTAINER_NAME = "gpu-fraction-container-name"
+FRACTION_LIMIT = "gpu-fraction.limit"
+MEMORY_LIMIT = "gpu-memory.limit"
+SPEAKING = (FRACTION, MEMORY, DEVICES)
+OTHERS = (CONTAINER_NAME, FRACTION_LIMIT, MEMORY_LIMIT)
+ANNOTATIONS = SPEAKING + OTHERS
+
+_DECIMAL = re.compile(r"(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")
+_WHOLE = re.compile(r"[0-9]{1,18}")
+
+
+def read(container: Container, settings: DialectSettings) -> Reading | None:
+    """The share that the pod's annotations give to this container."""
+    annotations = container.annotations
+    if not any(key in annotations for key in SPEAKING) or not _is_meant(container):
+        return None
+    faults: list[Fault] = []
+    warnings: list[str] = []
+    gpus = _whole(container, DEVICES, "a whole number of GPUs from 1", faults) if DEVICES in annotations else 1
+    percent = _percent(container, faults, warnings) if FRACTION in annotations else None
+    memory = _whole(container, MEMORY, "MiB as a whole number from 1", faults) if MEMORY in annotations else None
+    if (FRACTION in annotations) == (MEMORY in annotations):
+        faults.append(_not_one_amount(container, both=FRACTION in annotations))
+    warnings.extend(
+        f"{container.annotation_path(key)}: left out, as memory is held to what was requested"
+        for key in (FRACTION_LIMIT, MEMORY_LIMIT)
+        if key in annotations
+    )
+    present = tuple(key for key in ANNOTATIONS if key in annotations)
+    reading = Reading(faults=tuple(faults), warnings=tuple(warnings), strip_annotations=present)
+    if gpus is None or (percent is None and memory is None):
+        return reading
+    ask = Ask(
+        gpus=gpus,
+        core_percent=percent or 0,
+        memory_mib=None if percent else memory,
+        memory_percentage=percent,
+        gpus_name=DEVICES,
+        core_name=FRACTION,
+        memory_name=MEMORY if percent is None else FRACTION,
+        in_annotations=ANNOTATIONS,
+    )
+    return build_request(container, ask, settings, reading)
+
+
+def _is_meant(container: Container) -> bool:
+    name = container.annotations.get(CONTAINER_NAME)
+    return container.first if name is None else container.name == name and "ephemeralContainers" not in container.path
+
+
+def _whole(container: Container, key: str, allowed: str, faults: list[Fault]) -> int | None:
+    text = container.annotations[key].strip()
+    if _WHOLE.fullmatch(text) and int(text) > 0:
+        return int(text)
+    faults.append(Fault(container.annotation_path(key), show(container.annotations[key]), allowed, '"1"'))
+    return None
+
+
+def _percent(container: Container, faults: list[Fault], warnings: list[str]) -> int | None:
+    """Whole percent, rounded down: three times a third must still fit on one GPU."""
+    path = container.annotation_path(FRACTION)
+    given = container.annotations[FRACTION]
+    text = given.strip()
+    exact = Fraction(text) * WHOLE_GPU_PERCENT if _DECIMAL.fullmatch(text) else Fraction(0)
+    if not 1 <= exact <= WHOLE_GPU_PERCENT:
+        faults.append(Fault(path, show(given), "a decimal from 0.01 to 1, the share of a GPU", '"0.5"'))
+        return None
+    percent = int(exact)
+    if percent != exact:
+        warnings.append(f"{path}: {show(given)} is taken as {percent} percent, since shares are whole percent")
+    return percent
+
+
+def _not_one_amount(container: Container, *, both: bool) -> Fault:
+    key = MEMORY if both else DEVICES
+    return Fault(
+        path=container.annotation_path(key),
+        given=f"both {FRACTION} and {MEMORY}" if both else f"{DEVICES} without {FRACTION} or {MEMORY}",
+        allowed=f"one of {FRACTION} and {MEMORY}",
+        instead=f"{FRACTION} for a share of the GPU, or {MEMORY} for MiB of its memory",
+    )
+
+
+def _unheard(annotations: Mapping[str, str], root: tuple[str | int, ...]) -> Fault:
+    name = annotations.get(CONTAINER_NAME)
+    if name is None:
+        path = field_path(*root, "spec", "containers")
+        return Fault(path, "no container", "a container to give the GPU to", "a container")
+    return Fault(
+        path=field_path(*root, "metadata", "annotations", CONTAINER_NAME),
+        given=show(name),
+        allowed="the name of one of the pod's containers or init containers",
+        instead="that container's name, or leave it out for the first container",
+    )
+
+
+DIALECT = Dialect(name="kai", read=read, speaking_annotations=SPEAKING, other_annotations=OTHERS, unheard=_unheard)

@@ -1,0 +1,87 @@
+"""Other projects' annotations that choose devices, read into FairGPU's own choices.
+
+HAMi and Volcano match a GPU's type by substring, whatever its case, as `fairgpu.io/use-gpu-model` does
+(https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from fairgpu.choices import LIST_ALLOWED, MODEL, UUID, parse_list
+from fairgpu.dialects.reading import Container
+from fairgpu.faults import Fault, show
+from fairgpu.request import NO_CHOICES, Placement, PodChoices
+
+USE_TYPE = "nvidia.com/use-gputype"
+AVOID_TYPE = "nvidia.com/nouse-gputype"
+USE_UUID = "nvidia.com/use-gpuuuid"
+AVOID_UUID = "nvidia.com/nouse-gpuuuid"
+GPU_POLICY = "hami.io/gpu-scheduler-policy"
+MODEL_ANNOTATION = "nvidia-gpu-scheduler/gpu.model"
+
+_PLACEMENTS = {
+    "binpack": Placement.PACK,
+    "spread": Placement.SPREAD,
+    "topology-aware": Placement.TOPOLOGY,
+}
+
+
+@dataclass(slots=True)
+class Selection:
+    """What the annotations choose, gathered one by one."""
+
+    choices: PodChoices = NO_CHOICES
+    faults: list[Fault] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    keys: tuple[str, ...] = ()
+
+
+def select(container: Container, keys: tuple[str, ...]) -> Selection:
+    """Reads those of the annotations in `keys` that the pod has."""
+    present = tuple(key for key in keys if key in container.annotations)
+    if not present:
+        return Selection()
+    selection = Selection(keys=present)
+    use_models = _list(container, USE_TYPE, MODEL, present, selection)
+    wanted = _list(container, MODEL_ANNOTATION, MODEL, present, selection)
+    if wanted and use_models:
+        selection.warnings.append(
+            f"{container.annotation_path(USE_TYPE)}: {show(container.annotations[USE_TYPE])} is left out, "
+            f"since {MODEL_ANNOTATION} chooses the model"
+        )
+    selection.choices = PodChoices(
+        use_models=wanted or use_models,
+        avoid_models=_list(container, AVOID_TYPE, MODEL, present, selection),
+        use_uuids=_list(container, USE_UUID, UUID, present, selection),
+        avoid_uuids=_list(container, AVOID_UUID, UUID, present, selection),
+        placement=_placement(container, present, selection),
+    )
+    return selection
+
+
+def _list(
+    container: Container, key: str, item: re.Pattern[str], present: tuple[str, ...], selection: Selection
+) -> tuple[str, ...]:
+    if key not in present or not container.annotations[key].strip(" ,"):
+        return ()
+    try:
+        return parse_list(container.annotations[key], item)
+    except ValueError:
+        path = container.annotation_path(key)
+        selection.faults.append(Fault(path, show(container.annotations[key]), LIST_ALLOWED, '"A100,H100"'))
+        return ()
+
+
+def _placement(container: Container, present: tuple[str, ...], selection: Selection) -> Placement | None:
+    if GPU_POLICY not in present:
+        return None
+    value = container.annotations[GPU_POLICY].strip()
+    placement = _PLACEMENTS.get(value)
+    if placement is None and value:
+        selection.warnings.append(
+            f"{container.annotation_path(GPU_POLICY)}: FairGPU knows no policy {show(value)} and places as the "
+            f"cluster's default has it; it knows {', '.join(_PLACEMENTS)}"
+        )
+    return placement

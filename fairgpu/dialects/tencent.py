@@ -1,0 +1,123 @@
+"""Tencent's gpu-manager: https://github.com/tkestack/gpu-manager#pod-template-example.
+
+100 `vcuda-core` are one GPU and one `vcuda-memory` is 256 MiB. Below 100 the container gets a share and needs both;
+from 100 on it gets whole GPUs. The annotation `vcuda-core-limit` lets shares use idle time beyond their core.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from fairgpu.dialects.amounts import read_amounts
+from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
+from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
+from fairgpu.faults import Fault, show
+from fairgpu.permissions import Permission, Wish
+from fairgpu.request import CorePolicy, PodChoices
+
+CORE = "tencent.com/vcuda-core"
+MEMORY = "tencent.com/vcuda-memory"
+CORE_LIMIT = "tencent.com/vcuda-core-limit"
+MEMORY_BLOCK_MIB = 256
+
+_LIMIT = re.compile(r"[0-9]{1,9}")
+
+
+def read(container: Container, settings: DialectSettings) -> Reading | None:
+    """A share of one GPU, or whole GPUs."""
+    named = container.named((CORE, MEMORY))
+    if not named:
+        return None
+    amounts = read_amounts(container, named)
+    core = amounts.values.get(CORE)
+    memory = amounts.values.get(MEMORY)
+    annotation = (CORE_LIMIT,) if CORE_LIMIT in container.annotations else ()
+    reading = Reading(faults=amounts.faults, strip_resources=named, strip_annotations=annotation)
+    if amounts.faults or (not core and not memory):
+        return reading
+    faults = _faults(container, core, memory)
+    if faults or core is None:
+        return replace(reading, faults=tuple(faults))
+    gpus = max(core // WHOLE_GPU_PERCENT, 1)
+    if memory is not None and memory % gpus:
+        fault = _uneven(container, memory, gpus)
+        return replace(reading, faults=(fault,))
+    ask = Ask(
+        gpus=gpus,
+        core_percent=core // gpus,
+        memory_mib=memory * MEMORY_BLOCK_MIB // gpus if memory else None,
+        gpus_name=CORE,
+        core_name=CORE,
+        memory_name=MEMORY,
+    )
+    return build_request(container, ask, settings, _with_limit(container, core, reading))
+
+
+def _faults(container: Container, core: int | None, memory: int | None) -> list[Fault]:
+    if not core:
+        return [
+            Fault(
+                path=container.limit_path(CORE) if core == 0 else container.limit_path(MEMORY),
+                given=f"{MEMORY} without {CORE}",
+                allowed="both, as a share has a core and a memory",
+                instead=f'{CORE}: "1" to "99" for a share, or "100" for a whole GPU',
+            )
+        ]
+    if core < WHOLE_GPU_PERCENT and not memory:
+        return [
+            Fault(
+                path=container.limit_path(CORE),
+                given=f"{core} percent of a GPU without {MEMORY}",
+                allowed=f"a share with its memory, in blocks of {MEMORY_BLOCK_MIB} MiB",
+                instead=f'{MEMORY}: "16" beside it, which is 4096 MiB',
+            )
+        ]
+    if core > WHOLE_GPU_PERCENT and core % WHOLE_GPU_PERCENT:
+        below = core // WHOLE_GPU_PERCENT * WHOLE_GPU_PERCENT
+        return [
+            Fault(
+                path=container.limit_path(CORE),
+                given=str(core),
+                allowed="less than 100 for a share of one GPU, or a multiple of 100 for whole GPUs",
+                instead=f'"{below}" or "{below + WHOLE_GPU_PERCENT}"',
+            )
+        ]
+    return []
+
+
+def _uneven(container: Container, memory: int, gpus: int) -> Fault:
+    rounded = -(-memory // gpus) * gpus
+    return Fault(
+        path=container.limit_path(MEMORY),
+        given=f"{memory} blocks over {gpus} GPUs",
+        allowed=f"a multiple of {gpus}, so that every GPU gives the same",
+        instead=f'"{rounded}", or leave it out for all of the memory',
+    )
+
+
+def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
+    """The annotation stands for the pod: it lends idle time to those containers whose core is below it."""
+    text = container.annotations.get(CORE_LIMIT)
+    if text is None:
+        return reading
+    path = container.annotation_path(CORE_LIMIT)
+    if _LIMIT.fullmatch(text.strip()) is None or int(text) == 0:
+        fault = Fault(path, show(text), "percent of a GPU as a whole number, 1 to 100", f'"{min(core, 100)}"')
+        return replace(reading, faults=(*reading.faults, fault))
+    limit = min(int(text), WHOLE_GPU_PERCENT)
+    if limit <= core:
+        return reading
+    warnings = reading.warnings
+    if limit < WHOLE_GPU_PERCENT:
+        lent = f"{path}: idle GPU time is lent without an upper limit, and so also beyond {limit} percent"
+        warnings = (*warnings, lent)
+    return replace(
+        reading,
+        choices=PodChoices(core_policy=CorePolicy.ELASTIC),
+        wishes=(Wish(Permission.ELASTIC, path, show(text), foreign=True),),
+        warnings=warnings,
+    )
+
+
+DIALECT = Dialect(name="tencent", read=read, resources=(CORE, MEMORY), other_annotations=(CORE_LIMIT,))

@@ -1,0 +1,63 @@
+"""What HAMi and Volcano have in common: a count, and for each vGPU an amount of memory and a percentage of cores.
+
+Both leave the same things unsaid in the same way: no count is one GPU, no memory is all of it, no cores is no
+guarantee; memory 0 counts as unsaid, and an amount stands before a percentage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from fairgpu.dialects.amounts import read_amounts
+from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
+from fairgpu.dialects.reading import Container, DialectSettings, Reading
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The names of the four resources, and what one unit of memory is in MiB."""
+
+    count: str
+    memory: str
+    percentage: str
+    cores: str
+    memory_unit_mib: int = 1
+
+
+def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, reading: Reading) -> Reading:
+    """Adds the request to a reading that already holds what else the dialect says."""
+    amounts = read_amounts(container, (keys.count, keys.memory, keys.percentage, keys.cores))
+    if amounts.values.get(keys.count) == 0:
+        return replace(reading, faults=reading.faults + amounts.faults)
+    memory, percentage, warnings = _memory(container, keys, amounts.values)
+    ask = Ask(
+        gpus=amounts.values.get(keys.count, 1),
+        core_percent=amounts.values.get(keys.cores, 0),
+        memory_mib=None if memory is None else memory * keys.memory_unit_mib,
+        memory_percentage=percentage,
+        gpus_name=keys.count,
+        core_name=keys.cores,
+        memory_name=keys.percentage if memory is None else keys.memory,
+    )
+    known = replace(reading, faults=reading.faults + amounts.faults, warnings=reading.warnings + warnings)
+    return build_request(container, ask, settings, known)
+
+
+def _memory(
+    container: Container, keys: Keys, amounts: dict[str, int]
+) -> tuple[int | None, int | None, tuple[str, ...]]:
+    memory = amounts.get(keys.memory)
+    percentage = amounts.get(keys.percentage)
+    warnings: list[str] = []
+    if memory == 0:
+        path = container.limit_path(keys.memory)
+        taken = "what the percentage says" if percentage is not None else "all of the memory"
+        warnings.append(f'{path}: "0" is taken as not given, and so means {taken}')
+        memory = None
+    elif memory is not None and percentage is not None:
+        path = container.limit_path(keys.percentage)
+        warnings.append(f"{path}: left out, since {keys.memory} says how much memory it is")
+        percentage = None
+    if memory is None and percentage is None:
+        percentage = WHOLE_GPU_PERCENT
+    return memory, percentage, tuple(warnings)
