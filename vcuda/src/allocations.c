@@ -62,11 +62,17 @@ static void erase(struct stripe *stripe, struct allocation *row)
     stripe->used--;
 }
 
+/* Under the stripe's lock: room for one more row. */
+static bool has_room(struct stripe *stripe)
+{
+    return stripe->used * 4 < stripe->capacity * 3 || grow(stripe) || stripe->used + 1 < stripe->capacity;
+}
+
 bool allocations_put(struct allocations *all, const struct allocation *allocation)
 {
     struct stripe *stripe = stripe_of(all, allocation->kind, allocation->key);
     pthread_mutex_lock(&stripe->lock);
-    bool room = stripe->used * 4 < stripe->capacity * 3 || grow(stripe) || stripe->used + 1 < stripe->capacity;
+    bool room = has_room(stripe);
     if (room) {
         struct allocation *row = row_of(stripe, allocation->kind, allocation->key);
         if (row->kind == KIND_NONE)
@@ -75,6 +81,25 @@ bool allocations_put(struct allocations *all, const struct allocation *allocatio
     }
     pthread_mutex_unlock(&stripe->lock);
     return room;
+}
+
+bool allocations_join(struct allocations *all, const struct allocation *allocation)
+{
+    struct stripe *stripe = stripe_of(all, allocation->kind, allocation->key);
+    bool joined = false;
+    pthread_mutex_lock(&stripe->lock);
+    if (has_room(stripe)) {
+        struct allocation *row = row_of(stripe, allocation->kind, allocation->key);
+        joined = row->kind != KIND_NONE;
+        if (joined) {
+            row->count++;
+        } else {
+            *row = *allocation;
+            stripe->used++;
+        }
+    }
+    pthread_mutex_unlock(&stripe->lock);
+    return joined;
 }
 
 /* The row under the stripe's lock; NULL when it is not there. */

@@ -9,7 +9,8 @@
 /* Pointers and handles of different kinds may have the same value. */
 enum kind {
     KIND_NONE = 0,
-    KIND_LINEAR,   /* CUdeviceptr of cuMemAlloc, cuMemAllocPitch, cuMemAllocManaged */
+    KIND_LINEAR,   /* CUdeviceptr of cuMemAlloc and its kin; `owner` is its block when it shares one */
+    KIND_BLOCK,    /* address / 2 MiB + 1 of a block that small linear allocations share; count of them */
     KIND_CONTEXT,  /* CUcontext; bytes is the estimate charged for it, count its retains */
     KIND_PHYSICAL, /* CUmemGenericAllocationHandle; count its references (handles and mappings) */
     KIND_MAPPING,  /* CUdeviceptr of cuMemMap; `owner` is the physical handle */
@@ -48,6 +49,8 @@ bool allocations_put(struct allocations *all, const struct allocation *allocatio
 bool allocations_find(struct allocations *all, enum kind kind, uint64_t key, struct allocation *found);
 /* Removes it and hands it over: of several threads that free the same pointer, one gets it. */
 bool allocations_take(struct allocations *all, enum kind kind, uint64_t key, struct allocation *found);
+/* Adds one to the count of the row with this key and returns true, or adds the row as it is and returns false. */
+bool allocations_join(struct allocations *all, const struct allocation *allocation);
 /* Adds `change` to the count; returns the new count, and at 0 removes it. -1 when it is not there. */
 int allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found);
 /* Removes one row of the context, until there is none. */

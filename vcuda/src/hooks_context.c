@@ -1,5 +1,6 @@
 /* hooks_context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
 #include "hook.h"
+#include "linear.h"
 #include "pacer.h"
 
 /* What a bare context takes when the node has not measured it (it varies from 200 to 500 MiB by model). */
@@ -64,8 +65,12 @@ CREATES(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *parameters, uns
 static void drop(CUcontext context)
 {
     struct allocation allocation;
-    while (allocations_take_of_context(&process()->allocations, (uint64_t)(uintptr_t)context, &allocation))
-        discharge(allocation.device, allocation.bytes);
+    while (allocations_take_of_context(&process()->allocations, (uint64_t)(uintptr_t)context, &allocation)) {
+        if (allocation.kind == KIND_BLOCK)
+            linear_block_ended(&allocation);
+        else
+            discharge(allocation.device, allocation.bytes);
+    }
     forget(KIND_CONTEXT, (uint64_t)(uintptr_t)context);
 }
 

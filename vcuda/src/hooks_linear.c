@@ -1,6 +1,7 @@
-/* hooks_linear.c: cuMemAlloc and its kin. Charge, allocate, remember; take, free, discharge. */
+/* hooks_linear.c: cuMemAlloc and its kin. Reserve, allocate, remember; take, free, discharge. */
 #include "granule.h"
 #include "hook.h"
+#include "linear.h"
 
 /* Plain allocations above the soft limit become managed memory, which the driver may move to the host. */
 static bool over_soft_limit(int index, uint64_t bytes)
@@ -9,24 +10,28 @@ static bool over_soft_limit(int index, uint64_t bytes)
     return soft != 0 && ledger_held(ledger, index) + bytes > soft && REAL(cuMemAllocManaged) != NULL;
 }
 
+static CUresult settle(CUresult result, int index, uint64_t bytes, uint64_t pointer, CUcontext context)
+{
+    if (result == CUDA_SUCCESS)
+        linear_placed(index, bytes, pointer, context);
+    else
+        linear_give_back(index, bytes);
+    return result;
+}
+
 EXPORT CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuMemAlloc_v2, pointer, bytes);
-    if (!current_device(&context, &index) || pointer == NULL || bytes == 0)
+    if (pointer == NULL || bytes == 0 || !current_device(&context, &index))
         return REAL(cuMemAlloc_v2)(pointer, bytes);
-    uint64_t charged = granule_linear(bytes);
-    bool managed = over_soft_limit(index, charged);
-    if (charged < bytes || !charge(index, charged))
+    bool managed = over_soft_limit(index, bytes);
+    if (!linear_reserve(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = managed ? REAL(cuMemAllocManaged)(pointer, bytes, CU_MEM_ATTACH_GLOBAL)
                               : REAL(cuMemAlloc_v2)(pointer, bytes);
-    if (result == CUDA_SUCCESS)
-        remember(KIND_LINEAR, *pointer, index, charged, context, 0);
-    else
-        discharge(index, charged);
-    return result;
+    return settle(result, index, bytes, *pointer, context);
 }
 
 /* CUDA 3's 32-bit form: no pointer of today fits, but its memory would. */
@@ -35,50 +40,49 @@ EXPORT CUresult cuMemAlloc(CUdeviceptr_v1 *pointer, unsigned int bytes)
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuMemAlloc, pointer, bytes);
-    if (!current_device(&context, &index) || pointer == NULL)
+    if (pointer == NULL || bytes == 0 || !current_device(&context, &index))
         return REAL(cuMemAlloc)(pointer, bytes);
-    uint64_t charged = granule_linear(bytes);
-    if (!charge(index, charged))
+    if (!linear_reserve(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAlloc)(pointer, bytes);
-    if (result == CUDA_SUCCESS)
-        remember(KIND_LINEAR, *pointer, index, charged, context, 0);
-    else
-        discharge(index, charged);
-    return result;
+    return settle(result, index, bytes, *pointer, context);
 }
 
-/* The driver chooses the pitch; 512 bytes is the widest alignment of rows that any device asks for, so this is
- * never less than what it takes. The difference is given back once the pitch is known. */
+/* The driver chooses the pitch. 512 bytes is the widest alignment of rows that any device asks for, so that this
+ * is never less than what it takes; the difference is settled once the pitch is known. */
 #define WIDEST_PITCH 512u
+
+static uint64_t most_for(uint64_t width, uint64_t height)
+{
+    uint64_t row = granule_up(width, WIDEST_PITCH), bytes;
+    return row < width || __builtin_mul_overflow(row, height, &bytes) ? UINT64_MAX : bytes;
+}
+
+static CUresult settle_pitch(CUresult result, int index, uint64_t most, uint64_t real, uint64_t pointer,
+                             CUcontext context)
+{
+    if (result == CUDA_SUCCESS && most >= GRANULE && real >= GRANULE &&
+        granule_up(real, GRANULE) != granule_up(most, GRANULE)) {
+        charge_anyway(index, granule_up(real, GRANULE));
+        discharge(index, granule_up(most, GRANULE));
+        most = real;
+    }
+    return settle(result, index, most, pointer, context);
+}
 
 EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *pointer, size_t *pitch, size_t width, size_t height,
                                    unsigned int element)
 {
     CUcontext context;
     int index;
-    size_t row, most;
     PASS_UNLESS_ACTIVE(cuMemAllocPitch_v2, pointer, pitch, width, height, element);
-    if (!current_device(&context, &index) || pointer == NULL || pitch == NULL)
+    if (pointer == NULL || pitch == NULL || width == 0 || height == 0 || !current_device(&context, &index))
         return REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
-    if (__builtin_add_overflow(width, WIDEST_PITCH - 1, &row) ||
-        __builtin_mul_overflow(row / WIDEST_PITCH * WIDEST_PITCH, height, &most))
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    uint64_t charged = granule_linear(most);
-    if (charged < most || !charge(index, charged))
+    uint64_t most = most_for(width, height);
+    if (!linear_reserve(index, most))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAllocPitch_v2)(pointer, pitch, width, height, element);
-    if (result != CUDA_SUCCESS) {
-        discharge(index, charged);
-        return result;
-    }
-    uint64_t real = granule_linear(*pitch * height);
-    if (real < charged)
-        discharge(index, charged - real);
-    else
-        charge_anyway(index, real - charged);
-    remember(KIND_LINEAR, *pointer, index, real, context, 0);
-    return result;
+    return settle_pitch(result, index, most, *pitch * height, *pointer, context);
 }
 
 EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, unsigned int width, unsigned int height,
@@ -87,38 +91,27 @@ EXPORT CUresult cuMemAllocPitch(CUdeviceptr_v1 *pointer, unsigned int *pitch, un
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuMemAllocPitch, pointer, pitch, width, height, element);
-    if (!current_device(&context, &index) || pointer == NULL || pitch == NULL)
+    if (pointer == NULL || pitch == NULL || width == 0 || height == 0 || !current_device(&context, &index))
         return REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
-    uint64_t row = ((uint64_t)width + WIDEST_PITCH - 1) / WIDEST_PITCH * WIDEST_PITCH;
-    uint64_t charged = granule_linear(row * height);
-    if (!charge(index, charged))
+    uint64_t most = most_for(width, height);
+    if (!linear_reserve(index, most))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAllocPitch)(pointer, pitch, width, height, element);
-    if (result == CUDA_SUCCESS)
-        remember(KIND_LINEAR, *pointer, index, charged, context, 0);
-    else
-        discharge(index, charged);
-    return result;
+    return settle_pitch(result, index, most, (uint64_t)*pitch * height, *pointer, context);
 }
 
-/* Managed memory is charged as if it were all on the device: nobody can hold more of it there at one time. With a
- * soft limit it may exceed the limit, for the driver then keeps the rest on the host. */
+/* Managed memory is charged as if all of it were on the device: it can be there at one time. */
 EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned int flags)
 {
     CUcontext context;
     int index;
     PASS_UNLESS_ACTIVE(cuMemAllocManaged, pointer, bytes, flags);
-    if (!current_device(&context, &index) || pointer == NULL || bytes == 0)
+    if (pointer == NULL || bytes == 0 || !current_device(&context, &index))
         return REAL(cuMemAllocManaged)(pointer, bytes, flags);
-    uint64_t charged = granule_linear(bytes);
-    if (charged < bytes || !charge(index, charged))
+    if (!linear_reserve(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUresult result = REAL(cuMemAllocManaged)(pointer, bytes, flags);
-    if (result == CUDA_SUCCESS)
-        remember(KIND_LINEAR, *pointer, index, charged, context, 0);
-    else
-        discharge(index, charged);
-    return result;
+    return settle(result, index, bytes, *pointer, context);
 }
 
 /* The row is taken before the driver frees: once it has, another thread may be given the same pointer. */
@@ -131,7 +124,7 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned i
         bool ours = allocations_take(all, KIND_LINEAR, pointer, &allocation);          \
         CUresult result = REAL(name)(pointer);                                         \
         if (ours && result == CUDA_SUCCESS)                                            \
-            discharge(allocation.device, allocation.bytes);                            \
+            linear_freed(&allocation);                                                 \
         else if (ours)                                                                 \
             allocations_put(all, &allocation);                                         \
         return result;                                                                 \

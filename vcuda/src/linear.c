@@ -1,0 +1,70 @@
+#include "linear.h"
+
+#include "granule.h"
+#include "hook.h"
+
+/* The spare block of each device: 1 while this process has one set aside. Atomic. */
+static bool take_spare(int index)
+{
+    return __atomic_exchange_n(&process()->spare[index], 0, __ATOMIC_ACQ_REL) != 0;
+}
+
+/* Sets a charged block aside while there are small allocations, and otherwise gives it back, the spare with it. */
+static void keep_or_discharge(int index)
+{
+    struct process *us = process();
+    bool wanted = __atomic_load_n(&us->blocks[index], __ATOMIC_ACQUIRE) != 0;
+    bool had = __atomic_exchange_n(&us->spare[index], wanted, __ATOMIC_ACQ_REL) != 0;
+    uint64_t surplus = (wanted ? 0 : GRANULE) + (had ? GRANULE : 0);
+    discharge(index, surplus);
+}
+
+bool linear_reserve(int index, uint64_t bytes)
+{
+    if (bytes < GRANULE)
+        return take_spare(index) || charge(index, GRANULE);
+    uint64_t whole = granule_up(bytes, GRANULE);
+    return whole >= bytes && charge(index, whole);
+}
+
+void linear_give_back(int index, uint64_t bytes)
+{
+    if (bytes < GRANULE)
+        keep_or_discharge(index);
+    else
+        discharge(index, granule_up(bytes, GRANULE));
+}
+
+void linear_placed(int index, uint64_t bytes, uint64_t pointer, CUcontext context)
+{
+    if (bytes >= GRANULE) {
+        remember(KIND_LINEAR, pointer, index, granule_up(bytes, GRANULE), context, 0);
+        return;
+    }
+    struct allocation block = {.key = pointer / GRANULE + 1,
+                               .bytes = GRANULE,
+                               .context = (uint64_t)(uintptr_t)context,
+                               .device = index,
+                               .kind = KIND_BLOCK,
+                               .count = 1};
+    remember(KIND_LINEAR, pointer, index, 0, context, block.key);
+    if (allocations_join(&process()->allocations, &block))
+        keep_or_discharge(index);
+    else
+        __atomic_add_fetch(&process()->blocks[index], 1, __ATOMIC_ACQ_REL);
+}
+
+void linear_block_ended(const struct allocation *block)
+{
+    __atomic_sub_fetch(&process()->blocks[block->device], 1, __ATOMIC_ACQ_REL);
+    keep_or_discharge(block->device);
+}
+
+void linear_freed(const struct allocation *allocation)
+{
+    struct allocation block;
+    if (allocation->owner == 0)
+        discharge(allocation->device, allocation->bytes);
+    else if (allocations_count(&process()->allocations, KIND_BLOCK, allocation->owner, -1, &block) == 0)
+        linear_block_ended(&block);
+}

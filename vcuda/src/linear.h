@@ -1,0 +1,24 @@
+/* linear.h: charging linear memory as the driver places it.
+ *
+ * From 2 MiB on an allocation has blocks of its own. Smaller ones share blocks, and which of them share shows in
+ * their addresses: the first in a block pays for it whole, the last to leave takes the charge along. Since the block
+ * is known only once the driver has placed the allocation, a whole one is set aside before, and kept as the
+ * process's spare when it was not needed: small allocations seldom touch the ledger.
+ */
+#ifndef VCUDA_LINEAR_H
+#define VCUDA_LINEAR_H
+
+#include "state.h"
+
+/* Before the driver allocates: false means out of memory. */
+bool linear_reserve(int index, uint64_t bytes);
+/* The driver failed. */
+void linear_give_back(int index, uint64_t bytes);
+/* The driver placed it at `pointer`. */
+void linear_placed(int index, uint64_t bytes, uint64_t pointer, CUcontext context);
+/* A row of KIND_LINEAR whose memory the driver has freed. */
+void linear_freed(const struct allocation *allocation);
+/* A row of KIND_BLOCK whose context has ended. */
+void linear_block_ended(const struct allocation *block);
+
+#endif

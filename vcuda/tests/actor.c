@@ -1,0 +1,130 @@
+/* actor.c: a CUDA program that does what it is told, one line of standard input at a time, and says how it went.
+ *
+ *     ctx [ORDINAL]        retain(primary) and make current     release        primary context
+ *     newctx / endctx      a context of its own
+ *     alloc NAME BYTES     free NAME       managed NAME BYTES   pitch NAME WIDTH HEIGHT
+ *     info                 "FREE TOTAL"    total                cuDeviceTotalMem
+ *     fork                 goes on in a child; the parent waits for it and ends as it did
+ *     exit CODE | kill     _exit, SIGKILL to itself
+ *
+ * Answers "RESULT [VALUES]" with the CUresult as a number. It finds the driver by dlopen and dlsym, as runtimes do.
+ */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define MOST 4096
+
+static void *library;
+static struct {
+    char name[24];
+    CUdeviceptr pointer;
+} held[MOST];
+
+#define CU(name) ((__typeof__(name) *)symbol(#name))
+static void *symbol(const char *name)
+{
+    void *found = dlsym(library, name);
+    if (found == NULL) {
+        fprintf(stderr, "the driver has no %s\n", name);
+        exit(3);
+    }
+    return found;
+}
+
+static CUdeviceptr *place(const char *name)
+{
+    int empty = -1;
+    for (int i = 0; i < MOST; i++) {
+        if (strcmp(held[i].name, name) == 0)
+            return &held[i].pointer;
+        if (empty < 0 && held[i].name[0] == '\0')
+            empty = i;
+    }
+    snprintf(held[empty].name, sizeof held[empty].name, "%s", name);
+    return &held[empty].pointer;
+}
+
+static CUresult memory(const char *verb, const char *name, size_t one, size_t two)
+{
+    size_t pitch;
+    if (strcmp(verb, "alloc") == 0)
+        return CU(cuMemAlloc_v2)(place(name), one);
+    if (strcmp(verb, "managed") == 0)
+        return CU(cuMemAllocManaged)(place(name), one, CU_MEM_ATTACH_GLOBAL);
+    if (strcmp(verb, "pitch") == 0)
+        return CU(cuMemAllocPitch_v2)(place(name), &pitch, one, two, 4);
+    return CU(cuMemFree_v2)(*place(name));
+}
+
+static CUresult context(const char *verb, int ordinal)
+{
+    static CUcontext primary, own;
+    if (strcmp(verb, "ctx") == 0) {
+        CUresult result = CU(cuDevicePrimaryCtxRetain)(&primary, ordinal);
+        return result == CUDA_SUCCESS ? CU(cuCtxPushCurrent_v2)(primary) : result;
+    }
+    if (strcmp(verb, "release") == 0)
+        return CU(cuDevicePrimaryCtxRelease_v2)(ordinal);
+    if (strcmp(verb, "newctx") == 0)
+        return CU(cuCtxCreate_v2)(&own, 0, ordinal);
+    return CU(cuCtxDestroy_v2)(own);
+}
+
+static void fork_here(void)
+{
+    pid_t child = fork();
+    int status;
+    if (child == 0)
+        return;
+    waitpid(child, &status, 0);
+    exit(WEXITSTATUS(status));
+}
+
+static int answer(const char *line)
+{
+    char verb[16] = "", name[24] = "";
+    size_t one = 0, two = 0, a = 0, b = 0;
+    int words = sscanf(line, "%15s %23s %zu %zu", verb, name, &one, &two);
+    if (words < 1)
+        return 0;
+    if (strcmp(verb, "exit") == 0)
+        _exit(atoi(name));
+    if (strcmp(verb, "kill") == 0)
+        raise(SIGKILL);
+    CUresult result = CUDA_SUCCESS;
+    if (strcmp(verb, "fork") == 0)
+        fork_here();
+    else if (strcmp(verb, "init") == 0)
+        result = CU(cuInit)(0);
+    else if (strcmp(verb, "info") == 0)
+        result = CU(cuMemGetInfo_v2)(&a, &b);
+    else if (strcmp(verb, "total") == 0)
+        result = CU(cuDeviceTotalMem_v2)(&a, atoi(name));
+    else if (strstr("ctx release newctx endctx", verb) != NULL)
+        result = context(verb, atoi(name));
+    else
+        result = memory(verb, name, one, two);
+    printf("%d %zu %zu\n", (int)result, a, b);
+    return fflush(stdout);
+}
+
+int main(void)
+{
+    char line[256];
+    library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 3;
+    }
+    setvbuf(stdin, NULL, _IONBF, 0); /* a fork must not inherit lines read ahead */
+    while (fgets(line, sizeof line, stdin) != NULL)
+        answer(line);
+    return 0;
+}

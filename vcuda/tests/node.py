@@ -1,0 +1,164 @@
+"""A node with simulated GPUs, and containers on it: what the node agent does, for the tests of the shim."""
+
+import os
+import struct
+import subprocess
+import time
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+BUILD = Path(__file__).resolve().parent.parent / "build"
+MIB = 1 << 20
+OUT_OF_MEMORY = 2
+DEVICE = struct.Struct("<48s96sQQQQIIII5Q")
+CONFIG_SIZE = 4048
+LEDGER_SIZE = 4 << 20
+HARD, ELASTIC, BEST_EFFORT = 0, 1, 2
+
+
+def uuid(ordinal: int = 0) -> str:
+    """The UUID of a simulated GPU."""
+    return f"GPU-53494d47-5055-0000-0000-{ordinal:012x}"
+
+
+def sealed(body: bytes) -> bytes:
+    """The record with the CRC-32 of its bytes behind it."""
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
+@dataclass(frozen=True)
+class Share:
+    """What a container was given of one GPU."""
+
+    memory: int = 1024 * MIB
+    core: int = 100
+    policy: int = HARD
+    ordinal: int = 0
+    context: int = 256 * MIB
+    soft: int = 0
+    slot: int = 0
+    schedule: str = ""
+
+    def packed(self) -> bytes:
+        """As config.h lays it out."""
+        key = 1000 + self.slot
+        return DEVICE.pack(
+            uuid(self.ordinal).encode(), self.schedule.encode(), self.memory, self.soft, self.context, key,
+            self.slot, self.core, self.policy, 1, 0, 0, 0, 0, 0,
+        )  # fmt: skip
+
+
+@dataclass
+class Container:
+    """Files of one container, and programs run in it."""
+
+    node: "Node"
+    folder: Path
+    shares: tuple[Share, ...]
+    library: Path = BUILD / "testing" / "libvcuda.so.1"
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True)
+        self.ledger.write_bytes(b"")
+        os.truncate(self.ledger, LEDGER_SIZE)
+        self.config.write_bytes(self.packed())
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "config"
+
+    @property
+    def ledger(self) -> Path:
+        return self.folder / "ledger"
+
+    @property
+    def usage(self) -> Path:
+        return self.folder / "usage"
+
+    def packed(self) -> bytes:
+        """As config.h lays it out."""
+        head = struct.pack("<8sIIII", b"FGCONFG", 1, CONFIG_SIZE, len(self.shares), 0)
+        names = struct.pack("<64s40s96s96s", self.folder.name.encode(), b"uid", bytes(self.ledger), bytes(self.usage))
+        devices = b"".join(share.packed() for share in self.shares)
+        return sealed((head + names + devices).ljust(CONFIG_SIZE - 4, b"\0"))
+
+    def environment(self) -> dict[str, str]:
+        """With the shim before everything and the simulated driver found by name."""
+        return {
+            "PATH": os.environ["PATH"],
+            "LD_PRELOAD": str(self.library),
+            "LD_LIBRARY_PATH": str(self.node.driver),
+            "VCUDA_CONFIG": str(self.config),
+            "SIMGPU_DIR": str(self.node.folder / "gpu"),
+            "SIMGPU_LABEL": self.folder.name,
+            "SIMGPU_CALL_COSTS": "0",
+            **self.node.settings,
+            **self.settings,
+        }
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """Starts a program with pipes to its input, output and errors."""
+        pipe = subprocess.PIPE
+        program = str(BUILD / "tests" / command[0])
+        return subprocess.Popen(  # noqa: S603 (our own programs)
+            [program, *command[1:]], env=self.environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+        )
+
+    def run(self, *lines: str) -> list[list[int]]:
+        """Lets an actor do the lines and returns its answers."""
+        actor = self.start("actor")
+        out, errors = actor.communicate("".join(f"{line}\n" for line in lines), timeout=60)
+        assert errors == "", errors
+        return [[int(word) for word in line.split()] for line in out.splitlines()]
+
+    def charged(self, device: int = 0) -> int:
+        """Bytes charged now, as the node agent reads them in the ledger."""
+        with self.ledger.open("rb") as ledger:
+            return struct.unpack_from("<Q", ledger.read(4096), 64 + 64 * device + 40)[0]
+
+
+@dataclass
+class Node:
+    """A directory in which the simulated GPUs live."""
+
+    folder: Path
+    settings: dict[str, str] = field(default_factory=dict)
+    driver: Path = BUILD / "simgpu" / "13"
+
+    def container(self, name: str, *shares: Share, **settings: str) -> Container:
+        """Makes a container's files."""
+        return Container(self, self.folder / name, shares or (Share(),), settings=settings)
+
+    def truth(self, name: str, device: int = 0) -> tuple[int, int]:
+        """Bytes that the GPU really holds for a container now, and the most that it ever held."""
+        size = 64 + 8 * 8 * 2
+        with (self.folder / "gpu" / "truth").open("rb") as truth:
+            data = truth.read(32 + 64 * size)
+        for group in range(64):
+            at = 32 + group * size
+            if data[at : at + 64].rstrip(b"\0") == name.encode():
+                values = struct.unpack_from("<16Q", data, at + 64)
+                return values[device], values[8 + device]
+        raise KeyError(name)
+
+
+@contextmanager
+def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
+    """Kills what is still running at the end."""
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def until(condition: object, seconds: float = 10.0) -> None:
+    """Waits for a condition (a callable) to hold."""
+    limit = time.monotonic() + seconds
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < limit, "it did not come about in time"
+        time.sleep(0.01)

@@ -1,0 +1,96 @@
+"""A container cannot hold more device memory than it was given, and sees no more than that."""
+
+from node import MIB, OUT_OF_MEMORY, Container, Node, Share
+
+
+def test_a_program_sees_a_gpu_of_the_size_of_its_slice(node: Node) -> None:
+    container = node.container("a", Share(memory=4096 * MIB))
+    answers = container.run("init", "ctx", "total 0", "info")
+    assert answers[2:] == [[0, 4096 * MIB, 0], [0, 3840 * MIB, 4096 * MIB]]
+
+
+def test_allocations_stop_at_the_limit_as_on_a_smaller_gpu(node: Node) -> None:
+    container = node.container("a", Share(memory=1024 * MIB))
+    answers = container.run("init", "ctx", f"alloc a {768 * MIB}", "alloc b 1", "free a", "alloc b 1", "info")
+    assert [answer[0] for answer in answers] == [0, 0, 0, OUT_OF_MEMORY, 0, 0, 0]
+    assert answers[-1][1:] == [766 * MIB, 1024 * MIB]
+    assert node.truth("a")[1] == 1024 * MIB
+
+
+def test_what_was_freed_is_there_again(node: Node) -> None:
+    container = node.container("a", Share(memory=1024 * MIB))
+    answers = container.run("init", "ctx", *[f"alloc a {700 * MIB}", "free a"] * 5, "info")
+    assert {answer[0] for answer in answers} == {0}
+    assert answers[-1][1] == 768 * MIB
+
+
+def test_small_allocations_that_share_a_block_are_charged_once(node: Node) -> None:
+    container = node.container("a")
+    allocations = [f"alloc a{i} {300 * 1024}" for i in range(12)]
+    answers = container.run("init", "ctx", *allocations, "info", *[f"free a{i}" for i in range(12)], "info")
+    assert answers[14][1] == 768 * MIB - 6 * MIB  # two blocks, and one set aside for the next
+    assert answers[-1][1] == 768 * MIB
+
+
+def test_processes_of_a_container_share_its_limit(node: Node) -> None:
+    container = node.container("a", Share(memory=1024 * MIB))
+    with_first = container.start("actor")
+    assert with_first.stdin is not None and with_first.stdout is not None
+    with_first.stdin.write(f"init\nctx\nalloc a {400 * MIB}\n")
+    with_first.stdin.flush()
+    assert [with_first.stdout.readline().split()[0] for _ in range(3)] == ["0", "0", "0"]
+    answers = container.run("init", "ctx", f"alloc a {200 * MIB}", f"alloc a {100 * MIB}")
+    with_first.communicate()
+    assert [answer[0] for answer in answers] == [0, 0, OUT_OF_MEMORY, 0]
+
+
+def test_a_context_that_does_not_fit_is_refused(node: Node) -> None:
+    container = node.container("a", Share(memory=128 * MIB))
+    assert container.run("init", "ctx") == [[0, 0, 0], [OUT_OF_MEMORY, 0, 0]]
+
+
+def test_ending_a_context_frees_all_that_was_in_it(node: Node) -> None:
+    container = node.container("a")
+    lines = ["init", *["newctx", f"alloc a {500 * MIB}", "alloc b 1000", "endctx"] * 3]
+    assert {answer[0] for answer in container.run(*lines)} == {0}
+    assert container.charged() == 0
+
+
+def test_nothing_is_charged_once_the_program_has_ended(node: Node) -> None:
+    container = node.container("a")
+    assert {a[0] for a in container.run("init", "ctx", f"alloc a {500 * MIB}", "free a", "release")} == {0}
+    assert container.charged() == 0
+
+
+def test_managed_and_pitched_memory_count_too(node: Node) -> None:
+    container = node.container("a", Share(memory=512 * MIB))
+    answers = container.run("init", "ctx", f"managed a {200 * MIB}", f"pitch b 1000 {60 * 1024}", "free a", "info")
+    assert [answer[0] for answer in answers] == [0, 0, 0, OUT_OF_MEMORY, 0, 0]
+    assert answers[-1][1] == 256 * MIB
+
+
+def test_a_fork_has_a_place_of_its_own_in_the_ledger(node: Node) -> None:
+    container = node.container("a")
+    answers = container.run("fork", "init", "ctx", f"alloc a {100 * MIB}", "info")
+    assert answers[-1][1:] == [668 * MIB, 1024 * MIB]
+
+
+def test_a_container_without_a_config_is_left_alone(node: Node) -> None:
+    container = node.container("a")
+    container.config.unlink()
+    answers = container.run("init", "ctx", f"alloc a {4096 * MIB}", "info")
+    assert [answer[0] for answer in answers] == [0, 0, 0, 0]
+    assert answers[-1][2] == 81920 * MIB
+
+
+def started_without(container: Container) -> tuple[str, str]:
+    actor = container.start("actor")
+    return actor.communicate("init\n", timeout=30)
+
+
+def test_a_missing_config_where_there_must_be_one_refuses_cuda_with_one_line(node: Node) -> None:
+    container = node.container("a", VCUDA_INJECTED=__file__)
+    container.config.unlink()
+    out, errors = started_without(container)
+    assert out == "802 0 0\n"
+    assert errors.count("\n") == 1 and "is missing in a FairGPU container" in errors
