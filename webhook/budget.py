@@ -1,0 +1,130 @@
+"""What a namespace's budget earns a pod: its priority class, a gate, and a line for its author."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fairgpu import names
+from fairgpu.faults import Fault
+from fairgpu.pod import PodReading
+from fairgpu.states import BudgetState, NamespaceState
+from webhook.knowledge import DEFAULT_PRICES, States
+
+UGPU_SECONDS_PER_HOUR = 3_600_000_000
+"""uGPU·s in a GPU-hour."""
+WARN_WITHIN_SECONDS = 86_400
+UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What the budget's state means for a pod that is created now.
+
+    Attributes:
+        state: as `fairgpu.io/budget-state` has it.
+        over: whether it gets the class of those over budget.
+        held: whether it waits behind the gate.
+        warnings: what its author should know.
+        faults: why it is not let in, where an unknown state is to be refused.
+        stale_seconds: how old the states are, where that is too old.
+    """
+
+    state: str
+    over: bool = False
+    held: bool = False
+    warnings: tuple[str, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    stale_seconds: float | None = None
+
+
+def stand(
+    namespace: str,
+    states: States | None,
+    reading: PodReading,
+    when_unknown: Literal["in-budget", "over-budget", "refuse"],
+    stale_after_seconds: float,
+    now: float,
+) -> Standing:
+    """Where a pod stands; a state once known counts however old it is.
+
+    Args:
+        namespace: the pod's.
+        states: what is known of budgets; nothing where nothing ever was.
+        reading: the pod's requests, for what it will cost.
+        when_unknown: what holds where nothing is known.
+        stale_after_seconds: from which age on the audit log says so.
+        now: monotonic seconds.
+    """
+    if states is None:
+        return _unknown(when_unknown)
+    state = states.of(namespace)
+    age = now - states.confirmed_at
+    return Standing(
+        state=state.state.value,
+        over=state.state is BudgetState.OVER,
+        held=state.state is BudgetState.HELD,
+        warnings=_warnings(state, hourly_cost(reading, states.prices)),
+        stale_seconds=age if age > stale_after_seconds else None,
+    )
+
+
+def _unknown(when_unknown: Literal["in-budget", "over-budget", "refuse"]) -> Standing:
+    if when_unknown != "refuse":
+        return Standing(state=UNKNOWN, over=when_unknown == "over-budget")
+    fault = Fault(
+        path="metadata.namespace",
+        given="a namespace whose budget's state is not known yet",
+        allowed="GPU pods once the timekeeper has answered, as the setting when_unknown has it",
+        instead="the same again in a moment; if this lasts, a cluster admin looks at fairgpu-timekeeper",
+    )
+    return Standing(state=UNKNOWN, faults=(fault,))
+
+
+def hourly_cost(reading: PodReading, prices: Mapping[str, float]) -> tuple[float, float]:
+    """What a pod costs an hour in GPU-hours, at the cheapest and at the dearest price that it may meet.
+
+    A share of memory given in MiB becomes a share of a device only once a device is chosen: it is left out, so that
+    a pod that holds more of the memory than of the time costs more than this.
+    """
+    share = max(reading.demand.core_percent, reading.demand.memory_percentage) / 100
+    models = reading.choices.use_models
+    default = prices.get("*", DEFAULT_PRICES["*"])
+    rates = [prices.get(model, default) for model in models] if models else [default, *prices.values()]
+    return share * min(rates), share * max(rates)
+
+
+def _warnings(state: NamespaceState, cost: tuple[float, float]) -> tuple[str, ...]:
+    what = _consequence(state)
+    if what is None:
+        return ()
+    left = state.remaining / UGPU_SECONDS_PER_HOUR
+    available = state.available / UGPU_SECONDS_PER_HOUR
+    low, high = cost
+    price = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
+    line = (
+        f'GPU budget "{state.budget}": {what}. {left:.4g} of {available:.4g} GPU-hours are left; '
+        f"this pod costs about {price} GPU-hours an hour."
+    )
+    return (line,)
+
+
+def _consequence(state: NamespaceState) -> str | None:
+    if state.state is BudgetState.GRACE:
+        return "spent, and in its grace"
+    if state.state is BudgetState.OVER:
+        return f"spent; the pod gets the class {names.OVER_BUDGET_CLASS} and yields to pods within budget"
+    if state.state is BudgetState.HELD:
+        return f"spent; the pod waits behind the gate {names.BUDGET_GATE} until there is money"
+    if state.state is BudgetState.OPEN and state.rate > 0:
+        seconds = state.remaining / state.rate
+        if seconds < WARN_WITHIN_SECONDS:
+            return f"runs out in about {_span(seconds)} at the present rate"
+    return None
+
+
+def _span(seconds: float) -> str:
+    if seconds >= 2 * 3600:
+        return f"{seconds / 3600:.0f} hours"
+    return f"{max(seconds, 60) / 60:.0f} minutes"

@@ -1,0 +1,63 @@
+"""What changes in a container: its GPU request in canonical form, and the mount by which its use is told."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairgpu import names
+from fairgpu.pod import ContainerReading
+from webhook.json_patch import Operation, add, change_map, pointer, remove_elements
+from webhook.sidecar import OUR_VOLUMES, usage_mount
+from webhook.verdict import objects
+
+
+def change_containers(
+    spec: dict[str, Any], field: str, readings: tuple[ContainerReading, ...], *, mounts: bool = True
+) -> list[Operation]:
+    """The operations on one of the pod's lists of containers; indexes stay as they are.
+
+    Args:
+        spec: the pod's spec.
+        field: `containers` or `initContainers`.
+        readings: what those of them ask that speak a dialect.
+        mounts: whether mounts are seen to as well.
+    """
+    asking = {reading.index: reading for reading in readings}
+    operations: list[Operation] = []
+    for index, container in objects(spec.get(field)):
+        reading = asking.get(index)
+        path = pointer(("spec", field, index))
+        if reading is not None:
+            operations += _change_resources(container, path, reading)
+        if mounts and container.get("name") != names.SIDECAR_CONTAINER:
+            uses_gpu = reading is not None and reading.request is not None
+            operations += _change_mounts(container, path, uses_gpu=uses_gpu)
+    return operations
+
+
+def _change_resources(container: dict[str, Any], path: str, reading: ContainerReading) -> list[Operation]:
+    canonical = reading.request.resources() if reading.request else {}
+    resources = container.get("resources")
+    if not isinstance(resources, dict):
+        return [add(f"{path}/resources", {"limits": canonical, "requests": canonical})] if canonical else []
+    here = f"{path}/resources"
+    strip = reading.reading.strip_resources
+    return [
+        *change_map(resources, here, "limits", canonical, strip),
+        *change_map(resources, here, "requests", canonical, strip),
+    ]
+
+
+def _change_mounts(container: dict[str, Any], path: str, *, uses_gpu: bool) -> list[Operation]:
+    name = container.get("name")
+    wanted = usage_mount(name) if uses_gpu and isinstance(name, str) else None
+    given = container.get("volumeMounts")
+    if not isinstance(given, list):
+        return [add(f"{path}/volumeMounts", [wanted])] if wanted else []
+    here = f"{path}/volumeMounts"
+    ours = [index for index, mount in objects(given) if mount.get("name") in OUR_VOLUMES]
+    if not ours and wanted is None:
+        return []
+    if wanted is not None and len(ours) == 1 and given[ours[0]] == wanted:
+        return []
+    return [*remove_elements(here, ours), *([add(f"{here}/-", wanted)] if wanted else [])]

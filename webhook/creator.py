@@ -1,0 +1,33 @@
+"""Whom a pod is put down to in showback: the person who made it, or the controller that a person made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from webhook.verdict import Subject, mapping, objects
+
+SYSTEM_PREFIX = "system:"
+TEMPLATE_HASH = "pod-template-hash"
+
+
+def creator(subject: Subject) -> str:
+    """The user, or `Kind/name` of the pod's controller where a controller made it.
+
+    An owner that a person names is not believed: it would put their pods down to somebody else.
+    """
+    if not subject.user.startswith(SYSTEM_PREFIX):
+        return subject.user
+    metadata = mapping(subject.item.get("metadata"))
+    for _, owner in objects(metadata.get("ownerReferences")):
+        kind, name = owner.get("kind"), owner.get("name")
+        if owner.get("controller") is True and isinstance(kind, str) and isinstance(name, str):
+            return _controller(kind, name, metadata)
+    return subject.user
+
+
+def _controller(kind: str, name: str, metadata: dict[str, Any]) -> str:
+    """A Deployment names its ReplicaSets after itself and a hash, which it also puts on their pods as a label."""
+    template_hash = mapping(metadata.get("labels")).get(TEMPLATE_HASH)
+    if kind == "ReplicaSet" and isinstance(template_hash, str) and template_hash and name.endswith(f"-{template_hash}"):
+        return f"Deployment/{name.removesuffix(f'-{template_hash}')}"
+    return f"{kind}/{name}"

@@ -1,0 +1,77 @@
+"""What admission knows of the cluster while it answers: all of it in memory, none of it asked for on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from fairgpu.permissions import Permission
+from fairgpu.states import BudgetState, NamespaceState
+
+DEFAULT_PRICES: Mapping[str, float] = MappingProxyType({"*": 1.0})
+NO_PERMISSIONS: frozenset[Permission] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """The budgets' states as the timekeeper last told them.
+
+    Attributes:
+        by_namespace: the namespaces that have a budget.
+        default: the state of all others.
+        prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other.
+        confirmed_at: monotonic seconds of the timekeeper's last answer.
+    """
+
+    by_namespace: Mapping[str, NamespaceState]
+    default: BudgetState
+    prices: Mapping[str, float]
+    confirmed_at: float
+
+    def of(self, namespace: str) -> NamespaceState:
+        """The state of a namespace, by its own budget or by default."""
+        known = self.by_namespace.get(namespace)
+        return known if known is not None else NamespaceState(namespace, "", self.default, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class PriorityClass:
+    """What the API server's priority admission holds a pod to once it names a class."""
+
+    name: str
+    value: int
+    preemption_policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Knowledge:
+    """One moment's view. A namespace that is not here has no permissions.
+
+    Attributes:
+        states: nothing as long as the timekeeper never answered.
+        permissions: what namespaces are allowed beyond the default.
+        classes: the live PriorityClasses by name; empty where there is no API server to ask.
+        default_class: the class that is globalDefault.
+        timekeeper_ca: the CA that sidecars trust, in PEM.
+    """
+
+    states: States | None = None
+    permissions: Mapping[str, frozenset[Permission]] = field(default_factory=dict)
+    classes: Mapping[str, PriorityClass] = field(default_factory=dict)
+    default_class: str | None = None
+    timekeeper_ca: str = ""
+
+    def permissions_of(self, namespace: str) -> frozenset[Permission]:
+        """What a namespace is allowed."""
+        return self.permissions.get(namespace, NO_PERMISSIONS)
+
+
+def read_priority_class(item: Mapping[str, Any]) -> PriorityClass:
+    """A PriorityClass object; its preemption policy is PreemptLowerPriority where it names none.
+
+    https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/#priorityclass
+    """
+    policy = item.get("preemptionPolicy") or "PreemptLowerPriority"
+    return PriorityClass(item["metadata"]["name"], int(item.get("value") or 0), str(policy))

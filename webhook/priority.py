@@ -1,0 +1,62 @@
+"""The priority of a GPU pod: class, value and preemption policy, which the API server accepts only together.
+
+Its priority admission runs before webhooks and again after them, and refuses a pod whose value or policy is not the
+one of its class (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#priority).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairgpu.faults import Fault, field_path, show
+from webhook.json_patch import Operation, set_field
+from webhook.knowledge import Knowledge, PriorityClass
+from webhook.settings import Priorities
+
+FIELD = "priorityClassName"
+
+
+def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> PriorityClass:
+    """The class that the budget earns, with the value and policy that the API server holds it to."""
+    name = settings.over_budget_class if over else settings.in_budget_class
+    live = knowledge.classes.get(name)
+    if live is not None:
+        return live
+    value = settings.over_budget_value if over else settings.in_budget_value
+    return PriorityClass(name, value, "PreemptLowerPriority" if settings.preemption == "scheduler" else "Never")
+
+
+def keeps_own(spec: dict[str, Any], settings: Priorities, knowledge: Knowledge) -> bool:
+    """Whether the pod stays with the class that its author gave it."""
+    given = spec.get(FIELD)
+    return isinstance(given, str) and given in settings.keep and given != knowledge.default_class
+
+
+def faults_of_class(
+    spec: dict[str, Any], settings: Priorities, knowledge: Knowledge, root: tuple[str | int, ...]
+) -> tuple[Fault, ...]:
+    """A class that is neither ours, nor the cluster's default, nor to be kept."""
+    given = spec.get(FIELD)
+    if given is None or given == "" or not isinstance(given, str):
+        return ()
+    ours = (settings.in_budget_class, settings.over_budget_class)
+    if given in ours or given == knowledge.default_class or given in settings.keep:
+        return ()
+    kept = f", or one of {', '.join(settings.keep)}" if settings.keep else ""
+    return (
+        Fault(
+            path=field_path(*root, "spec", FIELD),
+            given=show(given),
+            allowed=f"none, as the budget decides between {ours[0]} and {ours[1]}{kept}",
+            instead="nothing there; what goes first within a namespace is said by fairgpu.io/task-priority",
+        ),
+    )
+
+
+def set_class(spec: dict[str, Any], wanted: PriorityClass) -> list[Operation]:
+    """Makes the pod one of the class."""
+    return [
+        *set_field(spec, "/spec", FIELD, wanted.name),
+        *set_field(spec, "/spec", "priority", wanted.value),
+        *set_field(spec, "/spec", "preemptionPolicy", wanted.preemption_policy),
+    ]

@@ -1,0 +1,108 @@
+"""AdmissionReview in, AdmissionReview out, as bytes (admission.k8s.io/v1).
+
+https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#webhook-request-and-response
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import orjson
+
+from fairgpu.faults import explain
+from webhook.creation import admit_new
+from webhook.knowledge import Knowledge
+from webhook.settings import Webhook
+from webhook.updating import admit_update
+from webhook.validation import validate
+from webhook.verdict import UNTOUCHED, Subject, Verdict, mapping
+
+API_VERSION = "admission.k8s.io/v1"
+KIND = "AdmissionReview"
+FORBIDDEN = 403
+
+
+class ReviewError(ValueError):
+    """The body is no AdmissionReview that can be answered; the message says why."""
+
+
+def decode(body: bytes) -> Subject:
+    """The request in an AdmissionReview.
+
+    Raises:
+        ReviewError: it is no JSON, no AdmissionReview of v1, or has no request with a uid.
+    """
+    try:
+        document = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise ReviewError(f"the body is no JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("apiVersion") != API_VERSION or document.get("kind") != KIND:
+        raise ReviewError(f"the body is no {KIND} of {API_VERSION}")
+    request = document.get("request")
+    if not isinstance(request, dict) or not isinstance(request.get("uid"), str) or not request["uid"]:
+        raise ReviewError("the review has no request with a uid")
+    return Subject(
+        uid=request["uid"],
+        kind=_text(mapping(request.get("kind")), "kind"),
+        sub_resource=_text(request, "subResource"),
+        operation=_text(request, "operation"),
+        namespace=_text(request, "namespace"),
+        name=_text(request, "name"),
+        user=_text(mapping(request.get("userInfo")), "username"),
+        item=mapping(request.get("object")),
+        old_item=mapping(request.get("oldObject")),
+    )
+
+
+def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
+    """The verdict of the mutating webhook: pods alone, and only as a whole."""
+    if subject.kind != "Pod" or subject.sub_resource:
+        return UNTOUCHED
+    if subject.operation == "CREATE":
+        return admit_new(subject, knowledge, settings, now)
+    if subject.operation == "UPDATE":
+        return admit_update(subject, knowledge, settings)
+    return UNTOUCHED
+
+
+def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
+    """The verdict of the webhook behind a route, `mutate` or `validate`."""
+    if route == "mutate":
+        return mutate(subject, knowledge, settings, now)
+    return validate(subject, knowledge, settings)
+
+
+def encode(uid: str, verdict: Verdict) -> bytes:
+    """The answer; a refusal changes nothing, and what is admitted unchanged has no patch."""
+    response: dict[str, Any] = {"uid": uid, "allowed": not verdict.faults}
+    if verdict.faults:
+        response["status"] = {
+            "status": "Failure",
+            "code": FORBIDDEN,
+            "reason": "Forbidden",
+            "message": explain(verdict.faults),
+        }
+    elif verdict.operations:
+        response["patchType"] = "JSONPatch"
+        response["patch"] = base64.b64encode(orjson.dumps(verdict.operations)).decode()
+    if verdict.warnings:
+        response["warnings"] = verdict.warnings
+    if verdict.audit:
+        response["auditAnnotations"] = verdict.audit
+    return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": response})
+
+
+def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now: float) -> bytes:
+    """The whole way from a body to its answer.
+
+    Raises:
+        ReviewError: the body is none that can be answered.
+    """
+    subject = decode(body)
+    return encode(subject.uid, judge(route, subject, knowledge, settings, now))
+
+
+def _text(parent: dict[str, Any], key: str) -> str:
+    value = parent.get(key)
+    return value if isinstance(value, str) else ""

@@ -1,0 +1,121 @@
+"""What the admin sets for admission. Times are seconds; every field has a default but the sidecar's timekeeper."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fairgpu import names
+from fairgpu.dialects.reading import DialectSettings
+from fairgpu.settings import Section
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class Serving(Section):
+    """Where and how the webhook listens."""
+
+    host: str = "0.0.0.0"  # noqa: S104 - in its pod it is reached from outside
+    port: Port = 8443
+    metrics_port: Port = 9090
+    workers: Annotated[int, Field(ge=1, le=64)] = 2
+    keepalive_seconds: Annotated[int, Field(ge=1)] = 120
+    drain_seconds: Annotated[float, Field(ge=0)] = 5
+    finish_seconds: Annotated[float, Field(ge=0)] = 15
+    access_log: bool = False
+
+
+class States(Section):
+    """The timekeeper, and what holds while it has not answered."""
+
+    url: str = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
+    ca_file: Path | None = None
+    """The timekeeper's CA in PEM; without it, the ConfigMap that the timekeeper keeps it in is read."""
+    token_file: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+    """Read again at each request."""
+    wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
+    stale_after_seconds: Seconds = 120
+    when_unknown: Literal["in-budget", "over-budget", "refuse"] = "in-budget"
+    """For a pod whose namespace's state was never known since the webhook started."""
+
+
+class Priorities(Section):
+    """The classes that GPU pods get. Where the API server knows a class, its own value and policy win."""
+
+    in_budget_class: str = names.IN_BUDGET_CLASS
+    in_budget_value: int = 1000
+    over_budget_class: str = names.OVER_BUDGET_CLASS
+    over_budget_value: int = 0
+    preemption: Literal["never", "scheduler"] = "never"
+    keep: tuple[str, ...] = ()
+    """Classes of the users' own that stay on their pods, whatever the budget says."""
+
+
+class Sidecar(Section):
+    """The reporter that is put into each GPU pod."""
+
+    image: str = "fairgpu/sidecar:0.1.0"
+    pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    cpu: str = "10m"
+    memory: str = "40Mi"
+    run_as_user: Annotated[int, Field(ge=1)] = 65532
+    timekeeper_url: str = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
+    token_seconds: Annotated[int, Field(ge=600)] = 3600
+
+
+class Dialects(Section):
+    """How requests are read."""
+
+    max_gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 16
+    hami_plain_gpu: Literal["whole", "leave"] = "whole"
+    aliyun_memory_unit_mib: Annotated[int, Field(ge=1)] = 1024
+    best_effort: Literal["allow", "refuse"] = "allow"
+
+    @cached_property
+    def reading(self) -> DialectSettings:
+        """What the readers of requests take of it."""
+        return DialectSettings(
+            max_gpus_per_node=self.max_gpus_per_node,
+            hami_plain_gpu=self.hami_plain_gpu,
+            aliyun_memory_unit_mib=self.aliyun_memory_unit_mib,
+        )
+
+
+class Certificates(Section):
+    """The webhook's own authority and certificate."""
+
+    namespace: str = names.SYSTEM_NAMESPACE
+    secret: str = f"{names.WEBHOOK_SERVICE}-tls"
+    names: tuple[str, ...] = (f"{names.WEBHOOK_SERVICE}.{names.SYSTEM_NAMESPACE}.svc",)
+    """What the certificate is for: the DNS name that the API server calls."""
+    authority_seconds: Annotated[int, Field(ge=10)] = 3 * 365 * 86400
+    leaf_seconds: Annotated[int, Field(ge=5)] = 90 * 86400
+    check_seconds: Seconds = 30
+    spread_seconds: Annotated[float, Field(ge=0)] = 120
+    """How long an API server may go on with an authority that is no longer in the configurations."""
+
+
+class Webhook(Section):
+    """The section `webhook` of the settings."""
+
+    serving: Serving = Serving()
+    states: States = States()
+    priorities: Priorities = Priorities()
+    sidecar: Sidecar = Sidecar()
+    dialects: Dialects = Dialects()
+    certificates: Certificates = Certificates()
+    scheduler: str = names.SCHEDULER_NAME
+    templates: Literal["warn", "refuse", "ignore"] = "warn"
+    """What a faulty pod template in a Deployment, Job and so on gets."""
+    timekeeper_ca_config_map: str = f"{names.TIMEKEEPER_SERVICE}-ca"
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+
+
+class Settings(Section):
+    """What the webhook reads of the settings file."""
+
+    webhook: Webhook = Webhook()

@@ -1,0 +1,111 @@
+"""What happens to a GPU pod that is updated: a manifest that is applied again brings back what was rewritten.
+
+`kubectl apply` compares the manifest with the stored pod, finds the dialect's keys gone, and puts them back into fields
+that cannot change. Where they still say what the pod was made from, they are taken out again; else they are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fairgpu import names
+from fairgpu.dialects import registry
+from fairgpu.faults import Fault, field_path, show
+from fairgpu.permissions import grant
+from fairgpu.pod import ContainerReading, PodReading, read_pod
+from fairgpu.request import GPURequest
+from webhook.containers import change_containers
+from webhook.json_patch import Operation, change_map, remove, set_field
+from webhook.knowledge import Knowledge
+from webhook.settings import Webhook
+from webhook.verdict import UNTOUCHED, Subject, Verdict, mapping
+
+REWRITTEN_FIELDS = ("schedulerName", "priorityClassName", "priority", "preemptionPolicy")
+"""Fields that admission set when the pod was made, that a manifest may name otherwise, and that never change."""
+
+Requests = dict[tuple[str, str], GPURequest]
+
+
+def admit_update(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
+    """The verdict on a changed pod; one that FairGPU did not admit is left as it is."""
+    dialects = settings.dialects.reading
+    stored = read_pod(subject.old_item, dialects, dialects=registry.NATIVE)
+    if not stored.asks or mapping(subject.old_item.get("spec")).get("schedulerName") != settings.scheduler:
+        return UNTOUCHED
+    returning = read_pod(subject.item, dialects, dialects=registry.FOREIGN)
+    granted = grant(returning.choices, returning.wishes, knowledge.permissions_of(subject.namespace))
+    faults = (
+        *returning.faults,
+        *_faults_of_requests(returning, requests(stored)),
+        *_faults_of_choices(granted.choices.annotations(), subject.old_item),
+    )
+    if faults:
+        return Verdict(faults=faults)
+    return Verdict(operations=tuple(_restore(subject, returning)))
+
+
+def requests(reading: PodReading) -> Requests:
+    """What each container asks for, by its list and name."""
+    return {key(container): container.request for container in reading.all_containers if container.request is not None}
+
+
+def key(container: ContainerReading) -> tuple[str, str]:
+    """What stays the same of a container while its pod lives."""
+    return str(container.path[-2]), container.name
+
+
+def _faults_of_requests(returning: PodReading, stored: Requests) -> list[Fault]:
+    faults = []
+    for container in returning.all_containers:
+        present = stored.get(key(container))
+        if container.reading.faults or container.request in (None, present):
+            continue
+        assert container.request is not None  # noqa: S101 - told apart from None above
+        faults.append(changed_request(container, present))
+    return faults
+
+
+def changed_request(container: ContainerReading, present: GPURequest | None) -> Fault:
+    """What is said of a request that is not the one the pod was made with."""
+    asked = container.request.resources() if container.request else {}
+    return Fault(
+        path=field_path(*container.path, "resources"),
+        given=f"{container.dialect}: {show(asked)}",
+        allowed=f"{show(present.resources()) if present else 'no GPU'}, with which the pod was made",
+        instead="that, or delete the pod and create it anew",
+    )
+
+
+def _faults_of_choices(chosen: Mapping[str, str], stored: dict[str, Any]) -> list[Fault]:
+    annotations = mapping(mapping(stored.get("metadata")).get("annotations"))
+    return [
+        Fault(
+            path=field_path("metadata", "annotations", name),
+            given=f"{show(value)}, said by an annotation of another project",
+            allowed=f"{show(annotations[name])}, with which the pod was made",
+            instead="that, or delete the pod and create it anew",
+        )
+        for name, value in chosen.items()
+        if name in annotations and annotations[name] != value and name not in (names.CORE_POLICY, names.TASK_PRIORITY)
+    ]
+
+
+def _restore(subject: Subject, returning: PodReading) -> list[Operation]:
+    spec = mapping(subject.item.get("spec"))
+    metadata = mapping(subject.item.get("metadata"))
+    operations = change_map(metadata, "/metadata", "annotations", {}, returning.strip_annotations)
+    for field, readings in (("containers", returning.containers), ("initContainers", returning.init)):
+        # The canonical keys are there, stored; only what came back goes.
+        operations += [
+            operation
+            for operation in change_containers(spec, field, readings, mounts=False)
+            if operation["op"] == "remove"
+        ]
+    stored = mapping(subject.old_item.get("spec"))
+    for name in REWRITTEN_FIELDS:
+        if name in stored:
+            operations += set_field(spec, "/spec", name, stored[name])
+        elif name in spec:
+            operations.append(remove(f"/spec/{name}"))
+    return operations

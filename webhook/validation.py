@@ -1,0 +1,92 @@
+"""What is refused after everybody has changed the object: pods, their subresources, and templates of pods."""
+
+from __future__ import annotations
+
+from fairgpu.faults import Fault, field_path
+from fairgpu.pod import PodReading, read_pod
+from webhook.checks import check_pod
+from webhook.creation import NATIVE_NAMES
+from webhook.knowledge import Knowledge
+from webhook.settings import Webhook
+from webhook.templates import pod_template
+from webhook.updating import changed_request, key, requests
+from webhook.verdict import UNTOUCHED, Subject, Verdict
+
+
+def validate(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
+    """The verdict on an object as it would be stored."""
+    if subject.kind == "Pod":
+        if subject.sub_resource == "ephemeralcontainers":
+            return _validate_ephemeral(subject, settings)
+        if subject.operation == "CREATE" and not subject.sub_resource:
+            return _validate_new(subject, knowledge, settings)
+        if subject.operation == "UPDATE" and subject.sub_resource in ("", "resize"):
+            return _validate_update(subject, settings)
+        return UNTOUCHED
+    if subject.sub_resource or subject.operation not in ("CREATE", "UPDATE"):
+        return UNTOUCHED
+    return _validate_template(subject, knowledge, settings)
+
+
+def _validate_new(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
+    reading = read_pod(subject.item, settings.dialects.reading)
+    if not (reading.speaks or reading.faults):
+        return UNTOUCHED
+    permissions = knowledge.permissions_of(subject.namespace)
+    faults, _ = check_pod(subject.item, reading, permissions, knowledge, settings)
+    return Verdict(faults=(*faults, *_unread(reading)))
+
+
+def _unread(reading: PodReading) -> list[Fault]:
+    return [
+        Fault(
+            path=field_path(*container.path, "resources"),
+            given=f"keys of {container.dialect} that were not there when FairGPU read the pod",
+            allowed="FairGPU's own resources",
+            instead="the GPU in the manifest itself; the webhook that adds it has to run before FairGPU's",
+        )
+        for container in reading.all_containers
+        if container.dialect not in NATIVE_NAMES and not container.reading.faults
+    ]
+
+
+def _validate_update(subject: Subject, settings: Webhook) -> Verdict:
+    """Compares with what is stored only: a pod admitted under other settings must stay updatable."""
+    dialects = settings.dialects.reading
+    before = read_pod(subject.old_item, dialects)
+    after = read_pod(subject.item, dialects)
+    stored = requests(before)
+    if not stored:
+        return UNTOUCHED
+    known = {key(container): container.reading for container in before.all_containers}
+    faults: list[Fault] = []
+    for container in after.all_containers:
+        if known.get(key(container)) == container.reading:
+            continue
+        faults += container.reading.faults or ()
+        if container.request is not None and container.request != stored.get(key(container)):
+            faults.append(changed_request(container, stored.get(key(container))))
+    return Verdict(faults=tuple(faults))
+
+
+def _validate_ephemeral(subject: Subject, settings: Webhook) -> Verdict:
+    spec = subject.item.get("spec")
+    debugged = spec.get("ephemeralContainers") if isinstance(spec, dict) else None
+    reading = read_pod({"spec": {"ephemeralContainers": debugged}}, settings.dialects.reading)
+    return Verdict(faults=reading.faults)
+
+
+def _validate_template(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
+    found = pod_template(subject.kind, subject.item)
+    if found is None or settings.templates == "ignore":
+        return UNTOUCHED
+    path, template = found
+    reading = read_pod(template, settings.dialects.reading, root=path)
+    if not (reading.speaks or reading.faults):
+        return UNTOUCHED
+    permissions = knowledge.permissions_of(subject.namespace)
+    faults, granted = check_pod(template, reading, permissions, knowledge, settings, path)
+    warnings = (*reading.warnings, *granted.warnings)
+    if settings.templates == "refuse":
+        return Verdict(faults=faults, warnings=warnings)
+    return Verdict(warnings=(*(f"its pods will be refused: {fault}" for fault in faults), *warnings))

@@ -1,0 +1,68 @@
+"""What admission says about an object: refused with all faults, or let in with changes and words for its author."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairgpu.faults import Fault
+from webhook.json_patch import Operation
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Refused where there are faults; otherwise admitted with the operations applied.
+
+    Attributes:
+        faults: everything that is wrong, at once.
+        operations: JSON Patch operations, in order.
+        warnings: lines that kubectl shows, said of admitted objects only.
+        audit: annotations for the API server's audit log; the server puts the webhook's name before the keys.
+    """
+
+    faults: tuple[Fault, ...] = ()
+    operations: tuple[Operation, ...] = ()
+    warnings: tuple[str, ...] = ()
+    audit: Mapping[str, str] = field(default_factory=dict)
+
+
+UNTOUCHED = Verdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The request that an AdmissionReview carries, checked only as far as that its parts are of the right type.
+
+    Attributes:
+        kind: the object's kind as sent, which is the one that the webhook's rules name.
+        sub_resource: such as `ephemeralcontainers`; empty for the object itself.
+        operation: CREATE, UPDATE, DELETE or CONNECT.
+        namespace: the request's; objects may name none.
+        name: the request's; empty where the API server is still to make one up.
+        user: who asks.
+        item: the object; empty where there is none.
+        old_item: the object as it was.
+    """
+
+    uid: str
+    kind: str
+    sub_resource: str
+    operation: str
+    namespace: str
+    name: str
+    user: str
+    item: dict[str, Any]
+    old_item: dict[str, Any]
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """A JSON object, or an empty one where something else stands."""
+    return value if isinstance(value, dict) else {}
+
+
+def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
+    """The objects in a JSON list with their indexes; nothing where something else stands."""
+    if not isinstance(value, list):
+        return []
+    return [(index, item) for index, item in enumerate(value) if isinstance(item, dict)]
