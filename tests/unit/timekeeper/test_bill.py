@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairgpu.allocation import DeviceShare
+from timekeeper.metering.bill import Bill, DeviceUse, billed, use_cost
+from timekeeper.rules.money import SECOND
+
+DEVICES = {"GPU-1": DeviceShare("GPU-1", "A100", 1000, 50, 100)}
+PRICES = {"A100": Fraction(2)}
+amounts = st.integers(0, 10**17)
+
+
+def test_use_is_gpu_time_or_memory_over_time_whichever_is_more_at_the_models_price() -> None:
+    assert use_cost({("main", "GPU-1"): DeviceUse(3 * SECOND, 10 * SECOND, 100)}, DEVICES, PRICES) == 6_000_000
+    assert use_cost({("main", "GPU-1"): DeviceUse(SECOND, 10 * SECOND, 900)}, DEVICES, PRICES) == 18_000_000
+
+
+def test_use_of_a_device_that_the_pod_does_not_hold_is_not_believed() -> None:
+    assert use_cost({("main", "GPU-9"): DeviceUse(SECOND, SECOND, 1)}, DEVICES, PRICES) == 0
+
+
+@given(amounts, st.integers(-(10**17), 10**30), amounts)
+def test_a_bill_stays_between_nothing_and_what_could_have_been_used(reserved: int, used: int, ceiling: int) -> None:
+    most = max(reserved, ceiling)
+    assert billed(Bill.RESERVED, reserved, used, ceiling) == reserved
+    assert 0 <= billed(Bill.USED, reserved, used, ceiling) <= most
+    assert reserved <= billed(Bill.MAX, reserved, used, ceiling) <= most

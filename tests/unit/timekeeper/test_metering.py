@@ -1,0 +1,179 @@
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timekeeper.metering.pods import PodFacts, read_pod
+from timekeeper.metering.reservations import Reservation
+from timekeeper.metering.segments import amounts, rate_now, span_cost, spans
+from timekeeper.metering.sessions import (
+    EndProof,
+    MeterFrom,
+    Session,
+    alive_until,
+    end_at_deletion,
+    end_at_terminal_phase,
+    end_unwatched,
+    start_of,
+)
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.periods import Period
+
+HELD = Reservation(containers=(None,))
+SESSION = Session("u", "team-a", "p", "n1", 100, ((100, 10**6),))
+
+
+def facts(**fields: Any) -> PodFacts:
+    base: dict[str, Any] = {
+        "uid": "u", "namespace": "team-a", "name": "p", "node": "n1", "created": 50, "scheduled": 100, "bound": True,
+        "running": True, "terminal": False, "finished": None, "gated": False, "reservation": HELD,
+    }  # fmt: skip
+    return PodFacts(**(base | fields))
+
+
+def test_the_meter_starts_when_the_api_server_stamped_the_binding() -> None:
+    assert start_of(facts(scheduled=100), now=500) == 100
+
+
+def test_a_start_lies_between_creation_and_first_sight() -> None:
+    assert start_of(facts(scheduled=10), now=500) == 50
+    assert start_of(facts(scheduled=900), now=500) == 500
+    assert start_of(facts(scheduled=None), now=500) == 500
+
+
+def test_what_is_pending_gated_or_without_a_gpu_is_not_metered() -> None:
+    assert start_of(facts(bound=False, node=""), now=500) is None
+    assert start_of(facts(reservation=None), now=500) is None
+
+
+def test_metering_from_running_starts_at_first_sight_of_the_running_pod() -> None:
+    assert start_of(facts(running=False), 500, MeterFrom.RUNNING) is None
+    assert start_of(facts(), 500, MeterFrom.RUNNING) == 500
+
+
+def test_a_terminal_pod_ended_when_its_last_container_did() -> None:
+    done = end_at_terminal_phase(SESSION, facts(terminal=True, finished=400), now=900)
+    assert (done.end, done.proof) == (400, EndProof.FINISHED)
+
+
+@pytest.mark.parametrize(("finished", "end"), [(20, 100), (5000, 900)])
+def test_a_node_clock_that_is_off_moves_no_end_outside_what_was_seen(finished: int, end: int) -> None:
+    assert end_at_terminal_phase(SESSION, facts(terminal=True, finished=finished), now=900).end == end
+
+
+def test_a_terminal_pod_without_finish_times_ended_when_that_was_seen() -> None:
+    done = end_at_terminal_phase(SESSION, facts(terminal=True), now=900)
+    assert (done.end, done.proof) == (900, EndProof.TERMINAL)
+
+
+def test_a_deleted_pod_ended_at_receipt_unless_it_had_finished_before() -> None:
+    assert end_at_deletion(SESSION, facts(), 900, None).end == 900
+    assert end_at_deletion(SESSION, facts(terminal=True, finished=400), 900, None).end == 400
+    assert end_at_deletion(SESSION, None, 900, None).proof is EndProof.DELETED
+
+
+def test_a_pod_deleted_behind_a_silent_node_ended_at_its_last_sign_of_life() -> None:
+    done = end_at_deletion(SESSION, facts(), 900, silent_since=300)
+    assert (done.end, done.proof) == (300, EndProof.LAST_SEEN)
+
+
+def test_a_pod_gone_unwatched_ended_when_it_was_last_seen() -> None:
+    assert end_unwatched(SESSION, 700, 900).end == 700
+    assert end_unwatched(SESSION, 10, 900).end == 100
+
+
+def test_a_silent_node_stops_the_meter_and_its_return_charges_the_gap() -> None:
+    assert alive_until(900, node_silent_since=300, reported=None) == 300
+    assert alive_until(900, node_silent_since=300, reported=350) == 350
+    assert alive_until(900, node_silent_since=2000, reported=None) == 900
+    assert alive_until(900, node_silent_since=None, reported=None) == 900
+
+
+def test_facts_are_read_from_a_real_pods_status() -> None:
+    pod = {
+        "metadata": {"uid": "u", "namespace": "a", "name": "p", "creationTimestamp": "1970-01-01T00:00:01Z"},
+        "spec": {"nodeName": "n1", "schedulingGates": [{"name": "fairgpu.io/budget"}], "containers": []},
+        "status": {
+            "phase": "Failed",
+            "conditions": [
+                {"type": "Ready", "status": "False"},
+                {"type": "PodScheduled", "status": "True", "lastTransitionTime": "1970-01-01T00:00:02Z"},
+            ],
+            "containerStatuses": [
+                {"state": {"terminated": {"finishedAt": "1970-01-01T00:00:09Z"}}},
+                {"state": {"terminated": {"finishedAt": None}}},
+            ],
+            "initContainerStatuses": [{"state": {"terminated": {"finishedAt": "1970-01-01T00:00:11Z"}}}],
+        },
+    }
+    found = read_pod(pod)
+    assert (found.created, found.scheduled, found.finished) == (SECOND, 2 * SECOND, 11 * SECOND)
+    assert (found.terminal, found.running, found.bound, found.gated) == (True, True, True, True)
+
+
+@pytest.mark.parametrize("pod", [{}, {"metadata": [], "spec": None, "status": "x"}, {"status": {"conditions": [None]}}])
+def test_no_shape_of_object_breaks_the_reader(pod: dict[str, Any]) -> None:
+    assert not read_pod(pod).bound
+
+
+instants = st.integers(0, 1000)
+tariffs = st.lists(st.tuples(instants, st.integers(0, 10**9)), min_size=1, max_size=4, unique_by=lambda p: p[0]).map(
+    lambda points: tuple(sorted(points))
+)
+edges = st.lists(instants, min_size=2, max_size=6, unique=True).map(sorted)
+
+
+def periods_from(found: list[int]) -> list[Period]:
+    return [Period(start, end) for start, end in pairwise(found)]
+
+
+@given(
+    st.lists(st.tuples(instants, st.sampled_from("ab")), min_size=1, max_size=4, unique_by=lambda p: p[0]),
+    edges,
+    edges,
+    instants,
+    instants,
+)
+def test_spans_cover_each_paid_instant_exactly_once(
+    moves: list[tuple[int, str]], edges_a: list[int], edges_b: list[int], start: int, end: int
+) -> None:
+    assignments = tuple(sorted(moves))
+    periods = {"a": periods_from(edges_a), "b": periods_from(edges_b)}
+    covered = Counter(
+        (span.account, span.period, instant)
+        for span in spans(assignments, periods.__getitem__, start, end)
+        for instant in range(span.start, span.end)
+    )
+    expected: Counter[tuple[str, int, int]] = Counter()
+    for instant in range(start, end):
+        payer = next((name for since, name in reversed(assignments) if since <= instant), assignments[0][1])
+        for period in periods[payer]:
+            if period.holds(instant):
+                expected[payer, period.start, instant] += 1
+    assert covered == expected
+
+
+@given(tariffs, instants, instants)
+def test_the_cost_of_a_span_is_the_sum_over_its_instants_rounded_down_per_rate(
+    tariff: tuple[tuple[int, int], ...], start: int, end: int
+) -> None:
+    nanoseconds = Counter(rate_index(tariff, instant) for instant in range(start, end))
+    expected = sum(tariff[index][1] * count // SECOND for index, count in nanoseconds.items())
+    assert span_cost(tariff, start, end) == expected
+    assert rate_now(tariff, start) == tariff[rate_index(tariff, start)][1]
+
+
+def rate_index(tariff: tuple[tuple[int, int], ...], instant: int) -> int:
+    return max((index for index, (since, _) in enumerate(tariff) if since <= instant), default=0)
+
+
+def test_amounts_beyond_two_to_the_53_are_exact() -> None:
+    tariff = ((0, 2**53 + 1),)
+    periods = [Period(0, 10 * SECOND)]
+    stretches = list(spans(((0, "a"),), lambda _: periods, 0, 3 * SECOND))
+    assert amounts(tariff, stretches) == {("a", 0): 3 * (2**53 + 1)}

@@ -1,0 +1,90 @@
+"""What metering needs to know of a pod, read from the raw object that the API server returned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairgpu import names
+from timekeeper.metering.reservations import Reservation, read_reservation
+from timekeeper.rules.timestamps import TimeError, parse_instant
+
+TERMINAL_PHASES = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A pod at one moment. Instants are nanoseconds since 1970, None where the object states none.
+
+    Attributes:
+        scheduled: when PodScheduled became True, by the API server's clock.
+        bound: whether it has a node.
+        running: whether its phase is past Pending.
+        terminal: whether its phase is Succeeded or Failed.
+        finished: the latest finishedAt of all its containers, by the node's clock.
+        gated: whether FairGPU's scheduling gate holds it.
+        reservation: what it holds or asks for; None without a GPU.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    node: str
+    created: int
+    scheduled: int | None
+    bound: bool
+    running: bool
+    terminal: bool
+    finished: int | None
+    gated: bool
+    reservation: Reservation | None
+
+
+def read_pod(pod: Mapping[str, Any]) -> PodFacts:
+    """Reads the facts; what is missing or of another type counts as not said."""
+    metadata, spec, status = (_mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
+    phase = status.get("phase")
+    node = spec.get("nodeName")
+    gates = spec.get("schedulingGates")
+    return PodFacts(
+        uid=str(metadata.get("uid", "")),
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        node=node if isinstance(node, str) else "",
+        created=_instant(metadata.get("creationTimestamp")) or 0,
+        scheduled=_scheduled(status.get("conditions")),
+        bound=isinstance(node, str) and bool(node),
+        running=phase not in {None, "Pending"},
+        terminal=phase in TERMINAL_PHASES,
+        finished=_finished(status),
+        gated=isinstance(gates, list) and {"name": names.BUDGET_GATE} in gates,
+        reservation=read_reservation(pod),
+    )
+
+
+def _scheduled(conditions: Any) -> int | None:
+    for condition in conditions if isinstance(conditions, list) else []:
+        if _mapping(condition).get("type") == "PodScheduled" and condition.get("status") == "True":
+            return _instant(condition.get("lastTransitionTime"))
+    return None
+
+
+def _finished(status: Mapping[str, Any]) -> int | None:
+    moments = []
+    for field in ("containerStatuses", "initContainerStatuses"):
+        for container in status.get(field) or []:
+            state = _mapping(_mapping(container).get("state"))
+            moments.append(_instant(_mapping(state.get("terminated")).get("finishedAt")))
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _instant(value: Any) -> int | None:
+    try:
+        return parse_instant(value)
+    except TimeError:
+        return None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,162 @@
+"""What a pod holds, and the rate that it is charged while it holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairgpu import names
+from fairgpu.allocation import AllocationError, DeviceShare, decode
+from fairgpu.demand import is_native_sidecar, peak
+from fairgpu.quantity import QuantityError, parse_count
+from timekeeper.rules.pricing import (
+    FOREVER,
+    Prices,
+    UnplacedShare,
+    dearest_at,
+    devices_rate,
+    price_changes,
+    unplaced_rate,
+)
+
+DEFAULT_BEST_EFFORT_FLOOR_PERCENT = 10
+DEFAULT_UNKNOWN_DEVICE_MIB = 16384
+
+Held = tuple[DeviceShare, ...] | UnplacedShare | None
+"""A container's devices; or its request where nobody wrote which devices it got; or nothing."""
+Tariff = tuple[tuple[int, int], ...]
+"""(from, rate): each rate holds from its instant until the next one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRules:
+    """What the admin decides about charging.
+
+    Attributes:
+        best_effort_floor_percent: what a best-effort share costs at least, in percent of a GPU.
+        unknown_device_mib: the memory of a device that no allocation names, against which a request counts.
+    """
+
+    best_effort_floor_percent: int = DEFAULT_BEST_EFFORT_FLOOR_PERCENT
+    unknown_device_mib: int = DEFAULT_UNKNOWN_DEVICE_MIB
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """What a pod holds.
+
+    Attributes:
+        containers: what each main container holds.
+        init_steps: what each init container holds, and whether it keeps running beside the later ones.
+        lends: whether it may use GPU time beyond its share (elastic, best effort).
+        placed: whether an allocation names the devices.
+    """
+
+    containers: tuple[Held, ...]
+    init_steps: tuple[tuple[Held, bool], ...] = ()
+    lends: bool = False
+    placed: bool = True
+
+    @property
+    def devices(self) -> dict[str, DeviceShare]:
+        """The devices that it holds pieces of, by their uuid."""
+        held = [*self.containers, *(step for step, _ in self.init_steps)]
+        return {device.uuid: device for share in held if isinstance(share, tuple) for device in share}
+
+
+def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
+    """What a bound pod holds by its allocation; by its request where it has no valid one; None without a GPU."""
+    spec = _mapping(pod.get("spec"))
+    containers = _dictionaries(spec.get("containers"))
+    init = _dictionaries(spec.get("initContainers"))
+    requests = {str(item.get("name")): _request(item) for item in (*containers, *init)}
+    annotations = _mapping(_mapping(pod.get("metadata")).get("annotations"))
+    placed = _placed(annotations.get(names.ALLOCATION), spec.get("nodeName"), requests)
+    if placed is None and not any(requests.values()):
+        return None
+    held: Mapping[str, Held] = requests if placed is None else placed
+
+    def of(item: Mapping[str, Any]) -> Held:
+        return held.get(str(item.get("name"))) or None
+
+    lends = annotations.get(names.CORE_POLICY) == "elastic" or any(
+        request is not None and request.core_percent == 0 for request in requests.values()
+    )
+    return Reservation(
+        containers=tuple(of(item) for item in containers),
+        init_steps=tuple((of(item), is_native_sidecar(item)) for item in init),
+        lends=lends,
+        placed=placed is not None,
+    )
+
+
+def rate_at(reservation: Reservation, prices: Prices, instant: int, rules: ChargeRules) -> int:
+    """The rate at an instant, in microGPU-seconds a second: the larger of what runs together and of each init step."""
+
+    def rate(held: Held) -> int:
+        if held is None:
+            return 0
+        if isinstance(held, UnplacedShare):
+            price = dearest_at(prices, instant)
+            return unplaced_rate(held, price, rules.best_effort_floor_percent, rules.unknown_device_mib)
+        return devices_rate(held, prices, instant, rules.best_effort_floor_percent)
+
+    return peak(
+        [rate(held) for held in reservation.containers], [(rate(held), keeps) for held, keeps in reservation.init_steps]
+    )
+
+
+def tariff(reservation: Reservation, prices: Prices, start: int, rules: ChargeRules) -> Tariff:
+    """The rates from the start of a reservation on, one for each instant at which they change."""
+    rates: list[tuple[int, int]] = []
+    for instant in (start, *price_changes(prices, start, FOREVER)):
+        rate = rate_at(reservation, prices, instant, rules)
+        if not rates or rates[-1][1] != rate:
+            rates.append((instant, rate))
+    return tuple(rates)
+
+
+def _placed(
+    text: Any, node: Any, requests: Mapping[str, UnplacedShare | None]
+) -> dict[str, tuple[DeviceShare, ...]] | None:
+    """The devices of each container, if the annotation is valid and accounts for every request of the pod."""
+    if not isinstance(text, str):
+        return None
+    try:
+        allocation = decode(text)
+    except AllocationError:
+        return None
+    devices = {container.name: container.devices for container in allocation.containers}
+    accounted = all(len(devices.get(name, ())) == request.gpus for name, request in requests.items() if request)
+    if allocation.node != node or not devices.keys() <= requests.keys() or not accounted:
+        return None
+    return devices if any(devices.values()) else None
+
+
+def _request(container: Mapping[str, Any]) -> UnplacedShare | None:
+    limits = _mapping(_mapping(container.get("resources")).get("limits"))
+    if not any(name in limits for name in names.CANONICAL_RESOURCES):
+        return None
+    gpus = _count(limits.get(names.GPU, 1), 1)
+    return UnplacedShare(
+        gpus=gpus,
+        core_percent=_count(limits.get(names.GPU_CORE), 100 * gpus),
+        memory_mib=_count(limits.get(names.GPU_MEMORY), 0),
+        memory_percentage=_count(limits.get(names.GPU_MEMORY_PERCENTAGE), 0),
+    )
+
+
+def _count(value: Any, absent: int) -> int:
+    try:
+        return absent if value is None else parse_count(value)
+    except QuantityError:
+        return absent
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dictionaries(value: Any) -> Sequence[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,0 +1,117 @@
+"""Meter sessions: from when until when a pod's reservation is charged, and what proves it.
+
+Node clocks never set a start. Every instant is clamped to what the API server stamped and what was seen here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from timekeeper.metering.pods import PodFacts
+from timekeeper.metering.reservations import Tariff
+
+
+class MeterFrom(StrEnum):
+    """What starts the meter: the pod is bound to its node, or it was first seen running."""
+
+    BIND = "bind"
+    RUNNING = "running"
+
+
+class EndProof(StrEnum):
+    """What an end is known by, best first."""
+
+    FINISHED = "finished"
+    """The latest finishedAt of its containers, at a terminal phase."""
+    TERMINAL = "terminal"
+    """The terminal phase was seen, without any finishedAt."""
+    DELETED = "deleted"
+    """The watch told of its deletion."""
+    LAST_SEEN = "last-seen"
+    """It was gone when somebody looked again; this is when it was last known to live."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One pod's reservation on the meter. Instants are nanoseconds since 1970.
+
+    Attributes:
+        tariff: its rates over time, the first from `start`.
+        end: when it ended; None while it runs.
+        proof: what the end is known by.
+    """
+
+    uid: str
+    namespace: str
+    pod: str
+    node: str
+    start: int
+    tariff: Tariff
+    end: int | None = None
+    proof: EndProof | None = None
+
+
+def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:
+    """When the meter of a pod that is seen for the first time starts; None while it holds nothing.
+
+    Args:
+        pod: the pod as seen now.
+        now: when it is seen.
+        meter_from: what starts the meter.
+    """
+    if not pod.bound or pod.reservation is None:
+        return None
+    scheduled = max(pod.created, now if pod.scheduled is None else pod.scheduled)
+    if meter_from is MeterFrom.BIND:
+        return min(scheduled, now)
+    # The kubelet's startedAt is a node's clock, so that only our own sight of it counts.
+    return now if pod.running else None
+
+
+def alive_until(now: int, node_silent_since: int | None, reported: int | None) -> int:
+    """Until when a session that has not ended is charged: now, or the last sign of life behind a silent node.
+
+    Once the node speaks again, the whole gap is charged, as the reservation was held all along.
+
+    Args:
+        now: the instant up to which the watch is current.
+        node_silent_since: the node Lease's renewTime while the node's Ready condition is Unknown; else None.
+        reported: the last authenticated report of this pod, or None.
+    """
+    if node_silent_since is None:
+        return now
+    return min(now, max(node_silent_since, node_silent_since if reported is None else reported))
+
+
+def ended(session: Session, end: int, proof: EndProof, now: int) -> Session:
+    """The session with its end, which lies neither before its start nor in the future."""
+    return replace(session, end=max(session.start, min(end, now)), proof=proof)
+
+
+def end_at_terminal_phase(session: Session, pod: PodFacts, now: int) -> Session:
+    """Ends the session of a pod that is in a terminal phase, as seen at `now`."""
+    if pod.finished is None:
+        return ended(session, now, EndProof.TERMINAL, now)
+    return ended(session, pod.finished, EndProof.FINISHED, now)
+
+
+def end_at_deletion(session: Session, last: PodFacts | None, received: int, silent_since: int | None) -> Session:
+    """Ends the session of a pod whose deletion the watch told.
+
+    Args:
+        session: the session.
+        last: the pod as it last was, which may be terminal with a finishedAt.
+        received: when the deletion was heard of.
+        silent_since: until when a silent node's pod counts as alive (see alive_until); None where the node speaks.
+    """
+    if last is not None and last.terminal and last.finished is not None:
+        return end_at_terminal_phase(session, last, received)
+    if silent_since is not None and silent_since < received:
+        return ended(session, silent_since, EndProof.LAST_SEEN, received)
+    return ended(session, received, EndProof.DELETED, received)
+
+
+def end_unwatched(session: Session, last_seen: int, now: int) -> Session:
+    """Ends the session of a pod that was gone when somebody looked again."""
+    return ended(session, last_seen, EndProof.LAST_SEEN, now)

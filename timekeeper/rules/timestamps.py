@@ -1,0 +1,79 @@
+"""Instants are whole nanoseconds since 1970-01-01T00:00:00Z, so that no duration is ever rounded."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from timekeeper.rules.money import SECOND
+
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,12}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_DURATION = re.compile(r"(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,5})s)?", re.ASCII)
+
+
+class TimeError(ValueError):
+    """A value that is no instant or no duration."""
+
+
+def parse_instant(value: Any) -> int:
+    """Reads an RFC 3339 timestamp, as Kubernetes writes `Time` and `MicroTime`.
+
+    Raises:
+        TimeError: it is none, or no such moment exists.
+    """
+    match = _RFC3339.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise TimeError(f"{value!r} is no RFC 3339 timestamp such as 2026-01-31T09:00:00Z")
+    date, clock, fraction, zone = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
+        nanoseconds = int((fraction or "0").ljust(9, "0")[:9])
+        return from_datetime(moment) + nanoseconds
+    except (ValueError, OverflowError) as error:
+        raise TimeError(f"{value!r} is no moment: {error}") from error
+
+
+def from_datetime(moment: datetime) -> int:
+    """The instant of an aware datetime, exact to its microsecond."""
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def to_datetime(instant: int) -> datetime:
+    """The instant in UTC, cut to microseconds."""
+    return _EPOCH + timedelta(microseconds=instant // 1000)
+
+
+def format_instant(instant: int) -> str:
+    """RFC 3339 in UTC, to the second: what Kubernetes calls Time. Rounded down."""
+    return to_datetime(instant).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_exact(instant: int) -> str:
+    """RFC 3339 in UTC with as many places as the instant needs."""
+    fraction = instant % SECOND
+    text = to_datetime(instant - fraction).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{fraction:09d}".rstrip("0") + "Z" if fraction else f"{text}Z"
+
+
+def format_micro(instant: int) -> str:
+    """RFC 3339 in UTC with six places: what Kubernetes calls MicroTime."""
+    return to_datetime(instant).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def parse_duration(value: Any) -> int:
+    """Reads whole days, hours, minutes and seconds in this order (`2d`, `36h`, `1h30m`) as nanoseconds.
+
+    Raises:
+        TimeError: it is anything else.
+    """
+    match = _DURATION.fullmatch(value) if isinstance(value, str) and value else None
+    if match is None:
+        raise TimeError('whole days, hours, minutes and seconds in this order, such as "2d", "36h" or "1h30m"')
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return days * DAY + hours * HOUR + minutes * MINUTE + seconds * SECOND
