@@ -1,0 +1,173 @@
+"""What each account may do, asked of the API server's own authorizer under that account."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.waiting import wait_until
+
+SYSTEM = "fairgpu-system"
+HOOKS = "webhookconfigurations.admissionregistration.k8s.io"
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+
+class Access(NamedTuple):
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+
+NEEDED = {
+    "webhook": [
+        Access("watch", "namespaces"),
+        Access("watch", "priorityclasses.scheduling.k8s.io"),
+        Access("patch", f"mutating{HOOKS}", name="zz-fairgpu"),
+        Access("patch", f"validating{HOOKS}", name="zz-fairgpu"),
+        Access("create", "secrets", SYSTEM),
+        Access("update", "secrets", SYSTEM, "fairgpu-webhook-tls"),
+        Access("get", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),
+        Access("get", "gpubudgets.fairgpu.io"),
+    ],
+    "timekeeper": [
+        Access("watch", "pods"),
+        Access("patch", "pods", "team-a"),
+        Access("watch", "nodes"),
+        Access("watch", "namespaces"),
+        Access("watch", "gpubudgets.fairgpu.io"),
+        Access("patch", "gpubudgets/status.fairgpu.io"),
+        Access("create", "gpugrants.fairgpu.io"),
+        Access("patch", "gpugrants/status.fairgpu.io"),
+        Access("create", "tokenreviews.authentication.k8s.io"),
+        Access("create", "subjectaccessreviews.authorization.k8s.io"),
+        Access("create", "events", "team-a"),
+        Access("list", "leases.coordination.k8s.io", "kube-node-lease"),
+        Access("update", "leases.coordination.k8s.io", SYSTEM, "fairgpu-timekeeper"),
+        Access("update", "secrets", SYSTEM, "fairgpu-timekeeper-tls"),
+        Access("update", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),
+    ],
+    "scheduler": [
+        Access("watch", "pods"),
+        Access("watch", "nodes"),
+        Access("create", "pods/binding", "team-a"),
+        Access("patch", "pods/status", "team-a"),
+    ],
+}
+
+DANGEROUS = [
+    Access("*", "*"),
+    Access("create", "pods", "team-a"),
+    Access("create", "pods", SYSTEM),
+    Access("delete", "pods", "team-a"),
+    Access("create", "pods/exec", "team-a"),
+    Access("create", "pods/ephemeralcontainers", "team-a"),
+    Access("create", "serviceaccounts/token", SYSTEM),
+    Access("create", "serviceaccounts/token", "team-a"),
+    Access("list", "secrets"),
+    Access("get", "secrets", "team-a"),
+    Access("list", "secrets", SYSTEM),
+    Access("get", "secrets", SYSTEM, "fairgpu-redis"),
+    Access("delete", "secrets", SYSTEM),
+    Access("get", "configmaps", "kube-system"),
+    Access("update", "configmaps", SYSTEM, "fairgpu-settings"),
+    Access("impersonate", "users"),
+    Access("escalate", "clusterroles.rbac.authorization.k8s.io"),
+    Access("bind", "clusterroles.rbac.authorization.k8s.io"),
+    Access("create", "clusterrolebindings.rbac.authorization.k8s.io"),
+    Access("create", "rolebindings.rbac.authorization.k8s.io", SYSTEM),
+    Access("create", f"mutating{HOOKS}"),
+    Access("patch", f"mutating{HOOKS}", name="another"),
+    Access("delete", f"validating{HOOKS}", name="zz-fairgpu"),
+    Access("update", "validatingadmissionpolicies.admissionregistration.k8s.io"),
+    Access("delete", "validatingadmissionpolicybindings.admissionregistration.k8s.io"),
+    Access("update", "gpubudgets.fairgpu.io"),
+    Access("create", "gpubudgets.fairgpu.io"),
+    Access("delete", "gpugrants.fairgpu.io"),
+    Access("update", "gpugrants.fairgpu.io"),
+    Access("update", "namespaces", name="team-a"),
+    Access("update", "resourcequotas", "team-a"),
+    Access("update", "nodes"),
+    Access("patch", "nodes/status"),
+    Access("create", "nodes/proxy"),
+    Access("update", "priorityclasses.scheduling.k8s.io"),
+    Access("update", "customresourcedefinitions.apiextensions.k8s.io"),
+    Access("create", "certificatesigningrequests.certificates.k8s.io"),
+]
+
+
+def account(control_plane: ControlPlane, part: str) -> Identity:
+    return control_plane.service_account(SYSTEM, f"fairgpu-{part}")
+
+
+def _may(who: Identity, access: Access) -> bool:
+    return who.may(access.verb, access.resource, namespace=access.namespace, name=access.name)
+
+
+@pytest.mark.parametrize("part", NEEDED)
+def test_each_account_may_do_what_its_work_needs(control_plane: ControlPlane, part: str) -> None:
+    who = account(control_plane, part)
+    assert [access for access in NEEDED[part] if not _may(who, access)] == []
+
+
+@pytest.mark.parametrize("part", NEEDED)
+def test_no_account_may_do_anything_dangerous(control_plane: ControlPlane, part: str) -> None:
+    who = account(control_plane, part)
+    assert [access for access in DANGEROUS if _may(who, access)] == []
+
+
+def test_only_the_scheduler_binds_and_only_the_timekeeper_writes_budgets_status(control_plane: ControlPlane) -> None:
+    bind, patch = Access("create", "pods/binding", "team-a"), Access("patch", "gpubudgets/status.fairgpu.io")
+    assert [part for part in NEEDED if _may(account(control_plane, part), bind)] == ["scheduler"]
+    assert [part for part in NEEDED if _may(account(control_plane, part), patch)] == ["timekeeper"]
+
+
+def test_a_default_account_of_the_system_namespace_may_do_nothing(control_plane: ControlPlane) -> None:
+    who = control_plane.service_account(SYSTEM, "default")
+    every = [*DANGEROUS, *(access for needed in NEEDED.values() for access in needed)]
+    assert [access for access in every if _may(who, access)] == []
+
+
+@pytest.mark.parametrize("role", ["view", "edit", "admin"])
+def test_whoever_may_view_a_namespace_may_see_its_budget_and_change_none(
+    control_plane: ControlPlane, namespace: str, role: str
+) -> None:
+    who = control_plane.user(f"{role}-of-{namespace}")
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "RoleBinding",
+        "metadata": {"name": role},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": who.name}],
+    }
+    control_plane.admin.api.create(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding)
+
+    seen = Access("get", "gpubudgets.fairgpu.io", namespace)
+    wait_until(lambda: _may(who, seen), f"the role {role} is aggregated")
+    assert not _may(who, Access("get", "gpubudgets.fairgpu.io", "default"))
+    assert not _may(who, Access("update", "gpubudgets.fairgpu.io", namespace))
+    assert not _may(who, Access("update", "podstatuses.fairgpu.io"))
+
+
+def test_a_budget_admin_hands_out_money_and_nothing_else(control_plane: ControlPlane, namespace: str) -> None:
+    who = control_plane.user(f"finance-{namespace}")
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": who.name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "fairgpu-budget-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": who.name}],
+    }
+    bindings = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+    control_plane.admin.api.create(bindings, binding)
+    try:
+        wait_until(lambda: _may(who, Access("create", "gpugrants.fairgpu.io")), "the binding is in force")
+        money = [access for access in DANGEROUS if _may(who, access)]
+        assert {access.resource for access in money} == {"gpubudgets.fairgpu.io", "gpugrants.fairgpu.io"}
+        assert not _may(who, Access("patch", "gpubudgets/status.fairgpu.io"))
+    finally:
+        control_plane.admin.api.delete(f"{bindings}/{who.name}")
