@@ -1,0 +1,275 @@
+"""Turns on one GPU: who may launch when in the coming period, from what each container was promised and is doing.
+
+Every container with a share owns a turn of that length in every period, in the order of the slots, so that turns move
+as little as possible. Time that nobody active owns (idle turns and what was never promised) is lent to elastic and
+best-effort containers. Work that ran past the end of its turn took time from the owner of the next one; the account of
+who owes whom (`balance_ns`) is settled in later periods, when both are active.
+
+Everything here is a pure function; times are nanoseconds, all of them whole.
+"""
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+PERIOD_NS = 50_000_000
+"""Long against a GPU's own time slices (about 2 ms), short against what a user notices."""
+SHORTEST_LOAN_NS = 2_000_000
+"""A shorter loan would be over before the GPU has changed to the borrower; many borrowers take rounds instead."""
+BEST_EFFORT_WEIGHT = 10
+"""Best-effort work borrows as if it had this many percent, an elastic container by its share."""
+MOST_TURNS = 128
+"""Room for turns on a schedule page; its 64 slots can never need more."""
+LARGEST_BALANCE_NS = 2 * PERIOD_NS
+"""What is owed beyond this is forgotten, or a container could be kept from the GPU for something long past."""
+
+
+class Policy(enum.IntEnum):
+    """What a container may take beyond its share; the numbers are those of the shim's configuration."""
+
+    HARD = 0
+    ELASTIC = 1
+    BEST_EFFORT = 2
+
+
+class OvercommittedError(ValueError):
+    """The shares promised on one GPU sum to more than the whole of it."""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """A container on the GPU. Balance: positive, others owe it so much GPU time; negative, it owes them."""
+
+    slot: int
+    core_percent: int
+    policy: Policy
+    active: bool
+    balance_ns: int = 0
+
+    @property
+    def borrows(self) -> bool:
+        """True when it may use what others leave idle."""
+        return self.policy is not Policy.HARD
+
+    @property
+    def weight(self) -> int:
+        """Its part among those who borrow."""
+        return BEST_EFFORT_WEIGHT if self.policy is Policy.BEST_EFFORT else self.core_percent
+
+
+@dataclass(frozen=True, order=True)
+class Turn:
+    """A slot may launch in [start_ns, start_ns + length_ns) of the period."""
+
+    start_ns: int
+    length_ns: int
+    slot: int
+
+    @property
+    def end_ns(self) -> int:
+        """The end, from the beginning of the period."""
+        return self.start_ns + self.length_ns
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Turns of one period, sorted by their start, and each slot's balance after it."""
+
+    period_ns: int
+    turns: tuple[Turn, ...]
+    owned: tuple[Turn, ...]
+    """The turns of active containers in time that they own: who loses when others run into it."""
+    balances: Mapping[int, int]
+
+    def granted_ns(self, slot: int) -> int:
+        """All the time in the period in which the slot may launch."""
+        return sum(turn.length_ns for turn in self.turns if turn.slot == slot)
+
+
+def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: int = 0) -> Plan:
+    """The turns of the coming period. The round number brings those who borrow forward one after the other.
+
+    Raises:
+        OvercommittedError: the shares sum to more than 100 percent.
+    """
+    promised = sum(tenant.core_percent for tenant in tenants)
+    if promised > 100:
+        raise OvercommittedError(f"shares on one GPU sum to {promised} percent; 100 is all there is")
+    ordered = sorted(tenants, key=lambda tenant: tenant.slot)
+    shares = {tenant.slot: period_ns * tenant.core_percent // 100 for tenant in ordered if tenant.core_percent > 0}
+    idle_ns = period_ns - sum(shares[tenant.slot] for tenant in ordered if tenant.active and tenant.slot in shares)
+    loans = _loans(ordered, idle_ns, round_number)
+    paid, received = _payments(ordered, shares, loans)
+    lengths = {slot: share + received.get(slot, 0) for slot, share in shares.items()}
+    for slot, amount in paid.items():
+        from_loan = min(amount, loans.get(slot, 0))
+        if from_loan:
+            loans[slot] -= from_loan
+        if slot in lengths:
+            lengths[slot] -= amount - from_loan
+    owned, free = _lay_out(ordered, lengths, period_ns)
+    turns = _merge([*owned, *_idle_turns(free), *_lend(ordered, loans, free)])
+    balances = {
+        tenant.slot: tenant.balance_ns + paid.get(tenant.slot, 0) - received.get(tenant.slot, 0) for tenant in ordered
+    }
+    return Plan(period_ns, turns, tuple(owned), balances)
+
+
+def charge(made: Plan, slot: int, overrun_ns: int) -> dict[int, int]:
+    """The balances after a slot's work ran past its turn by so much GPU time.
+
+    The time is owed to those whose own turns come next, in their order, each for at most the length of its turn; what
+    ran into time that nobody owned is owed to nobody.
+    """
+    balances = dict(made.balances)
+    ends = [turn.end_ns for turn in made.turns if turn.slot == slot]
+    if not ends or overrun_ns <= 0:
+        return balances
+    end = ends[-1]
+    ahead = sorted(
+        (turn for turn in made.owned if turn.slot != slot), key=lambda turn: (turn.start_ns - end) % made.period_ns
+    )
+    position = end
+    left = overrun_ns
+    for turn in ahead:
+        left -= (turn.start_ns - position) % made.period_ns
+        if left <= 0:
+            break
+        taken = min(left, turn.length_ns)
+        balances[slot] = max(balances[slot] - taken, -LARGEST_BALANCE_NS)
+        balances[turn.slot] = min(balances[turn.slot] + taken, LARGEST_BALANCE_NS)
+        left -= taken
+        position = turn.end_ns
+    return balances
+
+
+def with_balances(tenants: Iterable[Tenant], balances: Mapping[int, int]) -> list[Tenant]:
+    """The same tenants with the balances that a plan or a charge left them."""
+    return [replace(tenant, balance_ns=balances.get(tenant.slot, 0)) for tenant in tenants]
+
+
+def _loans(ordered: Sequence[Tenant], idle_ns: int, round_number: int) -> dict[int, int]:
+    """Idle time, divided by weight among the active who borrow; at most as many of them as get a useful piece."""
+    borrowers = [tenant for tenant in ordered if tenant.borrows and tenant.active]
+    places = min(len(borrowers), max(1, idle_ns // SHORTEST_LOAN_NS))
+    if not places or not idle_ns:
+        return {}
+    first = round_number * places % len(borrowers)
+    chosen = (borrowers + borrowers)[first : first + places]
+    total = sum(tenant.weight for tenant in chosen)
+    return {tenant.slot: idle_ns * tenant.weight // total for tenant in chosen}
+
+
+def _payments(
+    ordered: Sequence[Tenant], shares: Mapping[int, int], loans: Mapping[int, int]
+) -> tuple[dict[int, int], dict[int, int]]:
+    """What each debtor gives in this period and each creditor gets; the two sums are equal.
+
+    A debtor gives all that it borrows but never more than half of what it owns, so that it goes on working.
+    """
+    debts: dict[int, int] = {}
+    claims: dict[int, int] = {}
+    for tenant in ordered:
+        share = shares.get(tenant.slot, 0)
+        if tenant.active and tenant.balance_ns < 0:
+            debts[tenant.slot] = min(-tenant.balance_ns, share // 2 + loans.get(tenant.slot, 0))
+        elif tenant.active and tenant.balance_ns > 0:
+            claims[tenant.slot] = min(tenant.balance_ns, share)
+    amount = min(sum(debts.values()), sum(claims.values()))
+    return _divide(amount, debts), _divide(amount, claims)
+
+
+def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
+    """The amount, in proportion to the parts and to the last nanosecond; never more than a part itself."""
+    total = sum(parts.values())
+    divided = {}
+    passed = 0
+    given = 0
+    for slot, part in parts.items():
+        passed += part
+        upto = int(Fraction(amount * passed, total)) if total else 0
+        divided[slot] = upto - given
+        given = upto
+    return divided
+
+
+def _lay_out(
+    ordered: Sequence[Tenant], lengths: Mapping[int, int], period_ns: int
+) -> tuple[list[Turn], list[tuple[Turn, bool]]]:
+    """The owned turns of the active, and what is free between them: idle owners' turns (True) and the unpromised rest.
+
+    What creditors receive beyond their shares comes out of the free part: idle turns shrink when there is no room.
+    """
+    active_ns = sum(lengths[tenant.slot] for tenant in ordered if tenant.active and tenant.slot in lengths)
+    idle_ns = sum(lengths[tenant.slot] for tenant in ordered if not tenant.active and tenant.slot in lengths)
+    room = period_ns - active_ns
+    owned: list[Turn] = []
+    free: list[tuple[Turn, bool]] = []
+    at = 0
+    for tenant in ordered:
+        length = lengths.get(tenant.slot, 0)
+        if not tenant.active and idle_ns > room:
+            length = length * room // idle_ns
+        if length == 0:
+            continue
+        turn = Turn(at, length, tenant.slot)
+        at += length
+        if tenant.active:
+            owned.append(turn)
+        else:
+            free.append((turn, True))
+    if at < period_ns:
+        free.append((Turn(at, period_ns - at, -1), False))
+    return owned, free
+
+
+def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
+    """Idle owners keep their turns, also where they are lent: they can start at once."""
+    return [turn for turn, is_owned in free if is_owned]
+
+
+def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tuple[Turn, bool]]) -> list[Turn]:
+    """Cuts the free stretches into the loans, one after the other.
+
+    Where nobody active borrows, all who may borrow can start anywhere in it: the first to come is found active soon.
+    """
+    stretches = _stretches(free)
+    if not loans:
+        waiting = [tenant.slot for tenant in ordered if tenant.borrows and not tenant.active]
+        everywhere = [Turn(start, end - start, slot) for start, end in stretches for slot in waiting]
+        return everywhere[: MOST_TURNS - len(ordered)]
+    lent = []
+    for slot, amount in loans.items():
+        left = amount
+        while left > 0 and stretches:
+            start, end = stretches.pop(0)
+            length = min(left, end - start)
+            lent.append(Turn(start, length, slot))
+            left -= length
+            if start + length < end:
+                stretches.insert(0, (start + length, end))
+    return lent
+
+
+def _stretches(free: Iterable[tuple[Turn, bool]]) -> list[tuple[int, int]]:
+    """The free time as (start, end), neighbours joined."""
+    joined: list[tuple[int, int]] = []
+    for turn, _ in free:
+        if joined and joined[-1][1] == turn.start_ns:
+            joined[-1] = (joined[-1][0], turn.end_ns)
+        else:
+            joined.append((turn.start_ns, turn.end_ns))
+    return joined
+
+
+def _merge(turns: Iterable[Turn]) -> tuple[Turn, ...]:
+    """Joins turns of one slot that touch or overlap, and sorts all by their start."""
+    merged: list[Turn] = []
+    for turn in sorted(turns, key=lambda turn: (turn.slot, turn.start_ns)):
+        last = merged[-1] if merged else None
+        if last is not None and last.slot == turn.slot and turn.start_ns <= last.end_ns:
+            merged[-1] = Turn(last.start_ns, max(last.end_ns, turn.end_ns) - last.start_ns, turn.slot)
+        else:
+            merged.append(turn)
+    return tuple(sorted(merged))

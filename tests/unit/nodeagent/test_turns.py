@@ -1,0 +1,231 @@
+"""Turns on one GPU, as tables and as invariants."""
+
+from collections import defaultdict
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeagent.turns import (
+    LARGEST_BALANCE_NS,
+    MOST_TURNS,
+    PERIOD_NS,
+    OvercommittedError,
+    Plan,
+    Policy,
+    Tenant,
+    charge,
+    plan,
+    with_balances,
+)
+
+MS = 1_000_000
+
+
+def hard(slot: int, core: int, *, active: bool = True, balance_ms: int = 0) -> Tenant:
+    return Tenant(slot, core, Policy.HARD, active, balance_ms * MS)
+
+
+def elastic(slot: int, core: int, *, active: bool = True) -> Tenant:
+    return Tenant(slot, core, Policy.ELASTIC, active)
+
+
+def best_effort(slot: int, *, active: bool = True) -> Tenant:
+    return Tenant(slot, 0, Policy.BEST_EFFORT, active)
+
+
+def windows(made: Plan) -> list[tuple[int, int, int]]:
+    return [(turn.slot, turn.start_ns // MS, turn.end_ns // MS) for turn in made.turns]
+
+
+@st.composite
+def gpus(draw: st.DrawFn) -> list[Tenant]:
+    """Any set of containers that a scheduler could place on one GPU, with any history."""
+    left = 100
+    tenants = []
+    for slot in draw(st.lists(st.integers(0, 63), unique=True, max_size=12)):
+        policy = draw(st.sampled_from(Policy)) if left > 0 else Policy.BEST_EFFORT
+        core = 0 if policy is Policy.BEST_EFFORT else draw(st.integers(1, left))
+        left -= core
+        balance = draw(st.just(0) | st.integers(-LARGEST_BALANCE_NS, LARGEST_BALANCE_NS))
+        tenants.append(Tenant(slot, core, policy, draw(st.booleans()), balance))
+    return tenants
+
+
+def without_history(tenants: list[Tenant]) -> list[Tenant]:
+    return with_balances(tenants, {})
+
+
+def test_two_busy_containers_get_their_shares_side_by_side() -> None:
+    assert windows(plan([hard(0, 30), hard(1, 70)])) == [(0, 0, 15), (1, 15, 50)]
+
+
+def test_a_hard_container_alone_gets_its_share_and_no_more() -> None:
+    assert windows(plan([hard(0, 30)])) == [(0, 0, 15)]
+
+
+def test_an_elastic_container_alone_gets_all() -> None:
+    assert windows(plan([elastic(0, 30), hard(1, 70, active=False)])) == [(0, 0, 50), (1, 15, 50)]
+
+
+def test_best_effort_gets_what_is_idle_while_the_owner_keeps_its_turn() -> None:
+    assert windows(plan([hard(0, 70), hard(1, 20, active=False), best_effort(2)])) == [
+        (0, 0, 35),
+        (1, 35, 45),
+        (2, 35, 50),
+    ]
+
+
+def test_best_effort_gets_nothing_where_nothing_is_idle() -> None:
+    assert plan([hard(0, 70), hard(1, 30), best_effort(2)]).granted_ns(2) == 0
+
+
+def test_those_who_borrow_do_so_by_weight() -> None:
+    made = plan([hard(0, 60, active=False), elastic(1, 30), best_effort(2)])
+    assert made.granted_ns(2) * 3 == pytest.approx(made.granted_ns(1) - 15 * MS, abs=8)
+
+
+def test_an_idle_elastic_container_may_start_anywhere_in_idle_time() -> None:
+    assert windows(plan([hard(0, 50), elastic(1, 20, active=False)])) == [(0, 0, 25), (1, 25, 50)]
+
+
+def test_many_who_borrow_get_useful_pieces_round_by_round() -> None:
+    tenants = [hard(0, 90), *(best_effort(slot) for slot in range(1, 9))]
+    totals: dict[int, int] = defaultdict(int)
+    for round_number in range(40):
+        for turn in plan(tenants, round_number=round_number).turns:
+            assert turn.length_ns >= 2 * MS
+            totals[turn.slot] += turn.length_ns
+    assert {totals[slot] for slot in range(1, 9)} == {40 * 5 * MS // 8}
+
+
+def test_shares_above_the_whole_gpu_are_refused() -> None:
+    with pytest.raises(OvercommittedError, match="110 percent"):
+        plan([hard(0, 60), hard(1, 50)])
+
+
+def test_an_overrun_is_owed_to_the_owner_of_the_next_turn() -> None:
+    made = plan([hard(0, 10), hard(1, 20), hard(2, 70)])
+    assert charge(made, 0, 3 * MS) == {0: -3 * MS, 1: 3 * MS, 2: 0}
+    assert charge(made, 2, 7 * MS) == {0: 5 * MS, 1: 2 * MS, 2: -7 * MS}
+
+
+def test_an_overrun_into_idle_time_is_owed_to_nobody() -> None:
+    made = plan([hard(0, 50), hard(1, 30, active=False), hard(2, 20)])
+    assert charge(made, 0, 15 * MS) == {0: 0, 1: 0, 2: 0}
+    assert charge(made, 0, 16 * MS) == {0: -1 * MS, 1: 0, 2: 1 * MS}
+
+
+def test_an_overrun_is_paid_back_in_the_next_period() -> None:
+    made = plan([hard(0, 50, balance_ms=-3), hard(1, 50, balance_ms=3)])
+    assert windows(made) == [(0, 0, 22), (1, 22, 50)]
+    assert made.balances == {0: 0, 1: 0}
+
+
+def test_a_debt_never_takes_more_than_half_of_a_turn() -> None:
+    made = plan([hard(0, 50, balance_ms=-40), hard(1, 50, balance_ms=40)])
+    assert made.granted_ns(0) == 12_500_000
+    assert made.balances == {0: -27_500_000, 1: 27_500_000}
+
+
+def test_nobody_pays_while_nobody_active_is_owed() -> None:
+    made = plan([hard(0, 50, balance_ms=-3), hard(1, 50, active=False, balance_ms=3)])
+    assert made.granted_ns(0) == 25 * MS
+
+
+@given(gpus(), st.integers(0, 1000))
+def test_every_share_is_met_where_nobody_owes_anything(tenants: list[Tenant], round_number: int) -> None:
+    made = plan(without_history(tenants), round_number=round_number)
+    for tenant in tenants:
+        assert made.granted_ns(tenant.slot) >= PERIOD_NS * tenant.core_percent // 100
+
+
+@given(gpus(), st.integers(0, 1000))
+def test_active_containers_never_have_the_same_time(tenants: list[Tenant], round_number: int) -> None:
+    made = plan(tenants, round_number=round_number)
+    active = {tenant.slot for tenant in tenants if tenant.active}
+    at = 0
+    for turn in made.turns:
+        if turn.slot in active:
+            assert turn.start_ns >= at
+            at = turn.end_ns
+    assert at <= PERIOD_NS
+
+
+@given(st.lists(st.tuples(st.sampled_from(Policy), st.booleans()), max_size=64), st.integers(0, 1000))
+def test_a_full_page_has_room_for_every_turn(kinds: list[tuple[Policy, bool]], round_number: int) -> None:
+    tenants = [
+        Tenant(slot, 0 if policy is Policy.BEST_EFFORT else 1, policy, active)
+        for slot, (policy, active) in enumerate(kinds)
+    ]
+    assert len(plan(tenants, round_number=round_number).turns) <= MOST_TURNS
+
+
+@given(gpus(), st.integers(0, 1000))
+def test_every_turn_lies_within_the_period_and_has_a_length(tenants: list[Tenant], round_number: int) -> None:
+    for turn in plan(tenants, round_number=round_number).turns:
+        assert 0 <= turn.start_ns < turn.end_ns <= PERIOD_NS
+
+
+@given(gpus(), st.integers(0, 1000))
+def test_a_hard_container_never_gets_more_than_its_share_and_what_it_is_owed(
+    tenants: list[Tenant], round_number: int
+) -> None:
+    made = plan(tenants, round_number=round_number)
+    for tenant in tenants:
+        if tenant.policy is Policy.HARD:
+            bound = PERIOD_NS * tenant.core_percent // 100 + max(0, tenant.balance_ns)
+            assert made.granted_ns(tenant.slot) <= bound
+
+
+@given(gpus(), st.integers(0, 1000))
+def test_all_idle_time_is_lent_as_long_as_somebody_borrows(tenants: list[Tenant], round_number: int) -> None:
+    made = plan(without_history(tenants), round_number=round_number)
+    active = [tenant for tenant in tenants if tenant.active]
+    if any(tenant.borrows for tenant in active):
+        granted = sum(made.granted_ns(tenant.slot) for tenant in active)
+        assert PERIOD_NS - granted <= len(tenants)
+
+
+@given(gpus(), st.integers(0, 1000))
+def test_best_effort_never_has_time_that_an_active_container_owns(tenants: list[Tenant], round_number: int) -> None:
+    made = plan(tenants, round_number=round_number)
+    for tenant in tenants:
+        if tenant.policy is Policy.BEST_EFFORT:
+            for turn in made.turns:
+                if turn.slot == tenant.slot:
+                    assert all(turn.end_ns <= own.start_ns or own.end_ns <= turn.start_ns for own in made.owned)
+
+
+@given(gpus(), st.integers(0, 1000), st.integers(0, 63), st.integers(0, PERIOD_NS))
+def test_what_is_paid_is_received(tenants: list[Tenant], round_number: int, slot: int, overrun_ns: int) -> None:
+    made = plan(tenants, round_number=round_number)
+    assert sum(made.balances.values()) == sum(tenant.balance_ns for tenant in tenants)
+    if slot in made.balances and all(abs(balance) <= PERIOD_NS for balance in made.balances.values()):
+        assert sum(charge(made, slot, overrun_ns).values()) == sum(made.balances.values())
+
+
+@given(
+    st.lists(st.integers(1, 33), min_size=2, max_size=3),
+    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5 * MS)), max_size=30),
+)
+def test_busy_containers_end_at_their_shares_whatever_ran_over(
+    cores: list[int], overruns: list[tuple[int, int]]
+) -> None:
+    """The time really had = the turns, plus what it took by running over, less what others took from it so."""
+    tenants = [hard(slot, core) for slot, core in enumerate(cores)]
+    had = dict.fromkeys(range(len(cores)), 0)
+    periods = len(overruns) + 40
+    for round_number in range(periods):
+        made = plan(tenants, round_number=round_number)
+        balances = dict(made.balances)
+        if round_number < len(overruns) and overruns[round_number][0] in balances:
+            slot, overrun_ns = overruns[round_number]
+            balances = charge(made, slot, overrun_ns)
+        for tenant in tenants:
+            taken = made.balances[tenant.slot] - balances[tenant.slot]
+            had[tenant.slot] += made.granted_ns(tenant.slot) + taken
+        tenants = with_balances(tenants, balances)
+    for slot, core in enumerate(cores):
+        promised = periods * (PERIOD_NS * core // 100)
+        assert abs(had[slot] - promised) <= abs(tenants[slot].balance_ns)
