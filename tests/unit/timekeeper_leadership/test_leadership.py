@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timekeeper.leadership import file_lock
+from timekeeper.leadership.decision import LeaseRecord, Observation, may_take, next_term, observe
+from timekeeper.leadership.term import Term
+
+SECONDS = st.floats(min_value=0, max_value=1e6)
+
+
+@given(since=SECONDS, waited=SECONDS)
+def test_a_lease_is_taken_from_another_only_after_its_whole_duration_without_a_change(
+    since: float, waited: float
+) -> None:
+    observation = Observation(LeaseRecord("other", 3, "7"), since)
+    assert may_take(observation, "me", 15, since + waited) is (since + waited - since >= 15)
+
+
+def test_a_lease_that_was_given_up_is_free_at_once() -> None:
+    assert may_take(Observation(LeaseRecord("", 3, "7"), 100.0), "me", 15, 100.0)
+
+
+def test_a_renewal_starts_the_waiting_anew() -> None:
+    first = observe(None, LeaseRecord("other", 3, "7"), 10.0)
+    assert observe(first, LeaseRecord("other", 3, "7"), 20.0).since == 10.0
+    assert observe(first, LeaseRecord("other", 3, "8"), 20.0).since == 20.0
+
+
+@given(term=st.integers(0, 10**9), floor=st.integers(0, 10**9))
+def test_a_term_is_above_every_term_before_it(term: int, floor: int) -> None:
+    number = next_term(LeaseRecord("", term, "1"), floor)
+    assert number > term
+    assert number > floor
+    assert next_term(None, floor) > floor
+
+
+def test_a_term_ends_by_the_clock_though_nobody_says_so() -> None:
+    clock = [0.0]
+    term = Term(lambda: clock[0])
+    term.hold(4, until=10.0)
+    assert term.number() == 4
+    clock[0] = 10.0
+    assert term.number() is None
+
+
+def test_on_one_machine_the_lock_goes_to_the_next_process_when_its_holder_is_killed(tmp_path: Path) -> None:
+    file, end = tmp_path / "leader", threading.Event()
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            (
+                "import fcntl,sys,time; f=open(sys.argv[1],'w+'); fcntl.flock(f,fcntl.LOCK_EX); f.write('6'); f.flush();"
+                "print('held',flush=True); time.sleep(60)"
+            ),
+            str(file),
+        ],
+        stdout=subprocess.PIPE,
+    )
+    assert holder.stdout is not None
+    with holder.stdout:
+        holder.stdout.readline()
+        term = Term(lambda: 0.0)
+        thread = threading.Thread(target=file_lock.campaign, args=(file, term, lambda: 0, end.wait, 0.01))
+        thread.start()
+        try:
+            assert term.wait(0.1) is None
+            holder.kill()
+            holder.wait(10)
+            assert term.wait(10) == 7
+        finally:
+            end.set()
+            thread.join(10)
+    assert term.number() is None
