@@ -1,4 +1,4 @@
-"""A TLS server that takes reports: records each one, answers as the test says, ends with the test."""
+"""A TLS server that stands for the timekeeper: records each request, answers as the test says, ends with the test."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ class Received:
     path: str
     token: str
     body: dict[str, Any]
+    headers: dict[str, str]
     at: float
 
 
@@ -149,12 +150,17 @@ class _Server(ThreadingHTTPServer):
 
 def _handler(state: ReportServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.answer({})
+
         def do_POST(self) -> None:
-            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            self.answer(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+
+        def answer(self, body: dict[str, Any]) -> None:
             answer = state.answer
             token = self.headers["Authorization"].removeprefix("Bearer ")
             with state.changed:
-                state.received.append(Received(self.path, token, body, time.monotonic()))
+                state.received.append(Received(self.path, token, body, dict(self.headers), time.monotonic()))
                 state.changed.notify_all()
             if answer.delay_seconds:
                 threading.Event().wait(answer.delay_seconds)

@@ -1,0 +1,166 @@
+"""The commands `fairgpu budget`, `fairgpu grant` and `fairgpu sessions`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import uuid
+from datetime import UTC, datetime
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fairgpu.client import transport
+from fairgpu.client.figures import gpu_hours, gpus, moment, percent, span
+from fairgpu.client.server import from_environment
+from fairgpu.client.tables import table
+from fairgpu.commands import CommandError
+
+EPILOG = """environment:
+  FAIRGPU_SERVER   the timekeeper's address, such as https://localhost:8443
+  FAIRGPU_TOKEN    a token for it; without one, the token of the kubeconfig's current user
+  FAIRGPU_CA_FILE  the CA that signed its certificate, in PEM; without one, the system's CAs
+"""
+MAX_PAGES = 1000
+
+Json = dict[str, Any]
+
+
+def register(subparsers: Any) -> None:
+    """Adds the commands."""
+    budget = subparsers.add_parser("budget", help="what budgets hold and what they have spent")
+    actions = budget.add_subparsers(title="actions", metavar="ACTION", required=True)
+    listing = _command(actions, "list", "all budgets", _list_budgets)
+    listing.set_defaults(namespace=None)
+    one = _command(actions, "get", "one budget, or what pays for a namespace", _get_budget)
+    which = one.add_mutually_exclusive_group(required=True)
+    which.add_argument("name", nargs="?", help="the budget's name")
+    which.add_argument("-n", "--namespace", help="the namespace that it pays for")
+    grant = _command(subparsers, "grant", "give a budget GPU-hours for its present period", _grant)
+    grant.add_argument("budget", help="the budget's name")
+    grant.add_argument("gpu_hours", metavar="GPU_HOURS", help="how much, with at most six decimal places: 2.5")
+    grant.add_argument("--reason", required=True, help="why, for whoever reads the ledger later")
+    grant.add_argument("--name", help="a name for it; the same name and amount again grants nothing twice")
+    sessions = _command(subparsers, "sessions", "the reservations that are being metered", _sessions)
+    sessions.add_argument("-n", "--namespace", help="of this namespace alone")
+
+
+def _command(subparsers: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = subparsers.add_parser(
+        name, help=text, description=text, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="how to print it")
+    parser.set_defaults(run=run)
+    return parser
+
+
+def _list_budgets(arguments: argparse.Namespace) -> int:
+    answer = transport.get(from_environment(os.environ), "/v1/budgets")
+    if arguments.output == "json":
+        return _print_json(answer)
+    if not answer["budgets"]:
+        return _print("There are no budgets: every namespace is metered and unlimited.")
+    headings = ("name", "state", "spent", "available", "used", "remaining", "GPUs now", "period ends")
+    return _print(table(headings, [_budget_row(budget) for budget in answer["budgets"]]))
+
+
+def _budget_row(budget: Json) -> tuple[str, ...]:
+    return (
+        budget["name"],
+        budget["state"],
+        gpu_hours(budget["spent"]),
+        gpu_hours(budget["available"]),
+        percent(budget["spent"], budget["available"]),
+        gpu_hours(budget["remaining"]),
+        gpus(budget["rate"]),
+        moment((budget["period"] or {}).get("end")),
+    )
+
+
+def _get_budget(arguments: argparse.Namespace) -> int:
+    server = from_environment(os.environ)
+    if arguments.namespace:
+        answer = transport.get(server, f"/v1/namespaces/{quote(arguments.namespace, safe='')}/budget")
+        budget = answer["budget"]
+    else:
+        answer = budget = transport.get(server, f"/v1/budgets/{quote(arguments.name, safe='')}")
+    if arguments.output == "json":
+        return _print_json(answer)
+    if budget is None:
+        return _print(f"No budget names the namespace {arguments.namespace}: it is metered and unlimited.")
+    return _print(describe(budget))
+
+
+def describe(budget: Json) -> str:
+    """One budget, a line for each of its figures."""
+    period = budget["period"] or {}
+    lines = [
+        ("Name", budget["name"]),
+        ("Namespaces", ", ".join(budget["namespaces"])),
+        ("State", budget["state"] if budget["enforcement"] != "observe" else f"{budget['state']} (observed only)"),
+        ("Period", f"{moment(period.get('start'))} to {moment(period.get('end'))}" if period else ""),
+        ("Available", f"{gpu_hours(budget['available']) or 'unlimited'} GPU-hours"),
+        ("  of which granted", f"{gpu_hours(budget['granted'])} GPU-hours"),
+        ("Spent", f"{gpu_hours(budget['spent'])} GPU-hours {percent(budget['spent'], budget['available'])}".rstrip()),
+        ("Remaining", f"{gpu_hours(budget['remaining']) or 'unlimited'} GPU-hours"),
+        ("Being spent", f"{gpus(budget['rate'])} GPUs"),
+        ("Exhausted", moment(budget["exhaustedAt"])),
+    ]
+    return "\n".join(f"{name + ':':<20} {value}" for name, value in lines if value)
+
+
+def _grant(arguments: argparse.Namespace) -> int:
+    body = {"budget": arguments.budget, "gpuHours": arguments.gpu_hours, "reason": arguments.reason}
+    headers = {}
+    if arguments.name:
+        body["name"] = arguments.name
+    else:
+        headers["Idempotency-Key"] = str(uuid.uuid4())
+    answer = transport.post(from_environment(os.environ), "/v1/grants", body, headers)
+    if arguments.output == "json":
+        return _print_json(answer)
+    return _print(f"granted {answer['gpuHours']} GPU-hours to budget {answer['budget']} (grant {answer['name']})")
+
+
+def _sessions(arguments: argparse.Namespace) -> int:
+    server = from_environment(os.environ)
+    sessions: list[Json] = []
+    query = {"namespace": arguments.namespace} if arguments.namespace else {}
+    for _ in range(MAX_PAGES):
+        answer = transport.get(server, f"/v1/sessions?{urlencode(query)}")
+        sessions += answer["sessions"]
+        if answer["cursor"] is None:
+            break
+        query["cursor"] = answer["cursor"]
+    else:
+        raise CommandError(f"more than {MAX_PAGES} pages of sessions: name a namespace with -n")
+    if arguments.output == "json":
+        return _print_json({"sessions": sessions})
+    if not sessions:
+        return _print("No pod holds a GPU now.")
+    headings = ("namespace", "pod", "node", "budget", "GPUs", "held for", "GPU-hours", "last report")
+    now = datetime.now(UTC).isoformat()
+    return _print(table(headings, [_session_row(session, now) for session in sessions]))
+
+
+def _session_row(session: Json, now: str) -> tuple[str, ...]:
+    return (
+        session["namespace"],
+        session["pod"],
+        session["node"],
+        session["budget"],
+        gpus(session["rate"]),
+        span(session["start"], session["end"] or now),
+        gpu_hours(session["amount"]),
+        f"{span(session['reportedAt'], now)} ago" if session["reportedAt"] else "",
+    )
+
+
+def _print_json(answer: Json) -> int:
+    return _print(json.dumps(answer, indent=2))
+
+
+def _print(text: str) -> int:
+    sys.stdout.write(text + "\n")
+    return 0

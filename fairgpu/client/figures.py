@@ -1,0 +1,48 @@
+"""Figures as people read them: GPU-hours, rates in GPUs, moments and spans of time."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+_STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
+
+
+def gpu_hours(money: Any) -> str:
+    """An amount in GPU-hours, to a hundredth or to three significant digits; `-` for no limit."""
+    if not isinstance(money, dict):
+        return ""
+    hours = int(money["microGPUSeconds"]) / 3_600_000_000
+    if hours == 0 or abs(hours) >= 1:
+        return f"{hours:,.2f}"
+    return f"{hours:.3g}" if abs(hours) >= 0.0001 else f"{hours:.6f}"
+
+
+def gpus(rate: Any) -> str:
+    """A rate of spending, as a number of GPUs."""
+    return f"{rate['gpus']:.2f}"
+
+
+def moment(text: str | None) -> str:
+    """An instant in the time zone of whoever reads it, to the second."""
+    if text is None:
+        return ""
+    return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def span(start: str, end: str) -> str:
+    """The time between two instants in its two largest units, such as 3h12m."""
+    seconds = int((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
+    parts: list[str] = []
+    for length, unit in _STEPS:
+        count, seconds = divmod(max(seconds, 0), length)
+        if count or parts:
+            parts.append(f"{count}{unit}")
+    return "".join(parts[:2]) or "0s"
+
+
+def percent(part: Any, whole: Any) -> str:
+    """One amount as a share of another, in whole percent."""
+    if not isinstance(whole, dict) or int(whole["microGPUSeconds"]) == 0:
+        return ""
+    return f"{100 * int(part['microGPUSeconds']) / int(whole['microGPUSeconds']):.0f}%"

@@ -1,0 +1,87 @@
+"""Which timekeeper the command talks to, whom it trusts there, and under whose token."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from kubernetes import client, config
+from kubernetes.config.config_exception import ConfigException
+
+from fairgpu.commands import CommandError
+
+SERVER = "FAIRGPU_SERVER"
+TOKEN = "FAIRGPU_TOKEN"  # noqa: S105 - the name of a variable, no secret
+CA_FILE = "FAIRGPU_CA_FILE"
+
+_DEFAULT_PORT = 443
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A timekeeper's address, the CAs that may vouch for it, and the bearer token for it."""
+
+    host: str
+    port: int
+    base_path: str
+    tls: ssl.SSLContext
+    token: str = field(repr=False)
+
+
+def from_environment(environ: Mapping[str, str]) -> Server:
+    """The server that FAIRGPU_SERVER names, with the token of FAIRGPU_TOKEN or of the kubeconfig's current user.
+
+    Raises:
+        CommandError: something is missing or cannot be used; the message says what to set.
+    """
+    host, port, base_path = _address(environ.get(SERVER, ""))
+    tls = _tls(environ.get(CA_FILE, ""))
+    return Server(host, port, base_path, tls, environ.get(TOKEN, "").strip() or _kubeconfig_token(environ))
+
+
+def _address(url: str) -> tuple[str, int, str]:
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _DEFAULT_PORT
+    except ValueError:
+        parts, port = urlsplit(""), 0
+    if parts.scheme != "https" or not parts.hostname:
+        given = f"is {url!r}" if url else "is not set"
+        raise CommandError(
+            f"{SERVER} {given}; allowed: the timekeeper's https:// address. From outside the cluster run\n"
+            "    kubectl -n fairgpu-system port-forward service/fairgpu-timekeeper 8443:443\n"
+            f"and write {SERVER}=https://localhost:8443"
+        )
+    return parts.hostname, port, parts.path.rstrip("/")
+
+
+def _tls(ca_file: str) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except (OSError, ssl.SSLError) as error:
+        raise CommandError(f"{CA_FILE} is {ca_file!r}, which holds no CA certificate in PEM: {error}") from error
+
+
+def _kubeconfig_token(environ: Mapping[str, str]) -> str:
+    """The token of the kubeconfig's current user, made by its exec plugin where it has one."""
+    named = environ.get("KUBECONFIG") or str(Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config")
+    configuration = client.Configuration()
+    try:
+        config.load_kube_config(config_file=named, client_configuration=configuration)
+        header = str(configuration.auth_settings().get("BearerToken", {}).get("value") or "")
+    except (ConfigException, OSError) as error:
+        raise CommandError(_no_token(f"no kubeconfig can be used: {error}")) from error
+    scheme, _, token = header.partition(" ")  # a password stands in the same place, as Basic
+    if scheme != "Bearer" or not token:
+        raise CommandError(_no_token(f"the current user of {named} has no token"))
+    return token
+
+
+def _no_token(why: str) -> str:
+    return (
+        f"{TOKEN} is not set and {why}. Make a token for an account that may read budgets:\n"
+        f"    export {TOKEN}=$(kubectl create token ACCOUNT -n NAMESPACE)"
+    )

@@ -1,0 +1,26 @@
+"""Tables as kubectl prints them: aligned columns, no lines, fit for people, grep and awk."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+GAP = "   "
+NOTHING = "-"
+
+
+def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """The rows under their headings; a cell that looks like a number stands at the right of its column."""
+    cells = [[heading.upper() for heading in headings], *[[cell or NOTHING for cell in row] for row in rows]]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
+    right = [bool(rows) and all(_numeric(row[column]) for row in cells[1:]) for column in range(len(headings))]
+    return "\n".join(
+        GAP.join(
+            cell.rjust(width) if at_right else cell.ljust(width)
+            for cell, width, at_right in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+
+
+def _numeric(cell: str) -> bool:
+    return cell == NOTHING or cell.replace(",", "").replace(".", "").replace("%", "").lstrip("-").isdigit()

@@ -1,0 +1,98 @@
+"""Requests to the timekeeper's REST API; its problem documents (RFC 9457) become errors that a person can act on."""
+
+from __future__ import annotations
+
+import json
+import ssl
+from collections.abc import Mapping
+from http.client import HTTPException, HTTPResponse, HTTPSConnection
+from typing import Any
+
+from fairgpu.client.server import CA_FILE, SERVER, TOKEN, Server
+from fairgpu.commands import CommandError
+
+TIMEOUT_SECONDS = 30.0
+MAX_ANSWER_BYTES = 64 << 20
+
+Json = dict[str, Any]
+
+
+class RefusedError(CommandError):
+    """The timekeeper's answer was a problem document, or no answer of its kind at all.
+
+    Attributes:
+        status: the HTTP status.
+    """
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def get(server: Server, path: str) -> Json:
+    """The JSON object at a path.
+
+    Raises:
+        CommandError: the server cannot be reached, or refuses (RefusedError).
+    """
+    return _request(server, "GET", path, None, {})
+
+
+def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> Json:
+    """The answer to a posted JSON object.
+
+    Raises:
+        CommandError: as for `get`.
+    """
+    return _request(server, "POST", path, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+
+
+def _request(server: Server, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Json:
+    connection = HTTPSConnection(server.host, server.port, timeout=TIMEOUT_SECONDS, context=server.tls)
+    common = {
+        "Authorization": f"Bearer {server.token}",
+        "Accept": "application/json, application/problem+json",
+        "User-Agent": "fairgpu",
+    }
+    try:
+        connection.request(method, server.base_path + path, body, {**common, **headers})
+        response = connection.getresponse()
+        return _answer(response, response.read(MAX_ANSWER_BYTES))
+    except ssl.SSLCertVerificationError as error:
+        raise CommandError(
+            f"https://{server.host}:{server.port} is not trusted: {error.verify_message}.\n"
+            f"Name the CA that signed its certificate with {CA_FILE}=FILE"
+        ) from error
+    except (OSError, HTTPException, ValueError) as error:
+        raise CommandError(f"https://{server.host}:{server.port} ({SERVER}) does not answer: {error}") from error
+    finally:
+        connection.close()
+
+
+def _answer(response: HTTPResponse, data: bytes) -> Json:
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        document = None
+    if response.status >= 400:
+        raise RefusedError(response.status, explain(response.status, response.reason, document))
+    if not isinstance(document, dict):
+        raise RefusedError(response.status, f"the answer is no JSON object: is {SERVER} the timekeeper?")
+    return document
+
+
+def explain(status: int, reason: str, document: Any) -> str:
+    """What a problem document says, its faults one in a line, and what to do about it."""
+    problem = document if isinstance(document, dict) else {}
+    lines = [f"{problem.get('title') or reason} ({status}): {problem.get('detail') or 'no explanation was given'}"]
+    faults = problem.get("errors")
+    if isinstance(faults, list) and len(faults) > 1:
+        lines[0] = f"{problem.get('title') or reason} ({status}):"
+        lines += [
+            f"    {fault.get('field')}: given {fault.get('given')}; allowed: {fault.get('allowed')}"
+            for fault in faults
+            if isinstance(fault, dict)
+        ]
+    if status == 401:
+        lines.append(f"Make a new token: export {TOKEN}=$(kubectl create token ACCOUNT -n NAMESPACE)")
+    return "\n".join(lines)

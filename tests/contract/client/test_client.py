@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairgpu.client import commands
+from fairgpu.commands import build_parser, main
+from tests.report_server import Answer, ReportServer, make_certificates, report_server
+
+HOUR = 3_600_000_000
+
+
+def money(hours: float) -> dict[str, Any]:
+    return {"microGPUSeconds": str(int(hours * HOUR)), "gpuHours": hours}
+
+
+BUDGET = {
+    "name": "research",
+    "namespaces": ["team-a", "team-b"],
+    "state": "grace",
+    "enforcement": "enforce",
+    "period": {"start": "2030-01-01T00:00:00Z", "end": "2030-02-01T00:00:00Z"},
+    "granted": money(10),
+    "available": money(110),
+    "spent": money(121),
+    "remaining": money(-11),
+    "rate": {"microGPUSecondsPerSecond": "2850000", "gpus": 2.85},
+    "exhaustedAt": "2030-01-20T08:00:00Z",
+}
+UNLIMITED = {**BUDGET, "name": "free", "state": "unlimited", "available": None, "remaining": None, "period": None}
+SESSION = {
+    "uid": "0b1c",
+    "namespace": "team-a",
+    "pod": "train-0",
+    "node": "n1",
+    "budget": "research",
+    "start": "2020-01-01T00:00:00Z",
+    "end": "2020-01-01T03:12:00Z",
+    "rate": {"microGPUSecondsPerSecond": "300000", "gpus": 0.3},
+    "amount": money(0.96),
+    "reportedAt": None,
+}
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ReportServer]:
+    with report_server(tmp_path / "tls") as running:
+        monkeypatch.setenv("FAIRGPU_SERVER", running.url)
+        monkeypatch.setenv("FAIRGPU_CA_FILE", str(tmp_path / "tls" / "ca.pem"))
+        monkeypatch.setenv("FAIRGPU_TOKEN", "t0ken")
+        monkeypatch.setenv("TZ", "UTC")
+        yield running
+
+
+@pytest.fixture
+def run(server: ReportServer, capsys: pytest.CaptureFixture[str]) -> Run:
+    def invoke(*arguments: str, answer: Any = None, status: int = 200) -> tuple[int, str, str]:
+        server.answer = Answer(status, json.dumps(answer).encode())
+        exit_status = main(arguments)
+        return exit_status, *capsys.readouterr()
+
+    return invoke
+
+
+def test_budgets_are_listed_a_line_each(run: Run, server: ReportServer) -> None:
+    status, output, _ = run("budget", "list", answer={"budgets": [BUDGET, UNLIMITED]})
+    heading, research, free = output.splitlines()
+    assert status == 0
+    assert heading.split()[:6] == ["NAME", "STATE", "SPENT", "AVAILABLE", "USED", "REMAINING"]
+    assert research.split()[:7] == ["research", "grace", "121.00", "110.00", "110%", "-11.00", "2.85"]
+    assert free.split()[:7] == ["free", "unlimited", "121.00", "-", "-", "-", "2.85"]
+    assert (server.received[0].path, server.received[0].token) == ("/v1/budgets", "t0ken")
+
+
+def test_without_budgets_it_is_said_what_that_means(run: Run) -> None:
+    assert run("budget", "list", answer={"budgets": []})[1].startswith("There are no budgets: every namespace")
+
+
+def test_a_budget_is_described(run: Run, server: ReportServer) -> None:
+    status, output, _ = run("budget", "get", "research", answer=BUDGET)
+    assert status == 0
+    assert "Namespaces:          team-a, team-b" in output
+    assert "Spent:               121.00 GPU-hours 110%" in output
+    assert server.received[0].path == "/v1/budgets/research"
+
+
+def test_the_budget_of_a_namespace_is_found(run: Run, server: ReportServer) -> None:
+    answer = {"namespace": "team-a", "budget": BUDGET, "state": "grace"}
+    assert "Name:                research" in run("budget", "get", "-n", "team-a", answer=answer)[1]
+    assert server.received[0].path == "/v1/namespaces/team-a/budget"
+
+
+def test_a_namespace_without_a_budget_is_unlimited(run: Run) -> None:
+    answer = {"namespace": "team-c", "budget": None, "state": "unlimited"}
+    assert "metered and unlimited" in run("budget", "get", "-n", "team-c", answer=answer)[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "answer"),
+    [
+        (("budget", "list"), {"budgets": [BUDGET]}),
+        (("budget", "get", "research"), BUDGET),
+        (("sessions",), {"sessions": [SESSION], "cursor": None}),
+    ],
+)
+def test_json_is_the_answer_itself(run: Run, arguments: tuple[str, ...], answer: dict[str, Any]) -> None:
+    status, output, _ = run(*arguments, "-o", "json", answer=answer)
+    assert status == 0
+    assert json.loads(output).items() <= answer.items()
+
+
+def test_sessions_are_listed_with_what_they_hold(run: Run, server: ReportServer) -> None:
+    _, output, _ = run("sessions", "-n", "team-a", answer={"sessions": [SESSION], "cursor": None})
+    assert output.splitlines()[1].split() == ["team-a", "train-0", "n1", "research", "0.30", "3h12m", "0.96", "-"]
+    assert server.received[0].path == "/v1/sessions?namespace=team-a"
+
+
+GRANTED = {"name": "rest-1", "budget": "research", "gpuHours": "2.5", "reason": "deadline", "requestedBy": "ada"}
+
+
+def test_a_grant_is_ordered_under_a_key_of_its_own(run: Run, server: ReportServer) -> None:
+    grant = ("grant", "research", "2.5", "--reason", "deadline")
+    assert run(*grant, answer=GRANTED)[1] == "granted 2.5 GPU-hours to budget research (grant rest-1)\n"
+    run(*grant, answer=GRANTED)
+    first, second = server.received
+    assert (first.path, first.body) == ("/v1/grants", {"budget": "research", "gpuHours": "2.5", "reason": "deadline"})
+    assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]
+
+
+def test_a_grant_with_a_name_can_be_repeated(run: Run, server: ReportServer) -> None:
+    run("grant", "research", "2.5", "--reason", "deadline", "--name", "deadline-1", answer=GRANTED)
+    assert server.received[0].body["name"] == "deadline-1"
+    assert "Idempotency-Key" not in server.received[0].headers
+
+
+def test_a_problem_is_told_in_its_own_words_and_the_status_is_1(run: Run) -> None:
+    problem = {"type": "urn:x", "title": "Forbidden", "status": 403, "detail": "'ada' may not create gpugrants"}
+    status, output, error = run("grant", "research", "1", "--reason", "x", answer=problem, status=403)
+    assert (status, output) == (1, "")
+    assert error == "fairgpu: Forbidden (403): 'ada' may not create gpugrants\n"
+
+
+def test_every_fault_of_a_request_has_its_line(run: Run) -> None:
+    faults = [
+        {"field": "gpuHours", "given": "-1", "allowed": "a number above 0"},
+        {"field": "budget", "given": "''", "allowed": "a name"},
+    ]
+    problem = {"title": "Unprocessable", "status": 422, "detail": "both", "errors": faults}
+    assert run("grant", "r", "1", "--reason", "x", answer=problem, status=422)[2].splitlines()[1:] == [
+        "    gpuHours: given -1; allowed: a number above 0",
+        "    budget: given ''; allowed: a name",
+    ]
+
+
+def test_a_token_that_has_expired_is_answered_with_how_to_make_one(run: Run) -> None:
+    error = run("budget", "list", answer={"title": "Unauthorized", "detail": "it has expired"}, status=401)[2]
+    assert "kubectl create token" in error
+    assert "t0ken" not in error
+
+
+def test_an_answer_of_something_else_is_no_table(run: Run) -> None:
+    status, _, error = run("budget", "list", answer=["no", "timekeeper"])
+    assert status == 1
+    assert "is FAIRGPU_SERVER the timekeeper?" in error
+
+
+def test_another_ca_is_named_with_the_variable_to_set(
+    run: Run, server: ReportServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_certificates(tmp_path / "other")
+    monkeypatch.setenv("FAIRGPU_CA_FILE", str(tmp_path / "other" / "ca.pem"))
+    status, _, error = run("budget", "list")
+    assert status == 1
+    assert "FAIRGPU_CA_FILE=FILE" in error
+    assert server.received == []
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "says"),
+    [
+        ("FAIRGPU_SERVER", "", "kubectl -n fairgpu-system port-forward"),
+        ("FAIRGPU_SERVER", "http://localhost", "is 'http://localhost'; allowed: the timekeeper's https:// address"),
+        ("FAIRGPU_SERVER", "https://127.0.0.1:1", "does not answer"),
+        ("FAIRGPU_CA_FILE", "/nonexistent", "FAIRGPU_CA_FILE is '/nonexistent'"),
+    ],
+)
+def test_a_wrong_variable_is_named(
+    run: Run, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, says: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    status, _, error = run("budget", "list")
+    assert status == 1
+    assert says in error
+
+
+def kubeconfig(user: dict[str, str]) -> str:
+    return yaml.safe_dump(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": "here",
+            "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me"}}],
+            "clusters": [{"name": "here", "cluster": {"server": "https://127.0.0.1:1"}}],
+            "users": [{"name": "me", "user": user}],
+        }
+    )
+
+
+def test_the_kubeconfigs_token_is_used_where_none_is_given(
+    run: Run, server: ReportServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "config").write_text(kubeconfig({"token": "from-kubeconfig"}))
+    monkeypatch.delenv("FAIRGPU_TOKEN")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    assert run("budget", "list", answer={"budgets": []})[0] == 0
+    assert server.received[0].token == "from-kubeconfig"
+
+
+@pytest.mark.parametrize("user", [{"username": "me", "password": "x"}, {}])
+def test_without_any_token_it_is_said_how_to_make_one(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: dict[str, str]
+) -> None:
+    (tmp_path / "config").write_text(kubeconfig(user))
+    monkeypatch.delenv("FAIRGPU_TOKEN")
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
+    status, _, error = run("budget", "list")
+    assert status == 1
+    assert "FAIRGPU_TOKEN=$(kubectl create token ACCOUNT -n NAMESPACE)" in error
+
+
+def test_every_command_is_registered() -> None:
+    assert build_parser().parse_args(["sessions"]).run is commands._sessions
