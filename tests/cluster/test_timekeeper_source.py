@@ -1,0 +1,105 @@
+"""What the timekeeper reads and writes, under its own account with the Role that deploy/ ships."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.pods import canonical_pod, plain_pod
+from timekeeper.sources.cluster import BUDGETS, ClusterSource
+from timekeeper.sources.mirror import DepartureProof
+from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Notice
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+
+@pytest.fixture
+def source(control_plane: ControlPlane) -> Iterator[ClusterSource]:
+    account = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    source, end = ClusterSource(account.api, time.time_ns, random.random), threading.Event()
+    source.start(end.wait)
+    yield source
+    end.set()
+
+
+def budget(name: str, namespace: str) -> dict[str, object]:
+    return {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": "GPUBudget",
+        "metadata": {"name": name},
+        "spec": {"namespaces": [namespace], "allowance": {"gpuHours": 1}, "period": {"every": "day"}},
+    }
+
+
+def test_of_all_pods_it_holds_those_with_a_gpu_and_sees_them_leave(
+    control_plane: ControlPlane, namespace: str, source: ClusterSource
+) -> None:
+    pods, api = f"/api/v1/namespaces/{namespace}/pods", control_plane.admin.api
+    api.create(pods, plain_pod())
+    uid = api.create(pods, canonical_pod())["metadata"]["uid"]
+    wait_until(lambda: source.mirrors.pods.get(uid), "the GPU pod")
+    assert all(pod["metadata"]["name"] != "plain" for pod in source.mirrors.pods.items())
+    api.delete(f"{pods}/gpu")
+    wait_until(lambda: source.mirrors.pods.get(uid) is None, "its end")
+    [departure] = [d for d in source.mirrors.pods.take_departures() if d.item["metadata"]["uid"] == uid]
+    assert departure.proof is DepartureProof.DELETED
+    assert abs(time.time_ns() - departure.at) < 60 * 10**9
+
+
+def test_it_lifts_its_own_gate_once_and_leaves_the_others(
+    control_plane: ControlPlane, namespace: str, source: ClusterSource
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    pod = control_plane.admin.api.create(path, canonical_pod("held", gated=True))
+    source.lift_gate(pod)
+    gates = control_plane.admin.api.get(f"{path}/held")["spec"]["schedulingGates"]
+    assert gates == [{"name": "example.org/own"}]
+    with pytest.raises(ChangedMeanwhileError):
+        source.lift_gate(pod)
+
+
+def test_a_budgets_status_is_replaced_whole_and_its_spec_is_not_touched(
+    control_plane: ControlPlane, namespace: str, source: ClusterSource
+) -> None:
+    name = f"budget-of-{namespace}"
+    created = control_plane.admin.api.create(BUDGETS, budget(name, namespace))
+    source.write_budget_status(name, {"state": "open", "burnRate": "1"})
+    source.write_budget_status(name, {"state": "grace"})
+    read = control_plane.admin.api.get(f"{BUDGETS}/{name}")
+    assert read["status"] == {"state": "grace"}
+    assert read["spec"] == created["spec"]
+    control_plane.admin.api.delete(f"{BUDGETS}/{name}")
+    with pytest.raises(ChangedMeanwhileError):
+        source.write_budget_status(name, {"state": "open"})
+
+
+def test_a_grants_name_is_its_idempotency_key(namespace: str, source: ClusterSource) -> None:
+    grant = {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": "GPUGrant",
+        "metadata": {"name": f"grant-of-{namespace}"},
+        "spec": {"budget": "any", "gpuHours": "0.5", "reason": "a test"},
+    }
+    source.create_grant(grant)
+    with pytest.raises(ExistsError):
+        source.create_grant(grant)
+    wait_until(
+        lambda: [g for g in source.mirrors.grants.items() if g["metadata"]["name"] == grant["metadata"]["name"]],  # type: ignore[index]
+        "the grant",
+    )
+
+
+def test_an_event_stands_beside_the_pod_that_it_is_about(
+    control_plane: ControlPlane, namespace: str, source: ClusterSource
+) -> None:
+    pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", canonical_pod("told"))
+    source.tell(Notice({**pod, "apiVersion": "v1", "kind": "Pod"}, "BudgetHeld", "waits for the budget", warning=True))
+    shown = control_plane.admin.kubectl("describe", "pod", "told", "-n", namespace).stdout
+    assert "BudgetHeld" in shown
+    assert "waits for the budget" in shown
