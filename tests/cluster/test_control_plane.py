@@ -15,16 +15,8 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import running
 from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
 from tests.cluster.control_plane.waiting import wait_until
-
-
-def plain_pod(name: str = "plain", **spec: object) -> dict[str, object]:
-    container = {"name": "main", "image": "example.org/app:1"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"containers": [container], **spec},
-    }
+from tests.cluster.installation import Manifest
+from tests.cluster.pods import canonical_pod, plain_pod
 
 
 def test_the_api_server_answers_with_the_version_that_was_built(control_plane: ControlPlane) -> None:
@@ -70,18 +62,22 @@ def test_the_stock_scheduler_binds_a_plain_pod_and_a_job_completes_when_its_pod_
     api.delete(f"/api/v1/nodes/{node.name}")
 
 
-def test_a_binding_carries_the_allocation_into_the_pod(control_plane: ControlPlane, namespace: str) -> None:
+def test_a_binding_carries_the_allocation_into_the_pod(
+    control_plane: ControlPlane, installation: list[Manifest], namespace: str
+) -> None:
+    assert installation
     api = control_plane.admin.api
     node = create_node(control_plane, f"node-{namespace}")
+    pod = canonical_pod()
     amounts = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "60", "fairgpu.io/gpu-memory": "8192"}
-    gpu_container = {"name": "main", "image": "example.org/app:1", "resources": {"limits": amounts}}
-    path = f"/api/v1/namespaces/{namespace}/pods"
-    pod = api.create(path, plain_pod("gpu", schedulerName="fairgpu-scheduler", containers=[gpu_container]))
-    allocation = allocation_of(pod, node.name)
-    assert allocation["containers"][0]["devices"][1]["core"] == 30
-    assert allocation["containers"][0]["devices"][1]["memoryMiB"] == 4096
+    pod["spec"]["containers"][0]["resources"] = {"limits": amounts}
+    created = api.create(f"/api/v1/namespaces/{namespace}/pods", pod)
+    allocation = allocation_of(created, node.name)
+    first, second = allocation["containers"][0]["devices"]
+    assert (second["core"], second["memoryMiB"]) == (30, 4096)
+    assert first["uuid"] != second["uuid"]
 
-    bind(control_plane.admin, pod, node.name, allocation)
+    bind(control_plane.service_account("fairgpu-system", "fairgpu-scheduler"), created, node.name, allocation)
 
     bound = node.set_pod_phase(namespace, "gpu", "Running")
     assert json.loads(bound["metadata"]["annotations"]["fairgpu.io/allocation"]) == allocation
@@ -94,9 +90,7 @@ def test_a_binding_carries_the_allocation_into_the_pod(control_plane: ControlPla
 
 def test_a_node_may_not_write_the_status_of_another_nodes_pod(control_plane: ControlPlane, namespace: str) -> None:
     here, there = (create_node(control_plane, f"{side}-{namespace}") for side in ("here", "there"))
-    pod = control_plane.admin.api.create(
-        f"/api/v1/namespaces/{namespace}/pods", plain_pod(schedulerName="nobody-schedules")
-    )
+    pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", plain_pod())
     bind(control_plane.admin, pod, here.name, None)
     with pytest.raises(ApiError, match="can only update pod status for pods with spec"):
         there.kubelet.api.patch(f"/api/v1/namespaces/{namespace}/pods/plain/status", {"status": {"phase": "Failed"}})
@@ -106,7 +100,7 @@ def test_a_node_may_not_write_the_status_of_another_nodes_pod(control_plane: Con
 
 def test_tokens_bound_to_a_pod_verify_against_the_published_keys(control_plane: ControlPlane, namespace: str) -> None:
     api = control_plane.admin.api
-    pod = api.create(f"/api/v1/namespaces/{namespace}/pods", plain_pod(schedulerName="nobody-schedules"))
+    pod = api.create(f"/api/v1/namespaces/{namespace}/pods", plain_pod())
     token = control_plane.token(namespace, "default", audience="fairgpu-timekeeper", pod=pod)
 
     keys = jwt.PyJWKSet.from_dict(control_plane.service_account("default", "default").api.get("/openid/v1/jwks"))

@@ -74,7 +74,9 @@ class ControlPlane:
             "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": name}],
         }
         self.admin.api.create(f"/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}/rolebindings", binding)
-        return self.user(name)
+        admin = self.user(name)
+        wait_until(lambda: admin.may("create", "pods", namespace=namespace), f"the API server knows {name}")
+        return admin
 
     def create_namespace(self, prefix: str = "team-", **metadata: Any) -> str:
         """Create a namespace with a name of its own; returns once pods can be created in it."""

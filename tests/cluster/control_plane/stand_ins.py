@@ -132,4 +132,5 @@ def _container_status(container: Mapping[str, Any], phase: str, at: str) -> dict
         "started": phase == "Running",
         "restartCount": 0,
         "state": state,
+        "resources": container.get("resources", {}),  # a kubelet that can resize says what is in force
     }

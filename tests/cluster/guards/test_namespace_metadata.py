@@ -1,0 +1,102 @@
+"""The policy fairgpu-namespace: permissions on a Namespace come from those who hand out budgets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.waiting import wait_until
+
+RBAC = "rbac.authorization.k8s.io"
+PERMISSION = {"fairgpu.io/allow": "elastic"}
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+
+@pytest.fixture
+def editor(control_plane: ControlPlane, namespace: str) -> Identity:
+    return control_plane.namespace_admin(namespace)
+
+
+def refused(who: Identity, path: str, patch: dict[str, Any]) -> str:
+    with pytest.raises(ApiError) as refusal:
+        who.api.patch(path, patch)
+    assert refusal.value.status == 403
+    assert "fairgpu-namespace" in refusal.value.message
+    return refusal.value.message
+
+
+@pytest.mark.parametrize("part", ["annotations", "labels"])
+@pytest.mark.parametrize("subresource", ["", "/status"])
+def test_an_admin_of_a_namespace_cannot_permit_it_anything(
+    editor: Identity, namespace: str, part: str, subresource: str
+) -> None:
+    message = refused(editor, f"/api/v1/namespaces/{namespace}{subresource}", {"metadata": {part: PERMISSION}})
+    assert f"metadata: fairgpu.io/allow changed by {editor.name}, who may not update gpubudgets" in message
+
+
+def test_finalizing_is_no_way_around_it(editor: Identity, namespace: str) -> None:
+    document = editor.api.get(f"/api/v1/namespaces/{namespace}")
+    document["metadata"]["annotations"] = PERMISSION
+    with pytest.raises(ApiError, match="fairgpu-namespace"):
+        editor.api.replace(f"/api/v1/namespaces/{namespace}/finalize", document)
+
+
+def test_an_admin_of_a_namespace_may_change_the_rest_of_it(editor: Identity, namespace: str) -> None:
+    harmless = {"labels": {"cost-centre": "42"}, "annotations": {"example.org/owner": "alice"}}
+    changed = editor.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": harmless})
+    assert changed["metadata"]["labels"]["cost-centre"] == "42"
+
+
+def test_a_permission_that_was_given_can_be_neither_widened_nor_removed(
+    control_plane: ControlPlane, editor: Identity, namespace: str
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}"
+    control_plane.admin.api.patch(path, {"metadata": {"annotations": PERMISSION}})
+    for value in ("elastic,high-priority", None):
+        refused(editor, path, {"metadata": {"annotations": {"fairgpu.io/allow": value}}})
+    editor.api.patch(path, {"metadata": {"labels": {"cost-centre": "42"}}})
+
+
+@pytest.fixture
+def operator(control_plane: ControlPlane, namespace: str) -> Identity:
+    """Somebody who may make and update any namespace, as a self-service portal does."""
+    who = control_plane.user(f"operator-{namespace}")
+    rule = {"apiGroups": [""], "resources": ["namespaces"], "verbs": ["get", "create", "update", "patch"]}
+    role = {"metadata": {"name": who.name}, "rules": [rule]}
+    control_plane.admin.api.create(f"/apis/{RBAC}/v1/clusterroles", role)
+    bind_cluster_role(control_plane, who, who.name)
+    wait_until(lambda: who.may("update", "namespaces"), "the operator may update namespaces")
+    return who
+
+
+def bind_cluster_role(control_plane: ControlPlane, who: Identity, role: str) -> None:
+    binding = {
+        "metadata": {"name": f"{who.name}-{role}"},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": RBAC, "kind": "User", "name": who.name}],
+    }
+    control_plane.admin.api.create(f"/apis/{RBAC}/v1/clusterrolebindings", binding)
+
+
+def test_who_may_update_any_namespace_may_still_give_no_permission(operator: Identity, namespace: str) -> None:
+    refused(operator, f"/api/v1/namespaces/{namespace}", {"metadata": {"annotations": PERMISSION}})
+
+
+def test_a_namespace_is_not_made_with_a_permission_either(operator: Identity) -> None:
+    made = {"metadata": {"generateName": "self-service-", "annotations": PERMISSION}}
+    with pytest.raises(ApiError, match="fairgpu-namespace"):
+        operator.api.create("/api/v1/namespaces", made, {"dryRun": "All"})
+
+
+def test_who_may_update_budgets_in_the_whole_cluster_may_give_permissions(
+    control_plane: ControlPlane, operator: Identity, namespace: str
+) -> None:
+    bind_cluster_role(control_plane, operator, "fairgpu-budget-admin")
+    wait_until(lambda: operator.may("update", "gpubudgets.fairgpu.io"), "the operator may update budgets")
+    given = operator.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": {"annotations": PERMISSION}})
+    assert given["metadata"]["annotations"]["fairgpu.io/allow"] == "elastic"

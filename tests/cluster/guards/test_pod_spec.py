@@ -1,0 +1,163 @@
+"""The policy fairgpu-spec: what may be created as a GPU pod, whoever or whatever made it so."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.pods import Pod, canonical_pod, plain_pod
+
+DRY_RUN = {"dryRun": "All"}
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+
+@pytest.fixture
+def editor(control_plane: ControlPlane, namespace: str) -> Identity:
+    return control_plane.namespace_admin(namespace)
+
+
+@pytest.fixture
+def pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def refused(who: Identity, pods: str, pod: Pod) -> str:
+    with pytest.raises(ApiError) as refusal:
+        who.api.create(pods, pod, DRY_RUN)
+    assert refusal.value.status == 403
+    assert "fairgpu-spec" in refusal.value.message
+    return refusal.value.message
+
+
+def test_a_pod_in_canonical_form_is_created(editor: Identity, pods: str) -> None:
+    editor.api.create(pods, canonical_pod(), DRY_RUN)
+    editor.api.create(pods, canonical_pod(priority_class="gpu-over-budget"), DRY_RUN)
+    editor.api.create(pods, canonical_pod(gated=True), DRY_RUN)
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "tencent.com/vcuda-core",
+        "tencent.com/vcuda-memory",
+        "nvidia.com/gpu",
+        "nvidia.com/gpumem",
+        "nvidia.com/gpumem-percentage",
+        "nvidia.com/gpucores",
+        "aliyun.com/gpu-mem",
+        "aliyun.com/gpu-count",
+        "volcano.sh/vgpu-number",
+        "volcano.sh/vgpu-memory",
+        "volcano.sh/vgpu-memory-percentage",
+        "volcano.sh/vgpu-cores",
+    ],
+)
+@pytest.mark.parametrize("place", ["containers", "initContainers"])
+def test_a_request_in_another_dialect_that_nobody_read_is_refused(
+    editor: Identity, pods: str, resource: str, place: str
+) -> None:
+    for pod in (plain_pod(), canonical_pod()):
+        extra = {"name": "extra", "image": "example.org/app:1", "resources": {"limits": {resource: "1"}}}
+        pod["spec"].setdefault(place, []).append(extra)
+        message = refused(editor, pods, pod)
+        assert "has not read (containers extra)" in message
+
+
+@pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"])
+def test_an_annotation_that_asks_for_a_gpu_and_that_nobody_read_is_refused(
+    editor: Identity, pods: str, annotation: str
+) -> None:
+    pod = plain_pod()
+    pod["metadata"]["annotations"] = {annotation: "1"}
+    assert f"has not read (annotations {annotation})" in refused(editor, pods, pod)
+
+
+def _drop(spec: dict[str, Any], field: str) -> None:
+    del spec[field]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda spec: _drop(spec, "initContainers"), "spec.initContainers: no native sidecar fairgpu-sidecar"),
+        (lambda spec: spec["initContainers"][0].update(name="other"), "spec.initContainers: no native sidecar"),
+        (lambda spec: _drop(spec["initContainers"][0], "restartPolicy"), "spec.initContainers: no native sidecar"),
+        (lambda spec: spec["initContainers"][0].update(image="example.org/sidecar:1"), "an image of localhost/fairgpu"),
+        (lambda spec: spec["initContainers"][0].update(image="localhost/fairgpu/sidecar-x:1"), "spec.initContainers"),
+        (lambda spec: spec["initContainers"][0].update(image="localhost/fairgpu/sidecar/x:1"), "spec.initContainers"),
+        (lambda spec: spec["volumes"].pop(), "spec.volumes: no emptyDir fairgpu-usage beside a projected"),
+        (lambda spec: spec["volumes"][1].update(projected={"sources": []}), "spec.volumes"),
+        (lambda spec: spec["volumes"].__setitem__(0, {"name": "fairgpu-usage", "hostPath": {"path": "/"}}), "volumes"),
+        (lambda spec: spec.update(schedulerName="default-scheduler"), "spec.schedulerName: not fairgpu-scheduler"),
+        (lambda spec: _drop(spec, "schedulerName"), "spec.schedulerName: not fairgpu-scheduler"),
+        (lambda spec: _drop(spec, "priorityClassName"), "spec.priorityClassName: none of gpu-in-budget, gpu-over"),
+        (lambda spec: spec.update(priorityClassName="system-node-critical"), "spec.priorityClassName: none of"),
+        (lambda spec: spec.update(nodeName="n1"), "spec.nodeName: given"),
+    ],
+)
+def test_a_gpu_pod_that_lacks_what_the_webhook_adds_is_refused(
+    editor: Identity, pods: str, change: Callable[[dict[str, Any]], object], message: str
+) -> None:
+    pod = canonical_pod()
+    change(pod["spec"])
+    if "containers" in message or "volumes" in message:
+        pod["spec"]["containers"][0].pop("volumeMounts")
+    assert message in refused(editor, pods, pod)
+
+
+def test_all_faults_of_a_gpu_pod_are_named_at_once(editor: Identity, pods: str) -> None:
+    pod = plain_pod()
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"fairgpu.io/gpu": "1"}}
+    message = refused(editor, pods, pod)
+    for field in ("spec.initContainers", "spec.volumes", "spec.schedulerName", "spec.priorityClassName"):
+        assert field in message
+
+
+@pytest.mark.parametrize("version", [":0.1.1", "@sha256:" + "0" * 64])
+def test_any_version_of_the_sidecar_will_do_so_that_an_upgrade_has_no_gap(
+    editor: Identity, pods: str, version: str
+) -> None:
+    pod = canonical_pod()
+    pod["spec"]["initContainers"][0]["image"] = f"localhost/fairgpu/sidecar{version}"
+    editor.api.create(pods, pod, DRY_RUN)
+
+
+@pytest.mark.parametrize("pod", [plain_pod(), canonical_pod()], ids=["plain", "gpu"])
+def test_no_pod_brings_an_allocation_along(editor: Identity, pods: str, pod: Pod) -> None:
+    pod["metadata"].setdefault("annotations", {})["fairgpu.io/allocation"] = "{}"
+    assert "metadata.annotations[fairgpu.io/allocation]: FairGPU's scheduler writes it" in refused(editor, pods, pod)
+
+
+def test_a_job_gets_no_gpu_past_the_guard_either(editor: Identity, namespace: str) -> None:
+    template = plain_pod()
+    del template["apiVersion"], template["kind"], template["metadata"]["name"]
+    template["spec"]["restartPolicy"] = "Never"
+    template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": {"template": template}}
+    editor.api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
+
+    def refusal() -> str | None:
+        events = editor.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]
+        return next((event["message"] for event in events if event["reason"] == "FailedCreate"), None)
+
+    assert "has not read (containers main)" in wait_until(refusal, "the job controller says why it has no pod")
+    assert editor.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"] == []
+
+
+def test_a_namespace_cannot_pass_for_one_that_is_not_guarded(
+    editor: Identity, control_plane: ControlPlane, namespace: str, pods: str
+) -> None:
+    disguise = {"metadata": {"labels": {"kubernetes.io/metadata.name": "kube-system"}}}
+    relabelled = editor.api.patch(f"/api/v1/namespaces/{namespace}", disguise)
+    assert relabelled["metadata"]["labels"]["kubernetes.io/metadata.name"] == namespace
+    pod = plain_pod()
+    pod["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    refused(editor, pods, pod)
+    control_plane.admin.api.create("/api/v1/namespaces/kube-system/pods", pod, DRY_RUN)

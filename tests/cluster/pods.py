@@ -1,0 +1,68 @@
+"""Pods as they are once FairGPU's webhook has been at them, and plain ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SIDECAR_IMAGE = "localhost/fairgpu/sidecar:test"
+"""What deploy/overlays/loopback-test names."""
+
+Pod = dict[str, Any]
+
+
+def plain_pod(name: str = "plain") -> Pod:
+    """A pod without a GPU that no scheduler places."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "schedulerName": "nobody-schedules",
+            "containers": [{"name": "main", "image": "example.org/app:1"}],
+        },
+    }
+
+
+def canonical_pod(name: str = "gpu", *, priority_class: str = "gpu-in-budget", gated: bool = False) -> Pod:
+    """A pod with 30 percent of one GPU that has all that the webhook adds."""
+    limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30", "fairgpu.io/gpu-memory": "4096"}
+    token = {"audience": "fairgpu-timekeeper", "expirationSeconds": 3600, "path": "token"}
+    sidecar_amounts = {"cpu": "10m", "memory": "40Mi"}
+    spec: dict[str, Any] = {
+        "schedulerName": "fairgpu-scheduler",
+        "priorityClassName": priority_class,
+        "initContainers": [
+            {
+                "name": "fairgpu-sidecar",
+                "image": SIDECAR_IMAGE,
+                "restartPolicy": "Always",
+                "resources": {"limits": sidecar_amounts, "requests": sidecar_amounts},
+            }
+        ],
+        "containers": [
+            {
+                "name": "main",
+                "image": "example.org/train:1",
+                "resources": {"limits": limits},
+                "volumeMounts": [{"name": "fairgpu-usage", "mountPath": "/run/fairgpu", "subPath": "main"}],
+            }
+        ],
+        "volumes": [
+            {"name": "fairgpu-usage", "emptyDir": {}},
+            {"name": "fairgpu-token", "projected": {"sources": [{"serviceAccountToken": token}]}},
+        ],
+    }
+    if gated:
+        spec["schedulingGates"] = [{"name": "fairgpu.io/budget"}, {"name": "example.org/own"}]
+    annotations = {
+        "fairgpu.io/source-dialect": "native",
+        "fairgpu.io/budget-state": "held" if gated else "open",
+        "fairgpu.io/created-by": "alice",
+        "fairgpu.io/placement": "pack",
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "annotations": annotations},
+        "spec": spec,
+    }
