@@ -1,0 +1,95 @@
+"""The webhook as a service: two hot routes over the pure functions, probes, and the threads that keep it informed."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+
+import structlog
+
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.cluster.reflector import reflect
+from fairgpu.faults import explain
+from fairgpu.serving.application import Application
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.messages import Handler, Request, Response, problem
+from webhook.following import ReadAuthority, follow_authority, follow_states
+from webhook.measures import Measures
+from webhook.memory import Memory
+from webhook.probes import build_probes
+from webhook.review import ReviewError, decode, encode, judge
+from webhook.settings import Webhook
+from webhook.verdict import Subject, Verdict, mapping
+from webhook.watches import NAMESPACES, PRIORITY_CLASSES, NamespacesView, PriorityClassesView
+
+_log = structlog.get_logger(__name__)
+
+AGE_SECONDS = 5.0
+
+
+def build_application(
+    lifecycle: Lifecycle,
+    settings: Webhook,
+    measures: Measures,
+    read_authority: ReadAuthority,
+    api: KubernetesAPI | None,
+) -> Application:
+    """The application of one worker; without an API server, nothing is known of namespaces and classes."""
+    memory = Memory()
+    wait = lifecycle.ending.wait
+    lifecycle.run_thread("authority", lambda: follow_authority(read_authority, memory, wait))
+    lifecycle.run_thread("states", lambda: follow_states(settings.states, memory, wait, time.monotonic, random.random))
+    lifecycle.run_thread("ages", lambda: _report_ages(memory, measures, wait))
+    if api is not None:
+        namespaces, classes = NamespacesView(memory), PriorityClassesView(memory, settings.priorities)
+        lifecycle.run_thread("namespaces", lambda: reflect(api, NAMESPACES, namespaces, wait, random.random))
+        lifecycle.run_thread("classes", lambda: reflect(api, PRIORITY_CLASSES, classes, wait, random.random))
+    hot = {("POST", f"/{route}"): review_handler(route, memory, settings, measures) for route in ("mutate", "validate")}
+    probes = build_probes(lifecycle, lambda: memory.missing(cluster=api is not None))
+    return Application(lifecycle, hot, probes, wsgi_threads=2)
+
+
+def review_handler(route: str, memory: Memory, settings: Webhook, measures: Measures) -> Handler:
+    """The handler behind a review route."""
+
+    async def handle(request: Request) -> Response:
+        started = time.perf_counter()
+        try:
+            subject = decode(request.body)
+        except ReviewError as error:
+            measures.reviewed(route, "unreadable", time.perf_counter() - started)
+            return problem(400, "Bad Request", str(error))
+        verdict = _judge(route, subject, memory, settings)
+        measures.reviewed(route, _outcome(verdict), time.perf_counter() - started)
+        return Response(200, encode(subject.uid, verdict))
+
+    return handle
+
+
+def _judge(route: str, subject: Subject, memory: Memory, settings: Webhook) -> Verdict:
+    verdict = judge(route, subject, memory.knowledge, settings, time.monotonic())
+    if verdict.faults:
+        _log.info("refused", webhook=route, **_ids(subject), faults=explain(verdict.faults))
+    else:
+        _log.debug("admitted", webhook=route, **_ids(subject), operations=len(verdict.operations))
+    return verdict
+
+
+def _ids(subject: Subject) -> dict[str, str]:
+    metadata = mapping(subject.item.get("metadata"))
+    name = subject.name or metadata.get("name") or metadata.get("generateName")
+    return {"uid": subject.uid, "kind": subject.kind, "namespace": subject.namespace, "name": str(name)}
+
+
+def _outcome(verdict: Verdict) -> str:
+    if verdict.faults:
+        return "refused"
+    return "changed" if verdict.operations else "untouched"
+
+
+def _report_ages(memory: Memory, measures: Measures, wait: Callable[[float], bool]) -> None:
+    while not wait(AGE_SECONDS):
+        states = memory.knowledge.states
+        if states is not None:
+            measures.set_states_age(time.monotonic() - states.confirmed_at)

@@ -1,0 +1,99 @@
+"""Puts the webhook together: in a cluster from its API server, standalone from a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from fairgpu.certificates import utc_now
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.cluster.connect import connect
+from fairgpu.serving.application import Application
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.options import Address, ServerOptions
+from fairgpu.serving.server import serve
+from fairgpu.serving.tls import Chain
+from webhook.application import build_application
+from webhook.following import ReadAuthority, authority_config_map, authority_file
+from webhook.keeping import FolderStore, Keeper, SecretStore
+from webhook.measures import Measures
+from webhook.settings import Certificates, Webhook
+from webhook.trust import publisher
+
+CERTIFICATES = Path("certificates", "webhook")
+TIMEKEEPER_AUTHORITY = Path("certificates", "timekeeper", "ca.crt")
+LOOPBACK = ("localhost", "127.0.0.1")
+
+
+class Service:
+    """What a worker is made of; each part is made when it is first asked for, which is after the fork."""
+
+    def __init__(self, settings: Webhook, api: KubernetesAPI | None, folder: Path | None) -> None:
+        self._settings = settings
+        self._api = api
+        self._folder = folder
+
+    @cached_property
+    def measures(self) -> Measures:
+        """The worker's metrics."""
+        return Measures()
+
+    @cached_property
+    def keeper(self) -> Keeper:
+        """The worker's access to the certificates."""
+        certificates = self._settings.certificates
+        expiry = self.measures.set_certificate_expiry
+        if self._api is not None:
+            store = SecretStore(self._api, certificates.namespace, certificates.secret)
+            return Keeper(store, certificates, utc_now, publisher(self._api), expiry)
+        folder = (self._folder or Path()) / CERTIFICATES
+        return Keeper(FolderStore(folder), _local(certificates), utc_now, lambda _bundle: None, expiry)
+
+    def chain(self) -> Chain:
+        """The chain to serve now."""
+        return self.keeper.chain()
+
+    def build(self, lifecycle: Lifecycle) -> Application:
+        """The worker's application."""
+        return build_application(lifecycle, self._settings, self.measures, self._authority(), self._api)
+
+    def _authority(self) -> ReadAuthority:
+        settings = self._settings
+        if settings.states.ca_file is not None:
+            return authority_file(settings.states.ca_file)
+        if self._api is not None:
+            return authority_config_map(self._api, settings.certificates.namespace, settings.timekeeper_ca_config_map)
+        return authority_file((self._folder or Path()) / TIMEKEEPER_AUTHORITY)
+
+
+def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) -> int:
+    """Serves until told to end; the exit status.
+
+    Raises:
+        NoClusterError: it is not to run standalone, and no API server is to be found.
+    """
+    api = connect(environ) if standalone is None else None
+    service = Service(settings, api, standalone)
+    return serve(server_options(settings, standalone=standalone is not None), service.build, service.chain)
+
+
+def server_options(settings: Webhook, *, standalone: bool) -> ServerOptions:
+    """How it is served; standalone it is reached from this machine alone."""
+    serving = settings.serving
+    host = LOOPBACK[1] if standalone else serving.host
+    return ServerOptions(
+        name="fairgpu-webhook",
+        address=Address(host, serving.port),
+        metrics_address=Address(host, serving.metrics_port),
+        workers=serving.workers,
+        keepalive_seconds=serving.keepalive_seconds,
+        drain_seconds=serving.drain_seconds,
+        finish_seconds=serving.finish_seconds,
+        reload_seconds=settings.certificates.check_seconds,
+        access_log=serving.access_log,
+    )
+
+
+def _local(certificates: Certificates) -> Certificates:
+    return certificates.model_copy(update={"names": (*certificates.names, *LOOPBACK)})
