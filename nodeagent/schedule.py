@@ -1,0 +1,140 @@
+"""The writer of one GPU's schedule page: looks what its containers do, makes turns, and publishes them.
+
+    python -m nodeagent.schedule --page FILE --containers FILE
+
+The containers file is JSON and read again when it changes: {"uuid": "GPU-...", "containers": [{"slot": 0, "key": 1,
+"corePercent": 30, "policy": "hard", "ledger": "/path/of/ledger", "device": 0}]}; the policy is hard, elastic or
+best_effort, device the GPU's index in the container's configuration.
+"""
+
+import argparse
+import json
+import mmap
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from nodeagent import turns
+from nodeagent.rounds import Container, State, describe, step
+from nodeagent.schedule_page import GENERATION_AT, LEDGER_PAGE_SIZE, SIZE, Activity, Page, pack, unpack_activity
+
+INTERVAL_SECONDS = 0.01
+"""Between two writings; at most this late a container that wakes is seen. The page's format allows 20 ms."""
+
+
+class PageFile:
+    """A page file, mapped for writing; made if it is not there, never truncated or replaced once it is."""
+
+    def __init__(self, path: Path) -> None:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if os.fstat(descriptor).st_size != SIZE:
+                os.ftruncate(descriptor, SIZE)
+            self._memory = mmap.mmap(descriptor, SIZE)
+        finally:
+            os.close(descriptor)
+        self._generation = int.from_bytes(self._memory[GENERATION_AT : GENERATION_AT + 8], "little") // 2 * 2
+
+    def write(self, page: Page) -> None:
+        """Publishes a page: readers see the old one or the new one, or that they have to look again."""
+        packed = pack(page, self._generation + 2)
+        after = GENERATION_AT + 8
+        self._memory[GENERATION_AT:after] = (self._generation + 1).to_bytes(8, "little")
+        self._memory[:GENERATION_AT] = packed[:GENERATION_AT]
+        self._memory[after:] = packed[after:]
+        self._generation += 2
+        self._memory[GENERATION_AT:after] = self._generation.to_bytes(8, "little")
+
+    def close(self) -> None:
+        """Unmaps the page, which stays as it is."""
+        self._memory.close()
+
+
+def read_activity(container: Container) -> Activity:
+    """What the container's ledger says; nothing while it is absent, short, or no ledger yet."""
+    try:
+        descriptor = os.open(container.ledger, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return Activity()
+    try:
+        devices = unpack_activity(os.pread(descriptor, LEDGER_PAGE_SIZE, 0))
+    except OSError:
+        return Activity()
+    finally:
+        os.close(descriptor)
+    return devices[container.device] if container.device < len(devices) else Activity()
+
+
+def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
+    """The GPU's UUID and its containers.
+
+    Raises:
+        ValueError: the file is not JSON of the form that this module's description shows; the message names the fault.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+        containers = tuple(
+            Container(
+                slot=int(each["slot"]),
+                key=int(each["key"]),
+                core_percent=int(each["corePercent"]),
+                policy=turns.Policy[str(each["policy"]).upper()],
+                ledger=Path(each["ledger"]),
+                device=int(each.get("device", 0)),
+            )
+            for each in document["containers"]
+        )
+        return str(document["uuid"]), containers
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: {error!r} is missing or of a wrong kind") from error
+
+
+def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int] = time.monotonic_ns) -> None:
+    """Writes the page until told to stop. A containers file that turns bad is reported and the last good one kept."""
+    uuid, containers = read_containers(source)
+    version = source.stat().st_mtime_ns
+    state = State(epoch_ns=clock())
+    file = PageFile(page)
+    try:
+        while not stop.is_set():
+            activities = {each.slot: read_activity(each) for each in containers}
+            now_ns = clock()
+            state, made = step(state, containers, activities, now_ns)
+            file.write(describe(uuid, containers, state, made, now_ns))
+            stop.wait(INTERVAL_SECONDS)
+            changed = source.stat().st_mtime_ns
+            if changed != version:
+                version = changed
+                uuid, containers = _reread(source, (uuid, containers))
+    finally:
+        file.close()
+
+
+def _reread(source: Path, kept: tuple[str, tuple[Container, ...]]) -> tuple[str, tuple[Container, ...]]:
+    try:
+        uuid, containers = read_containers(source)
+        turns.plan([turns.Tenant(each.slot, each.core_percent, each.policy, active=False) for each in containers])
+    except (OSError, ValueError) as error:
+        sys.stderr.write(json.dumps({"event": "schedule.containers_refused", "reason": str(error)}) + "\n")
+        return kept
+    return uuid, containers
+
+
+def main() -> None:
+    """Runs the writer until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(prog="python -m nodeagent.schedule", description=str(__doc__).split("\n", 1)[0])
+    parser.add_argument("--page", type=Path, required=True, help="the schedule page to write")
+    parser.add_argument("--containers", type=Path, required=True, help="JSON: the GPU's uuid and its containers")
+    arguments = parser.parse_args()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    run(arguments.page, arguments.containers, stop)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,156 @@
+"""The schedule page of a GPU and the public page of a container's ledger, as vcuda/include/schedule.h lays them out."""
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MAGIC = b"FGSCHED\0"
+VERSION = 1
+SIZE = 7296
+SLOTS = 64
+TURNS = 128
+UUID_SIZE = 48
+STALE_AFTER_NS = 1_000_000_000
+CHECKED_FROM = 32
+GENERATION_AT = 16
+
+SLOT_ACTIVE = 1
+SLOT_NOTICE = 2
+
+HEAD = struct.Struct("<8sIIQQ")
+BODY = struct.Struct(f"<QQQIIII{UUID_SIZE}s")
+SLOT = struct.Struct("<QQQQQIIIIQ16x")
+TURN = struct.Struct("<IIII")
+
+LEDGER_MAGIC = 0x52474C4147465543
+LEDGER_VERSION = 1
+LEDGER_PAGE_SIZE = 4096
+LEDGER_HEAD = struct.Struct("<QQ")
+LEDGER_DEVICES_AT = 64
+LEDGER_DEVICES = 16
+ACTIVITY = struct.Struct("<QQQQQQ16x")
+
+
+@dataclass(frozen=True)
+class PageSlot:
+    """One container on the page; memory in bytes, times in ns of CLOCK_MONOTONIC, 0 where a time is unknown."""
+
+    slot: int
+    key: int
+    core_percent: int
+    policy: int
+    active: bool = False
+    effective_permille: int = 0
+    memory_limit_bytes: int = 0
+    driver_bytes: int = 0
+    driver_sampled_ns: int = 0
+    notice_ns: int = 0
+    trim_permille: int = 0
+
+
+@dataclass(frozen=True)
+class Page:
+    """All that a page says. Turns are (slot, start_ns, length_ns); the epoch is a moment at which a period begins."""
+
+    uuid: str
+    heartbeat_ns: int
+    epoch_ns: int
+    period_ns: int
+    slots: tuple[PageSlot, ...]
+    turns: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a container says that it does on one device; never trusted beyond its own share."""
+
+    activity_ns: int = 0
+    waiting_ns: int = 0
+    busy_ns: int = 0
+    overrun_ns: int = 0
+    launches: int = 0
+    charged_bytes: int = 0
+
+
+def pack(page: Page, generation: int) -> bytes:
+    """The page's bytes with an even generation, ready for a reader.
+
+    Raises:
+        ValueError: more slots or turns than there is room for, or a text or number that does not fit its field.
+    """
+    uuid = page.uuid.encode()
+    if len(uuid) >= UUID_SIZE or len(page.turns) > TURNS or any(slot.slot >= SLOTS for slot in page.slots):
+        raise ValueError(f"a page has room for {SLOTS} slots, {TURNS} turns and a uuid below {UUID_SIZE} bytes")
+    packed = bytearray(SIZE)
+    try:
+        HEAD.pack_into(packed, 0, MAGIC, VERSION, SIZE, generation, 0)
+        BODY.pack_into(packed, HEAD.size, *_body(page), uuid)
+        for slot in page.slots:
+            SLOT.pack_into(packed, HEAD.size + BODY.size + slot.slot * SLOT.size, *_slot(slot))
+        turns_at = HEAD.size + BODY.size + SLOTS * SLOT.size
+        for index, (number, start_ns, length_ns) in enumerate(page.turns):
+            TURN.pack_into(packed, turns_at + index * TURN.size, number, start_ns, length_ns, 0)
+    except struct.error as error:
+        raise ValueError(f"a number does not fit the schedule page: {error}") from error
+    struct.pack_into("<I", packed, SIZE - 4, zlib.crc32(packed[CHECKED_FROM:-4]))
+    return bytes(packed)
+
+
+def _body(page: Page) -> tuple[int, ...]:
+    slot_count = max((slot.slot + 1 for slot in page.slots), default=0)
+    active_count = sum(slot.active for slot in page.slots)
+    turn_count = len(page.turns)
+    return page.heartbeat_ns, STALE_AFTER_NS, page.epoch_ns, page.period_ns, turn_count, slot_count, active_count
+
+
+def _slot(slot: PageSlot) -> tuple[int, ...]:
+    flags = (SLOT_ACTIVE if slot.active else 0) | (SLOT_NOTICE if slot.notice_ns else 0)
+    memory = (slot.memory_limit_bytes, slot.driver_bytes, slot.driver_sampled_ns)
+    share = (slot.core_percent, slot.effective_permille, slot.policy)
+    return slot.key, *memory, slot.notice_ns, *share, flags, slot.trim_permille
+
+
+def unpack(packed: bytes) -> Page:
+    """A page as a reader takes it.
+
+    Raises:
+        ValueError: it is no good page: its size, magic, version, generation or checksum is wrong.
+    """
+    if len(packed) != SIZE:
+        raise ValueError(f"a schedule page has {SIZE} bytes, this has {len(packed)}")
+    magic, version, size, generation, _ = HEAD.unpack_from(packed)
+    (checksum,) = struct.unpack_from("<I", packed, SIZE - 4)
+    if (magic, version, size) != (MAGIC, VERSION, SIZE) or generation % 2:
+        raise ValueError("not a schedule page of this version, or one that is being written")
+    if checksum != zlib.crc32(packed[CHECKED_FROM:-4]):
+        raise ValueError("the checksum does not match")
+    heartbeat_ns, _, epoch_ns, period_ns, turn_count, slot_count, _, uuid = BODY.unpack_from(packed, HEAD.size)
+    slots_at = HEAD.size + BODY.size
+    slots = [_unpack_slot(packed, slots_at, index) for index in range(slot_count)]
+    turns_at = slots_at + SLOTS * SLOT.size
+    turns = [TURN.unpack_from(packed, turns_at + index * TURN.size)[:3] for index in range(turn_count)]
+    return Page(
+        uuid.split(b"\0", 1)[0].decode(),
+        heartbeat_ns,
+        epoch_ns,
+        period_ns,
+        tuple(slot for slot in slots if slot.key),
+        tuple((number, start_ns, length_ns) for number, start_ns, length_ns in turns),
+    )
+
+
+def _unpack_slot(packed: bytes, slots_at: int, index: int) -> PageSlot:
+    key, limit, driver, sampled_ns, notice_ns, core, effective, policy, flags, trim = SLOT.unpack_from(
+        packed, slots_at + index * SLOT.size
+    )
+    active = bool(flags & SLOT_ACTIVE)
+    return PageSlot(index, key, core, policy, active, effective, limit, driver, sampled_ns, notice_ns, trim)
+
+
+def unpack_activity(page: bytes) -> Sequence[Activity]:
+    """What a container's ledger says of each of its devices; nothing where it is not, or not yet, a ledger."""
+    if len(page) < LEDGER_PAGE_SIZE or LEDGER_HEAD.unpack_from(page) != (LEDGER_MAGIC, LEDGER_VERSION):
+        return ()
+    offsets = range(LEDGER_DEVICES_AT, LEDGER_DEVICES_AT + LEDGER_DEVICES * ACTIVITY.size, ACTIVITY.size)
+    return tuple(Activity(*ACTIVITY.unpack_from(page, offset)) for offset in offsets)

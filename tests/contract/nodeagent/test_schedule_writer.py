@@ -1,0 +1,94 @@
+"""The process that writes a schedule page, as a container on that GPU sees it."""
+
+import json
+import signal
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from nodeagent.schedule_page import LEDGER_MAGIC, Page, unpack
+
+PATIENCE_SECONDS = 10.0
+
+
+def ledger(folder: Path, name: str, activity_ns: int = 0) -> str:
+    page = bytearray(4096)
+    struct.pack_into("<QQ", page, 0, LEDGER_MAGIC, 1)
+    struct.pack_into("<Q", page, 64, activity_ns)
+    (folder / name).write_bytes(page)
+    return str(folder / name)
+
+
+def containers(folder: Path, *listed: dict[str, object]) -> Path:
+    path = folder / "containers.json"
+    fresh = folder / "containers.new"
+    fresh.write_text(json.dumps({"uuid": "GPU-1", "containers": listed}))
+    fresh.rename(path)
+    return path
+
+
+@contextmanager
+def writer(folder: Path) -> Iterator[Path]:
+    page = folder / "schedule"
+    command = [sys.executable, "-m", "nodeagent.schedule", "--page", page, "--containers", folder / "containers.json"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE)
+    try:
+        yield page
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(PATIENCE_SECONDS) == 0
+        if process.stderr is not None:
+            process.stderr.close()
+
+
+def eventually(page: Path, holds: Callable[[Page], bool]) -> Page:
+    """The first good page of which that holds."""
+    limit = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < limit:
+        try:
+            found = unpack(page.read_bytes())
+        except (OSError, ValueError):
+            continue
+        if holds(found):
+            return found
+        time.sleep(0.001)
+    raise AssertionError("no page came of which that holds")
+
+
+def test_turns_follow_what_the_containers_do(tmp_path: Path) -> None:
+    thirty = {"slot": 0, "key": 1, "corePercent": 30, "policy": "elastic", "ledger": ledger(tmp_path, "thirty")}
+    seventy = {"slot": 1, "key": 2, "corePercent": 70, "policy": "hard", "ledger": ledger(tmp_path, "seventy")}
+    containers(tmp_path, thirty, seventy)
+    with writer(tmp_path) as page:
+        idle = eventually(page, lambda found: len(found.slots) == 2)
+        assert not any(slot.active for slot in idle.slots)
+        ledger(tmp_path, "thirty", time.monotonic_ns() + 10**12)
+        alone = eventually(page, lambda found: found.slots[0].active)
+        assert alone.slots[0].effective_permille == 1000
+        ledger(tmp_path, "seventy", time.monotonic_ns() + 10**12)
+        both = eventually(page, lambda found: found.slots[1].active)
+        assert [slot.effective_permille for slot in both.slots] == [300, 700]
+
+
+def test_the_heartbeat_goes_on(tmp_path: Path) -> None:
+    containers(tmp_path)
+    with writer(tmp_path) as page:
+        first = eventually(page, lambda _: True)
+        eventually(page, lambda found: found.heartbeat_ns > first.heartbeat_ns)
+
+
+def test_a_bad_list_of_containers_leaves_the_last_good_one_in_force(tmp_path: Path) -> None:
+    one = {"slot": 0, "key": 1, "corePercent": 60, "policy": "hard", "ledger": ledger(tmp_path, "one")}
+    two = {**one, "slot": 1, "key": 2}
+    three = {**two, "corePercent": 40}
+    containers(tmp_path, one)
+    with writer(tmp_path) as page:
+        seen = eventually(page, lambda found: len(found.slots) == 1)
+        containers(tmp_path, one, two)
+        eventually(page, lambda found: found.heartbeat_ns > seen.heartbeat_ns + 100_000_000 and len(found.slots) == 1)
+        containers(tmp_path, one, three)
+        eventually(page, lambda found: len(found.slots) == 2)

@@ -1,0 +1,100 @@
+"""From one look at the containers to the next."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from nodeagent.rounds import Container, State, describe, step
+from nodeagent.schedule_page import Activity
+from nodeagent.turns import PERIOD_NS, Policy
+
+MS = 1_000_000
+NOW = 1_000 * PERIOD_NS
+
+THIRTY = Container(0, 11, 30, Policy.HARD, Path("thirty"))
+SEVENTY = Container(1, 22, 70, Policy.HARD, Path("seventy"))
+ELASTIC = Container(1, 22, 70, Policy.ELASTIC, Path("seventy"))
+
+
+def busy(at_ns: int, overrun_ns: int = 0) -> Activity:
+    return Activity(activity_ns=at_ns, overrun_ns=overrun_ns)
+
+
+def test_a_container_counts_as_active_for_two_periods_after_it_last_had_work() -> None:
+    state, _ = step(State(NOW), (THIRTY,), {0: busy(NOW)}, NOW)
+    assert state.active == {0}
+    state, _ = step(state, (THIRTY,), {0: busy(NOW)}, NOW + 2 * PERIOD_NS - 1)
+    assert state.active == {0}
+    state, _ = step(state, (THIRTY,), {0: busy(NOW)}, NOW + 2 * PERIOD_NS)
+    assert not state.active
+
+
+def test_a_container_that_wakes_gets_its_time_back_at_the_next_look() -> None:
+    state, made = step(State(NOW), (THIRTY, ELASTIC), {1: busy(NOW)}, NOW)
+    assert made.granted_ns(1) == PERIOD_NS
+    _, made = step(state, (THIRTY, ELASTIC), {0: busy(NOW), 1: busy(NOW)}, NOW + 10 * MS)
+    assert (made.granted_ns(0), made.granted_ns(1)) == (15 * MS, 35 * MS)
+
+
+def test_turns_stay_within_a_period_in_which_nothing_changes() -> None:
+    both = {0: busy(NOW), 1: busy(NOW)}
+    state, made = step(State(NOW), (THIRTY, SEVENTY), both, NOW)
+    _, again = step(state, (THIRTY, SEVENTY), both, NOW + 20 * MS)
+    assert again is made
+
+
+def test_the_epoch_moves_by_whole_periods() -> None:
+    state, _ = step(State(NOW), (THIRTY,), {}, NOW + 3 * PERIOD_NS + 7)
+    assert state.epoch_ns == NOW + 3 * PERIOD_NS
+    assert state.round_number == 3
+
+
+def test_overruns_of_a_period_are_paid_back_in_the_next() -> None:
+    containers = (THIRTY, SEVENTY)
+    state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
+    state, _ = step(state, containers, {0: busy(NOW, 2 * MS), 1: busy(NOW)}, NOW + 10 * MS)
+    state, made = step(state, containers, {0: busy(NOW, 4 * MS), 1: busy(NOW)}, NOW + PERIOD_NS)
+    assert (made.granted_ns(0), made.granted_ns(1)) == (11 * MS, 39 * MS)
+    _, made = step(state, containers, {0: busy(NOW, 4 * MS), 1: busy(NOW)}, NOW + 2 * PERIOD_NS - 1)
+    assert made.granted_ns(0) == 11 * MS
+    later = NOW + 2 * PERIOD_NS
+    _, made = step(state, containers, {0: busy(later, 4 * MS), 1: busy(later)}, later)
+    assert (made.granted_ns(0), made.granted_ns(1)) == (15 * MS, 35 * MS)
+
+
+def test_a_counter_that_runs_backwards_or_faster_than_the_clock_is_not_believed() -> None:
+    containers = (THIRTY, SEVENTY)
+    state, _ = step(State(NOW), containers, {0: busy(NOW, 5 * MS), 1: busy(NOW)}, NOW)
+    state, _ = step(state, containers, {0: busy(NOW, 0), 1: busy(NOW)}, NOW + MS)
+    assert state.overruns[0] == 0
+    state, _ = step(state, containers, {0: busy(NOW, 900 * MS), 1: busy(NOW)}, NOW + 3 * MS)
+    assert state.overruns[0] == 2 * MS
+
+
+def test_an_activity_in_the_future_gains_nothing() -> None:
+    state, made = step(State(NOW), (THIRTY,), {0: busy(NOW + 10**15)}, NOW)
+    assert state.active == {0}
+    assert made.granted_ns(0) == 15 * MS
+
+
+def test_a_container_that_leaves_takes_its_debts_along() -> None:
+    state = State(NOW, opening={0: -4 * MS, 1: 4 * MS})
+    state, _ = step(state, (THIRTY, SEVENTY), {0: busy(NOW), 1: busy(NOW)}, NOW)
+    _, made = step(state, (SEVENTY,), {1: busy(NOW)}, NOW + MS)
+    assert made.granted_ns(1) == 35 * MS
+
+
+def test_the_page_tells_each_containers_effective_share() -> None:
+    state, made = step(State(NOW), (THIRTY, ELASTIC), {1: busy(NOW)}, NOW)
+    page = describe("GPU-1", (THIRTY, ELASTIC), state, made, NOW + 5)
+    assert [(slot.slot, slot.active, slot.effective_permille) for slot in page.slots] == [
+        (0, False, 300),
+        (1, True, 1000),
+    ]
+    assert (page.heartbeat_ns, page.epoch_ns) == (NOW + 5, NOW)
+
+
+def test_the_state_is_not_changed_in_place() -> None:
+    state = State(NOW)
+    kept = replace(state)
+    step(state, (THIRTY,), {0: busy(NOW)}, NOW)
+    assert state == kept

@@ -1,0 +1,73 @@
+"""The bytes of a schedule page."""
+
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeagent.schedule_page import LEDGER_MAGIC, Activity, Page, PageSlot, pack, unpack, unpack_activity
+
+PAGE = Page(
+    "GPU-53494d47",
+    heartbeat_ns=2_000,
+    epoch_ns=1_000,
+    period_ns=50_000_000,
+    slots=(PageSlot(0, 7, 30, 0, True, 300, 1 << 30), PageSlot(5, 9, 0, 2, notice_ns=77)),
+    turns=((0, 0, 15_000_000), (5, 15_000_000, 35_000_000)),
+)
+
+
+def test_a_page_reads_as_it_was_written() -> None:
+    assert unpack(pack(PAGE, 4)) == PAGE
+
+
+@given(st.integers(0, 7295), st.integers(1, 255))
+def test_any_changed_byte_of_what_counts_is_noticed(position: int, change: int) -> None:
+    packed = bytearray(pack(PAGE, 4))
+    packed[position] ^= change
+    generation_or_reserved = range(16, 32)
+    if position in generation_or_reserved:
+        return
+    with pytest.raises(ValueError, match=r"page|checksum"):
+        unpack(bytes(packed))
+
+
+@given(st.binary(max_size=8000))
+def test_what_is_no_page_is_refused(packed: bytes) -> None:
+    with pytest.raises(ValueError, match="page"):
+        unpack(packed)
+
+
+def test_a_page_that_is_being_written_is_refused() -> None:
+    with pytest.raises(ValueError, match="being written"):
+        unpack(pack(PAGE, 5))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        Page("x" * 48, 0, 0, 1, (), ()),
+        Page("x", 0, 0, 1, (PageSlot(64, 1, 0, 0),), ()),
+        Page("x", 0, 0, 1, (), ((0, 0, 1),) * 129),
+        Page("x", -1, 0, 1, (), ()),
+    ],
+)
+def test_what_has_no_room_is_refused(page: Page) -> None:
+    with pytest.raises(ValueError, match="page"):
+        pack(page, 2)
+
+
+def test_a_ledgers_public_page_is_read_per_device() -> None:
+    page = bytearray(4096)
+    struct.pack_into("<QQ", page, 0, LEDGER_MAGIC, 1)
+    struct.pack_into("<6Q", page, 64 + 2 * 64, 1, 2, 3, 4, 5, 6)
+    devices = unpack_activity(bytes(page))
+    assert len(devices) == 16
+    assert devices[2] == Activity(1, 2, 3, 4, 5, 6)
+    assert devices[0] == Activity()
+
+
+@given(st.binary(max_size=5000))
+def test_what_is_no_ledger_says_nothing(page: bytes) -> None:
+    assert unpack_activity(page) == ()
