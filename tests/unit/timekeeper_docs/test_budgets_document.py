@@ -1,0 +1,92 @@
+"""Recomputes every table of docs/budgets.md that holds figures."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from fairgpu.allocation import DeviceShare
+from timekeeper.metering.bill import Bill, billed
+from timekeeper.rules.budgets import WEEKDAYS
+from timekeeper.rules.money import GPU_HOUR, cost, display, from_gpu_hours
+from timekeeper.rules.periods import Every, PeriodRule, first_period
+from timekeeper.rules.pricing import PricePoint, devices_rate
+from timekeeper.rules.state import Limits, OnExhausted, state
+from timekeeper.rules.timestamps import format_instant, parse_duration, parse_instant
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "budgets.md"
+NOTHING = "-"
+
+
+def rows(first_column: str) -> list[list[str]]:
+    """The rows of the table whose first column has this header."""
+    lines = [line for line in DOCUMENT.read_text().splitlines() if not line or not set(line) <= set("|-")]
+    header = next(number for number, line in enumerate(lines) if line.startswith(f"| {first_column} |"))
+    body = itertools.takewhile(lambda line: line.startswith("|"), lines[header + 1 :])
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]
+
+
+@pytest.mark.parametrize("row", rows("vGPUs"), ids="/".join)
+def test_the_rate_of_a_reservation_is_as_documented(row: list[str]) -> None:
+    gpus, core, memory, total = (int(cell) for cell in row[:4])
+    devices = [DeviceShare(f"GPU-{n}", "any", total, core, memory) for n in range(gpus)]
+    prices = {"any": (PricePoint(0, Fraction(row[4])),)}
+    rate = devices_rate(devices, prices, instant=1, best_effort_floor_percent=10)
+    assert str(rate) == row[5]
+    assert f"{rate * 86400 / GPU_HOUR:.2f}" == row[6]
+
+
+@pytest.mark.parametrize("row", rows("rate"), ids="/".join)
+def test_the_amount_of_a_stretch_is_as_documented(row: list[str]) -> None:
+    rate, nanoseconds, amount = (int(cell) for cell in row)
+    assert cost(rate, nanoseconds) == amount
+
+
+@pytest.mark.parametrize("row", rows("every"), ids="/".join)
+def test_a_period_begins_and_ends_as_documented(row: list[str]) -> None:
+    every, start, zone, moment, begins, ends = row
+    *day, clock = start.split()
+    hour, minute = (int(part) for part in clock.split(":"))
+    rule = PeriodRule(
+        every=Every(every),
+        zone=zone,
+        day_of_month=int(day[1]) if every == "month" else 1,
+        weekday=WEEKDAYS.index(day[0]) if every == "week" else 0,
+        hour=hour,
+        minute=minute,
+    )
+    period = first_period(rule, parse_instant(moment))
+    assert (format_instant(period.start), format_instant(period.end)) == (begins, ends)
+
+
+@pytest.mark.parametrize("row", rows("available"), ids="/".join)
+def test_the_state_of_a_budget_is_as_documented(row: list[str]) -> None:
+    available, grace, duration, on_exhausted, spent, spent_up_for, expected = row
+    limits = Limits(
+        available=optional(available, from_gpu_hours),
+        grace_amount=optional(grace, from_gpu_hours),
+        grace_duration=optional(duration, parse_duration),
+        on_exhausted=OnExhausted(on_exhausted),
+    )
+    now = parse_instant("2026-03-01T00:00:00Z")
+    elapsed = optional(spent_up_for, parse_duration)
+    assert state(limits, from_gpu_hours(spent), None if elapsed is None else now - elapsed, now) == expected
+
+
+@pytest.mark.parametrize("row", rows("bill"), ids="/".join)
+def test_what_is_charged_is_as_documented(row: list[str]) -> None:
+    reserved, reported, most, charged = (int(cell) for cell in row[1:])
+    assert billed(Bill(row[0]), reserved, reported, most) == charged
+
+
+def optional(cell: str, read: Callable[[str], int]) -> int | None:
+    """A cell's value; nothing where it holds a dash."""
+    return None if cell == NOTHING else read(cell)
+
+
+def test_people_read_gpu_hours_with_two_places() -> None:
+    assert display(GPU_HOUR * 5 // 2) == "2.50"
