@@ -8,7 +8,19 @@ from __future__ import annotations
 import re
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictFloat, StrictInt, StrictStr, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+
+from timekeeper.rules.money import MAX_GPU_HOURS
 
 MAX_COUNTER = 2**63 - 1
 MAX_SEQUENCE = 2**53 - 1
@@ -20,6 +32,18 @@ MAX_BODY_BYTES = 256 * 1024
 Counter = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNTER)]
 Name = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
 """A name of a Kubernetes object: a DNS subdomain (RFC 1123)."""
+GpuHours = Annotated[
+    StrictInt | StrictFloat | StrictStr,
+    WithJsonSchema(
+        {
+            "description": "GPU-hours above 0: a number, or a decimal in quotes, of at most six places.",
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_GPU_HOURS},
+                {"type": "string", "pattern": "^(0|[1-9][0-9]{0,8})([.][0-9]{1,6})?$"},
+            ],
+        }
+    ),
+]
 Reason = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024, pattern=r"\S")]
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -83,7 +107,7 @@ class GrantRequest(_Given):
     """One-off money for a budget. A name makes the request repeatable; so does the header Idempotency-Key."""
 
     budget: Name
-    gpuHours: StrictInt | StrictFloat | StrictStr  # noqa: N815 - the wire's name
+    gpuHours: GpuHours  # noqa: N815 - the wire's name
     reason: Reason
     name: Name | None = None
 
@@ -91,7 +115,7 @@ class GrantRequest(_Given):
 class IncreaseRequest(_Given):
     """One-off money as the ancestor's clients ask for it."""
 
-    gpu_hours: StrictInt | StrictFloat | StrictStr
+    gpu_hours: GpuHours
     reason: Reason
 
 

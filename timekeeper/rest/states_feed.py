@@ -7,12 +7,10 @@ costs a task, no thread. All of it runs in the event loop of one worker.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 import orjson
 
-from fairgpu.states import BudgetState, NamespaceState, encode_state
+from timekeeper.store.states_reading import Changes, Cursor
 
 MAX_CURSOR_LENGTH = 80
 CATCH_UP_SECONDS = 3.0
@@ -22,36 +20,6 @@ MAX_CACHED_DOCUMENTS = 64
 
 class CursorError(ValueError):
     """A text that is no cursor."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cursor:
-    """How far a client has heard: versions grow within an epoch, and mean nothing outside it."""
-
-    epoch: str
-    version: int
-
-    def __str__(self) -> str:
-        return f"{self.epoch}.{self.version}"
-
-
-@dataclass(frozen=True, slots=True)
-class Changes:
-    """What a worker learns from the store.
-
-    Attributes:
-        cursor: how far the store is.
-        full: whether `states` are all there are; otherwise those that changed, the last changed last.
-        states: each namespace once, with its state as JSON.
-        prices: GPU-hours charged for an hour of a whole GPU, by model.
-        default: the state of a namespace that is not named.
-    """
-
-    cursor: Cursor
-    full: bool
-    states: tuple[tuple[str, bytes], ...]
-    prices: Mapping[str, float]
-    default: BudgetState
 
 
 def parse_cursor(text: str) -> Cursor:
@@ -64,11 +32,6 @@ def parse_cursor(text: str) -> Cursor:
     if not (dot and epoch and version.isascii() and version.isdigit() and len(text) <= MAX_CURSOR_LENGTH):
         raise CursorError("a cursor from an earlier answer, EPOCH.VERSION")
     return Cursor(epoch, int(version))
-
-
-def encoded(states: Iterable[NamespaceState]) -> tuple[tuple[str, bytes], ...]:
-    """States as JSON, once for all clients."""
-    return tuple((state.namespace, orjson.dumps(encode_state(state))) for state in states)
 
 
 class StatesFeed:
@@ -97,7 +60,7 @@ class StatesFeed:
             self._states.pop(namespace, None)
             self._states[namespace] = (changes.cursor.version, state)
         self._cursor = changes.cursor
-        prices, default = orjson.dumps(dict(changes.prices)), orjson.dumps(changes.default.value)
+        prices, default = orjson.dumps(dict(changes.prices)), orjson.dumps(changes.default)
         self._tail = b'],"default":' + default + b',"prices":' + prices + b"}"
         self._documents = {}
         self._wake()

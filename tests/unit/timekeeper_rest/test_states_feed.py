@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fairgpu.states import BudgetState, NamespaceState, decode_document
-from timekeeper.rest.states_feed import Changes, Cursor, CursorError, StatesFeed, encoded, parse_cursor
+from fairgpu.states import BudgetState, NamespaceState, decode_document, encode_state
+from timekeeper.rest.states_feed import CursorError, StatesFeed, parse_cursor
+from timekeeper.store.states_reading import Changes, Cursor
 
 
 def state(namespace: str, remaining: int = 5, budget: str = "b") -> NamespaceState:
@@ -18,7 +19,8 @@ def state(namespace: str, remaining: int = 5, budget: str = "b") -> NamespaceSta
 
 
 def changes(version: int, *states: NamespaceState, full: bool = False, epoch: str = "e1") -> Changes:
-    return Changes(Cursor(epoch, version), full, encoded(states), {"*": 1.0, "A100": 2.5}, BudgetState.UNLIMITED)
+    encoded = tuple((item.namespace, json.dumps(encode_state(item)).encode()) for item in states)
+    return Changes(Cursor(epoch, version), full, encoded, {"*": 1.0, "A100": 2.5}, "unlimited")
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

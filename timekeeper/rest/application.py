@@ -1,0 +1,61 @@
+"""The application of one worker: hot routes on the event loop, the others under Flask, one follower of the states."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fairgpu.serving.application import Application
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.messages import Receive, Scope, Send
+from timekeeper.rest.hot_routes import ReportRoute, StatesRoute, guarded
+from timekeeper.rest.parts import Parts
+from timekeeper.rest.routes import build_flask
+from timekeeper.rest.states_follower import ReadChanges, follow
+from timekeeper.store.states_reading import Changes
+
+
+class Loop:
+    """The event loop of a worker, which is known once its first event comes."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self) -> asyncio.AbstractEventLoop:
+        """The loop; asked for by threads that live after the start alone."""
+        if self._loop is None:
+            raise RuntimeError("the worker has not started")
+        return self._loop
+
+    def note(self) -> None:
+        """Takes the present loop for the worker's."""
+        self._loop = asyncio.get_running_loop()
+
+
+class RestApplication:
+    """Notes the event loop when the worker starts, and serves."""
+
+    def __init__(self, served: Application, loop: Loop) -> None:
+        self._served = served
+        self._loop = loop
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """One event of ASGI."""
+        if scope["type"] == "lifespan":
+            self._loop.note()
+        await self._served(scope, receive, send)
+
+
+def build_application(lifecycle: Lifecycle, parts: Parts, read_changes: ReadChanges, loop: Loop) -> RestApplication:
+    """The ASGI application over its parts; the follower of the states starts with it and ends with it."""
+    report = ReportRoute(parts.tokens, parts.submissions, parts.now, parts.report_interval_seconds)
+    hot = {
+        ("POST", "/v1/reports"): guarded(report),
+        ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed)),
+    }
+
+    def deliver(changes: Changes) -> None:
+        loop().call_soon_threadsafe(parts.feed.apply, changes)
+
+    lifecycle.run_thread("follow-states", lambda: follow(read_changes, deliver, lifecycle.ending.wait))
+    lifecycle.on_drain(parts.feed.end)
+    return RestApplication(Application(lifecycle, hot, build_flask(parts)), loop)

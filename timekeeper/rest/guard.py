@@ -1,0 +1,42 @@
+"""Asks for rights inside Flask's routes."""
+
+from __future__ import annotations
+
+from flask import request
+
+from timekeeper.identity.bearer import bearer_token
+from timekeeper.identity.callers import Action, Authority, Caller, require
+
+GPU_BUDGETS = "gpubudgets"
+GPU_GRANTS = "gpugrants"
+
+
+def may(authority: Authority, action: Action) -> Caller:
+    """The caller of the present request, who may do this.
+
+    Raises:
+        UnauthenticatedError: nobody was recognised.
+        ForbiddenError: the caller lacks the right.
+        IdentityUnavailableError: that cannot be found out now.
+    """
+    return require(authority, bearer_token(request.headers.get("Authorization")), action)
+
+
+def may_read_namespace(authority: Authority, namespace: str) -> Caller:
+    """The caller, who may read what a namespace spends."""
+    return may(authority, Action("get", GPU_BUDGETS, namespace))
+
+
+def may_read_budget(authority: Authority, name: str) -> Caller:
+    """The caller, who may read one budget, of whichever namespaces."""
+    return may(authority, Action("get", GPU_BUDGETS, name=name))
+
+
+def may_read_all(authority: Authority) -> Caller:
+    """The caller, who may read every budget."""
+    return may(authority, Action("list", GPU_BUDGETS))
+
+
+def may_grant(authority: Authority) -> Caller:
+    """The caller, who may give money to any budget."""
+    return may(authority, Action("create", GPU_GRANTS))

@@ -1,0 +1,135 @@
+"""The two routes that carry the load, straight on the event loop: reports from every pod, states for every waiter."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qs
+
+import orjson
+from pydantic import TypeAdapter
+
+from fairgpu.serving.messages import Handler, Request, Response
+from timekeeper.identity.bearer import bearer_token
+from timekeeper.identity.callers import Action, Authority, require
+from timekeeper.identity.pod_tokens import PodIdentity, PodTokens
+from timekeeper.rest.batching import Batcher
+from timekeeper.rest.bodies import MAX_REPORT_BYTES, ContainerReport, Report
+from timekeeper.rest.problems import ProblemError, invalid, respond
+from timekeeper.rest.states_feed import CursorError, StatesFeed, parse_cursor
+from timekeeper.store.report_intake import Outcome, Submission
+from timekeeper.store.states_reading import Cursor
+
+LIST_BUDGETS = Action("list", "gpubudgets")
+MAX_WAIT_SECONDS = 60.0
+NOT_RUNNING_RETRY_SECONDS = 5
+
+_REPORT = TypeAdapter(Report)
+_CONTAINERS = TypeAdapter(list[ContainerReport])
+
+Submissions = Batcher[Submission, Outcome]
+
+
+class ReportRoute:
+    """`POST /v1/reports`: a pod tells what it used. What it says of others is not asked for."""
+
+    def __init__(
+        self, tokens: PodTokens, submissions: Submissions, now: Callable[[], int], interval_seconds: int
+    ) -> None:
+        """`now` is nanoseconds since 1970; the interval is what sidecars are asked to keep."""
+        self._tokens = tokens
+        self._submissions = submissions
+        self._now = now
+        self._answer = Response(200, orjson.dumps({"interval_s": interval_seconds}))
+
+    async def __call__(self, request: Request) -> Response:
+        """Takes one report."""
+        pod = await recognise(self._tokens, _authorization(request))
+        if len(request.body) > MAX_REPORT_BYTES:
+            raise ProblemError(413, "content-too-large", f"a report has at most {MAX_REPORT_BYTES} bytes")
+        report = _REPORT.validate_json(request.body)
+        containers = _CONTAINERS.dump_json(report.containers)
+        submission = Submission(pod.uid, report.boot, report.seq, containers, self._now())
+        refuse_unless_running(await self._submissions.submit(submission), pod)
+        return self._answer
+
+
+class StatesRoute:
+    """`GET /v1/states?since=&wait=`: what changed since a cursor, as soon as something does."""
+
+    def __init__(self, authority: Authority, feed: StatesFeed) -> None:
+        self._authority = authority
+        self._feed = feed
+
+    async def __call__(self, request: Request) -> Response:
+        """Answers at once, or waits."""
+        token = bearer_token(_authorization(request))
+        await asyncio.to_thread(require, self._authority, token, LIST_BUDGETS)
+        query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        since = _cursor(query.get("since", [""])[-1])
+        body = await self._feed.answer(since, _wait(query.get("wait", ["0"])[-1]))
+        if body is None:
+            raise ProblemError(503, "unavailable", "no states are known yet; try again", headers={"Retry-After": "1"})
+        return Response(200, body, headers=((b"cache-control", b"no-store"),))
+
+
+async def recognise(tokens: PodTokens, authorization: str | None) -> PodIdentity:
+    """The pod that asks. Only a key that is not known yet costs a request to the issuer, in a thread.
+
+    Raises:
+        UnauthenticatedError: the token is nobody's.
+        IdentityUnavailableError: there are no keys yet.
+    """
+    token = bearer_token(authorization)
+    pod = tokens.known(token)
+    if pod is None:
+        if tokens.wants_keys(token):
+            await asyncio.to_thread(tokens.fetch_keys)
+        pod = tokens.verify(token)
+    return pod
+
+
+def refuse_unless_running(outcome: Outcome, pod: PodIdentity) -> None:
+    """Passes a report that was taken, or that a later one had overtaken.
+
+    Raises:
+        ProblemError: the pod holds nothing, so that there is nothing to report.
+    """
+    if outcome is Outcome.NOT_RUNNING:
+        detail = f"no reservation of pod {pod.namespace}/{pod.pod} ({pod.uid}) is open: not bound yet, or ended"
+        raise ProblemError(403, "not-running", detail, headers={"Retry-After": str(NOT_RUNNING_RETRY_SECONDS)})
+
+
+def guarded(route: Callable[[Request], Awaitable[Response]]) -> Handler:
+    """A route whose errors are answered as problem documents."""
+
+    @functools.wraps(route)
+    async def handle(request: Request) -> Response:
+        try:
+            return await route(request)
+        except Exception as error:  # noqa: BLE001 - the one place of the hot routes where errors become answers
+            return respond(error)
+
+    return handle
+
+
+def _authorization(request: Request) -> str | None:
+    value = request.header(b"authorization")
+    return None if value is None else value.decode("latin-1")
+
+
+def _cursor(text: str) -> Cursor | None:
+    if not text:
+        return None
+    try:
+        return parse_cursor(text)
+    except CursorError as error:
+        raise invalid("since", text, str(error)) from error
+
+
+def _wait(text: str) -> float:
+    """Seconds to wait, at most MAX_WAIT_SECONDS."""
+    if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) <= 16):
+        raise invalid("wait", text, f"seconds from 0; more than {MAX_WAIT_SECONDS:g} count as {MAX_WAIT_SECONDS:g}")
+    return min(float(text), MAX_WAIT_SECONDS)

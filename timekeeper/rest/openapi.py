@@ -1,0 +1,215 @@
+"""The API's description (OpenAPI 3.1), made of the very models that read bodies and write answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+
+import orjson
+from pydantic import BaseModel
+from pydantic.json_schema import models_json_schema
+
+from timekeeper.rest import answers, bodies
+from timekeeper.rest.paging import DEFAULT_LIMIT, MAX_CURSOR_LENGTH, MAX_LIMIT
+
+Document = dict[str, Any]
+
+_ANSWERS = (
+    answers.BudgetsAnswer,
+    answers.BudgetAnswer,
+    answers.NamespaceAnswer,
+    answers.LedgerAnswer,
+    answers.SessionsAnswer,
+    answers.GrantAnswer,
+    answers.ReportAnswer,
+    answers.StatesAnswer,
+    answers.AncestorBudget,
+    answers.AncestorVerdict,
+    answers.Health,
+    answers.Problem,
+)
+_BODIES = (bodies.GrantRequest, bodies.Report, bodies.IncreaseRequest, bodies.PodReport)
+
+_STATUSES = {
+    400: "The body is no JSON, or a header is missing.",
+    401: "No valid token was sent.",
+    403: "The caller may not do this.",
+    404: "There is nothing of that name.",
+    409: "It contradicts what is there.",
+    413: "The body is too long.",
+    422: "A field or parameter cannot be used; `errors` names it.",
+    503: "Not now; Retry-After says when.",
+}
+_READING = (401, 403, 503)
+_WRITING = (400, 401, 403, 413, 422, 503)
+
+
+def document() -> Document:
+    """The whole description."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "FairGPU timekeeper",
+            "version": version("fairgpu"),
+            "description": "What teams may spend on GPUs, and what they have spent.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        "security": [{"bearer": []}],
+        "paths": {**_budget_paths(), **_book_paths(), **_pod_paths(), **_ancestor_paths(), **_open_paths()},
+        "components": {
+            "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
+            "schemas": _schemas(),
+        },
+    }
+
+
+def document_json() -> bytes:
+    """The description as it is served."""
+    return orjson.dumps(document(), option=orjson.OPT_INDENT_2)
+
+
+def _budget_paths() -> Document:
+    return {
+        "/v1/budgets": _get("All budgets", "BudgetsAnswer", _READING),
+        "/v1/budgets/{name}": _get("One budget", "BudgetAnswer", (*_READING, 404), [_path("name", "Its name.")]),
+        "/v1/namespaces/{namespace}/budget": _get(
+            "What pays for a namespace", "NamespaceAnswer", (*_READING, 422), [_namespace()]
+        ),
+        "/v1/states": _get(
+            "States of all namespaces, or what changed since a cursor; waits for a change",
+            "StatesAnswer",
+            (*_READING, 422),
+            [
+                _query("since", "The cursor of an earlier answer.", {"type": "string", "maxLength": 80}),
+                _query("wait", "Seconds to wait; above 60 counts as 60.", {"type": "number", "minimum": 0}),
+            ],
+        ),
+    }
+
+
+def _book_paths() -> Document:
+    cursor = _query("cursor", "Where to go on.", {"type": "string", "maxLength": MAX_CURSOR_LENGTH})
+    bounds = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
+    limit = _query("limit", "Items on a page.", bounds)
+    budget = {**_query("budget", "Whose ledger.", {"type": "string", "minLength": 1}), "required": True}
+    namespace = _query("namespace", "Of this namespace alone.", _namespace()["schema"])
+    return {
+        "/v1/ledger": _get(
+            "A budget's ledger, oldest entry first", "LedgerAnswer", (*_READING, 404, 422), [budget, cursor, limit]
+        ),
+        "/v1/sessions": _get("Open sessions", "SessionsAnswer", (*_READING, 422), [namespace, cursor, limit]),
+        "/v1/grants": {
+            "post": _operation(
+                "Give a budget money for its present period",
+                {201: ("The grant was made.", "GrantAnswer"), 200: ("It was made before.", "GrantAnswer")},
+                (*_WRITING, 409),
+                [_idempotency_key(required=False)],
+                body="GrantRequest",
+            )
+        },
+    }
+
+
+def _pod_paths() -> Document:
+    operation = _operation(
+        "A pod's sidecar reports what its containers used",
+        {200: ("Taken, or older than what was taken.", "ReportAnswer")},
+        _WRITING,
+        body="Report",
+    )
+    return {"/v1/reports": {"post": operation}}
+
+
+def _ancestor_paths() -> Document:
+    where = [_namespace()]
+    increase = _operation(
+        "Give a namespace's budget money",
+        {200: ("The budget as it is now.", "AncestorBudget")},
+        (*_WRITING, 409),
+        [*where, _idempotency_key(required=True)],
+        body="IncreaseRequest",
+    )
+    report = _operation(
+        "A pod's proof of life", {200: ("Taken.", "AncestorVerdict")}, _WRITING, where, body="PodReport"
+    )
+    return {
+        "/budget/{namespace}": _get("A namespace's budget", "AncestorBudget", (*_READING, 422), where),
+        "/budget/{namespace}/increase": {"post": increase},
+        "/budget/{namespace}/report": {"post": report},
+    }
+
+
+def _open_paths() -> Document:
+    paths = {
+        "/healthz": _get("Whether the process lives", "Health", ()),
+        "/readyz": _get("Whether it can serve", "Health", (503,)),
+        "/openapi.json": {
+            "get": {
+                "summary": "This description",
+                "responses": {"200": {"description": "OpenAPI 3.1.", "content": {"application/json": {}}}},
+            }
+        },
+    }
+    for path in paths.values():
+        path["get"]["security"] = []
+    return paths
+
+
+def _get(summary: str, model: str, problems: tuple[int, ...], parameters: list[Document] | None = None) -> Document:
+    return {"get": _operation(summary, {200: ("The answer.", model)}, problems, parameters)}
+
+
+def _operation(
+    summary: str,
+    good: Mapping[int, tuple[str, str]],
+    problems: tuple[int, ...],
+    parameters: list[Document] | None = None,
+    body: str | None = None,
+) -> Document:
+    responses = {str(status): _response(text, "application/json", model) for status, (text, model) in good.items()}
+    responses |= {
+        str(status): _response(_STATUSES[status], "application/problem+json", "Problem") for status in problems
+    }
+    operation: Document = {"summary": summary, "responses": responses}
+    if parameters:
+        operation["parameters"] = parameters
+    if body:
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": _reference(body)}}}
+    return operation
+
+
+def _response(description: str, media: str, model: str) -> Document:
+    return {"description": description, "content": {media: {"schema": _reference(model)}}}
+
+
+def _reference(model: str) -> Document:
+    return {"$ref": f"#/components/schemas/{model}"}
+
+
+def _path(name: str, description: str, schema: Document | None = None) -> Document:
+    found = schema or {"type": "string", "minLength": 1}
+    return {"name": name, "in": "path", "required": True, "description": description, "schema": found}
+
+
+def _namespace() -> Document:
+    schema = {"type": "string", "maxLength": 63, "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$"}
+    return _path("namespace", "A namespace.", schema)
+
+
+def _query(name: str, description: str, schema: Document) -> Document:
+    return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def _idempotency_key(*, required: bool) -> Document:
+    schema = {"type": "string", "minLength": 1, "maxLength": 255}
+    text = "A text that is new for each grant: the same request under the same key is made once."
+    return {"name": "Idempotency-Key", "in": "header", "required": required, "description": text, "schema": schema}
+
+
+def _schemas() -> Document:
+    reading: list[tuple[type[BaseModel], Any]] = [(model, "validation") for model in _BODIES]
+    writing: list[tuple[type[BaseModel], Any]] = [(model, "serialization") for model in _ANSWERS]
+    _, schemas = models_json_schema([*reading, *writing], ref_template="#/components/schemas/{model}")
+    definitions: Document = schemas["$defs"]
+    return definitions

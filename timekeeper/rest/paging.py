@@ -1,0 +1,54 @@
+"""Pages of long answers: a bounded number of items and an opaque cursor to ask with for the next ones."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+
+from flask import request
+
+from timekeeper.rest.problems import invalid
+
+DEFAULT_LIMIT = 200
+MAX_LIMIT = 1000
+MAX_CURSOR_LENGTH = 512
+
+
+def page_limit() -> int:
+    """How many items the present request asks for.
+
+    Raises:
+        ProblemError: it is no number from 1 to MAX_LIMIT.
+    """
+    text = request.args.get("limit", str(DEFAULT_LIMIT))
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
+        raise invalid("limit", text, f"a whole number from 1 to {MAX_LIMIT}")
+    return int(text)
+
+
+def page_start() -> str:
+    """The item after which the present request wants to go on; empty for the first page.
+
+    Raises:
+        ProblemError: the cursor is none of an earlier answer.
+    """
+    text = request.args.get("cursor", "")
+    start = _decoded(text)
+    if start is None:
+        raise invalid("cursor", text, "nothing, or the cursor of an earlier answer as it was")
+    return start
+
+
+def cursor_after(item: str) -> str:
+    """The cursor to go on with after an item."""
+    return base64.urlsafe_b64encode(item.encode("ascii")).rstrip(b"=").decode("ascii")
+
+
+def _decoded(text: str) -> str | None:
+    if len(text) > MAX_CURSOR_LENGTH:
+        return None
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+    except (ValueError, binascii.Error):
+        return None

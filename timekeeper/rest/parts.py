@@ -1,0 +1,46 @@
+"""What the routes work with, put together once in each worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from timekeeper.identity.callers import Authority
+from timekeeper.identity.pod_tokens import PodTokens
+from timekeeper.rest.figures import Book
+from timekeeper.rest.granting import GrantStore
+from timekeeper.rest.hot_routes import Submissions
+from timekeeper.rest.pods import PodReader
+from timekeeper.rest.states_feed import StatesFeed
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The parts.
+
+    Attributes:
+        book: answers questions about budgets.
+        authority: knows people and services.
+        tokens: knows pods.
+        grants: keeps GPUGrants.
+        pods: knows pod objects.
+        feed: the states, in the event loop.
+        submissions: takes reports, in the event loop.
+        loop: names the event loop, once the worker has started.
+        now: nanoseconds since 1970.
+        draining: whether the worker is about to end.
+        report_interval_seconds: how often sidecars are asked to report.
+    """
+
+    book: Book
+    authority: Authority
+    tokens: PodTokens
+    grants: GrantStore
+    pods: PodReader
+    feed: StatesFeed
+    submissions: Submissions
+    loop: Callable[[], asyncio.AbstractEventLoop]
+    now: Callable[[], int]
+    draining: Callable[[], bool]
+    report_interval_seconds: int

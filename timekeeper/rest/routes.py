@@ -1,0 +1,151 @@
+"""The routes for people: budgets, ledger, sessions, grants, probes. They run in threads, under Flask."""
+
+from __future__ import annotations
+
+from flask import Flask, Response, request
+
+from fairgpu.serving.messages import Response as PlainResponse
+from fairgpu.states import BudgetState
+from timekeeper.rest import answers, openapi
+from timekeeper.rest.ancestor import add_ancestor_routes
+from timekeeper.rest.bodies import GrantRequest, is_namespace
+from timekeeper.rest.granting import GrantOrder, gpu_hours_text, missing_key, name_of_key, place
+from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
+from timekeeper.rest.paging import cursor_after, page_limit, page_start
+from timekeeper.rest.parts import Parts
+from timekeeper.rest.problems import ProblemError, invalid, not_found, respond
+
+
+def build_flask(parts: Parts) -> Flask:
+    """The WSGI application."""
+    app = Flask("timekeeper", static_folder=None)
+    app.errorhandler(Exception)(lambda error: _as_flask(respond(error)))
+    _add_budgets(app, parts)
+    _add_ledger(app, parts)
+    _add_grants(app, parts)
+    _add_probes(app, parts)
+    add_ancestor_routes(app, parts)
+    return app
+
+
+def json_answer(answer: answers.Answer, status: int = 200) -> Response:
+    """An answer model as a response."""
+    return Response(answer.model_dump_json(), status, mimetype="application/json")
+
+
+def _add_budgets(app: Flask, parts: Parts) -> None:
+    @app.get("/v1/budgets")
+    def budgets() -> Response:
+        may_read_all(parts.authority)
+        found = [answers.budget_answer(figures) for figures in parts.book.budgets()]
+        return json_answer(answers.BudgetsAnswer(budgets=found))
+
+    @app.get("/v1/budgets/<name>")
+    def budget(name: str) -> Response:
+        may_read_budget(parts.authority, name)
+        figures = parts.book.budget(name)
+        if figures is None:
+            raise not_found(f"there is no budget {name!r}; GET /v1/budgets lists those that are")
+        return json_answer(answers.budget_answer(figures))
+
+    @app.get("/v1/namespaces/<namespace>/budget")
+    def namespace_budget(namespace: str) -> Response:
+        may_read_namespace(parts.authority, namespace)
+        if not is_namespace(namespace):
+            raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
+        figures = parts.book.namespace(namespace)
+        found = None if figures is None else answers.budget_answer(figures)
+        state = BudgetState.UNLIMITED if figures is None else figures.state
+        return json_answer(answers.NamespaceAnswer(namespace=namespace, budget=found, state=state))
+
+
+def _add_ledger(app: Flask, parts: Parts) -> None:
+    @app.get("/v1/ledger")
+    def ledger() -> Response:
+        name = request.args.get("budget", "")
+        may_read_budget(parts.authority, name)
+        limit, after = page_limit(), page_start()
+        if not name:
+            raise invalid("budget", name, "the name of a budget, as in /v1/ledger?budget=team-a")
+        if parts.book.budget(name) is None:
+            raise not_found(f"there is no budget {name!r}; GET /v1/budgets lists those that are")
+        lines = parts.book.ledger(name, after, limit)
+        cursor = cursor_after(lines[-1].id if lines else after)
+        entries = [answers.ledger_entry(line) for line in lines]
+        return json_answer(answers.LedgerAnswer(budget=name, entries=entries, cursor=cursor))
+
+    @app.get("/v1/sessions")
+    def sessions() -> Response:
+        namespace = request.args.get("namespace", "")
+        if namespace:
+            may_read_namespace(parts.authority, namespace)
+        else:
+            may_read_all(parts.authority)
+        limit, after = page_limit(), page_start()
+        if namespace and not is_namespace(namespace):
+            raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
+        found = parts.book.sessions(namespace, after, limit)
+        cursor = cursor_after(found[-1].uid) if len(found) == limit else None
+        listed = [answers.session_answer(session) for session in found]
+        return json_answer(answers.SessionsAnswer(sessions=listed, cursor=cursor))
+
+
+def _add_grants(app: Flask, parts: Parts) -> None:
+    @app.post("/v1/grants")
+    def grants() -> Response:
+        caller = may_grant(parts.authority)
+        wanted = GrantRequest.model_validate_json(request.get_data())
+        key = request.headers.get("Idempotency-Key")
+        if wanted.name is None and key is None:
+            raise missing_key(', or the field "name" with the name of the grant')
+        if parts.book.budget(wanted.budget) is None:
+            raise invalid("budget", wanted.budget, "the name of a GPUBudget; GET /v1/budgets lists them")
+        order = GrantOrder(
+            name=wanted.name or name_of_key(caller.name, key or ""),
+            budget=wanted.budget,
+            gpu_hours=gpu_hours_text("gpuHours", wanted.gpuHours),
+            reason=wanted.reason,
+            requested_by=caller.name,
+        )
+        grant, made = place(order, parts.grants)
+        return json_answer(grant_answer(grant), 201 if made else 200)
+
+
+def grant_answer(grant: dict[str, object]) -> answers.GrantAnswer:
+    """A GPUGrant as it is told."""
+    metadata, spec = grant.get("metadata"), grant.get("spec")
+    if not isinstance(metadata, dict) or not isinstance(spec, dict):
+        raise ProblemError(503, "unavailable", "the grant was made, and came back unreadable; ask again")
+    return answers.GrantAnswer(
+        name=str(metadata.get("name", "")),
+        budget=str(spec.get("budget", "")),
+        gpuHours=str(spec.get("gpuHours", "")),
+        reason=str(spec.get("reason", "")),
+        requestedBy=str(spec.get("requestedBy", "")),
+    )
+
+
+def _add_probes(app: Flask, parts: Parts) -> None:
+    @app.get("/healthz")
+    def healthz() -> Response:
+        return json_answer(answers.Health(status="ok"))
+
+    @app.get("/readyz")
+    def readyz() -> Response:
+        if parts.draining():
+            raise ProblemError(503, "unavailable", "this replica is about to end")
+        parts.book.ping()
+        if parts.feed.cursor is None:
+            raise ProblemError(503, "unavailable", "no states are known yet")
+        return json_answer(answers.Health(status="ok"))
+
+    document = openapi.document_json()
+
+    @app.get("/openapi.json")
+    def openapi_json() -> Response:
+        return Response(document, mimetype="application/json")
+
+
+def _as_flask(problem: PlainResponse) -> Response:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in problem.headers}
+    return Response(problem.body, problem.status, headers, content_type=problem.content_type.decode("ascii"))
