@@ -1,0 +1,77 @@
+"""An account's figures for readers: what the leader writes down at each settlement, and REST tells.
+
+In the store it is JSON whose amounts are whole numbers; nothing computes with it there.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fairgpu.states import BudgetState
+
+
+class SummaryError(ValueError):
+    """What stands in the store is no summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """An account in its present period. Amounts are microGPU-seconds, instants nanoseconds since 1970.
+
+    Attributes:
+        name: the budget's name, or the account's where no budget pays.
+        namespaces: who spends from it, sorted.
+        state: what the next pod meets, as published.
+        enforcement: observe, enforce or evict; empty where no budget pays.
+        period_start: start of the period, inclusive.
+        period_end: its end, exclusive.
+        granted: what grants added to the period.
+        available: allowance and grants; None for no limit.
+        spent: spent in the period.
+        rate: what running reservations spend, a second.
+        exhausted_at: when spending first reached what was available; None while it has not.
+    """
+
+    name: str
+    namespaces: tuple[str, ...]
+    state: BudgetState
+    enforcement: str
+    period_start: int
+    period_end: int
+    granted: int
+    available: int | None
+    spent: int
+    rate: int
+    exhausted_at: int | None
+
+
+def encode_summary(summary: Summary) -> str:
+    """A summary as JSON."""
+    return json.dumps(asdict(summary), separators=(",", ":"))
+
+
+def decode_summary(text: str | bytes) -> Summary:
+    """Reads a summary; fields of later writers are passed over.
+
+    Raises:
+        SummaryError: it is none.
+    """
+    try:
+        document: dict[str, Any] = json.loads(text)
+        return Summary(
+            name=document["name"],
+            namespaces=tuple(document["namespaces"]),
+            state=BudgetState(document["state"]),
+            enforcement=document["enforcement"],
+            period_start=document["period_start"],
+            period_end=document["period_end"],
+            granted=document["granted"],
+            available=document["available"],
+            spent=document["spent"],
+            rate=document["rate"],
+            exhausted_at=document["exhausted_at"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise SummaryError(f"no summary: {error!r}") from error
