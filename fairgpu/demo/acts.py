@@ -1,0 +1,152 @@
+"""The acts, in order. Each does one thing, shows it, and returns only once it was seen to have happened."""
+
+from __future__ import annotations
+
+import subprocess
+
+from fairgpu import names
+from fairgpu.demo.admission import Admission
+from fairgpu.demo.children import wait_until
+from fairgpu.demo.folder import (
+    ALLOWANCE_GPU_SECONDS,
+    BUDGET,
+    GRACE_GPU_SECONDS,
+    GRANT_GPU_SECONDS,
+    NAMESPACE,
+    gpu_hours,
+)
+from fairgpu.demo.redis_server import start_redis
+from fairgpu.demo.running import finish, run, start_sidecar
+from fairgpu.demo.screen import UNIT
+from fairgpu.demo.stage import Stage, manifest, manifests, program, python_module, sidecar_of
+from fairgpu.demo.steps import (
+    COMMAND_LIMIT_SECONDS,
+    STEP_LIMIT_SECONDS,
+    accepted,
+    asks,
+    command,
+    next_pod,
+    require,
+    watch,
+)
+from fairgpu.states import BudgetState
+
+START_LIMIT_SECONDS = 30.0
+
+
+def start_services(stage: Stage) -> None:
+    """Redis, timekeeper and webhook, and the sidecar's archive."""
+    folder, children = stage.folder, stage.children
+    stage.screen.act("The services start")
+    folder.prepare(start_redis(children, folder.root))
+    settings = ["--standalone", str(folder.root)]
+    children.start("timekeeper-serve", [program("fairgpu"), "timekeeper", "serve", *settings], {})
+    children.start("timekeeper-jobs", [program("fairgpu"), "timekeeper", "jobs", *settings], {})
+    children.start("webhook", [program("fairgpu"), "webhook", "serve", *settings], {})
+    archive = python_module("sidecar.archive", str(folder.sidecar))
+    subprocess.run(archive, check=True, timeout=COMMAND_LIMIT_SECONDS)  # noqa: S603 - our own command, no shell
+    wait_until("the timekeeper serves", stage.timekeeper_ready, children, START_LIMIT_SECONDS)
+    wait_until("the webhook serves", folder.webhook_ca.exists, children, START_LIMIT_SECONDS)
+    stage.admission = Admission(folder.webhook_port, folder.webhook_ca.read_text())
+    wait_until("the webhook knows the budgets", stage.admission.ready, children, START_LIMIT_SECONDS)
+    reading = stage.reading()
+    require(reading.state is BudgetState.OPEN and reading.spent == 0, f"a fresh budget is {reading}")
+    stage.screen.done("Redis, timekeeper (REST and jobs) and webhook are up, each with certificates of its own")
+
+
+def admit_dialects(stage: Stage) -> None:
+    """One pod of each dialect through admission."""
+    stage.screen.act("Seven ways to ask for a piece of a GPU, one meaning")
+    rows = []
+    for dialect, document in manifests():
+        admitted = stage.admission.create(NAMESPACE, document)
+        pod = accepted(admitted, names.IN_BUDGET_CLASS)
+        require(pod["metadata"]["annotations"][names.SOURCE_DIALECT] == dialect, f"{dialect} was not recognised")
+        sidecar_of(pod)
+        stage.admitted.append(pod)
+        rows.append(
+            (dialect, pod["metadata"]["name"], asks(document), "→", asks(pod), pod["spec"]["priorityClassName"])
+        )
+    stage.screen.table(("dialect", "pod", "the manifest says", "", "FairGPU admits", "class"), rows)
+    stage.screen.done(f"{len(rows)} pods admitted over TLS: rewritten, classed, and given a sidecar each")
+
+
+def spend(stage: Stage) -> None:
+    """The pods are bound, run and are paid for, until the money is gone; in grace a pod is still let in."""
+    stage.screen.act("What is held is paid for")
+    for pod in stage.admitted:
+        run(stage, pod)
+    stage.screen.say(
+        f"Budget {BUDGET}: {ALLOWANCE_GPU_SECONDS} GPU-seconds, and {GRACE_GPU_SECONDS} more of grace. "
+        "Solid is what the programs used, shaded what their pods hold, and holding is what costs."
+    )
+    count = len(stage.bound)
+    wait_until("every pod is on the meter", lambda: stage.sessions() == count, stage.children, STEP_LIMIT_SECONDS)
+    for pod in stage.bound:
+        start_sidecar(stage, pod)
+    seen = watch(stage, BudgetState.GRACE)
+    require(0 < seen.used < seen.spent, f"used {seen.used} is not between nothing and the {seen.spent} reserved")
+    require(seen.spent >= seen.available, f"in grace with {seen.spent} of {seen.available} spent")
+    stage.screen.done(f"{count} real sidecars report; the money is spent, and grace begins")
+    warned = next_pod(stage, "in-grace", names.IN_BUDGET_CLASS, BudgetState.GRACE)
+    stage.screen.output("\n".join(f"Warning: {line}" for line in warned.warnings), "yellow")
+    require(bool(warned.warnings), "nobody was warned in grace")
+    seen = watch(stage, BudgetState.OVER)
+    require(seen.spent >= seen.available + GRACE_GPU_SECONDS * UNIT, f"over with {seen.spent} spent")
+    stage.screen.done("grace is used up: over. Nothing was killed")
+
+
+def next_pod_yields(stage: Stage) -> None:
+    """The next pod of the team comes in with the lower class."""
+    stage.screen.act("The next pod of the team yields to teams within budget")
+    stage.screen.command("kubectl create -f train-resnet.yaml")
+    late = next_pod(stage, "too-late", names.OVER_BUDGET_CLASS, BudgetState.OVER)
+    stage.screen.output("\n".join(f"Warning: {line}" for line in late.warnings), "yellow")
+    stage.screen.output("pod/too-late created")
+    require(bool(late.warnings) and late.pod["spec"]["priority"] == 0, "the pod over budget was not marked as such")
+    stage.screen.done(f"its class is [red]{names.OVER_BUDGET_CLASS}[/], priority 0")
+
+
+def grant(stage: Stage) -> None:
+    """A grant lifts the budget, and the next pod is within it again."""
+    stage.screen.act("A grant brings it back")
+    arguments = ["grant", BUDGET, gpu_hours(GRANT_GPU_SECONDS), "--reason", "paper deadline"]
+    command(stage, arguments, f'fairgpu grant {BUDGET} {gpu_hours(GRANT_GPU_SECONDS)} --reason "paper deadline"')
+    seen = watch(stage, BudgetState.OPEN)
+    require(seen.available > ALLOWANCE_GPU_SECONDS * UNIT, f"the grant is not in {seen.available}")
+    back = next_pod(stage, "in-time", names.IN_BUDGET_CLASS, BudgetState.OPEN)
+    require(back.pod["spec"]["priority"] > 0, "the pod within budget has no priority")
+    stage.screen.done(f"open again; the next pod is [green]{names.IN_BUDGET_CLASS}[/]")
+
+
+def refuse(stage: Stage) -> None:
+    """A manifest that cannot work is refused with everything that is wrong with it."""
+    stage.screen.act("A manifest that cannot work says so at once")
+    document = manifest("wrong")
+    stage.screen.command("kubectl create -f wrong.yaml")
+    refused = stage.admission.create(NAMESPACE, document)
+    require(bool(refused.refusal), "the wrong manifest was let in")
+    faults = [line for line in refused.refusal.splitlines() if line.strip()]
+    stage.screen.output("Error from server: admission webhook denied the request:", "red")
+    stage.screen.output("\n".join(faults), "red")
+    for part in ("gpu-core", "150", "gpu-memory", "vcuda-memory"):
+        require(part in refused.refusal, f"the refusal does not speak of {part}: {refused.refusal}")
+    stage.screen.done("refused: each field, what was given, what is allowed, what to write instead")
+
+
+def close_the_books(stage: Stage) -> None:
+    """All pods end; what was spent is computed here, from their times alone, and must be the ledger's figure."""
+    stage.screen.act("The books are exact")
+    for child in stage.sidecars:
+        status = stage.children.end(child)
+        require(status == 0 and '"last_report":"taken"' in child.tail(), f"{child.name} ended badly: {child.tail()}")
+    expected = sum(finish(stage, pod) for pod in stage.bound)
+    settled = lambda: stage.sessions() == 0 and stage.reading().rate == 0  # noqa: E731 - read once, here
+    wait_until("every pod is settled", settled, stage.children, STEP_LIMIT_SECONDS)
+    command(stage, ["budget", "list"], "fairgpu budget list")
+    spent = stage.reading().spent
+    require(spent == expected, f"the ledger says {spent}, the pods' times say {expected} microGPU-seconds")
+    stage.screen.done(f"{spent:,} microGPU-seconds in the ledger: what the pods' times come to, to the last one")
+
+
+ALL = (start_services, admit_dialects, spend, next_pod_yields, grant, refuse, close_the_books)

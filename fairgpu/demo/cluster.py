@@ -1,0 +1,98 @@
+"""Plays the scheduler and the kubelet: gives a pod devices, writes the bound pod where the timekeeper looks."""
+
+from __future__ import annotations
+
+import copy
+import json
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fairgpu import names
+from fairgpu.allocation import Allocation, ContainerAllocation, DeviceShare, encode
+from fairgpu.demo.children import StepError
+from fairgpu.dialects.reading import DialectSettings
+from fairgpu.pod import read_pod
+from fairgpu.request import GPURequest
+
+NODE = "gpu-node-1"
+MODEL = "A100"
+DEVICE_MIB = 81920
+DEVICES = 4
+WHOLE = 100
+TIME_FORMAT = "%Y-%m-%dT%H:%M:%SZ"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU of the node that is not there, and what of it is still free."""
+
+    uuid: str
+    core_percent: int = WHOLE
+    memory_mib: int = DEVICE_MIB
+
+    def take(self, core_percent: int, memory_mib: int) -> Device:
+        """The device after a piece of it was given away."""
+        return replace(self, core_percent=self.core_percent - core_percent, memory_mib=self.memory_mib - memory_mib)
+
+
+@dataclass
+class Cluster:
+    """One node with four GPUs, and the folder in which pods are known to the timekeeper."""
+
+    pods: Path
+    devices: list[Device] = field(
+        default_factory=lambda: [Device(f"GPU-{uuid.uuid4()}") for _ in range(DEVICES)],
+    )
+
+    def bind(self, pod: Json) -> tuple[Json, Allocation]:
+        """The pod, scheduled and running, with its allocation; its file is there when this returns.
+
+        Raises:
+            StepError: no device has room.
+        """
+        reading = read_pod(pod, DialectSettings())
+        containers = tuple(
+            ContainerAllocation(container.name, (self._place(container.request),))
+            for container in reading.containers
+            if container.request is not None
+        )
+        allocation = Allocation(NODE, containers)
+        now = datetime.now(UTC).strftime(TIME_FORMAT)
+        bound = copy.deepcopy(pod)
+        metadata = bound["metadata"]
+        metadata.update(uid=str(uuid.uuid4()), creationTimestamp=now, resourceVersion="1")
+        metadata.setdefault("annotations", {})[names.ALLOCATION] = encode(allocation)
+        bound["spec"]["nodeName"] = NODE
+        bound["status"] = {
+            "phase": "Running",
+            "startTime": now,
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": now}],
+        }
+        self.write(bound)
+        return bound, allocation
+
+    def write(self, pod: Json) -> None:
+        """Puts the pod's file in its place, whole."""
+        self.pods.mkdir(parents=True, exist_ok=True)
+        beside = self.pods / f".{pod['metadata']['uid']}"
+        beside.write_text(json.dumps(pod))
+        beside.replace(self.file(pod))
+
+    def file(self, pod: Json) -> Path:
+        """Where the pod's object lies."""
+        return self.pods / f"{pod['metadata']['uid']}.json"
+
+    def _place(self, request: GPURequest) -> DeviceShare:
+        memory_mib = request.memory_mib
+        if memory_mib is None:
+            memory_mib = DEVICE_MIB * (request.memory_percentage or 0) // WHOLE
+        for index, device in enumerate(self.devices):
+            if device.core_percent >= request.core_percent and device.memory_mib >= memory_mib:
+                self.devices[index] = device.take(request.core_percent, memory_mib)
+                return DeviceShare(device.uuid, MODEL, DEVICE_MIB, request.core_percent, memory_mib)
+        raise StepError(f"no GPU of {NODE} has room for {request}")

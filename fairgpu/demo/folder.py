@@ -1,0 +1,155 @@
+"""The standalone folder that stands in for a cluster: budgets, rights, keys and settings, as files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairgpu.demo.children import free_port
+from fairgpu.demo.keys import TokenSigner
+
+NAMESPACE = "research"
+BUDGET = "research"
+Json = dict[str, Any]
+GPU_HOURS_PER_GPU_SECOND = 1 / 3600
+ALLOWANCE_GPU_SECONDS = 18
+GRACE_GPU_SECONDS = 9
+GRANT_GPU_SECONDS = 180
+REPORT_INTERVAL_SECONDS = 1
+
+READER = "ada"
+ADMIN = "grace"
+WEBHOOK = "system:serviceaccount:fairgpu-system:fairgpu-webhook"
+
+
+def gpu_hours(gpu_seconds: float) -> str:
+    """An amount as budgets and grants name it, in GPU-hours of six decimal places."""
+    return f"{gpu_seconds * GPU_HOURS_PER_GPU_SECOND:.6f}"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where everything of one demonstration lies, and the ports of its services."""
+
+    root: Path
+    signer: TokenSigner = field(default_factory=TokenSigner)
+    timekeeper_port: int = field(default_factory=free_port)
+    timekeeper_metrics_port: int = field(default_factory=free_port)
+    webhook_port: int = field(default_factory=free_port)
+    webhook_metrics_port: int = field(default_factory=free_port)
+
+    @property
+    def timekeeper_url(self) -> str:
+        """Where the timekeeper serves."""
+        return f"https://127.0.0.1:{self.timekeeper_port}"
+
+    @property
+    def timekeeper_ca(self) -> Path:
+        """The CA that the timekeeper makes when it starts."""
+        return self.root / "certificates" / "ca.crt"
+
+    @property
+    def webhook_ca(self) -> Path:
+        """The CA that the webhook makes when it starts."""
+        return self.root / "certificates" / "webhook" / "ca.crt"
+
+    @property
+    def sidecar(self) -> Path:
+        """The sidecar's archive."""
+        return self.root / "sidecar.pyz"
+
+    @property
+    def tokens(self) -> Path:
+        """Where the pods' projected tokens lie."""
+        return self.root / "tokens"
+
+    def usage(self, pod: Json) -> Path:
+        """The pod's usage volume."""
+        return self.root / "usage" / str(pod["metadata"]["uid"])
+
+    @property
+    def pods(self) -> Path:
+        """Where bound pods lie."""
+        return self.root / "pods"
+
+    @property
+    def logs(self) -> Path:
+        """Where the processes write what they say."""
+        return self.root / "logs"
+
+    @property
+    def settings_file(self) -> Path:
+        """The settings of all services."""
+        return self.root / "settings.yaml"
+
+    def prepare(self, redis_url: str) -> None:
+        """Writes what the services read when they start."""
+        for place in (self.pods, self.tokens, self.root / "grants"):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.root / "jwks.json").write_text(json.dumps(self.signer.key_set()))
+        (self.root / "access.yaml").write_text(yaml.safe_dump(access()))
+        (self.root / "budgets.yaml").write_text(yaml.safe_dump(budget()))
+        token = self.root / "webhook-token"
+        token.touch(mode=0o600)
+        token.write_text(self.signer.person(WEBHOOK))
+        self.settings_file.write_text(yaml.safe_dump(self.settings(redis_url)))
+
+    def settings(self, redis_url: str) -> dict[str, Any]:
+        """The settings file of the services."""
+        return {
+            "timekeeper": {
+                "folder": str(self.root),
+                "redis": {"url": redis_url},
+                "serve": {
+                    "host": "127.0.0.1",
+                    "port": self.timekeeper_port,
+                    "metrics_port": self.timekeeper_metrics_port,
+                    "workers": 1,
+                    "certificate_names": ["127.0.0.1"],
+                    "report_interval_seconds": REPORT_INTERVAL_SECONDS,
+                },
+            },
+            "webhook": {
+                "serving": {
+                    "host": "127.0.0.1",
+                    "port": self.webhook_port,
+                    "metrics_port": self.webhook_metrics_port,
+                    "workers": 1,
+                    "drain_seconds": 0,
+                },
+                "states": {
+                    "url": self.timekeeper_url,
+                    "ca_file": str(self.timekeeper_ca),
+                    "token_file": str(self.root / "webhook-token"),
+                },
+                "sidecar": {"timekeeper_url": self.timekeeper_url},
+            },
+        }
+
+
+def budget() -> dict[str, Any]:
+    """The budget of the demonstration: a few GPU-seconds a month."""
+    return {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": "GPUBudget",
+        "metadata": {"name": BUDGET, "uid": "budget-research", "creationTimestamp": "2025-01-01T00:00:00Z"},
+        "spec": {
+            "namespaces": [NAMESPACE],
+            "allowance": {"gpuHours": gpu_hours(ALLOWANCE_GPU_SECONDS)},
+            "period": {"every": "month"},
+            "grace": {"gpuHours": gpu_hours(GRACE_GPU_SECONDS)},
+        },
+    }
+
+
+def access() -> list[dict[str, Any]]:
+    """Who may do what: a member of the team reads its budget, an admin reads and grants, the webhook reads states."""
+    return [
+        {"subject": READER, "namespace": NAMESPACE, "verbs": ["get"]},
+        {"subject": ADMIN, "namespace": "*", "verbs": ["get", "list", "create"]},
+        {"subject": WEBHOOK, "namespace": "*", "verbs": ["get", "list"]},
+    ]

@@ -1,0 +1,45 @@
+"""Signs tokens as an API server does: those that a kubelet projects into pods, and people's."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
+
+from fairgpu import names
+
+ISSUER = "https://standalone.fairgpu.io"
+KEY_ID = "demo"
+ALGORITHM = "ES256"
+LIFE_SECONDS = 600
+
+
+class TokenSigner:
+    """One private key, made for this demonstration and gone with it."""
+
+    def __init__(self) -> None:
+        self._key = ec.generate_private_key(ec.SECP256R1())
+
+    def key_set(self) -> dict[str, Any]:
+        """The public half, as a JSON Web Key Set (RFC 7517)."""
+        key: dict[str, Any] = json.loads(ECAlgorithm.to_jwk(self._key.public_key()))
+        return {"keys": [{**key, "kid": KEY_ID, "use": "sig", "alg": ALGORITHM}]}
+
+    def person(self, subject: str) -> str:
+        """A token that stands for a person or a service."""
+        return self._sign({"sub": subject})
+
+    def pod(self, namespace: str, name: str, uid: str) -> str:
+        """A token bound to a pod, as the kubelet projects it."""
+        bound = {"namespace": namespace, "pod": {"name": name, "uid": uid}, "serviceaccount": {"name": "default"}}
+        return self._sign({"sub": f"system:serviceaccount:{namespace}:default", "kubernetes.io": bound})
+
+    def _sign(self, claims: dict[str, Any]) -> str:
+        now = int(time.time())
+        times = {"iat": now, "nbf": now, "exp": now + LIFE_SECONDS}
+        whole = {"iss": ISSUER, "aud": [names.TOKEN_AUDIENCE], **times, **claims}
+        return jwt.encode(whole, self._key, algorithm=ALGORITHM, headers={"kid": KEY_ID})
