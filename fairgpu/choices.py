@@ -36,14 +36,14 @@ class ChoicesReading:
     warnings: tuple[str, ...] = ()
 
 
-_NOTHING = ChoicesReading()
+NOTHING_CHOSEN = ChoicesReading()
 
 
 def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> ChoicesReading:
     """The pod's own choices; `metadata` is the field path at which its metadata stands."""
     ours = [key for key in annotations if isinstance(key, str) and key.startswith(names.ANNOTATION_PREFIX)]
     if not ours:
-        return _NOTHING
+        return NOTHING_CHOSEN
     reader = _Reader(annotations, metadata, [])
     choices = PodChoices(
         use_models=reader.list_of(names.USE_GPU_MODEL, MODEL, "A100,H100"),
@@ -134,11 +134,15 @@ class _Reader:
         value = self.annotations.get(key)
         if value is None and key not in self.annotations:
             return None
-        if isinstance(value, str):
-            try:
-                return parse(value.strip())
-            except ValueError:
-                pass
+        text = value if isinstance(value, str) else show(value)
+        try:
+            parsed = parse(text.strip())
+        except ValueError:
+            parsed = None
+        if parsed is not None and isinstance(value, str):
+            return parsed
+        if parsed is not None:
+            instead = f'"{text}", in quotes'
         path = field_path(*self.metadata, "annotations", key)
         self.faults.append(Fault(path=path, given=show(value), allowed=allowed, instead=instead))
         return None

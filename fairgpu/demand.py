@@ -7,7 +7,7 @@ the larger of what runs together in the end, and of each init step with the nati
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,16 +50,23 @@ def peak(containers: Sequence[int], init_steps: Sequence[tuple[int, bool]]) -> i
 
 def pod_demand(containers: Sequence[GPURequest | None], init_steps: Sequence[tuple[GPURequest | None, bool]]) -> Demand:
     """The demand of a pod from its containers' requests, figure by figure."""
-
-    def largest(figure: Callable[[GPURequest], int | None]) -> int:
-        def amount(request: GPURequest | None) -> int:
-            return (figure(request) or 0) if request else 0
-
-        return peak([amount(request) for request in containers], [(amount(r), keeps) for r, keeps in init_steps])
-
+    if not init_steps and len(containers) == 1 and containers[0] is not None:
+        return Demand(*_figures(containers[0]))
+    main = [_figures(request) for request in containers]
+    steps = [(_figures(request), keeps_running) for request, keeps_running in init_steps]
     return Demand(
-        gpus=largest(lambda request: request.gpus),
-        core_percent=largest(lambda request: request.core_percent),
-        memory_mib=largest(lambda request: request.memory_mib),
-        memory_percentage=largest(lambda request: request.memory_percentage),
+        *(
+            peak([figures[at] for figures in main], [(figures[at], keeps) for figures, keeps in steps])
+            for at in range(len(_NOTHING))
+        )
     )
+
+
+_NOTHING = (0, 0, 0, 0)
+
+
+def _figures(request: GPURequest | None) -> tuple[int, int, int, int]:
+    """The figures in the order in which Demand has them."""
+    if request is None:
+        return _NOTHING
+    return request.gpus, request.core_percent, request.memory_mib or 0, request.memory_percentage or 0

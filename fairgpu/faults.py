@@ -29,7 +29,7 @@ def show(value: Any) -> str:
     try:
         text = json.dumps(value, ensure_ascii=True, default=str)
     except (ValueError, RecursionError):  # a number of thousands of digits, or lists a thousand deep
-        text = f"a {type(value).__name__} too large to show"
+        text = "a value too large to show"
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairgpu import names
-from fairgpu.choices import Path, merge_choices, read_choices
+from fairgpu.choices import NOTHING_CHOSEN, Path, merge_choices, read_choices
 from fairgpu.demand import NO_DEMAND, Demand, is_native_sidecar, pod_demand
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT
 from fairgpu.dialects.reading import Container, DialectSettings, Reading
@@ -134,20 +134,21 @@ def read_pod(
     if not everyone and not pod_faults:
         return _NOT_ASKING
     pod_faults += _mistyped_annotations(given_annotations, dialects, root)
-    own = read_choices(given_annotations, (*root, "metadata"))
+    asking = [container for container in everyone if container.request is not None or container.reading.faults]
+    own = read_choices(given_annotations, (*root, "metadata")) if asking or pod_faults else NOTHING_CHOSEN
     demand = pod_demand(
         [container.request for container in containers],
         [(container.request, container.native_sidecar) for container in init],
     )
     choices = own.choices
-    for container in everyone:
+    for container in asking:
         choices = merge_choices(choices, container.reading.choices)
     return PodReading(
         containers=containers,
         init=init,
         ephemeral=ephemeral,
         choices=choices,
-        wishes=_live_wishes([*own.wishes, *(wish for c in everyone for wish in c.reading.wishes)], choices),
+        wishes=_live_wishes([*own.wishes, *(wish for c in asking for wish in c.reading.wishes)], choices),
         strip_annotations=tuple(dict.fromkeys(key for c in everyone for key in c.reading.strip_annotations)),
         faults=_once(
             [

@@ -28,7 +28,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     named = container.named(RESOURCES)
     if not named:
         return None
-    amounts = read_amounts(container, named)
+    amounts = read_amounts(container, named, {MEMORY: settings.aliyun_memory_unit_mib})
     reading = Reading(faults=amounts.faults, strip_resources=named)
     if amounts.faults or not any(amounts.values.values()):
         return reading
@@ -93,4 +93,4 @@ def _core_of_several(container: Container, gpus: int) -> Fault:
     )
 
 
-DIALECT = Dialect(name="aliyun", read=read, resources=RESOURCES)
+DIALECT = Dialect(name="aliyun", read=read, resources=frozenset(RESOURCES))

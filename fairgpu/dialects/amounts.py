@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from fairgpu.dialects.reading import Container
 from fairgpu.faults import Fault, show
-from fairgpu.quantity import QuantityError, parse_count
+from fairgpu.quantity import QuantityError, parse_count, parse_quantity
 
 _MISSING: Any = object()
+_NO_MEMORY: Mapping[str, int] = MappingProxyType({})
+_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,8 +24,12 @@ class Amounts:
     faults: tuple[Fault, ...]
 
 
-def read_amounts(container: Container, resources: Iterable[str]) -> Amounts:
+def read_amounts(
+    container: Container, resources: Iterable[str], memory_units_mib: Mapping[str, int] = _NO_MEMORY
+) -> Amounts:
     """The whole-number amounts of the resources that the container names.
+
+    `memory_units_mib` says what one unit of a resource is in MiB, so that who writes `2Gi` is told the number.
 
     Kubernetes wants the limit of an extended resource, and a request equal to it where one is given
     (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources).
@@ -32,7 +39,7 @@ def read_amounts(container: Container, resources: Iterable[str]) -> Amounts:
     for resource in resources:
         if not container.names(resource):
             continue
-        amount = _read_one(container, resource)
+        amount = _read_one(container, resource, memory_units_mib.get(resource))
         if isinstance(amount, Fault):
             faults.append(amount)
         else:
@@ -40,7 +47,7 @@ def read_amounts(container: Container, resources: Iterable[str]) -> Amounts:
     return Amounts(values, tuple(faults))
 
 
-def _read_one(container: Container, resource: str) -> int | Fault:
+def _read_one(container: Container, resource: str, unit_mib: int | None) -> int | Fault:
     limit = container.limits.get(resource, _MISSING)
     request = container.requests.get(resource, _MISSING)
     if limit is _MISSING:
@@ -50,10 +57,10 @@ def _read_one(container: Container, resource: str) -> int | Fault:
             allowed="an extended resource has a limit, and its request equals it",
             instead=f"resources.limits[{resource}]: {show(request)}, and leave the request out",
         )
-    parsed = _parse(container.limit_path(resource), limit)
+    parsed = _parse(container.limit_path(resource), limit, unit_mib)
     if isinstance(parsed, Fault) or request is _MISSING or (type(request) is type(limit) and request == limit):
         return parsed
-    parsed_request = _parse(container.request_path(resource), request)
+    parsed_request = _parse(container.request_path(resource), request, unit_mib)
     if isinstance(parsed_request, Fault):
         return parsed_request
     if parsed_request != parsed:
@@ -66,10 +73,24 @@ def _read_one(container: Container, resource: str) -> int | Fault:
     return parsed
 
 
-def _parse(path: str, value: Any) -> int | Fault:
+def _parse(path: str, value: Any, unit_mib: int | None) -> int | Fault:
     try:
         return parse_count(value)
     except QuantityError as error:
         return Fault(
-            path=path, given=f"{show(value)} ({error})", allowed="a whole number from 0", instead='a number such as "1"'
+            path=path,
+            given=f"{show(value)} ({error})",
+            allowed="a whole number from 0",
+            instead=_in_units(value, unit_mib) or 'a number such as "1"',
         )
+
+
+def _in_units(value: Any, unit_mib: int | None) -> str | None:
+    """What an amount of bytes is in the resource's own unit, rounded up."""
+    if unit_mib is None or not isinstance(value, str) or not value.endswith("i"):
+        return None
+    try:
+        units = -(-parse_quantity(value) // (unit_mib * _MIB))
+    except QuantityError:
+        return None
+    return f'"{units}", as the resource counts in units of {unit_mib} MiB' if units > 0 else None

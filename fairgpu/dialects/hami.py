@@ -44,11 +44,10 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     if not named:
         return None
     shares = any(resource in named for resource in SHARING)
-    if not shares and COUNT in named:
-        if MODEL_ANNOTATION in container.annotations:
-            return None
-        if settings.hami_plain_gpu == "leave":
-            return None
+    if not shares and COUNT in named and MODEL_ANNOTATION in container.annotations:
+        return None
+    if left_alone(container, settings):
+        return None
     selection = select(container, SELECTORS)
     reading = with_priority(
         container,
@@ -63,6 +62,16 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     if shares:
         return read_vgpus(container, _KEYS, settings, reading)
     return read_whole_gpus(container, settings, reading)
+
+
+def left_alone(container: Container, settings: DialectSettings) -> bool:
+    """Whether its `nvidia.com/gpu` is another device plugin's business."""
+    return (
+        settings.hami_plain_gpu == "leave"
+        and container.names(COUNT)
+        and not container.named(SHARING)
+        and MODEL_ANNOTATION not in container.annotations
+    )
 
 
 def read_whole_gpus(container: Container, settings: DialectSettings, reading: Reading) -> Reading:
@@ -96,4 +105,4 @@ def with_priority(container: Container, reading: Reading) -> Reading:
     )
 
 
-DIALECT = Dialect(name="hami", read=read, resources=RESOURCES, other_annotations=SELECTORS)
+DIALECT = Dialect(name="hami", read=read, resources=frozenset(RESOURCES), other_annotations=frozenset(SELECTORS))

@@ -34,9 +34,11 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         return None
     faults: list[Fault] = []
     warnings: list[str] = []
-    gpus = _whole(container, DEVICES, "a whole number of GPUs from 1", faults) if DEVICES in annotations else 1
+    gpus = _whole(container, DEVICES, ("a whole number of GPUs from 1", '"1"'), faults) if DEVICES in annotations else 1
     percent = _percent(container, faults, warnings) if FRACTION in annotations else None
-    memory = _whole(container, MEMORY, "MiB as a whole number from 1", faults) if MEMORY in annotations else None
+    memory = (
+        _whole(container, MEMORY, ("MiB as a whole number from 1", '"4096"'), faults) if MEMORY in annotations else None
+    )
     if (FRACTION in annotations) == (MEMORY in annotations):
         faults.append(_not_one_amount(container, both=FRACTION in annotations))
     warnings.extend(
@@ -66,11 +68,12 @@ def _is_meant(container: Container) -> bool:
     return container.first if name is None else container.name == name and "ephemeralContainers" not in container.path
 
 
-def _whole(container: Container, key: str, allowed: str, faults: list[Fault]) -> int | None:
+def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list[Fault]) -> int | None:
+    """A whole number from 1; `wanted` is what a fault says is allowed, and to be written instead."""
     text = container.annotations[key].strip()
     if _WHOLE.fullmatch(text) and int(text) > 0:
         return int(text)
-    faults.append(Fault(container.annotation_path(key), show(container.annotations[key]), allowed, '"1"'))
+    faults.append(Fault(container.annotation_path(key), show(container.annotations[key]), *wanted))
     return None
 
 
@@ -112,4 +115,10 @@ def _unheard(annotations: Mapping[str, str], root: tuple[str | int, ...]) -> Fau
     )
 
 
-DIALECT = Dialect(name="kai", read=read, speaking_annotations=SPEAKING, other_annotations=OTHERS, unheard=_unheard)
+DIALECT = Dialect(
+    name="kai",
+    read=read,
+    speaking_annotations=frozenset(SPEAKING),
+    other_annotations=frozenset(OTHERS),
+    unheard=_unheard,
+)

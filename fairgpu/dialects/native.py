@@ -14,7 +14,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     named = container.named(names.CANONICAL_RESOURCES)
     if not named:
         return None
-    amounts = read_amounts(container, named)
+    amounts = read_amounts(container, named, {names.GPU_MEMORY: 1})
     faults = list(amounts.faults)
     if not faults and names.GPU in named and not any(amounts.values.values()):
         return Reading(strip_resources=named)
@@ -51,4 +51,4 @@ def _uneven(container: Container, resource: str, total: int, gpus: int) -> Fault
     )
 
 
-DIALECT = Dialect(name="native", read=read, resources=names.CANONICAL_RESOURCES)
+DIALECT = Dialect(name="native", read=read, resources=frozenset(names.CANONICAL_RESOURCES))

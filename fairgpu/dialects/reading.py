@@ -114,7 +114,15 @@ class Dialect:
 
     name: str
     read: Callable[[Container, DialectSettings], Reading | None]
-    resources: tuple[str, ...] = ()
-    speaking_annotations: tuple[str, ...] = ()
-    other_annotations: tuple[str, ...] = ()
+    resources: frozenset[str] = frozenset()
+    speaking_annotations: frozenset[str] = frozenset()
+    other_annotations: frozenset[str] = frozenset()
     unheard: Callable[[Mapping[str, str], tuple[str | int, ...]], Fault] | None = None
+
+    def may_speak(self, container: Container) -> bool:
+        """Whether the container or its pod has one of the keys; `read` decides."""
+        return not (
+            self.resources.isdisjoint(container.limits)
+            and self.resources.isdisjoint(container.requests)
+            and self.speaking_annotations.isdisjoint(container.annotations)
+        )

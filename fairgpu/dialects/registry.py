@@ -34,12 +34,12 @@ class DialectSet:
 
 def dialect_set(*dialects: Dialect) -> DialectSet:
     """A set of these dialects."""
-    speaking = frozenset(key for dialect in dialects for key in dialect.speaking_annotations)
+    speaking = frozenset[str]().union(*(dialect.speaking_annotations for dialect in dialects))
     return DialectSet(
         dialects=dialects,
-        resources=frozenset(key for dialect in dialects for key in dialect.resources),
+        resources=frozenset[str]().union(*(dialect.resources for dialect in dialects)),
         speaking_annotations=speaking,
-        annotations=speaking | {key for dialect in dialects for key in dialect.other_annotations},
+        annotations=speaking.union(*(dialect.other_annotations for dialect in dialects)),
     )
 
 
@@ -60,12 +60,15 @@ def read_container(
     spoken = [
         (dialect.name, reading)
         for dialect in listened.dialects
-        if (reading := dialect.read(container, settings)) is not None
+        if dialect.may_speak(container) and (reading := dialect.read(container, settings)) is not None
     ]
     if not spoken:
         return None
-    if len(spoken) == 1:
+    left_alone = hami.left_alone(container, settings) and hami.DIALECT in listened.dialects
+    if len(spoken) == 1 and not left_alone:
         return spoken[0]
+    if left_alone:
+        spoken.append((hami.DIALECT.name, Reading()))
     found = " and ".join(name for name, _ in spoken)
     fault = Fault(
         path=field_path(*container.path, "resources"),
@@ -90,5 +93,5 @@ def unheard(
         for dialect in listened.dialects
         if dialect.unheard is not None
         and dialect.name not in heard
-        and any(key in annotations for key in dialect.speaking_annotations)
+        and not dialect.speaking_annotations.isdisjoint(annotations)
     ]

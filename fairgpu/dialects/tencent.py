@@ -1,7 +1,9 @@
 """Tencent's gpu-manager: https://github.com/tkestack/gpu-manager#pod-template-example.
 
 100 `vcuda-core` are one GPU and one `vcuda-memory` is 256 MiB. Below 100 the container gets a share and needs both;
-from 100 on it gets whole GPUs. The annotation `vcuda-core-limit` lets shares use idle time beyond their core.
+from 100 on it gets whole GPUs with all of their memory, whatever memory it names: gpu-manager switches its limits off
+for those (pkg/services/virtual-manager/manager.go). The annotation `vcuda-core-limit` lets shares use idle time beyond
+their core.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     named = container.named((CORE, MEMORY))
     if not named:
         return None
-    amounts = read_amounts(container, named)
+    amounts = read_amounts(container, named, {MEMORY: MEMORY_BLOCK_MIB})
     core = amounts.values.get(CORE)
     memory = amounts.values.get(MEMORY)
     annotation = (CORE_LIMIT,) if CORE_LIMIT in container.annotations else ()
@@ -39,14 +41,11 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     faults = _faults(container, core, memory)
     if faults or core is None:
         return replace(reading, faults=tuple(faults))
-    gpus = max(core // WHOLE_GPU_PERCENT, 1)
-    if memory is not None and memory % gpus:
-        fault = _uneven(container, memory, gpus)
-        return replace(reading, faults=(fault,))
+    whole = core >= WHOLE_GPU_PERCENT
     ask = Ask(
-        gpus=gpus,
-        core_percent=core // gpus,
-        memory_mib=memory * MEMORY_BLOCK_MIB // gpus if memory else None,
+        gpus=core // WHOLE_GPU_PERCENT if whole else 1,
+        core_percent=WHOLE_GPU_PERCENT if whole else core,
+        memory_mib=None if whole or memory is None else memory * MEMORY_BLOCK_MIB,
         gpus_name=CORE,
         core_name=CORE,
         memory_name=MEMORY,
@@ -86,16 +85,6 @@ def _faults(container: Container, core: int | None, memory: int | None) -> list[
     return []
 
 
-def _uneven(container: Container, memory: int, gpus: int) -> Fault:
-    rounded = -(-memory // gpus) * gpus
-    return Fault(
-        path=container.limit_path(MEMORY),
-        given=f"{memory} blocks over {gpus} GPUs",
-        allowed=f"a multiple of {gpus}, so that every GPU gives the same",
-        instead=f'"{rounded}", or leave it out for all of the memory',
-    )
-
-
 def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
     """The annotation stands for the pod: it lends idle time to those containers whose core is below it."""
     text = container.annotations.get(CORE_LIMIT)
@@ -120,4 +109,6 @@ def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
     )
 
 
-DIALECT = Dialect(name="tencent", read=read, resources=(CORE, MEMORY), other_annotations=(CORE_LIMIT,))
+DIALECT = Dialect(
+    name="tencent", read=read, resources=frozenset({CORE, MEMORY}), other_annotations=frozenset({CORE_LIMIT})
+)

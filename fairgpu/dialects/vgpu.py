@@ -26,7 +26,8 @@ class Keys:
 
 def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, reading: Reading) -> Reading:
     """Adds the request to a reading that already holds what else the dialect says."""
-    amounts = read_amounts(container, (keys.count, keys.memory, keys.percentage, keys.cores))
+    resources = (keys.count, keys.memory, keys.percentage, keys.cores)
+    amounts = read_amounts(container, resources, {keys.memory: keys.memory_unit_mib})
     if amounts.values.get(keys.count) == 0:
         return replace(reading, faults=reading.faults + amounts.faults)
     memory, percentage, warnings = _memory(container, keys, amounts.values)
