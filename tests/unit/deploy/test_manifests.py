@@ -1,0 +1,167 @@
+"""What holds for the manifests as they stand in deploy/, without a server."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from fairgpu import names
+from fairgpu.dialects.registry import DIALECTS, FOREIGN
+
+BASE = Path(__file__).parents[3] / "deploy" / "base"
+Manifest = dict[str, Any]
+
+
+def manifests() -> list[Manifest]:
+    documents = (yaml.safe_load_all(file.read_text()) for file in sorted(BASE.rglob("*.yaml")))
+    return [document for group in documents for document in group if document and "kind" in document]
+
+
+def of_kind(kind: str) -> dict[str, Manifest]:
+    return {manifest["metadata"]["name"]: manifest for manifest in manifests() if manifest["kind"] == kind}
+
+
+def webhooks() -> dict[str, Manifest]:
+    configurations = [
+        *of_kind("MutatingWebhookConfiguration").values(),
+        *of_kind("ValidatingWebhookConfiguration").values(),
+    ]
+    return {webhook["name"]: webhook for configuration in configurations for webhook in configuration["webhooks"]}
+
+
+def condition(webhook: Manifest) -> str:
+    (only,) = webhook["matchConditions"]
+    text: str = only["expression"]
+    return text
+
+
+def quoted(expression: str) -> set[str]:
+    return set(re.findall(r"'([^']+)'", expression))
+
+
+def test_every_manifest_of_the_base_is_part_of_it() -> None:
+    listed = set(yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"])
+    there = {str(file.relative_to(BASE)) for file in BASE.rglob("*.yaml")} - {"kustomization.yaml", "settings.yaml"}
+    assert listed == there
+
+
+@pytest.mark.parametrize("name", ["mutate.fairgpu.io", "validate.fairgpu.io", "templates.fairgpu.io"])
+def test_the_webhook_is_sent_the_keys_of_all_dialects_and_no_others(name: str) -> None:
+    foreign = DIALECTS.resources - set(names.CANONICAL_RESOURCES)
+    assert quoted(condition(webhooks()[name])) == {*foreign, *DIALECTS.speaking_annotations, "fairgpu.io/"}
+    assert all(resource.startswith("fairgpu.io/") for resource in names.CANONICAL_RESOURCES)
+
+
+def test_mutating_and_validating_see_the_same_pods() -> None:
+    assert condition(webhooks()["mutate.fairgpu.io"]) == condition(webhooks()["validate.fairgpu.io"])
+
+
+def test_the_policy_knows_the_keys_of_all_foreign_dialects() -> None:
+    variables = {
+        v["name"]: v["expression"] for v in of_kind("ValidatingAdmissionPolicy")["fairgpu-spec"]["spec"]["variables"]
+    }
+    assert quoted(variables["dialectResources"]) == FOREIGN.resources
+    assert quoted(variables["dialectAnnotations"]) == FOREIGN.speaking_annotations
+    assert quoted(variables["priorityClasses"]) == {names.IN_BUDGET_CLASS, names.OVER_BUDGET_CLASS}
+
+
+def test_a_webhook_that_is_down_stops_gpu_pods_and_no_rollout() -> None:
+    policies = {name: webhook["failurePolicy"] for name, webhook in webhooks().items()}
+    assert policies == {"mutate.fairgpu.io": "Fail", "validate.fairgpu.io": "Fail", "templates.fairgpu.io": "Ignore"}
+
+
+def test_webhooks_have_no_side_effects_and_little_time() -> None:
+    for webhook in webhooks().values():
+        assert webhook["sideEffects"] == "None"
+        assert webhook["timeoutSeconds"] <= 5
+        assert webhook["matchPolicy"] == "Equivalent"
+        assert webhook["admissionReviewVersions"] == ["v1"]
+
+
+def test_namespaces_are_left_out_by_the_one_label_that_nobody_can_write() -> None:
+    selectors = [webhook["namespaceSelector"] for webhook in webhooks().values()]
+    for name in ("fairgpu-metadata", "fairgpu-spec"):
+        binding = of_kind("ValidatingAdmissionPolicyBinding")[name]
+        selectors.append(binding["spec"]["matchResources"]["namespaceSelector"])
+    for selector in selectors:
+        (expression,) = selector["matchExpressions"]
+        assert expression["key"] == "kubernetes.io/metadata.name"
+        assert expression["operator"] == "NotIn"
+        assert set(expression["values"]) == {"kube-system", "kube-public", "kube-node-lease", names.SYSTEM_NAMESPACE}
+
+
+def test_every_policy_denies_and_fails_closed() -> None:
+    policies, bindings = of_kind("ValidatingAdmissionPolicy"), of_kind("ValidatingAdmissionPolicyBinding")
+    assert set(policies) == set(bindings) == {"fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace"}
+    assert {policy["spec"]["failurePolicy"] for policy in policies.values()} == {"Fail"}
+    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * 3
+    assert [binding["spec"]["policyName"] for binding in bindings.values()] == list(bindings)
+
+
+def test_the_spec_guard_looks_at_new_pods_alone() -> None:
+    """On UPDATE it would keep finalizers on pods that are older than FairGPU."""
+    (rule,) = of_kind("ValidatingAdmissionPolicy")["fairgpu-spec"]["spec"]["matchConstraints"]["resourceRules"]
+    assert rule["operations"] == ["CREATE"]
+
+
+def workloads() -> list[Manifest]:
+    return [*of_kind("Deployment").values(), *of_kind("StatefulSet").values()]
+
+
+@pytest.mark.parametrize("workload", workloads(), ids=lambda workload: workload["metadata"]["name"])
+def test_a_workload_runs_without_privileges_and_is_watched(workload: Manifest) -> None:
+    pod = workload["spec"]["template"]["spec"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["enableServiceLinks"] is False
+    for container in pod["containers"]:
+        security = container["securityContext"]
+        assert (security["allowPrivilegeEscalation"], security["readOnlyRootFilesystem"]) == (False, True)
+        assert security["capabilities"] == {"drop": ["ALL"]}
+        assert {"startupProbe", "livenessProbe", "resources"} <= set(container)
+        assert "memory" in container["resources"]["limits"]
+        assert "cpu" in container["resources"]["requests"]
+
+
+@pytest.mark.parametrize("name", ["fairgpu-webhook", "fairgpu-timekeeper"])
+def test_two_replicas_survive_a_drain(name: str) -> None:
+    assert of_kind("Deployment")[name]["spec"]["replicas"] >= 2
+    budget = of_kind("PodDisruptionBudget")[name]
+    assert budget["spec"]["maxUnavailable"] == 1
+    labels = of_kind("Deployment")[name]["spec"]["template"]["metadata"]["labels"]
+    assert budget["spec"]["selector"]["matchLabels"].items() <= labels.items()
+
+
+@pytest.mark.parametrize("service", of_kind("Service").values(), ids=lambda service: service["metadata"]["name"])
+def test_a_service_leads_to_ports_that_its_workload_opens(service: Manifest) -> None:
+    selector = service["spec"]["selector"]
+    (workload,) = [w for w in workloads() if selector.items() <= w["spec"]["template"]["metadata"]["labels"].items()]
+    containers = workload["spec"]["template"]["spec"]["containers"]
+    opened = {port["name"] for container in containers for port in container["ports"]}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == opened
+
+
+def test_no_rule_uses_a_wildcard_and_none_reads_all_secrets() -> None:
+    for role in [*of_kind("ClusterRole").values(), *of_kind("Role").values()]:
+        for rule in role["rules"]:
+            assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], role["metadata"]["name"]
+            if "secrets" in rule["resources"]:
+                assert rule["verbs"] == ["create"] or rule.get("resourceNames")
+
+
+def test_no_manifest_holds_a_secret() -> None:
+    assert of_kind("Secret") == {}
+    text = "".join(file.read_text() for file in BASE.rglob("*") if file.is_file())
+    assert "stringData" not in text
+
+
+def test_accounts_and_services_carry_the_fixed_names() -> None:
+    accounts = {names.WEBHOOK_ACCOUNT, names.TIMEKEEPER_ACCOUNT, names.SCHEDULER_ACCOUNT}
+    assert set(of_kind("ServiceAccount")) == accounts
+    assert {names.WEBHOOK_SERVICE, names.TIMEKEEPER_SERVICE} <= set(of_kind("Service"))
+    assert set(of_kind("MutatingWebhookConfiguration")) == {names.WEBHOOK_CONFIGURATION}
+    assert set(of_kind("ValidatingWebhookConfiguration")) == {names.WEBHOOK_CONFIGURATION}
