@@ -11,12 +11,8 @@ import redis.asyncio
 from redis.exceptions import NoScriptError, RedisError
 
 from timekeeper.store import keys
+from timekeeper.store.book import REPORT_SECONDS, PodReport, take_report_call
 from timekeeper.store.scripts import script
-
-KEEP_SECONDS = 86_400
-"""A report outlives its pod by this long; a pod that runs reports every few minutes."""
-MAX_BOOTS = 64
-"""Starts of a sidecar whose latest numbers are remembered."""
 
 _TAKE = script("take_report")
 
@@ -36,7 +32,7 @@ class Submission:
     uid: str
     boot: str
     sequence: int
-    body: bytes
+    body: str
     received_at: int
 
 
@@ -98,12 +94,13 @@ class ReportIntake:
         """One answer each: 1 taken, 0 older, or the error that Redis gave."""
         pipeline = self._client.pipeline(transaction=False)
         for submission in submissions:
-            key = keys.report(submission.uid)
             if submission.boot:
-                arguments = (submission.boot, submission.sequence, submission.received_at, submission.body)
-                pipeline.evalsha(_TAKE.sha, 1, key, *arguments, KEEP_SECONDS, MAX_BOOTS)
+                report = PodReport(submission.uid, submission.boot, submission.sequence, submission.body)
+                call = take_report_call(report, submission.received_at)
+                pipeline.evalsha(_TAKE.sha, len(call.keys), *call.keys, *call.arguments)
             else:
-                pipeline.eval(_ALIVE, 1, key, submission.received_at, KEEP_SECONDS)
+                key = keys.report(submission.uid)
+                pipeline.eval(_ALIVE, 1, key, submission.received_at, REPORT_SECONDS)
         answers: list[Any] = await pipeline.execute(raise_on_error=False)
         for answer in answers:
             if isinstance(answer, RedisError) and not isinstance(answer, redis.exceptions.ResponseError):

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from timekeeper.metering.sessions import EndProof, Session
+from timekeeper.rules.pricing import PricePoint
+from timekeeper.store import keys, reading
+from timekeeper.store.book import (
+    PodReport,
+    index_sessions,
+    publish_states,
+    take_reports,
+    write_assignments,
+    write_prices,
+    write_watched,
+)
+from timekeeper.store.calls import FencedError
+from timekeeper.store.records import decode_session, encode_session
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
+    with redis_server.client(decode_responses=True) as connected:
+        yield connected
+
+
+def test_states_change_under_a_growing_version_that_waiting_readers_hear_of(client: redis.Redis) -> None:
+    with client.pubsub() as subscription:
+        subscription.subscribe(keys.STATES_CHANNEL)
+        first = publish_states(client, 1, "id-1", {"a": "A1", "b": "B1"}, {"*": 1.0}, "unlimited")
+        second = publish_states(client, 1, "id-2", {"b": "B2"}, {"*": 1.0}, "unlimited")
+        heard = []
+        while len(heard) < 2:
+            message = subscription.get_message(ignore_subscribe_messages=True, timeout=5)
+            heard += [message["data"]] if message else []
+    assert (first.id, first.version, second.id, second.version) == ("id-1", 1, "id-1", 2)
+    assert heard == ["1", "2"]
+    assert client.hgetall(keys.STATES_VALUES) == {"a": "A1", "b": "B2"}
+    assert client.zrangebyscore(keys.STATES_CHANGES, "(1", "+inf") == ["b"]
+
+
+def test_publishing_nothing_new_makes_no_version(client: redis.Redis) -> None:
+    first = publish_states(client, 1, "id", {}, {"*": 1.0}, "unlimited")
+    assert publish_states(client, 1, "other", {}, {"*": 1.0}, "unlimited") == first
+    assert publish_states(client, 1, "other", {}, {"*": 2.0}, "unlimited").version == first.version + 1
+
+
+def test_a_replaced_leader_publishes_no_states(client: redis.Redis) -> None:
+    publish_states(client, 2, "id", {"a": "new"}, {}, "unlimited")
+    with pytest.raises(FencedError):
+        publish_states(client, 1, "id", {"a": "old"}, {}, "unlimited")
+    assert client.hget(keys.STATES_VALUES, "a") == "new"
+
+
+def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) -> None:
+    publish_states(client, 1, "id-1", {"a": "A"}, {}, "unlimited")
+    client.flushall()
+    assert publish_states(client, 1, "id-2", {"a": "A"}, {}, "unlimited").id == "id-2"
+
+
+def test_only_later_reports_of_a_boot_are_taken_over(client: redis.Redis) -> None:
+    reports = [("boot-1", 1), ("boot-1", 3), ("boot-1", 2), ("boot-1", 3), ("boot-2", 0), ("boot-1", 2), ("boot-1", 4)]
+    taken = take_reports(client, 5, [PodReport("uid", boot, seq, f"{boot} {seq}") for boot, seq in reports])
+    assert taken == [True, True, False, False, True, False, True]
+    assert client.hget(keys.report("uid"), "body") == "boot-1 4"
+    assert client.ttl(keys.report("uid")) > 0
+
+
+def test_no_number_of_boots_grows_a_pods_reports_without_bound(client: redis.Redis) -> None:
+    take_reports(client, 5, [PodReport("uid", f"boot-{number}", 1, "{}") for number in range(500)])
+    assert client.hlen(keys.report("uid")) < 80
+
+
+def test_open_sessions_are_found_by_uid_and_page_by_page(client: redis.Redis) -> None:
+    index_sessions(client, [("u2", "b"), ("u1", "a"), ("u10", "a"), ("u3", "c")], [])
+    index_sessions(client, [], [("u3", "c")])
+    assert reading.open_sessions(client, "", 2) == [("u1", "a"), ("u10", "a")]
+    assert reading.open_sessions(client, "u10", 2) == [("u2", "b")]
+    assert reading.open_sessions(client, "u1", 1) == [("u10", "a")]
+    assert reading.account_of_session(client, "u1") == "a"
+    assert reading.account_of_session(client, "u") is None
+
+
+def test_the_book_is_read_as_it_was_written(client: redis.Redis) -> None:
+    assignments = {"team-a": ((0, "a"), (2**60 + 1, "b"))}
+    prices = {"A100": (PricePoint(5, Fraction(1, 3)), PricePoint(9, Fraction(5, 2)))}
+    write_assignments(client, assignments)
+    write_prices(client, prices)
+    write_watched(client, 2**60 + 1)
+    assert reading.assignments(client) == assignments
+    assert reading.account_names(client) == ["a", "b"]
+    assert reading.prices(client) == prices
+    assert reading.watched(client) == 2**60 + 1
+
+
+def test_a_session_survives_its_record() -> None:
+    session = Session("u", "ns", "pod", "n1", 2**60 + 1, ((2**60 + 1, 10**6), (2**61, 5)))
+    assert decode_session(encode_session(session)) == session
+    ended = Session("u", "ns", "pod", "n1", 1, ((1, 2),), 2**60, EndProof.FINISHED)
+    assert decode_session(encode_session(ended)) == ended
+    assert json.loads(encode_session(ended))["proof"] == "finished"

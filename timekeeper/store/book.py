@@ -1,0 +1,126 @@
+"""Writes what concerns all accounts: who pays for which namespace, the prices, who is open, the states, the reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import redis
+
+from timekeeper.metering.segments import Assignments
+from timekeeper.rules.pricing import Prices
+from timekeeper.store import keys
+from timekeeper.store.calls import Call, run, run_one
+from timekeeper.store.records import encode_assignments, encode_prices
+
+REPORT_SECONDS = 35 * 86400
+"""How long a pod's last report is kept."""
+MAX_BOOTS = 64
+"""Sidecar starts remembered per pod."""
+STATES_PER_CALL = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """A report as it is taken over: one of a boot only if its `seq` is higher than any before."""
+
+    uid: str
+    boot: str
+    seq: int
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class StatesVersion:
+    """How far the published states are; a version means nothing beside another id."""
+
+    id: str
+    version: int
+
+
+def write_assignments(client: redis.Redis, changed: Mapping[str, Assignments]) -> None:
+    """Writes down who pays for namespaces, and the accounts' names."""
+    if not changed:
+        return
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hset(keys.NAMESPACES, mapping={name: encode_assignments(found) for name, found in changed.items()})
+    pipeline.sadd(keys.ACCOUNTS, *{account for found in changed.values() for _, account in found})
+    pipeline.execute()
+
+
+def write_accounts(client: redis.Redis, names: Sequence[str]) -> None:
+    """Writes down the names of accounts."""
+    if names:
+        client.sadd(keys.ACCOUNTS, *names)
+
+
+def write_prices(client: redis.Redis, prices: Prices) -> None:
+    """Writes down the prices as they are charged."""
+    client.set(keys.PRICES, encode_prices(prices))
+
+
+def write_watched(client: redis.Redis, until: int) -> None:
+    """Writes down until when all open sessions are known to live."""
+    client.set(keys.WATCHED, str(until))
+
+
+def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]) -> None:
+    """Adds and removes (uid, account) in the index of open sessions."""
+    pipeline = client.pipeline(transaction=False)
+    if closed:
+        pipeline.zrem(keys.OPEN_SESSIONS, *(f"{uid} {account}" for uid, account in closed))
+    if opened:
+        pipeline.zadd(keys.OPEN_SESSIONS, {f"{uid} {account}": 0 for uid, account in opened})
+    pipeline.execute()
+
+
+def publish_states(
+    client: redis.Redis,
+    epoch: int,
+    new_id: str,
+    states: Mapping[str, str],
+    prices: Mapping[str, float],
+    default: str,
+) -> StatesVersion:
+    """Publishes changed states of namespaces, each as JSON, and wakes whoever waits for them.
+
+    Args:
+        client: the store.
+        epoch: the leader's.
+        new_id: the id of the states where the store has none: emptied since, or new.
+        states: namespace to its state as JSON.
+        prices: by model, as in GET /v1/states.
+        default: the state of namespaces that were never named.
+
+    Raises:
+        StoreError: it was refused, or Redis does not answer.
+    """
+    touched = (keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
+    head = (epoch, new_id, keys.STATES_CHANNEL, json.dumps(dict(prices), sort_keys=True), default)
+    changes = list(states.items())
+    version = StatesVersion(new_id, 0)
+    for start in range(0, max(len(changes), 1), STATES_PER_CALL):
+        pairs = [part for change in changes[start : start + STATES_PER_CALL] for part in change]
+        found, number = run_one(client, Call("publish_states", touched, (*head, *pairs)))
+        version = StatesVersion(found.decode() if isinstance(found, bytes) else found, int(number or 0))
+    return version
+
+
+def take_reports(client: redis.Redis, now: int, reports: Sequence[PodReport]) -> list[bool]:
+    """Takes over reports; whether each was newer than those before it.
+
+    Raises:
+        StoreError: Redis does not answer.
+    """
+    answers = run(client, [take_report_call(report, now) for report in reports])
+    for answer in answers:
+        if isinstance(answer, Exception):
+            raise answer
+    return [answer == 1 for answer in answers]
+
+
+def take_report_call(report: PodReport, now: int) -> Call:
+    """The script call that takes over one report, for whoever sends it by other means."""
+    arguments = (report.boot, report.seq, now, report.body, REPORT_SECONDS, MAX_BOOTS)
+    return Call("take_report", (keys.report(report.uid),), arguments)

@@ -1,0 +1,107 @@
+"""Runs scripts on Redis, many in one round trip, and turns what Redis refuses into errors of ours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.exceptions import NoScriptError, RedisError
+
+from timekeeper.store.scripts import script
+
+PIPELINE_CALLS = 1000
+
+
+class StoreError(RuntimeError):
+    """Redis refused a change; nothing of it was done."""
+
+
+class StoreUnavailableError(StoreError):
+    """Redis does not answer, or is not ready to; whether a change was done is unknown, and it may be tried again."""
+
+
+class StoreEmptyError(StoreError):
+    """The account or period is not in the store: it was emptied, or never opened."""
+
+
+class FencedError(StoreError):
+    """A leader with a later epoch has written: this one has been replaced and must stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A script by name, its keys and its arguments."""
+
+    script: str
+    keys: tuple[str, ...]
+    arguments: tuple[str | int, ...]
+
+
+def run(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+    """Runs the scripts in their order; each answer is the script's, or the StoreError that it ended in.
+
+    Raises:
+        StoreUnavailableError: Redis does not answer; some of the calls may have been done.
+    """
+    answers: list[Any] = []
+    for start in range(0, len(calls), PIPELINE_CALLS):
+        answers.extend(_run_chunk(client, calls[start : start + PIPELINE_CALLS]))
+    return answers
+
+
+def run_one(client: redis.Redis, call: Call) -> Any:
+    """Runs one script.
+
+    Raises:
+        StoreError: it was refused.
+    """
+    (answer,) = run(client, [call])
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer
+
+
+def _run_chunk(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+    answers = _execute(client, calls)
+    missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    if missing:
+        # A restarted or promoted Redis has forgotten the scripts; those that were not run are run now.
+        _load(client, {calls[index].script for index in missing})
+        for index, answer in zip(missing, _execute(client, [calls[index] for index in missing]), strict=True):
+            answers[index] = answer
+    return [_translated(answer) for answer in answers]
+
+
+def _execute(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for call in calls:
+        pipeline.evalsha(script(call.script).sha, len(call.keys), *call.keys, *call.arguments)
+    try:
+        return pipeline.execute(raise_on_error=False)
+    except RedisError as error:
+        raise StoreUnavailableError(f"Redis does not answer: {error}") from error
+
+
+def _load(client: redis.Redis, names: set[str]) -> None:
+    try:
+        for name in names:
+            client.script_load(script(name).text)
+    except RedisError as error:
+        raise StoreUnavailableError(f"Redis takes no scripts: {error}") from error
+
+
+def _translated(answer: Any) -> Any:
+    if not isinstance(answer, RedisError):
+        return answer
+    kind, _, message = str(answer).partition(" ")
+    match kind:
+        case "EMPTY":
+            return StoreEmptyError(message)
+        case "FENCED":
+            return FencedError(message)
+        case "AMOUNT" | "ACTION" | "TWICE" | "OVERFLOW":
+            return StoreError(message)
+        case _:  # loading, read-only, out of memory, without replicas
+            return StoreUnavailableError(str(answer))

@@ -1,0 +1,119 @@
+"""Where everything lies in Redis.
+
+All keys of an account (a budget, or a namespace that none pays for) carry its name as the hash tag, so that a script
+may touch several of them on a Redis Cluster. Amounts are decimal strings of microGPU-seconds: Lua's numbers are
+doubles, which lose units from 2^53 on. Instants are decimal strings of nanoseconds since 1970, and a period is named
+by its start.
+
+    fairgpu:{ACCOUNT}:head            hash    epoch     the highest Lease epoch that wrote here; lower ones are refused
+                                              period    start of the latest period
+                                              summary   figures for readers, as JSON
+                                              The key's absence means that this shard was emptied: nothing but
+                                              open_period.lua writes then, and that starts from a checkpoint.
+    fairgpu:{ACCOUNT}:periods         hash    START -> end, of each period ever opened
+    fairgpu:{ACCOUNT}:period:START    hash    total       spent: checkpoint + ledger entries + what is not posted yet
+                                              checkpoint  with what the period was opened, where the store had been lost
+                                              granted     added by grants
+                                              gone        the part of total whose pods have left the API server
+                                              exhausted   when the total first reached what was available, or empty
+    fairgpu:{ACCOUNT}:amounts:START   hash    UID -> "epoch counter amount posted flag": a session's cumulative amount
+                                              in the period, the revision that set it, how much of it the ledger holds,
+                                              and o (open), c (closed) or g (closed, and its pod is gone)
+    fairgpu:{ACCOUNT}:sessions        hash    UID -> open session as JSON
+    fairgpu:{ACCOUNT}:ended           hash    UID -> closed session as JSON, while its pod is on the API server
+    fairgpu:{ACCOUNT}:grants          hash    NAME -> "START amount"
+    fairgpu:{ACCOUNT}:ledger          stream  k kind, p period, a amount, t instant, u session, n namespace,
+                                              d pod, x note
+
+    fairgpu:{book}:epoch              string  the latest epoch given to a leader
+    fairgpu:{book}:accounts           set     the name of each account
+    fairgpu:{book}:namespaces         hash    NAMESPACE -> [[from, account], ...] as JSON: who pays from when on
+    fairgpu:{book}:prices             string  the price of each model over time, as JSON
+    fairgpu:{book}:watched            string  until when all open sessions were known to live
+    fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
+
+    fairgpu:{states}:head             hash    id        new whenever the store was emptied: older cursors mean nothing
+                                              version   grows with each change
+                                              epoch     as above
+                                              prices, default: as in GET /v1/states
+    fairgpu:{states}:values           hash    NAMESPACE -> its state as JSON, as GET /v1/states tells it
+    fairgpu:{states}:changes          zset    NAMESPACE -> the version in which it last changed
+    fairgpu:states                    channel the version, whenever it grows
+
+    fairgpu:{UID}:report              hash    at, body: the latest report of a pod; b:BOOT -> the last seq of each boot
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PREFIX = "fairgpu"
+
+BOOK_EPOCH = f"{PREFIX}:{{book}}:epoch"
+ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
+NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
+PRICES = f"{PREFIX}:{{book}}:prices"
+WATCHED = f"{PREFIX}:{{book}}:watched"
+OPEN_SESSIONS = f"{PREFIX}:{{book}}:open"
+
+STATES_HEAD = f"{PREFIX}:{{states}}:head"
+STATES_VALUES = f"{PREFIX}:{{states}}:values"
+STATES_CHANGES = f"{PREFIX}:{{states}}:changes"
+STATES_CHANNEL = f"{PREFIX}:states"
+
+
+@dataclass(frozen=True, slots=True)
+class AccountKeys:
+    """The keys of one account."""
+
+    account: str
+
+    def __post_init__(self) -> None:
+        if not self.account or "}" in self.account:
+            raise ValueError(f"{self.account!r} cannot be a hash tag")
+
+    def _key(self, suffix: str) -> str:
+        return f"{PREFIX}:{{{self.account}}}:{suffix}"
+
+    @property
+    def head(self) -> str:
+        """What the account as a whole stands at."""
+        return self._key("head")
+
+    @property
+    def periods(self) -> str:
+        """When each period ends."""
+        return self._key("periods")
+
+    def period(self, start: int) -> str:
+        """A period's sums."""
+        return self._key(f"period:{start}")
+
+    def amounts(self, start: int) -> str:
+        """A period's amount of each session."""
+        return self._key(f"amounts:{start}")
+
+    @property
+    def sessions(self) -> str:
+        """The open sessions."""
+        return self._key("sessions")
+
+    @property
+    def ended(self) -> str:
+        """The closed sessions whose pods are still there."""
+        return self._key("ended")
+
+    @property
+    def grants(self) -> str:
+        """The grants that were applied."""
+        return self._key("grants")
+
+    @property
+    def ledger(self) -> str:
+        """The entries."""
+        return self._key("ledger")
+
+
+def report(uid: str) -> str:
+    """The reports of a pod."""
+    return f"{PREFIX}:{{{uid}}}:report"

@@ -1,0 +1,232 @@
+"""Changes to accounts: opening periods, settling sessions, applying grants, publishing figures.
+
+Each function takes many changes, sends them in one round trip per thousand, and answers each with what its period
+stands at afterwards, or with the error that it was refused with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import redis
+
+from timekeeper.store import keys
+from timekeeper.store.calls import Call, StoreError, run, run_one
+
+MAX_ITEMS = 500
+"""Sessions in one script call; Lua's stack holds some thousands of arguments."""
+
+
+class Action(StrEnum):
+    """What a settlement does beside setting a session's amount."""
+
+    HOLD = "hold"
+    """Nothing."""
+    OPEN = "open"
+    """The session is written down as open; its record may change so, too."""
+    POST = "post"
+    """What the ledger does not hold yet becomes an entry."""
+    MOVE = "move"
+    """As POST; from now on another account pays."""
+    CLOSE = "close"
+    """As POST; the session has ended, its pod is still on the API server."""
+    GONE = "gone"
+    """As CLOSE; the pod is gone from the API server, so that only this store and checkpoints know of it."""
+
+
+class Kind(StrEnum):
+    """Why a ledger entry was written."""
+
+    CLOSE = "close"
+    RATE = "rate"
+    PERIOD = "period"
+    HOURLY = "hourly"
+    MOVE = "move"
+    CORRECTION = "correction"
+    GRANT = "grant"
+    CHECKPOINT = "checkpoint"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A session's cumulative amount in a period; what follows `action` goes into the ledger and the open session."""
+
+    uid: str
+    amount: int
+    action: Action = Action.HOLD
+    kind: Kind = Kind.HOURLY
+    namespace: str = ""
+    pod: str = ""
+    note: str = ""
+    record: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """Which of two settlements is newer: that of the later leader, then that of the higher counter."""
+
+    epoch: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """The sessions of one period of one account; each session once."""
+
+    account: str
+    period: int
+    items: Sequence[Item]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A period to open. `checkpoint` is what was spent in it by sessions that nobody can recompute."""
+
+    account: str
+    start: int
+    end: int
+    checkpoint: int = 0
+    exhausted_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GrantEntry:
+    """Money to add to a period; `name` makes it one."""
+
+    account: str
+    period: int
+    name: str
+    amount: int
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What readers see of an account."""
+
+    account: str
+    period: int
+    exhausted_at: int | None
+    summary: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a period of an account stands at.
+
+    Attributes:
+        total: spent, in microGPU-seconds.
+        granted: added by grants.
+        gone: the part of the total whose pods have left the API server: what a checkpoint must hold.
+        exhausted_at: when spending first reached what was available; None while it has not.
+        new: whether the account was not in the store, or the grant not applied, before this change.
+    """
+
+    total: int
+    granted: int
+    gone: int
+    exhausted_at: int | None
+    new: bool = False
+
+
+def take_epoch(client: redis.Redis, least: int) -> int:
+    """The epoch of a new leader, higher than any before.
+
+    Raises:
+        StoreError: Redis does not answer.
+    """
+    return int(run_one(client, Call("take_epoch", (keys.BOOK_EPOCH,), (least,))))
+
+
+def open_periods(client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]) -> list[Standing | StoreError]:
+    """Opens periods, and the accounts that the store does not know."""
+    calls = []
+    for opening in openings:
+        account = keys.AccountKeys(opening.account)
+        arguments = (epoch, now, opening.start, opening.end, opening.checkpoint, _optional(opening.exhausted_at))
+        touched = (account.head, account.periods, account.period(opening.start), account.ledger)
+        calls.append(Call("open_period", touched, arguments))
+    return [_standing_with_flag(answer) for answer in run(client, calls)]
+
+
+def settle(
+    client: redis.Redis, revision: Revision, now: int, settlements: Sequence[Settlement]
+) -> list[Standing | StoreError]:
+    """Sets the cumulative amounts of sessions; one answer for each settlement."""
+    calls: list[Call] = []
+    owners: list[int] = []
+    for index, settlement in enumerate(settlements):
+        for call in _settle_calls(revision, now, settlement):
+            calls.append(call)
+            owners.append(index)
+    answers: list[Any] = [None] * len(settlements)
+    for index, answer in zip(owners, run(client, calls), strict=True):
+        if not isinstance(answers[index], StoreError):
+            answers[index] = answer
+    return [_standing(answer) for answer in answers]
+
+
+def apply_grants(
+    client: redis.Redis, epoch: int, now: int, grants: Sequence[GrantEntry]
+) -> list[Standing | StoreError]:
+    """Adds grants to their periods, each once."""
+    calls = []
+    for grant in grants:
+        account = keys.AccountKeys(grant.account)
+        touched = (account.head, account.period(grant.period), account.grants, account.ledger)
+        calls.append(Call("grant", touched, (epoch, now, grant.period, grant.name, grant.amount, grant.note)))
+    return [_standing_with_flag(answer) for answer in run(client, calls)]
+
+
+def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Publication]) -> list[StoreError | None]:
+    """Writes down what readers see of accounts."""
+    calls = []
+    for publication in publications:
+        account = keys.AccountKeys(publication.account)
+        arguments = (epoch, _optional(publication.exhausted_at), publication.summary)
+        calls.append(Call("publish_account", (account.head, account.period(publication.period)), arguments))
+    return [answer if isinstance(answer, StoreError) else None for answer in run(client, calls)]
+
+
+def _settle_calls(revision: Revision, now: int, settlement: Settlement) -> Iterator[Call]:
+    account = keys.AccountKeys(settlement.account)
+    period = settlement.period
+    touched = (
+        account.head,
+        account.period(period),
+        account.amounts(period),
+        account.sessions,
+        account.ended,
+        account.ledger,
+    )
+    for start in range(0, len(settlement.items), MAX_ITEMS):
+        arguments: list[str | int] = [revision.epoch, revision.counter, now, period]
+        for item in settlement.items[start : start + MAX_ITEMS]:
+            arguments += (item.uid, item.amount, item.action.value)
+            if item.action is not Action.HOLD:
+                arguments += (item.kind.value, item.namespace, item.pod, item.note, item.record)
+        yield Call("settle", touched, tuple(arguments))
+
+
+def _standing(answer: Any, *, new: bool = False) -> Standing | StoreError:
+    if isinstance(answer, StoreError):
+        return answer
+    total, granted, gone, exhausted = (_text(value) for value in answer)
+    return Standing(int(total), int(granted), int(gone), int(exhausted) if exhausted else None, new)
+
+
+def _standing_with_flag(answer: Any) -> Standing | StoreError:
+    if isinstance(answer, StoreError):
+        return answer
+    return _standing(answer[1:], new=answer[0] == 1)
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def _optional(instant: int | None) -> str:
+    return "" if instant is None else str(instant)

@@ -1,0 +1,218 @@
+"""Reads accounts, ledgers, sessions and the book from the store. Every function may raise redis.RedisError."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+
+from timekeeper.metering.segments import Assignments
+from timekeeper.metering.sessions import Session
+from timekeeper.rules.periods import Period
+from timekeeper.rules.pricing import Prices
+from timekeeper.store import keys
+from timekeeper.store.ledger import Standing
+from timekeeper.store.records import decode_assignments, decode_prices, decode_session
+
+BATCH = 500
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAccount:
+    """An account as a new leader finds it; periods in order, standings by their start."""
+
+    name: str
+    periods: tuple[Period, ...]
+    standings: Mapping[int, Standing]
+    sessions: tuple[Session, ...]
+    ended: tuple[Session, ...]
+    grants: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One entry; `id` is its cursor, made of milliseconds of Redis's clock and a counter."""
+
+    id: str
+    kind: str
+    period: int
+    amount: int
+    at: int
+    session: str
+    namespace: str
+    pod: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAmount:
+    """A session's cumulative amount in a period, and how much of it the ledger holds."""
+
+    amount: int
+    posted: int
+    flag: str
+
+
+def account_names(client: redis.Redis) -> list[str]:
+    """Every account, by name."""
+    return sorted(_text(name) for name in client.smembers(keys.ACCOUNTS))
+
+
+def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int = 2) -> list[StoredAccount]:
+    """Accounts with their sessions and the sums of their latest periods; those not in the store are left out."""
+    accounts = []
+    for start in range(0, len(names), BATCH):
+        chunk = names[start : start + BATCH]
+        pipeline = client.pipeline(transaction=False)
+        for name in chunk:
+            account = keys.AccountKeys(name)
+            for key in (account.periods, account.sessions, account.ended):
+                pipeline.hgetall(key)
+            pipeline.hkeys(account.grants)
+        answers = pipeline.execute()
+        found = [_Found(name, *answers[4 * index : 4 * index + 4]) for index, name in enumerate(chunk)]
+        accounts.extend(_with_standings(client, [item for item in found if item.periods], latest_periods))
+    return accounts
+
+
+def standing(client: redis.Redis, account: str, period: int) -> Standing | None:
+    """What a period stands at; None where it was never opened."""
+    sums = client.hmget(keys.AccountKeys(account).period(period), ["total", "granted", "gone", "exhausted"])
+    return _standing(sums)
+
+
+def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, StoredAmount]:
+    """The amount of each session in a period."""
+    found = {}
+    for uid, text in client.hgetall(keys.AccountKeys(account).amounts(period)).items():
+        _, _, amount, posted, flag = _text(text).split(" ")
+        found[_text(uid)] = StoredAmount(int(amount), int(posted), flag)
+    return found
+
+
+def checkpoint(client: redis.Redis, account: str, period: int) -> int:
+    """What the period was opened with."""
+    return int(client.hget(keys.AccountKeys(account).period(period), "checkpoint") or 0)
+
+
+def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> list[LedgerEntry]:
+    """Entries after the one of that id, oldest first; from the first one where the id is empty."""
+    start = f"({after}" if after else "-"
+    entries: Any = client.xrange(keys.AccountKeys(account).ledger, start, "+", limit)
+    return [_entry(name, fields) for name, fields in entries]
+
+
+def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
+    """The figures of accounts as the leader published them, as JSON; those without any are left out."""
+    pipeline = client.pipeline(transaction=False)
+    for name in accounts:
+        pipeline.hget(keys.AccountKeys(name).head, "summary")
+    return {name: _text(text) for name, text in zip(accounts, pipeline.execute(), strict=True) if text is not None}
+
+
+def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str, str]]:
+    """(uid, account) of open sessions after a uid, by uid."""
+    low = f"({after} \xff" if after else "-"
+    members = client.zrangebylex(keys.OPEN_SESSIONS, low, "+", 0, limit)
+    return [_uid_and_account(member) for member in members]
+
+
+def account_of_session(client: redis.Redis, uid: str) -> str | None:
+    """The account that pays for an open session; None where there is no such session."""
+    members = client.zrangebylex(keys.OPEN_SESSIONS, f"[{uid} ", f"({uid} \xff", 0, 1)
+    return _uid_and_account(members[0])[1] if members else None
+
+
+def sessions(client: redis.Redis, found: Sequence[tuple[str, str]]) -> dict[str, Session]:
+    """The open sessions among these (uid, account), by uid."""
+    pipeline = client.pipeline(transaction=False)
+    for uid, account in found:
+        pipeline.hget(keys.AccountKeys(account).sessions, uid)
+    answers = zip(found, pipeline.execute(), strict=True)
+    return {uid: decode_session(text) for (uid, _), text in answers if text is not None}
+
+
+def assignments(client: redis.Redis) -> dict[str, Assignments]:
+    """Who pays for each namespace from when on."""
+    found = client.hgetall(keys.NAMESPACES)
+    return {_text(namespace): decode_assignments(text) for namespace, text in found.items()}
+
+
+def prices(client: redis.Redis) -> Prices:
+    """The price of each model over time, as it was charged."""
+    text = client.get(keys.PRICES)
+    return decode_prices(text) if text is not None else {}
+
+
+def watched(client: redis.Redis) -> int | None:
+    """Until when all open sessions were known to live."""
+    text = client.get(keys.WATCHED)
+    return int(text) if text is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    name: str
+    periods: Mapping[Any, Any]
+    sessions: Mapping[Any, Any]
+    ended: Mapping[Any, Any]
+    grants: Iterable[Any]
+
+
+def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods: int) -> list[StoredAccount]:
+    pipeline = client.pipeline(transaction=False)
+    periods_of = []
+    for item in found:
+        periods = sorted((int(start), int(end)) for start, end in item.periods.items())
+        periods_of.append([Period(start, end) for start, end in periods])
+        for start, _ in periods[-latest_periods:]:
+            sums = keys.AccountKeys(item.name).period(start)
+            pipeline.hmget(sums, ["total", "granted", "gone", "exhausted"])
+    answers = iter(pipeline.execute())
+    accounts = []
+    for item, periods_found in zip(found, periods_of, strict=True):
+        standings = {period.start: _standing(next(answers)) for period in periods_found[-latest_periods:]}
+        accounts.append(
+            StoredAccount(
+                item.name,
+                tuple(periods_found),
+                {start: sums for start, sums in standings.items() if sums is not None},
+                tuple(decode_session(text) for text in item.sessions.values()),
+                tuple(decode_session(text) for text in item.ended.values()),
+                frozenset(_text(name) for name in item.grants),
+            )
+        )
+    return accounts
+
+
+def _standing(sums: Sequence[Any]) -> Standing | None:
+    total, granted, gone, exhausted = sums
+    if total is None:
+        return None
+    return Standing(int(total), int(granted), int(gone), int(exhausted) if exhausted else None)
+
+
+def _entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
+    text = {_text(key): _text(value) for key, value in fields.items()}
+    return LedgerEntry(
+        id=_text(name),
+        kind=text["k"],
+        period=int(text["p"]),
+        amount=int(text["a"]),
+        at=int(text["t"]),
+        session=text["u"],
+        namespace=text["n"],
+        pod=text["d"],
+        note=text["x"],
+    )
+
+
+def _uid_and_account(member: Any) -> tuple[str, str]:
+    uid, _, account = _text(member).partition(" ")
+    return uid, account
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,92 @@
+"""How sessions, assignments and prices stand in the store as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any
+
+from timekeeper.metering.segments import Assignments
+from timekeeper.metering.sessions import EndProof, Session
+from timekeeper.rules.pricing import PricePoint, Prices
+
+
+class RecordError(ValueError):
+    """What stands in the store is none of ours."""
+
+
+def encode_session(session: Session) -> str:
+    """A session, without its amounts."""
+    document: dict[str, Any] = {
+        "uid": session.uid,
+        "namespace": session.namespace,
+        "pod": session.pod,
+        "node": session.node,
+        "start": session.start,
+        "tariff": session.tariff,
+    }
+    if session.end is not None and session.proof is not None:
+        document |= {"end": session.end, "proof": session.proof.value}
+    return json.dumps(document, separators=(",", ":"))
+
+
+def decode_session(text: str | bytes) -> Session:
+    """Reads a session.
+
+    Raises:
+        RecordError: it is none.
+    """
+    try:
+        document = json.loads(text)
+        return Session(
+            uid=document["uid"],
+            namespace=document["namespace"],
+            pod=document["pod"],
+            node=document["node"],
+            start=document["start"],
+            tariff=tuple((since, rate) for since, rate in document["tariff"]),
+            end=document.get("end"),
+            proof=EndProof(document["proof"]) if "proof" in document else None,
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"no session: {error!r}") from error
+
+
+def encode_assignments(assignments: Assignments) -> str:
+    """Who pays for a namespace from when on."""
+    return json.dumps(assignments, separators=(",", ":"))
+
+
+def decode_assignments(text: str | bytes) -> Assignments:
+    """Reads who pays for a namespace.
+
+    Raises:
+        RecordError: it is none.
+    """
+    try:
+        return tuple((int(since), str(account)) for since, account in json.loads(text))
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"no assignments: {error!r}") from error
+
+
+def encode_prices(prices: Prices) -> str:
+    """Prices over time; each a fraction, so that none is rounded."""
+    points = {model: [[point.effective_from, str(point.price)] for point in prices[model]] for model in sorted(prices)}
+    return json.dumps(points, separators=(",", ":"))
+
+
+def decode_prices(text: str | bytes) -> Prices:
+    """Reads prices.
+
+    Raises:
+        RecordError: they are none.
+    """
+    try:
+        document: Mapping[str, Any] = json.loads(text)
+        return {
+            model: tuple(PricePoint(int(since), Fraction(price)) for since, price in points)
+            for model, points in document.items()
+        }
+    except (ValueError, TypeError, AttributeError) as error:
+        raise RecordError(f"no prices: {error!r}") from error

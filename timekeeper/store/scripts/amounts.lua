@@ -1,0 +1,51 @@
+-- Whole numbers of up to eighteen digits as two limbs of nine, each exact in a double. Put before each script that adds.
+local LIMB = 1000000000
+
+-- The two limbs of a decimal string; nothing where it is no whole number from 0 to 10^18 - 1.
+local function limbs(text)
+  if type(text) ~= 'string' or #text == 0 or #text > 18 or string.find(text, '[^0-9]') then
+    return nil
+  end
+  if #text <= 9 then
+    return 0, tonumber(text)
+  end
+  return tonumber(string.sub(text, 1, -10)), tonumber(string.sub(text, -9))
+end
+
+-- Limbs of any sign and size to limbs whose low one is from 0 to LIMB - 1.
+local function carry(high, low)
+  local over = math.floor(low / LIMB)
+  return high + over, low - over * LIMB
+end
+
+-- The decimal string of two limbs whose low one is from 0 to LIMB - 1.
+local function decimal(high, low)
+  local sign = ''
+  if high < 0 then
+    sign, high, low = '-', -high, -low
+    if low < 0 then
+      high, low = high - 1, low + LIMB
+    end
+  end
+  if high == 0 then
+    return sign .. string.format('%d', low)
+  end
+  return sign .. string.format('%d%09d', high, low)
+end
+
+-- What is wrong with writing to an account under a Lease epoch; nothing where it may be written to.
+local function refusal(head, epoch)
+  local known = redis.call('HGET', head, 'epoch')
+  if not known then
+    return redis.error_reply('EMPTY this account is not in the store')
+  end
+  if tonumber(epoch) < tonumber(known) then
+    return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known)
+  end
+  return nil
+end
+
+-- A period's sums as a reply.
+local function standing(period)
+  return redis.call('HMGET', period, 'total', 'granted', 'gone', 'exhausted')
+end

@@ -1,0 +1,30 @@
+-- Opens a period of an account, and the account with it where the store does not know it. Does nothing twice.
+--
+-- KEYS  head, periods, period, ledger
+-- ARGV  epoch, instant, start, end, checkpoint, exhausted
+-- Returns whether the account was not in the store, then total, granted, gone, exhausted.
+local head, periods, period, ledger = unpack(KEYS)
+local epoch, instant, start, finish, checkpoint, exhausted = unpack(ARGV)
+if not limbs(checkpoint) then
+  return redis.error_reply('AMOUNT ' .. checkpoint .. ' is no whole number from 0 to 10^18 - 1')
+end
+local unknown = redis.call('EXISTS', head) == 0
+local refused = not unknown and refusal(head, epoch)
+if refused then
+  return refused
+end
+local latest = redis.call('HGET', head, 'period') or ''
+redis.call('HSET', head, 'epoch', epoch)
+if #start > #latest or (#start == #latest and start > latest) then
+  redis.call('HSET', head, 'period', start)
+end
+if redis.call('HSETNX', periods, start, finish) == 1 then
+  redis.call('HSET', period, 'total', checkpoint, 'checkpoint', checkpoint, 'granted', '0', 'gone', checkpoint,
+    'exhausted', exhausted)
+  if checkpoint ~= '0' then
+    redis.call('XADD', ledger, '*', 'k', 'checkpoint', 'p', start, 'a', checkpoint, 't', instant, 'u', '',
+      'n', '', 'd', '', 'x', 'the store had been lost')
+  end
+end
+local sums = standing(period)
+return {unknown and 1 or 0, sums[1], sums[2], sums[3], sums[4]}

@@ -1,0 +1,120 @@
+-- Sets the cumulative amounts of sessions in one period of one account. Replayable and free of order: an amount is
+-- taken over only under a newer revision. All is checked before the first write, since Redis rolls nothing back.
+--
+-- KEYS  head, period, amounts, sessions, ended, ledger
+-- ARGV  epoch, counter, instant, period's start, then for each session:
+--         uid, amount, action and, unless the action is `hold`, kind, namespace, pod, note, record
+--       hold   sets the amount
+--       open   sets the amount and writes the session down as open
+--       post   sets the amount and writes what the ledger does not hold of it as an entry of this kind
+--       move   as post; the session goes on under another account
+--       close  as post; the session has ended
+--       gone   as close; and its pod has left the API server
+-- Returns total, granted, gone, exhausted.
+local head, period, amounts, sessions, ended, ledger = unpack(KEYS)
+local epoch, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local refused = refusal(head, epoch)
+if refused then
+  return refused
+end
+local sums = redis.call('HMGET', period, 'total', 'gone')
+if not sums[1] then
+  return redis.error_reply('EMPTY this period is not open')
+end
+local total_high, total_low = limbs(sums[1])
+local gone_high, gone_low = limbs(sums[2])
+
+local LONG = {open = true, post = true, move = true, close = true, gone = true}
+local items, uids, position = {}, {}, 5
+while position <= #ARGV do
+  local item = {uid = ARGV[position], amount = ARGV[position + 1], action = ARGV[position + 2]}
+  item.high, item.low = limbs(item.amount)
+  if not item.high then
+    return redis.error_reply('AMOUNT ' .. tostring(item.amount) .. ' is no whole number from 0 to 10^18 - 1')
+  end
+  position = position + 3
+  if LONG[item.action] then
+    item.kind, item.namespace, item.pod = ARGV[position], ARGV[position + 1], ARGV[position + 2]
+    item.note, item.record = ARGV[position + 3], ARGV[position + 4]
+    position = position + 5
+  elseif item.action ~= 'hold' then
+    return redis.error_reply('ACTION ' .. tostring(item.action) .. ' is unknown')
+  end
+  items[#items + 1], uids[#uids + 1] = item, item.uid
+end
+if #items == 0 then
+  return standing(period)
+end
+
+local epoch_number, counter_number = tonumber(epoch), tonumber(counter)
+local known = redis.call('HMGET', amounts, unpack(uids))
+local accepted, seen = {}, {}
+for index, item in ipairs(items) do
+  if seen[item.uid] then
+    return redis.error_reply('TWICE ' .. item.uid .. ' stands twice in one settlement')
+  end
+  seen[item.uid] = true
+  local old_epoch, old_counter, old, posted, flag = -1, -1, '0', '0', 'o'
+  item.new = not known[index]
+  if known[index] then
+    old_epoch, old_counter, old, posted, flag = string.match(known[index], '^(%d+) (%d+) (%d+) (%d+) (%a)$')
+    old_epoch, old_counter = tonumber(old_epoch), tonumber(old_counter)
+  end
+  local newer = epoch_number > old_epoch or (epoch_number == old_epoch and counter_number > old_counter)
+  local over = flag == 'g' or (flag == 'c' and (item.action == 'hold' or item.action == 'open'))
+  if newer and not over then
+    local old_high, old_low = limbs(old)
+    local posted_high, posted_low = limbs(posted)
+    total_high, total_low = carry(total_high + item.high - old_high, total_low + item.low - old_low)
+    item.posted, item.flag = posted, flag
+    if item.action ~= 'hold' and item.action ~= 'open' then
+      item.entry = decimal(carry(item.high - posted_high, item.low - posted_low))
+      item.posted = item.amount
+      local ending = item.action == 'close' or item.action == 'gone'
+      if flag == 'c' then
+        item.kind = 'correction'
+      end
+      item.silent = item.entry == '0' and not (ending and flag == 'o')
+      if ending then
+        item.flag = item.action == 'gone' and 'g' or 'c'
+      end
+      if item.action == 'gone' then
+        gone_high, gone_low = carry(gone_high + item.high, gone_low + item.low)
+      end
+    end
+    accepted[#accepted + 1] = item
+  end
+end
+if total_high < 0 or total_high >= LIMB or gone_high >= LIMB then
+  return redis.error_reply('OVERFLOW the total leaves 0 to 10^18 - 1')
+end
+if #accepted == 0 then
+  return standing(period)
+end
+
+redis.call('HSET', head, 'epoch', epoch)
+redis.call('HSET', period, 'total', decimal(total_high, total_low), 'gone', decimal(gone_high, gone_low))
+local written = {}
+for _, item in ipairs(accepted) do
+  written[#written + 1] = item.uid
+  written[#written + 1] = epoch .. ' ' .. counter .. ' ' .. item.amount .. ' ' .. item.posted .. ' ' .. item.flag
+end
+redis.call('HSET', amounts, unpack(written))
+for _, item in ipairs(accepted) do
+  if item.action == 'open' then
+    redis.call('HSET', sessions, item.uid, item.record)
+  elseif item.action == 'close' then
+    redis.call('HSET', ended, item.uid, item.record)
+  elseif item.action == 'gone' then
+    redis.call('HDEL', ended, item.uid)
+  end
+  if item.action == 'close' or item.action == 'gone' or item.action == 'move' then
+    redis.call('HDEL', sessions, item.uid)
+  end
+  if item.entry and not item.silent then
+    redis.call('XADD', ledger, '*', 'k', item.kind, 'p', start, 'a', item.entry, 't', instant, 'u', item.uid,
+      'n', item.namespace, 'd', item.pod, 'x', item.note)
+  end
+end
+return standing(period)
