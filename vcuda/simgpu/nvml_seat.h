@@ -1,0 +1,21 @@
+/* What the calls of the simulated NVML share: a seat from which the node is looked at. */
+#ifndef SIMGPU_NVML_SEAT_H
+#define SIMGPU_NVML_SEAT_H
+
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
+#include <nvml.h>
+
+#include "node.h"
+
+#define SIM_EXPORT __attribute__((visibility("default")))
+
+struct nvmlDevice_st {
+    uint32_t index;
+};
+
+extern struct sim_seat nvml_seat;
+
+/* NVML_SUCCESS when the library is initialised and the handle is a device's. */
+nvmlReturn_t nvml_check(nvmlDevice_t device);
+
+#endif
