@@ -5,48 +5,23 @@ Nobody can be last in the chain for sure: the policy fairgpu-spec sees the pod a
 
 from __future__ import annotations
 
-import base64
-import json
-import ssl
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from fairgpu.cluster.api import ApiError
-from tests.cluster.control_plane.certificates import Authority
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import canonical_pod, plain_pod
+from tests.cluster.reviewer import running_reviewer
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 Operations = list[dict[str, Any]]
 
 pytestmark = pytest.mark.usefixtures("installation")
-
-
-def _handler(operations: Operations) -> type[BaseHTTPRequestHandler]:
-    patch = base64.b64encode(json.dumps(operations).encode()).decode()
-
-    class Reviewer(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-            response = {"uid": review["request"]["uid"], "allowed": True, "patchType": "JSONPatch", "patch": patch}
-            body = json.dumps({"apiVersion": review["apiVersion"], "kind": "AdmissionReview", "response": response})
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, *_arguments: object) -> None:
-            """Nobody reads it."""
-
-    return Reviewer
 
 
 @pytest.fixture
@@ -55,20 +30,10 @@ def later_webhook(control_plane: ControlPlane, namespace: str) -> Callable[[Oper
 
     @contextmanager
     def run(operations: Operations) -> Iterator[None]:
-        authority = Authority(control_plane.folder / f"pki-{namespace}")
-        files = authority.server("later", ["127.0.0.1"])
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(files.certificate, files.key)
-        with ThreadingHTTPServer(("127.0.0.1", 0), _handler(operations)) as server:
-            server.socket = context.wrap_socket(server.socket, server_side=True)
-            thread = threading.Thread(target=server.serve_forever)
-            thread.start()
+        with running_reviewer(control_plane.folder / f"pki-{namespace}", operations=operations) as reviewer:
             webhook = {
                 "name": "later.example.org",
-                "clientConfig": {
-                    "url": f"https://127.0.0.1:{server.server_port}/",
-                    "caBundle": base64.b64encode(authority.certificate.read_bytes()).decode(),
-                },
+                "clientConfig": {"url": f"https://127.0.0.1:{reviewer.port}/", "caBundle": reviewer.ca_bundle},
                 "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
                 "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": namespace}},
                 "sideEffects": "None",
@@ -80,8 +45,6 @@ def later_webhook(control_plane: ControlPlane, namespace: str) -> Callable[[Oper
                 yield
             finally:
                 control_plane.admin.api.delete(f"{CONFIGURATIONS}/zzz-{namespace}")
-                server.shutdown()
-                thread.join()
 
     return run
 

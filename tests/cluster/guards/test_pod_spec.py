@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from fairgpu.cluster.api import ApiError
+from fairgpu.dialects.registry import FOREIGN
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.waiting import wait_until
@@ -42,23 +43,7 @@ def test_a_pod_in_canonical_form_is_created(editor: Identity, pods: str) -> None
     editor.api.create(pods, canonical_pod(gated=True), DRY_RUN)
 
 
-@pytest.mark.parametrize(
-    "resource",
-    [
-        "tencent.com/vcuda-core",
-        "tencent.com/vcuda-memory",
-        "nvidia.com/gpu",
-        "nvidia.com/gpumem",
-        "nvidia.com/gpumem-percentage",
-        "nvidia.com/gpucores",
-        "aliyun.com/gpu-mem",
-        "aliyun.com/gpu-count",
-        "volcano.sh/vgpu-number",
-        "volcano.sh/vgpu-memory",
-        "volcano.sh/vgpu-memory-percentage",
-        "volcano.sh/vgpu-cores",
-    ],
-)
+@pytest.mark.parametrize("resource", sorted(FOREIGN.resources))
 @pytest.mark.parametrize("place", ["containers", "initContainers"])
 def test_a_request_in_another_dialect_that_nobody_read_is_refused(
     editor: Identity, pods: str, resource: str, place: str
@@ -70,7 +55,7 @@ def test_a_request_in_another_dialect_that_nobody_read_is_refused(
         assert "has not read (containers extra)" in message
 
 
-@pytest.mark.parametrize("annotation", ["gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"])
+@pytest.mark.parametrize("annotation", sorted(FOREIGN.speaking_annotations))
 def test_an_annotation_that_asks_for_a_gpu_and_that_nobody_read_is_refused(
     editor: Identity, pods: str, annotation: str
 ) -> None:

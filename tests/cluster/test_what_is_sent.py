@@ -1,0 +1,250 @@
+"""Which requests the webhook configurations send to the webhook: all that ask for a GPU, and nothing else."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import ApiError, KubernetesAPI
+from fairgpu.dialects.registry import DIALECTS
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render
+from tests.cluster.pods import Pod, canonical_pod, plain_pod
+from tests.cluster.reviewer import Reviewer, running_reviewer
+
+ADMISSION = "/apis/admissionregistration.k8s.io/v1"
+CONFIGURATIONS = tuple(f"{ADMISSION}/{kind}webhookconfigurations/zz-fairgpu" for kind in ("mutating", "validating"))
+DRY_RUN = {"dryRun": "All"}
+HOST = "fairgpu-webhook.fairgpu-system.svc"
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+
+def _remove(control_plane: ControlPlane) -> None:
+    for path in CONFIGURATIONS:
+        control_plane.admin.api.delete(path)
+    pods = "/api/v1/namespaces/default/pods"
+
+    def forgotten() -> bool:
+        try:
+            control_plane.admin.api.create(pods, canonical_pod("forgotten"), DRY_RUN)
+        except ApiError as error:
+            if "failed calling webhook" in error.message:
+                return False
+            raise
+        return True
+
+    wait_until(forgotten, "the API server forgets the webhook")
+
+
+@pytest.fixture(scope="module")
+def webhook(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Reviewer]:
+    """A webhook at FairGPU's Service that allows everything; the shipped configurations lead there."""
+    with running_reviewer(tmp_path_factory.mktemp("pki") / "reviewer", [HOST]) as reviewer:
+        manifests = render(control_plane, webhook_port=reviewer.port)
+        configurations = [manifest for manifest in manifests if manifest["kind"] in WEBHOOK_CONFIGURATIONS]
+        for configuration in configurations:
+            for webhook in configuration["webhooks"]:
+                webhook["clientConfig"]["caBundle"] = reviewer.ca_bundle
+        apply(control_plane, configurations)
+        api = control_plane.admin.api
+
+        def in_force() -> bool:
+            _try(api, "/api/v1/namespaces/default/pods", canonical_pod("in-force"))
+            return {request["path"] for request in reviewer.requests} == {"/mutate", "/validate"}
+
+        wait_until(in_force, "both configurations are in force")
+        yield reviewer
+        _remove(control_plane)
+
+
+@pytest.fixture
+def pods(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}/pods"
+
+
+def _try(api: KubernetesAPI, path: str, document: dict[str, Any]) -> None:
+    """A dry run; what is not in canonical form is refused in the end, after the webhook has seen it."""
+    try:
+        api.create(path, document, DRY_RUN)
+    except ApiError as error:
+        if error.status not in (403, 422):
+            raise
+
+
+def sent(control_plane: ControlPlane, webhook: Reviewer, path: str, document: dict[str, Any]) -> list[str]:
+    """The paths at which the webhook sees a document that is created."""
+    webhook.requests.clear()
+    _try(control_plane.admin.api, path, document)
+    return [request["path"] for request in webhook.requests]
+
+
+def asking(place: str, amounts: str, resource: str) -> Pod:
+    pod = plain_pod()
+    container = {"name": "extra", "image": "example.org/app:1", "resources": {amounts: {resource: "1"}}}
+    pod["spec"].setdefault(place, []).append(container)
+    return pod
+
+
+@pytest.mark.parametrize("resource", sorted(DIALECTS.resources))
+def test_a_pod_that_asks_by_a_resource_of_any_dialect_is_mutated(
+    control_plane: ControlPlane, webhook: Reviewer, pods: str, resource: str
+) -> None:
+    for place in ("containers", "initContainers"):
+        for amounts in ("limits", "requests"):
+            seen = sent(control_plane, webhook, pods, asking(place, amounts, resource))
+            assert seen[:1] == ["/mutate"], (place, amounts)
+
+
+@pytest.mark.parametrize("annotation", sorted(DIALECTS.speaking_annotations))
+def test_a_pod_that_asks_by_an_annotation_is_mutated(
+    control_plane: ControlPlane, webhook: Reviewer, pods: str, annotation: str
+) -> None:
+    pod = plain_pod()
+    pod["metadata"]["annotations"] = {annotation: "1"}
+    assert sent(control_plane, webhook, pods, pod)[:1] == ["/mutate"]
+
+
+def test_a_canonical_pod_is_mutated_and_validated(control_plane: ControlPlane, webhook: Reviewer, pods: str) -> None:
+    assert sent(control_plane, webhook, pods, canonical_pod()) == ["/mutate", "/validate"]
+
+
+def _pod_with(resource: str) -> Pod:
+    return asking("containers", "limits", resource)
+
+
+def _annotated(key: str) -> Pod:
+    pod = plain_pod()
+    pod["metadata"]["annotations"] = {key: "1"}
+    return pod
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        plain_pod(),
+        _pod_with("cpu"),
+        _pod_with("nvidia.com/mig-1g.5gb"),
+        _pod_with("amd.com/gpu"),
+        _annotated("gpu-fraction-container-name"),
+        _annotated("nvidia-gpu-scheduler/gpu.model"),
+        _annotated("fairgpu.io/placement"),
+    ],
+    ids=["plain", "cpu", "another device", "another vendor", "container name", "model", "choice"],
+)
+def test_a_pod_that_asks_for_no_gpu_is_not_sent(
+    control_plane: ControlPlane, webhook: Reviewer, pods: str, pod: Pod
+) -> None:
+    assert sent(control_plane, webhook, pods, pod) == []
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["none asks", "the last asks"])
+def test_a_pod_of_300_containers_is_looked_through(
+    control_plane: ControlPlane, webhook: Reviewer, pods: str, *, asks: bool
+) -> None:
+    pod = plain_pod()
+    amounts = {"limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}}
+    pod["spec"]["containers"] = [
+        {"name": f"c{index}", "image": "example.org/app:1", "resources": copy.deepcopy(amounts)} for index in range(300)
+    ]
+    if asks:
+        pod["spec"]["containers"][-1]["resources"]["limits"]["nvidia.com/gpu"] = "1"
+    assert sent(control_plane, webhook, pods, pod)[:1] == (["/mutate"] if asks else [])
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease", "fairgpu-system"])
+def test_a_pod_of_a_system_namespace_is_not_sent(
+    control_plane: ControlPlane, webhook: Reviewer, namespace: str
+) -> None:
+    assert sent(control_plane, webhook, f"/api/v1/namespaces/{namespace}/pods", _pod_with("nvidia.com/gpu")) == []
+
+
+def test_what_happens_to_a_gpu_pod_later_is_sent_too_and_its_end_is_not(
+    control_plane: ControlPlane, webhook: Reviewer, pods: str
+) -> None:
+    api = control_plane.admin.api
+    api.create(pods, canonical_pod())
+    webhook.requests.clear()
+    api.patch(f"{pods}/gpu", {"metadata": {"labels": {"run": "7"}}})
+    debugger = {"spec": {"ephemeralContainers": [{"name": "debugger", "image": "example.org/tools:1"}]}}
+    api.patch(f"{pods}/gpu/ephemeralcontainers", debugger, "application/strategic-merge-patch+json")
+    bigger = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]}}
+    api.patch(f"{pods}/gpu/resize", bigger, "application/strategic-merge-patch+json")
+    api.patch(f"{pods}/gpu/status", {"status": {"message": "waiting"}})
+    api.delete(f"{pods}/gpu", {"gracePeriodSeconds": 0})
+
+    seen = [(r["operation"], r.get("subResource", ""), r["path"]) for r in webhook.requests]
+    assert seen == [
+        ("UPDATE", "", "/mutate"),
+        ("UPDATE", "", "/validate"),
+        ("UPDATE", "ephemeralcontainers", "/validate"),
+        ("UPDATE", "resize", "/validate"),
+    ]
+
+
+def workload(kind: str, pod: Pod) -> tuple[str, dict[str, Any]]:
+    template = {"metadata": {"labels": {"app": "x"}}, "spec": {**pod["spec"], "restartPolicy": "Always"}}
+    spec: dict[str, Any] = {"selector": {"matchLabels": {"app": "x"}}, "template": template}
+    group = "apps"
+    if kind in ("Job", "CronJob"):
+        group = "batch"
+        template["spec"]["restartPolicy"] = "Never"
+        spec = {"template": template}
+    if kind == "CronJob":
+        spec = {"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}}
+    if kind == "StatefulSet":
+        spec["serviceName"] = "x"
+    document = {"apiVersion": f"{group}/v1", "kind": kind, "metadata": {"name": "x"}, "spec": spec}
+    return f"/apis/{group}/v1/namespaces/{{}}/{kind.lower()}s", document
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob"])
+def test_a_template_is_validated_if_its_pods_would_be(
+    control_plane: ControlPlane, webhook: Reviewer, namespace: str, kind: str
+) -> None:
+    path, document = workload(kind, _pod_with("tencent.com/vcuda-core"))
+    assert sent(control_plane, webhook, path.format(namespace), document) == ["/validate"]
+    path, document = workload(kind, plain_pod())
+    assert sent(control_plane, webhook, path.format(namespace), document) == []
+    path, document = workload(kind, plain_pod())
+    template = document["spec"].get("jobTemplate", document)["spec"]["template"]
+    template["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    assert sent(control_plane, webhook, path.format(namespace), document) == ["/validate"]
+
+
+def test_with_the_webhook_down_plain_pods_are_created_and_gpu_pods_are_not(
+    control_plane: ControlPlane, webhook: Reviewer, namespace: str, pods: str
+) -> None:
+    api = control_plane.admin.api
+    closed = [{"op": "replace", "path": "/webhooks/0/clientConfig/service/port", "value": 1}]
+    for path in CONFIGURATIONS:
+        api.patch(path, closed, "application/json-patch+json")
+    api.patch(
+        CONFIGURATIONS[1],
+        [{**closed[0], "path": "/webhooks/1/clientConfig/service/port"}],
+        "application/json-patch+json",
+    )
+
+    def down() -> bool:
+        webhook.requests.clear()
+        _try_anything(api, pods)
+        return not webhook.requests
+
+    wait_until(down, "no request reaches the webhook")
+    with pytest.raises(ApiError, match="failed calling webhook"):
+        api.create(pods, canonical_pod(), DRY_RUN)
+    api.create(pods, plain_pod(), DRY_RUN)
+    path, document = workload("Deployment", _pod_with("nvidia.com/gpu"))
+    api.create(path.format(namespace), document, DRY_RUN)
+
+
+def _try_anything(api: KubernetesAPI, pods: str) -> None:
+    try:
+        api.create(pods, canonical_pod(), DRY_RUN)
+    except ApiError as error:
+        if error.status != 500:
+            raise
