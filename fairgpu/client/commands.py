@@ -74,7 +74,7 @@ def _budget_row(budget: Json) -> tuple[str, ...]:
         percent(budget["spent"], budget["available"]),
         gpu_hours(budget["remaining"]),
         gpus(budget["rate"]),
-        moment((budget["period"] or {}).get("end")),
+        moment(budget["period"]["end"]),
     )
 
 
@@ -94,12 +94,12 @@ def _get_budget(arguments: argparse.Namespace) -> int:
 
 def describe(budget: Json) -> str:
     """One budget, a line for each of its figures."""
-    period = budget["period"] or {}
+    period = budget["period"]
     lines = [
         ("Name", budget["name"]),
         ("Namespaces", ", ".join(budget["namespaces"])),
         ("State", budget["state"] if budget["enforcement"] != "observe" else f"{budget['state']} (observed only)"),
-        ("Period", f"{moment(period.get('start'))} to {moment(period.get('end'))}" if period else ""),
+        ("Period", f"{moment(period['start'])} to {moment(period['end'])}"),
         ("Available", f"{gpu_hours(budget['available']) or 'unlimited'} GPU-hours"),
         ("  of which granted", f"{gpu_hours(budget['granted'])} GPU-hours"),
         ("Spent", f"{gpu_hours(budget['spent'])} GPU-hours {percent(budget['spent'], budget['available'])}".rstrip()),
@@ -139,7 +139,7 @@ def _sessions(arguments: argparse.Namespace) -> int:
         return _print_json({"sessions": sessions})
     if not sessions:
         return _print("No pod holds a GPU now.")
-    headings = ("namespace", "pod", "node", "budget", "GPUs", "held for", "GPU-hours", "last report")
+    headings = ("namespace", "pod", "node", "budget", "GPUs", "held for", "GPU-hours", "used", "last report")
     now = datetime.now(UTC).isoformat()
     return _print(table(headings, [_session_row(session, now) for session in sessions]))
 
@@ -151,8 +151,9 @@ def _session_row(session: Json, now: str) -> tuple[str, ...]:
         session["node"],
         session["budget"],
         gpus(session["rate"]),
-        span(session["start"], session["end"] or now),
+        span(session["start"], now),
         gpu_hours(session["amount"]),
+        gpu_hours(session["used"]),
         f"{span(session['reportedAt'], now)} ago" if session["reportedAt"] else "",
     )
 

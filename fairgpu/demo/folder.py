@@ -50,7 +50,7 @@ class Folder:
     @property
     def timekeeper_ca(self) -> Path:
         """The CA that the timekeeper makes when it starts."""
-        return self.root / "certificates" / "ca.crt"
+        return self.root / "certificates" / "timekeeper" / "ca.crt"
 
     @property
     def webhook_ca(self) -> Path:
@@ -102,20 +102,16 @@ class Folder:
         """The settings file of the services."""
         return {
             "timekeeper": {
-                "folder": str(self.root),
                 "redis": {"url": redis_url},
                 "serve": {
-                    "host": "127.0.0.1",
                     "port": self.timekeeper_port,
                     "metrics_port": self.timekeeper_metrics_port,
                     "workers": 1,
-                    "certificate_names": ["127.0.0.1"],
                     "report_interval_seconds": REPORT_INTERVAL_SECONDS,
                 },
             },
             "webhook": {
                 "serving": {
-                    "host": "127.0.0.1",
                     "port": self.webhook_port,
                     "metrics_port": self.webhook_metrics_port,
                     "workers": 1,
@@ -123,7 +119,6 @@ class Folder:
                 },
                 "states": {
                     "url": self.timekeeper_url,
-                    "ca_file": str(self.timekeeper_ca),
                     "token_file": str(self.root / "webhook-token"),
                 },
                 "sidecar": {"timekeeper_url": self.timekeeper_url},

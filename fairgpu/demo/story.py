@@ -30,8 +30,8 @@ def tell(keep: str | None) -> int:
         CommandError: the folder to keep is there already.
     """
     screen = Screen()
-    signal.signal(signal.SIGTERM, _interrupt)
     with ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt))
         root = _root(keep, stack)
         folder = Folder(root)
         folder.logs.mkdir()
