@@ -11,9 +11,11 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from fairgpu.states import BudgetState
-from timekeeper.rest.figures import BudgetFigures, LedgerLine, SessionFigures
+from timekeeper.rest.figures import SessionFigures
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, gpu_hours
 from timekeeper.rules.timestamps import to_datetime
+from timekeeper.store.reading import LedgerEntry
+from timekeeper.store.summaries import Summary
 
 Exact = Annotated[str, Field(pattern=r"^-?[0-9]+$")]
 
@@ -52,7 +54,7 @@ class BudgetAnswer(Answer):
     namespaces: list[str]
     state: BudgetState
     enforcement: str
-    period: PeriodAnswer | None
+    period: PeriodAnswer
     granted: Money
     available: Money | None
     spent: Money
@@ -98,7 +100,7 @@ class LedgerAnswer(Answer):
 
 
 class SessionAnswer(Answer):
-    """A pod's reservation on the meter."""
+    """A pod's reservation on the meter; `end` is null while it runs, `amount` is that of the present period."""
 
     uid: str
     namespace: str
@@ -199,28 +201,25 @@ def money(amount: int) -> Money:
     return Money(microGPUSeconds=str(amount), gpuHours=gpu_hours(amount))
 
 
-def budget_answer(figures: BudgetFigures) -> BudgetAnswer:
+def budget_answer(figures: Summary) -> BudgetAnswer:
     """A budget as it is told."""
-    limited = figures.available is not None
-    period = None
-    if figures.period_start is not None and figures.period_end is not None:
-        period = PeriodAnswer(start=to_datetime(figures.period_start), end=to_datetime(figures.period_end))
+    available = figures.available
     return BudgetAnswer(
         name=figures.name,
         namespaces=list(figures.namespaces),
         state=figures.state,
         enforcement=figures.enforcement,
-        period=period,
+        period=PeriodAnswer(start=to_datetime(figures.period_start), end=to_datetime(figures.period_end)),
         granted=money(figures.granted),
-        available=money(figures.available) if figures.available is not None else None,
+        available=None if available is None else money(available),
         spent=money(figures.spent),
-        remaining=money((figures.available or 0) - figures.spent) if limited else None,
+        remaining=None if available is None else money(available - figures.spent),
         rate=rate(figures.rate),
         exhaustedAt=_moment(figures.exhausted_at),
     )
 
 
-def ledger_entry(line: LedgerLine) -> LedgerEntryAnswer:
+def ledger_entry(line: LedgerEntry) -> LedgerEntryAnswer:
     """A ledger's entry as it is told."""
     return LedgerEntryAnswer(
         id=line.id,
@@ -235,23 +234,24 @@ def ledger_entry(line: LedgerLine) -> LedgerEntryAnswer:
     )
 
 
-def session_answer(session: SessionFigures) -> SessionAnswer:
+def session_answer(figures: SessionFigures) -> SessionAnswer:
     """A session as it is told."""
+    session = figures.session
     return SessionAnswer(
         uid=session.uid,
         namespace=session.namespace,
         pod=session.pod,
         node=session.node,
-        budget=session.budget,
+        budget=figures.account,
         start=to_datetime(session.start),
         end=_moment(session.end),
-        rate=rate(session.rate),
-        amount=money(session.amount),
-        reportedAt=_moment(session.reported_at),
+        rate=rate(figures.rate),
+        amount=money(figures.amount),
+        reportedAt=_moment(figures.reported_at),
     )
 
 
-def ancestor_budget(figures: BudgetFigures | None) -> AncestorBudget:
+def ancestor_budget(figures: Summary | None) -> AncestorBudget:
     """A namespace's budget as the ancestor told it."""
     if figures is None or figures.available is None:
         return AncestorBudget(budget_available=True, budget=None, budget_remaining=None)

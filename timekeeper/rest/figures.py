@@ -1,95 +1,146 @@
-"""What the REST API tells of the book, as plain values: who reads them from the store is no concern of the routes.
+"""Answers questions about the book from the store, as plain values that the routes tell.
 
 Amounts are microGPU-seconds, rates microGPU-seconds a second, instants nanoseconds since 1970.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from fairgpu.states import BudgetState
+import redis
+import structlog
 
+from timekeeper.metering.segments import rate_now
+from timekeeper.metering.sessions import Session
+from timekeeper.store import keys, reading
+from timekeeper.store.reading import LedgerEntry
+from timekeeper.store.records import decode_assignments
+from timekeeper.store.summaries import Summary, SummaryError, decode_summary
 
-@dataclass(frozen=True, slots=True)
-class BudgetFigures:
-    """A budget in its present period.
+_ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
+_UID = re.compile(r"[A-Za-z0-9-]{1,128}", re.ASCII)
 
-    Attributes:
-        name: the budget's name; for a namespace that only the default budget pays for, that of its account.
-        namespaces: who spends from it.
-        state: what the next pod meets.
-        enforcement: observe, enforce or evict.
-        period_start: start of the period, inclusive; None where there is none yet.
-        period_end: its end, exclusive.
-        granted: what grants added to the period.
-        available: allowance and grants; None for no limit.
-        spent: spent in the period.
-        rate: what running reservations spend.
-        exhausted_at: when spending first reached what was available; None while it has not.
-    """
-
-    name: str
-    namespaces: tuple[str, ...]
-    state: BudgetState
-    enforcement: str
-    period_start: int | None
-    period_end: int | None
-    granted: int
-    available: int | None
-    spent: int
-    rate: int
-    exhausted_at: int | None
+_log = structlog.get_logger()
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerLine:
-    """One entry of a budget's ledger; `amount` is what it added to the spend, or for a grant to what is available."""
-
-    id: str
-    at: int
-    kind: str
-    period: int
-    amount: int
-    session: str
-    namespace: str
-    pod: str
-    note: str
+class BadCursorError(ValueError):
+    """A cursor that was never given out."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFigures:
-    """A pod's reservation on the meter; `end` is None while it runs."""
+    """An open session: a pod's reservation on the meter.
 
-    uid: str
-    namespace: str
-    pod: str
-    node: str
-    budget: str
-    start: int
-    end: int | None
+    Attributes:
+        session: the session.
+        account: who pays.
+        rate: what it spends now.
+        amount: what it has cost in the present period of its account.
+        reported_at: when its pod last reported; None if never.
+    """
+
+    session: Session
+    account: str
     rate: int
     amount: int
     reported_at: int | None
 
 
-class Book(Protocol):
-    """Who answers questions about the book. Every method may raise redis.RedisError."""
+class Book:
+    """The book as the store holds it. Every method may raise redis.RedisError."""
 
-    def budgets(self) -> list[BudgetFigures]:
-        """All budgets, by name."""
-
-    def budget(self, name: str) -> BudgetFigures | None:
-        """One budget."""
-
-    def namespace(self, namespace: str) -> BudgetFigures | None:
-        """What pays for a namespace; None where nothing limits it and nothing was spent."""
-
-    def ledger(self, budget: str, after: str, limit: int) -> list[LedgerLine]:
-        """Entries of a budget's ledger after the one of that id (all where it is empty), oldest first."""
-
-    def sessions(self, namespace: str, after: str, limit: int) -> list[SessionFigures]:
-        """Open sessions after the pod uid `after`, by uid; of one namespace, or of all where it is empty."""
+    def __init__(self, client: redis.Redis, now: Callable[[], int]) -> None:
+        """`client` gives bytes; `now` is nanoseconds since 1970."""
+        self._client = client
+        self._now = now
 
     def ping(self) -> None:
         """Returns where the store answers."""
+        self._client.ping()
+
+    def budgets(self) -> list[Summary]:
+        """Every account's figures, by name."""
+        found = reading.summaries(self._client, reading.account_names(self._client))
+        decoded = (_decoded(name, text) for name, text in sorted(found.items()))
+        return [summary for summary in decoded if summary is not None]
+
+    def budget(self, name: str) -> Summary | None:
+        """One account's figures."""
+        if not name or "}" in name:
+            return None
+        found = reading.summaries(self._client, [name])
+        return _decoded(name, found[name]) if name in found else None
+
+    def namespace(self, namespace: str) -> Summary | None:
+        """What pays for a namespace; None where nothing was ever metered there and no budget names it."""
+        accounts = self._accounts_of(namespace)
+        return self.budget(accounts[-1]) if accounts else None
+
+    def ledger(self, account: str, after: str, limit: int) -> list[LedgerEntry]:
+        """Entries after the one of that id, oldest first; from the first one where it is empty.
+
+        Raises:
+            BadCursorError: it is no id.
+        """
+        if after and not _ENTRY_ID.fullmatch(after):
+            raise BadCursorError(after)
+        return reading.ledger_page(self._client, account, after, limit)
+
+    def sessions(self, namespace: str, after: str, limit: int) -> list[SessionFigures]:
+        """Open sessions after the pod uid `after`, by uid; of one namespace, or of all where it is empty.
+
+        Raises:
+            BadCursorError: it is no uid.
+        """
+        if after and not _UID.fullmatch(after):
+            raise BadCursorError(after)
+        if namespace:
+            found = self._sessions_of(namespace)
+            page = [item for item in found if item[0].uid > after][:limit]
+        else:
+            members = reading.open_sessions(self._client, after, limit)
+            decoded = reading.sessions(self._client, members)
+            page = [(decoded[uid], account) for uid, account in members if uid in decoded]
+        return self._with_amounts(page)
+
+    def _accounts_of(self, namespace: str) -> list[str]:
+        text = self._client.hget(keys.NAMESPACES, namespace)
+        return [account for _, account in decode_assignments(text)] if isinstance(text, bytes) else []
+
+    def _sessions_of(self, namespace: str) -> list[tuple[Session, str]]:
+        accounts = reading.load_accounts(self._client, sorted(set(self._accounts_of(namespace))), latest_periods=0)
+        found = [(session, account.name) for account in accounts for session in account.sessions]
+        return sorted((item for item in found if item[0].namespace == namespace), key=lambda item: item[0].uid)
+
+    def _with_amounts(self, page: list[tuple[Session, str]]) -> list[SessionFigures]:
+        accounts = sorted({account for _, account in page})
+        heads = self._client.pipeline(transaction=False)
+        for account in accounts:
+            heads.hget(keys.AccountKeys(account).head, "period")
+        periods = dict(zip(accounts, heads.execute(), strict=True))
+        figures = self._client.pipeline(transaction=False)
+        for session, account in page:
+            figures.hget(keys.AccountKeys(account).amounts(int(periods[account] or 0)), session.uid)
+            figures.hget(keys.report(session.uid), "at")
+        answers = figures.execute()
+        now = self._now()
+        return [
+            SessionFigures(
+                session=session,
+                account=account,
+                rate=rate_now(session.tariff, now),
+                amount=int(answers[2 * index].split(b" ")[2]) if answers[2 * index] else 0,
+                reported_at=int(answers[2 * index + 1]) if answers[2 * index + 1] else None,
+            )
+            for index, (session, account) in enumerate(page)
+        ]
+
+
+def _decoded(name: str, text: str) -> Summary | None:
+    try:
+        return decode_summary(text)
+    except SummaryError as error:
+        _log.error("summary not readable", account=name, error=str(error))
+        return None

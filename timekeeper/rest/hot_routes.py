@@ -49,7 +49,7 @@ class ReportRoute:
         if len(request.body) > MAX_REPORT_BYTES:
             raise ProblemError(413, "content-too-large", f"a report has at most {MAX_REPORT_BYTES} bytes")
         report = _REPORT.validate_json(request.body)
-        containers = _CONTAINERS.dump_json(report.containers)
+        containers = _CONTAINERS.dump_json(report.containers).decode()
         submission = Submission(pod.uid, report.boot, report.seq, containers, self._now())
         refuse_unless_running(await self._submissions.submit(submission), pod)
         return self._answer

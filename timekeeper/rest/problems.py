@@ -16,6 +16,10 @@ from fairgpu.cluster.api import ApiError
 from fairgpu.faults import show
 from fairgpu.serving.messages import PROBLEM, Response
 from timekeeper.identity.refusals import ForbiddenError, IdentityUnavailableError, UnauthenticatedError
+from timekeeper.rest.batching import OverloadedError
+from timekeeper.rest.figures import BadCursorError
+from timekeeper.sources.source import SourceError
+from timekeeper.store.calls import StoreError
 
 TYPE_PREFIX = "urn:fairgpu:problem:"
 RETRY_AFTER_SECONDS = 5
@@ -87,11 +91,13 @@ def _problem(error: BaseException) -> ProblemError:  # noqa: PLR0911 - a table, 
             return ProblemError(401, "unauthenticated", str(error), headers={"WWW-Authenticate": "Bearer"})
         case ForbiddenError():
             return ProblemError(403, "forbidden", str(error))
+        case BadCursorError():
+            return invalid("cursor", str(error), "nothing, or the cursor of an earlier answer as it was")
         case ValidationError():
             return _invalid_body(error)
-        case IdentityUnavailableError() | redis.RedisError() | TimeoutError():
+        case IdentityUnavailableError() | redis.RedisError() | StoreError() | OverloadedError() | TimeoutError():
             return _unavailable(error)
-        case ApiError():
+        case ApiError() | SourceError():
             return _refused_by_cluster(error)
         case HTTPException():
             return _of_framework(error)
@@ -116,16 +122,18 @@ def _fault(item: Mapping[str, Any]) -> dict[str, str]:
 
 def _unavailable(error: BaseException) -> ProblemError:
     _log.warning("request not served", error=repr(error))
-    detail = str(error) if isinstance(error, IdentityUnavailableError) else "the store of the ledger does not answer"
+    detail = (
+        str(error)
+        if isinstance(error, IdentityUnavailableError | OverloadedError)
+        else "the store of the ledger does not answer"
+    )
     return ProblemError(503, "unavailable", f"{detail}; try again", headers={"Retry-After": str(RETRY_AFTER_SECONDS)})
 
 
-def _refused_by_cluster(error: ApiError) -> ProblemError:
+def _refused_by_cluster(error: ApiError | SourceError) -> ProblemError:
     """What the API server says of an object that was sent on: its words reach the person who wrote it."""
-    if error.status in (400, 422):
+    if isinstance(error, ApiError) and error.status in (400, 422):
         return ProblemError(422, "invalid", error.message)
-    if error.conflict:
-        return ProblemError(409, "conflict", error.message)
     _log.warning("API server refused", error=str(error))
     detail = "the Kubernetes API server does not answer, or refuses the timekeeper"
     return ProblemError(503, "unavailable", f"{detail}; try again", headers={"Retry-After": str(RETRY_AFTER_SECONDS)})

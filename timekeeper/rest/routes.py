@@ -85,7 +85,7 @@ def _add_ledger(app: Flask, parts: Parts) -> None:
         if namespace and not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
         found = parts.book.sessions(namespace, after, limit)
-        cursor = cursor_after(found[-1].uid) if len(found) == limit else None
+        cursor = cursor_after(found[-1].session.uid) if len(found) == limit else None
         listed = [answers.session_answer(session) for session in found]
         return json_answer(answers.SessionsAnswer(sessions=listed, cursor=cursor))
 

@@ -1,4 +1,4 @@
-"""Keeps pairs as files of the standalone folder: `certificates/NAME.pem`, and `certificates/ca.crt` to trust."""
+"""Keeps pairs as files of the standalone folder, under `certificates/timekeeper/`: NAME.pem, and ca.crt to trust."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class FolderVault:
     """One file a pair, certificate before key, so that a pair is replaced in one step. Readable by its owner alone."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder / "certificates"
+        self._folder = folder / "certificates" / "timekeeper"
 
     def read(self, name: str) -> Kept | None:
         """The pair in a file."""

@@ -55,14 +55,14 @@ def test_a_leaf_that_lacks_a_name_is_made_anew(tmp_path: Path) -> None:
 def test_a_damaged_leaf_is_made_anew(tmp_path: Path) -> None:
     vault = FolderVault(tmp_path)
     chain_at(vault, NOW)
-    (tmp_path / "certificates" / f"{LEAF}.pem").write_text("nonsense")
+    (tmp_path / "certificates" / "timekeeper" / f"{LEAF}.pem").write_text("nonsense")
     leaf, authority = parts(chain_at(vault, NOW))
     assert serves(leaf, authority, NAMES)
 
 
 def test_keys_are_readable_by_their_owner_alone_and_the_authority_by_all(tmp_path: Path) -> None:
     chain_at(FolderVault(tmp_path), NOW)
-    folder = tmp_path / "certificates"
+    folder = tmp_path / "certificates" / "timekeeper"
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in folder.iterdir()}
     assert modes == {f"{AUTHORITY}.pem": 0o600, f"{LEAF}.pem": 0o600, "ca.crt": 0o644}
     assert (folder / "ca.crt").read_bytes().count(b"PRIVATE") == 0

@@ -1,0 +1,50 @@
+"""`fairgpu timekeeper serve`: the REST API."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from fairgpu.commands import CommandError
+
+STANDALONE_SETTINGS = "settings.yaml"
+
+# A command at a terminal does not wait for the imports of another: each is imported when it runs.
+
+
+def register(subparsers: Any) -> None:
+    """Adds the commands."""
+    timekeeper = subparsers.add_parser("timekeeper", help="run the timekeeper")
+    actions = timekeeper.add_subparsers(title="actions", metavar="ACTION", required=True)
+    _add(actions, "serve", "serve the REST API until told to end", run_serve)
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    """Serves until told to end."""
+    from fairgpu.cluster.connect import NoClusterError  # noqa: PLC0415
+    from fairgpu.logs import configure_logs  # noqa: PLC0415
+    from timekeeper.rest.service import run  # noqa: PLC0415
+    from timekeeper.settings import USUAL_FILE, read_settings  # noqa: PLC0415
+
+    standalone: Path | None = arguments.standalone
+    usual = standalone / STANDALONE_SETTINGS if standalone else USUAL_FILE
+    settings = read_settings(os.environ, arguments.settings, usual)
+    configure_logs(settings.log_level)
+    try:
+        return run(settings, os.environ, standalone)
+    except NoClusterError as error:
+        raise CommandError(f"{error}; or serve without one: --standalone FOLDER") from error
+
+
+def _add(actions: Any, name: str, text: str, run: Any) -> None:
+    action = actions.add_parser(name, help=text, description=text)
+    action.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
+    action.add_argument(
+        "--standalone",
+        type=Path,
+        metavar="FOLDER",
+        help="without an API server, on loopback: settings, budgets, pods, keys and certificates are in this folder",
+    )
+    action.set_defaults(run=run)

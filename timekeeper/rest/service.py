@@ -1,0 +1,163 @@
+"""Puts the REST service together: in a cluster from its API server, standalone from a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import redis
+import redis.asyncio
+
+from fairgpu.certificates import utc_now
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.cluster.connect import connect
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.options import Address, ServerOptions
+from fairgpu.serving.server import serve
+from fairgpu.serving.tls import Chain
+from timekeeper.identity.callers import Authority, CachingAuthority
+from timekeeper.identity.cluster import ClusterAuthority, fetch_issuer
+from timekeeper.identity.key_set import KeySet
+from timekeeper.identity.pod_tokens import PodTokens
+from timekeeper.identity.standalone import FolderAuthority, read_issuer
+from timekeeper.rest.application import Loop, RestApplication, build_application
+from timekeeper.rest.batching import Batcher
+from timekeeper.rest.bodies import MAX_BODY_BYTES
+from timekeeper.rest.figures import Book
+from timekeeper.rest.grant_stores import ClusterGrants, FolderGrants
+from timekeeper.rest.granting import GrantStore
+from timekeeper.rest.parts import Parts
+from timekeeper.rest.pods import ClusterPods, FolderPods, PodReader
+from timekeeper.rest.states_feed import StatesFeed
+from timekeeper.settings import RedisSettings, TimekeeperSettings
+from timekeeper.store.report_intake import ReportIntake
+from timekeeper.store.states_reading import read_changes
+from timekeeper.tls.authority import Vault, read_chain, service_names
+from timekeeper.tls.cluster_vault import ClusterVault
+from timekeeper.tls.folder_vault import FolderVault
+
+LOOPBACK = ("127.0.0.1", "localhost")
+CHAIN_CHECK_SECONDS = 60.0
+
+
+class World:
+    """What surrounds the timekeeper: an API server, or a folder on this machine. Made in each worker."""
+
+    def __init__(self, api: KubernetesAPI | None, folder: Path | None) -> None:
+        """Exactly one of the two is given."""
+        self._api = api
+        self._folder = folder or Path()
+
+    @cached_property
+    def keys(self) -> KeySet:
+        """The keys that sign tokens."""
+        api, folder = self._api, self._folder
+        return KeySet(lambda: fetch_issuer(api) if api else read_issuer(folder), time.monotonic)
+
+    @cached_property
+    def authority(self) -> Authority:
+        """Who knows people."""
+        if self._api:
+            return CachingAuthority(ClusterAuthority(self._api), time.monotonic)
+        return FolderAuthority(self._folder, self.keys)
+
+    @property
+    def grants(self) -> GrantStore:
+        """Who keeps grants."""
+        return ClusterGrants(self._api) if self._api else FolderGrants(self._folder, time.time_ns)
+
+    @property
+    def pods(self) -> PodReader:
+        """Who knows pods."""
+        return ClusterPods(self._api) if self._api else FolderPods(self._folder)
+
+    @cached_property
+    def vault(self) -> Vault:
+        """Who keeps certificates."""
+        return ClusterVault(self._api) if self._api else FolderVault(self._folder)
+
+
+class Service:
+    """What a worker is made of."""
+
+    def __init__(self, settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> None:
+        self._settings = settings
+        self._world = World(api, folder)
+        local = () if api else LOOPBACK
+        self._names = [*service_names(), *settings.serve.certificate_names, *local]
+
+    def chain(self) -> Chain:
+        """The chain to present now."""
+        return read_chain(self._world.vault, self._names, utc_now)
+
+    def build(self, lifecycle: Lifecycle) -> RestApplication:
+        """The worker's application. No connection is made before the first request needs one."""
+        store = _store(self._settings.redis)
+        intake = redis.asyncio.Redis.from_url(self._settings.redis.url, **_options(self._settings.redis))
+        loop, keys = Loop(), self._world.keys
+        lifecycle.on_start(keys.refresh)
+        parts = Parts(
+            book=Book(store, time.time_ns),
+            authority=self._world.authority,
+            tokens=PodTokens(keys, time.time),
+            grants=self._world.grants,
+            pods=self._world.pods,
+            feed=StatesFeed(),
+            submissions=Batcher(ReportIntake(intake).take),
+            loop=loop,
+            now=time.time_ns,
+            draining=lambda: lifecycle.draining,
+            report_interval_seconds=self._settings.serve.report_interval_seconds,
+        )
+        lifecycle.on_stop(store.close)
+        lifecycle.on_stop(lambda: asyncio.run_coroutine_threadsafe(intake.aclose(), loop()).result(5))
+        return build_application(lifecycle, parts, lambda since: read_changes(store, since), loop)
+
+
+def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Path | None) -> int:
+    """Serves until told to end; the exit status.
+
+    Raises:
+        NoClusterError: it is not to run standalone, and no API server is to be found.
+    """
+    folder = standalone or settings.folder
+    api = connect(environ) if folder is None else None
+    service = Service(settings, api, folder)
+    return serve(server_options(settings, standalone=folder is not None), service.build, service.chain)
+
+
+def server_options(settings: TimekeeperSettings, *, standalone: bool) -> ServerOptions:
+    """How it is served; standalone it is reached from this machine alone."""
+    served = settings.serve
+    host = LOOPBACK[0] if standalone else served.host
+    return ServerOptions(
+        name="fairgpu-timekeeper",
+        address=Address(host, served.port),
+        metrics_address=Address(host, served.metrics_port),
+        workers=served.workers,
+        max_body_bytes=MAX_BODY_BYTES,
+        reload_seconds=CHAIN_CHECK_SECONDS,
+        max_connections=served.max_connections,
+        drain_seconds=0.0 if standalone else served.drain_seconds,
+        access_log=served.access_log,
+    )
+
+
+def _store(settings: RedisSettings) -> redis.Redis:
+    return redis.Redis.from_url(settings.url, **_options(settings))
+
+
+def _options(settings: RedisSettings) -> dict[str, Any]:
+    """Bounds on every wait; answers stay bytes."""
+    options: dict[str, Any] = {
+        "socket_timeout": settings.timeout_seconds,
+        "socket_connect_timeout": settings.timeout_seconds,
+        "health_check_interval": 30,
+    }
+    if settings.password is not None:
+        options["password"] = settings.password.get_secret_value()
+    return options
