@@ -5,11 +5,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from urllib.parse import urlsplit
-
-from kubernetes import client, config
-from kubernetes.config.config_exception import ConfigException
 
 from fairgpu.commands import CommandError
 
@@ -39,7 +35,7 @@ def from_environment(environ: Mapping[str, str]) -> Server:
     """
     host, port, base_path = _address(environ.get(SERVER, ""))
     tls = _tls(environ.get(CA_FILE, ""))
-    return Server(host, port, base_path, tls, environ.get(TOKEN, "").strip() or _kubeconfig_token(environ))
+    return Server(host, port, base_path, tls, environ.get(TOKEN, "").strip() or _token_of_kubeconfig(environ))
 
 
 def _address(url: str) -> tuple[str, int, str]:
@@ -65,19 +61,14 @@ def _tls(ca_file: str) -> ssl.SSLContext:
         raise CommandError(f"{CA_FILE} is {ca_file!r}, which holds no CA certificate in PEM: {error}") from error
 
 
-def _kubeconfig_token(environ: Mapping[str, str]) -> str:
-    """The token of the kubeconfig's current user, made by its exec plugin where it has one."""
-    named = environ.get("KUBECONFIG") or str(Path(environ.get("HOME", "~")).expanduser() / ".kube" / "config")
-    configuration = client.Configuration()
+def _token_of_kubeconfig(environ: Mapping[str, str]) -> str:
+    # The Kubernetes client takes a quarter of a second to import: only who needs it waits for it.
+    from fairgpu.client.kubeconfig import KubeconfigError, current_token  # noqa: PLC0415
+
     try:
-        config.load_kube_config(config_file=named, client_configuration=configuration)
-        header = str(configuration.auth_settings().get("BearerToken", {}).get("value") or "")
-    except (ConfigException, OSError) as error:
-        raise CommandError(_no_token(f"no kubeconfig can be used: {error}")) from error
-    scheme, _, token = header.partition(" ")  # a password stands in the same place, as Basic
-    if scheme != "Bearer" or not token:
-        raise CommandError(_no_token(f"the current user of {named} has no token"))
-    return token
+        return current_token(environ)
+    except KubeconfigError as error:
+        raise CommandError(_no_token(str(error))) from error
 
 
 def _no_token(why: str) -> str:
