@@ -42,10 +42,16 @@ vcuda: setup
 bench: setup
 	$(BIN)/python -m tests.bench
 
-# Pins every dependency of every extra, with hashes, for all platforms.
+# Pins every dependency of every extra, with hashes, for all platforms; then the same for what each image takes.
+COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \
+	  --no-header --no-emit-index-url --no-annotate --quiet
+IMAGE := deploy/images/service
+
 lock:
-	$(BIN)/uv pip compile setup.cfg --all-extras --universal --python-version 3.11 --generate-hashes \
-	  --no-header --no-emit-index-url --no-annotate --quiet --output-file requirements.lock
+	$(COMPILE) setup.cfg --all-extras --output-file requirements.lock
+	$(COMPILE) --constraint requirements.lock setup.cfg --extra webhook --output-file $(IMAGE)/webhook.lock
+	$(COMPILE) --constraint requirements.lock setup.cfg --extra timekeeper --output-file $(IMAGE)/timekeeper.lock
+	$(COMPILE) --constraint requirements.lock $(IMAGE)/build.in --output-file $(IMAGE)/build.lock
 
 clean:
 	rm -rf $(VENV) build vcuda/build

@@ -1,0 +1,43 @@
+"""What the images take is what was tested, and no image runs as root."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+IMAGES = ROOT / "deploy" / "images"
+
+
+def pins(lock: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9._-]+)==([^ ]+)", lock.read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("name", ["webhook", "timekeeper", "build"])
+def test_an_image_takes_the_versions_that_were_tested(name: str) -> None:
+    """Where this fails, `make lock` writes all lock files anew."""
+    tested, taken = pins(ROOT / "requirements.lock"), pins(IMAGES / "service" / f"{name}.lock")
+    assert taken
+    assert {package: tested.get(package) for package in taken} == taken
+
+
+@pytest.mark.parametrize("name", ["webhook", "timekeeper", "build"])
+def test_every_package_of_an_image_is_known_by_its_hash(name: str) -> None:
+    text = (IMAGES / "service" / f"{name}.lock").read_text()
+    for requirement in re.split(r"\n(?=[a-z])", text):
+        assert "--hash=sha256:" in requirement, requirement
+
+
+@pytest.mark.parametrize("containerfile", sorted(IMAGES.glob("*/Containerfile")), ids=lambda path: path.parent.name)
+def test_an_image_runs_as_nobody_in_particular(containerfile: Path) -> None:
+    final = containerfile.read_text().rpartition("\nFROM ")[2]
+    assert re.search(r"^USER [1-9][0-9]*:[1-9][0-9]*$", final, re.MULTILINE)
+    assert "RUN " not in final
+    assert "ADD " not in containerfile.read_text()
+
+
+def test_the_sidecar_imports_from_its_own_archive_alone() -> None:
+    entry = (IMAGES / "sidecar" / "Containerfile").read_text().strip().splitlines()[-1]
+    assert entry == 'ENTRYPOINT ["python3", "-I", "-S", "/opt/fairgpu/sidecar.pyz"]'
