@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fairgpu.commands import CommandError
-from fairgpu.settings import SettingsError, load_settings
-from webhook.settings import Settings, Webhook
 
-SETTINGS_FILE = Path("/etc/fairgpu/settings.yaml")
 STANDALONE_SETTINGS = "settings.yaml"
+
+# A command at a terminal does not wait for the imports of another: each is imported when it runs.
 
 
 def register(subparsers: Any) -> None:
@@ -20,25 +19,27 @@ def register(subparsers: Any) -> None:
     webhook = subparsers.add_parser("webhook", help="run the admission webhook")
     actions = webhook.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="serve admission reviews until told to end")
-    serve.add_argument("--settings", type=Path, metavar="FILE", help=f"settings in YAML (default: {SETTINGS_FILE})")
+    serve.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
     serve.add_argument(
         "--standalone",
         type=Path,
         metavar="FOLDER",
-        help="without an API server: settings and certificates in this folder",
+        help="without an API server, on loopback: settings.yaml and certificates/ are in this folder",
     )
     serve.set_defaults(run=run_serve)
+    _add_admit(subparsers)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until told to end."""
-    # A command at a terminal is not to wait for the imports of a server.
     from fairgpu.cluster.connect import NoClusterError  # noqa: PLC0415
     from fairgpu.logs import configure_logs  # noqa: PLC0415
     from webhook.service import run  # noqa: PLC0415
+    from webhook.settings import USUAL_FILE, read_settings  # noqa: PLC0415
 
     standalone: Path | None = arguments.standalone
-    settings = read_settings(arguments.settings, standalone)
+    usual = standalone / STANDALONE_SETTINGS if standalone else USUAL_FILE
+    settings = read_settings(os.environ, arguments.settings, usual)
     configure_logs(settings.log_level)
     try:
         return run(settings, os.environ, standalone)
@@ -46,14 +47,30 @@ def run_serve(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{error}; or serve without one: --standalone FOLDER") from error
 
 
-def read_settings(file: Path | None, standalone: Path | None = None) -> Webhook:
-    """The webhook's settings from the file that is named, else from the usual place.
+def run_admit(arguments: argparse.Namespace) -> int:
+    """Shows what would happen to manifests."""
+    from webhook.asking import run  # noqa: PLC0415
 
-    Raises:
-        CommandError: a setting cannot be used.
-    """
-    usual = standalone / STANDALONE_SETTINGS if standalone else SETTINGS_FILE
-    try:
-        return load_settings(Settings, os.environ, file or (usual if usual.exists() else None)).webhook
-    except SettingsError as error:
-        raise CommandError(str(error)) from error
+    return run(arguments)
+
+
+def _add_admit(subparsers: Any) -> None:
+    admit = subparsers.add_parser(
+        "admit",
+        help="show what would happen to manifests",
+        description="Shows what FairGPU would make of pods, and of the pods that workloads make. "
+        "The exit status is 0 if all would be admitted, 1 if any would be refused, 2 if that cannot be told.",
+    )
+    admit.add_argument(
+        "-f", "--filename", action="append", required=True, metavar="FILE", help="manifests; a folder, or - for stdin"
+    )
+    admit.add_argument("-n", "--namespace", default="default", help="for manifests that name none (default: default)")
+    admit.add_argument("-o", "--output", choices=("text", "json"), default="text", help="a diff, or json")
+    asked = admit.add_argument_group("ask a running webhook")
+    asked.add_argument("--webhook", metavar="URL", help="such as https://localhost:8443; else this process answers")
+    asked.add_argument("--ca-file", type=Path, metavar="FILE", help="the CA that the webhook is known by, in PEM")
+    supposed = admit.add_argument_group("or suppose")
+    supposed.add_argument("--settings", type=Path, metavar="FILE", help="the webhook's settings")
+    supposed.add_argument("--state", default="unlimited", help="the budget's: unlimited, open, grace, over or held")
+    supposed.add_argument("--allow", default="", metavar="LIST", help="the namespace's fairgpu.io/allow")
+    admit.set_defaults(run=run_admit)

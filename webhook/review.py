@@ -62,7 +62,7 @@ def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float
     if subject.operation == "CREATE":
         return admit_new(subject, knowledge, settings, now)
     if subject.operation == "UPDATE":
-        return admit_update(subject, knowledge, settings)
+        return admit_update(subject, settings)
     return UNTOUCHED
 
 

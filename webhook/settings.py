@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
@@ -9,8 +10,11 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from fairgpu import names
+from fairgpu.commands import CommandError
 from fairgpu.dialects.reading import DialectSettings
-from fairgpu.settings import Section
+from fairgpu.settings import Section, SettingsError, load_settings
+
+USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -119,3 +123,15 @@ class Settings(Section):
     """What the webhook reads of the settings file."""
 
     webhook: Webhook = Webhook()
+
+
+def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> Webhook:
+    """The webhook's settings from the environment and a file: the one that is named, else the usual one if it is there.
+
+    Raises:
+        CommandError: a setting cannot be used.
+    """
+    try:
+        return load_settings(Settings, environ, file or (usual if usual.exists() else None)).webhook
+    except SettingsError as error:
+        raise CommandError(str(error)) from error

@@ -6,43 +6,41 @@ that cannot change. Where they still say what the pod was made from, they are ta
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from fairgpu import names
+from fairgpu.choices import merge_choices
 from fairgpu.dialects import registry
 from fairgpu.faults import Fault, field_path, show
-from fairgpu.permissions import grant
 from fairgpu.pod import ContainerReading, PodReading, read_pod
-from fairgpu.request import GPURequest
+from fairgpu.request import NO_CHOICES, GPURequest
 from webhook.containers import change_containers
 from webhook.json_patch import Operation, change_map, remove, set_field
-from webhook.knowledge import Knowledge
 from webhook.settings import Webhook
 from webhook.verdict import UNTOUCHED, Subject, Verdict, mapping
 
 REWRITTEN_FIELDS = ("schedulerName", "priorityClassName", "priority", "preemptionPolicy")
 """Fields that admission set when the pod was made, that a manifest may name otherwise, and that never change."""
 
+NEEDING_PERMISSION = (names.CORE_POLICY, names.TASK_PRIORITY)
+"""Choices that may have fallen back to the default when the pod was made."""
+
 Requests = dict[tuple[str, str], GPURequest]
 
 
-def admit_update(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
+def admit_update(subject: Subject, settings: Webhook) -> Verdict:
     """The verdict on a changed pod; one that FairGPU did not admit is left as it is."""
     dialects = settings.dialects.reading
     stored = read_pod(subject.old_item, dialects, dialects=registry.NATIVE)
     if not stored.asks or mapping(subject.old_item.get("spec")).get("schedulerName") != settings.scheduler:
         return UNTOUCHED
     returning = read_pod(subject.item, dialects, dialects=registry.FOREIGN)
-    granted = grant(returning.choices, returning.wishes, knowledge.permissions_of(subject.namespace))
-    faults = (
-        *returning.faults,
-        *_faults_of_requests(returning, requests(stored)),
-        *_faults_of_choices(granted.choices.annotations(), subject.old_item),
-    )
+    faults = (*returning.faults, *_faults_of_requests(returning, requests(stored)))
     if faults:
         return Verdict(faults=faults)
-    return Verdict(operations=tuple(_restore(subject, returning)))
+    return Verdict(
+        operations=tuple(_restore(subject, returning)), warnings=_warnings_of_choices(returning, subject.old_item)
+    )
 
 
 def requests(reading: PodReading) -> Requests:
@@ -68,27 +66,33 @@ def _faults_of_requests(returning: PodReading, stored: Requests) -> list[Fault]:
 
 def changed_request(container: ContainerReading, present: GPURequest | None) -> Fault:
     """What is said of a request that is not the one the pod was made with."""
-    asked = container.request.resources() if container.request else {}
     return Fault(
         path=field_path(*container.path, "resources"),
-        given=f"{container.dialect}: {show(asked)}",
-        allowed=f"{show(present.resources()) if present else 'no GPU'}, with which the pod was made",
+        given=f"{_describe(container.request)} (in the terms of {container.dialect})",
+        allowed=f"{_describe(present)}, with which the pod was made",
         instead="that, or delete the pod and create it anew",
     )
 
 
-def _faults_of_choices(chosen: Mapping[str, str], stored: dict[str, Any]) -> list[Fault]:
+def _describe(request: GPURequest | None) -> str:
+    if request is None:
+        return "no GPU"
+    resources = request.resources()
+    return " ".join(f"{name}={amount}" for name, amount in resources.items())
+
+
+def _warnings_of_choices(returning: PodReading, stored: dict[str, Any]) -> tuple[str, ...]:
+    """What the dialects' annotations choose now and the pod was not made with; its author may have said both."""
     annotations = mapping(mapping(stored.get("metadata")).get("annotations"))
-    return [
-        Fault(
-            path=field_path("metadata", "annotations", name),
-            given=f"{show(value)}, said by an annotation of another project",
-            allowed=f"{show(annotations[name])}, with which the pod was made",
-            instead="that, or delete the pod and create it anew",
-        )
-        for name, value in chosen.items()
-        if name in annotations and annotations[name] != value and name not in (names.CORE_POLICY, names.TASK_PRIORITY)
-    ]
+    chosen = NO_CHOICES
+    for container in returning.all_containers:
+        chosen = merge_choices(chosen, container.reading.choices)
+    return tuple(
+        f"{field_path('metadata', 'annotations', name)}: stays {show(annotations[name])}, with which the pod was made; "
+        f"for {show(value)}, delete the pod and create it anew"
+        for name, value in chosen.annotations().items()
+        if name in annotations and annotations[name] != value and name not in NEEDING_PERMISSION
+    )
 
 
 def _restore(subject: Subject, returning: PodReading) -> list[Operation]:

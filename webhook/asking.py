@@ -1,0 +1,78 @@
+"""`fairgpu admit`: asks a running webhook, or the same functions within this process, about manifests."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import os
+import ssl
+import sys
+import time
+from pathlib import Path
+
+import urllib3
+
+from fairgpu.commands import USAGE_STATUS, CommandError
+from fairgpu.permissions import parse_permissions
+from fairgpu.states import BudgetState
+from webhook.knowledge import DEFAULT_PRICES, Knowledge, States
+from webhook.manifests import ManifestError, read_manifests
+from webhook.rehearsal import Outcome, RehearsalError, Review, rehearse
+from webhook.reporting import as_json, as_text
+from webhook.review import answer
+from webhook.settings import read_settings
+
+TIMEOUT_SECONDS = 10.0
+REFUSED_STATUS = 1
+CA_SHOWN = "(the timekeeper's CA)"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Shows what would happen; the exit status is 1 if anything would be refused, 2 if that cannot be told."""
+    try:
+        manifests = read_manifests(arguments.filename)
+        spaces = {manifest.namespace or arguments.namespace for manifest in manifests}
+        review = _remote(arguments.webhook, arguments.ca_file) if arguments.webhook else _local(arguments, spaces)
+        rehearsals = [rehearse(manifest, arguments.namespace, getpass.getuser(), review) for manifest in manifests]
+    except (ManifestError, RehearsalError) as error:
+        print(f"fairgpu admit: {error}", file=sys.stderr)  # noqa: T201 - a person reads this
+        return USAGE_STATUS
+    if arguments.output == "json":
+        sys.stdout.write(as_json(rehearsals))
+    else:
+        sys.stdout.write(as_text(rehearsals, colours=sys.stdout.isatty()))
+    refused = any(rehearsal.outcome is Outcome.REFUSED for rehearsal in rehearsals)
+    return REFUSED_STATUS if refused else 0
+
+
+def _local(arguments: argparse.Namespace, namespaces: set[str]) -> Review:
+    settings = read_settings(os.environ, arguments.settings)
+    try:
+        state = BudgetState(arguments.state)
+    except ValueError as error:
+        allowed = ", ".join(state.value for state in BudgetState)
+        raise CommandError(f"--state: given {arguments.state}; allowed: {allowed}") from error
+    permissions = parse_permissions(arguments.allow)
+    knowledge = Knowledge(
+        states=States({}, state, DEFAULT_PRICES, time.monotonic()),
+        permissions=dict.fromkeys(namespaces, permissions),
+        timekeeper_ca=CA_SHOWN,
+    )
+    return lambda route, body: answer(route, body, knowledge, settings, time.monotonic())
+
+
+def _remote(url: str, ca_file: Path | None) -> Review:
+    context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    pool = urllib3.PoolManager(ssl_context=context, timeout=TIMEOUT_SECONDS, retries=False)
+
+    def review(route: str, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        try:
+            response = pool.request("POST", f"{url.rstrip('/')}/{route}", body=body, headers=headers)
+        except urllib3.exceptions.HTTPError as error:
+            raise RehearsalError(f"{url}: {error}") from error
+        if response.status != 200:
+            raise RehearsalError(f"{url}: status {response.status}: {response.data[:200].decode(errors='replace')}")
+        return bytes(response.data)
+
+    return review
