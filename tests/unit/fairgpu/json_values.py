@@ -20,15 +20,28 @@ AMOUNTS = st.integers(0, 16).map(str) | st.sampled_from(
 ANNOTATION_TEXTS = AMOUNTS | st.sampled_from(
     ("0.5", "0.333", "1", "A100", "A100,V100", "", ",", "main", "other", "elastic", "hard", "pack", "binpack", "\ud800")
 )
-RESOURCE_KEYS = st.sampled_from(sorted(DIALECTS.resources))
+KEYS_THAT_GO_TOGETHER = [
+    *(st.sampled_from(sorted(dialect.resources)) for dialect in DIALECTS.dialects if dialect.resources),
+    st.sampled_from(sorted(DIALECTS.resources)),
+]
 ANNOTATION_KEYS = st.sampled_from(
     sorted(DIALECTS.annotations) + list(names.CHOICE_ANNOTATIONS) + ["fairgpu.io/core-polcy"]
 )
 
 
 def resources(values: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    amounts = st.dictionaries(RESOURCE_KEYS, values, max_size=4)
-    return st.fixed_dictionaries({}, optional={"limits": amounts, "requests": amounts})
+    """Mostly limits in one dialect, sometimes in several, sometimes with requests that agree or do not."""
+
+    def among(keys: st.SearchStrategy[str]) -> st.SearchStrategy[dict[str, Any]]:
+        amounts = st.dictionaries(keys, values, max_size=4)
+        agreeing = amounts.map(lambda limits: {"limits": limits, "requests": limits})
+        return (
+            agreeing
+            | amounts.map(lambda limits: {"limits": limits})
+            | st.fixed_dictionaries({}, optional={"limits": amounts, "requests": amounts})
+        )
+
+    return st.one_of([among(keys) for keys in KEYS_THAT_GO_TOGETHER])
 
 
 def containers(values: st.SearchStrategy[Any]) -> st.SearchStrategy[list[dict[str, Any]]]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.dialects import registry
 from fairgpu.dialects.reading import Container, DialectSettings
 from fairgpu.dialects.registry import DIALECTS, FOREIGN, NATIVE
+from fairgpu.permissions import Permission, grant
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.request import GPURequest
 from tests.unit.fairgpu.json_values import AMOUNTS, ANNOTATION_TEXTS, JSON, pods
+from tests.unit.fairgpu.sound_pods import PERMISSIONS, SOUND_PODS
 
 SETTINGS = DialectSettings()
 REQUESTS = st.builds(
@@ -71,8 +74,7 @@ def test_a_canonical_request_is_read_back_as_itself(request: GPURequest) -> None
     assert container.reading.faults == ()
 
 
-@given(pods(AMOUNTS, ANNOTATION_TEXTS))
-@settings(max_examples=400)
+@given(SOUND_PODS | pods(AMOUNTS, ANNOTATION_TEXTS))
 def test_a_pod_without_faults_reads_the_same_once_it_is_rewritten(pod: dict[str, Any]) -> None:
     first = read_pod(pod, SETTINGS)
     if first.faults:
@@ -86,8 +88,20 @@ def test_a_pod_without_faults_reads_the_same_once_it_is_rewritten(pod: dict[str,
     assert second.strip_annotations == ()
 
 
-@given(pods(AMOUNTS, ANNOTATION_TEXTS))
-@settings(max_examples=400)
+@given(SOUND_PODS, PERMISSIONS)
+def test_choices_that_are_granted_are_granted_again_once_the_pod_is_rewritten(
+    pod: dict[str, Any], permissions: frozenset[Permission]
+) -> None:
+    first = read_pod(pod, SETTINGS)
+    granted = grant(first.choices, first.wishes, permissions)
+    if first.faults or granted.faults:
+        return
+    second = read_pod(rewritten(pod, replace(first, choices=granted.choices)), SETTINGS)
+    again = grant(second.choices, second.wishes, permissions)
+    assert (again.choices, again.faults, again.warnings) == (granted.choices, (), ())
+
+
+@given(SOUND_PODS | pods(AMOUNTS, ANNOTATION_TEXTS))
 def test_every_request_is_one_that_a_node_can_give(pod: dict[str, Any]) -> None:
     for container in read_pod(pod, SETTINGS).all_containers:
         request = container.request
@@ -103,7 +117,6 @@ def test_every_request_is_one_that_a_node_can_give(pod: dict[str, Any]) -> None:
 
 
 @given(pods(JSON | AMOUNTS, JSON | ANNOTATION_TEXTS))
-@settings(max_examples=400)
 def test_whatever_stands_in_the_keys_it_is_read_or_refused_in_full_sentences(pod: dict[str, Any]) -> None:
     reading = read_pod(pod, SETTINGS)
     for fault in reading.faults:
@@ -113,7 +126,7 @@ def test_whatever_stands_in_the_keys_it_is_read_or_refused_in_full_sentences(pod
         assert not (container.reading.faults and container.request)
 
 
-@given(pods(AMOUNTS, ANNOTATION_TEXTS))
+@given(SOUND_PODS | pods(AMOUNTS, ANNOTATION_TEXTS))
 def test_what_is_stripped_was_there_and_nothing_else_of_the_dialect_stays(pod: dict[str, Any]) -> None:
     for container in read_pod(pod, SETTINGS).all_containers:
         item = pod["spec"][container.path[1]][container.index]

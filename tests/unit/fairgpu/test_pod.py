@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from fairgpu.demand import Demand
 from fairgpu.dialects.reading import DialectSettings
@@ -129,7 +129,6 @@ def test_a_pod_without_metadata_or_spec_asks_for_nothing(field: str) -> None:
 
 
 @given(JSON)
-@settings(max_examples=200)
 def test_no_json_object_makes_it_raise(value: Any) -> None:
     for shape in (
         {"spec": value, "metadata": value},
