@@ -142,7 +142,7 @@ SIM_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
     CUcontext context = NULL;
     CUresult result = sim_context_get(&context);
     if (result == CUDA_SUCCESS && sim_capture_forbids()) {
-        result = sim_capture_spoil();
+        result = sim_capture_spoil(NULL);
     }
     if (result == CUDA_SUCCESS) {
         sim_await_context(context);

@@ -16,10 +16,10 @@ static CUresult queue(CUstream handle, uint64_t bytes, enum direction direction,
     struct sim_op op = direction == ON_DEVICE ? sim_kernel_op(2000 + bytes * 1000 / ON_DEVICE_BYTES_PER_US, 100)
                                               : sim_copy_op(bytes, direction == FROM_DEVICE);
     if (sim_capturing(stream)) {
-        return wait ? sim_capture_spoil() : sim_capture_add(stream, &op);
+        return wait ? sim_capture_spoil(stream) : sim_capture_add(stream, &op);
     }
     if (wait && sim_capture_forbids()) {
-        return sim_capture_spoil();
+        return sim_capture_spoil(NULL);
     }
     uint64_t position = 0;
     result = sim_submit(stream, &op, &position);

@@ -124,7 +124,7 @@ static CUresult usable(CUevent event)
     if (event->capture != NULL) {
         return CUDA_ERROR_CAPTURED_EVENT;
     }
-    return sim_capture_forbids() ? sim_capture_spoil() : CUDA_SUCCESS;
+    return sim_capture_forbids() ? sim_capture_spoil(NULL) : CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuEventQuery(CUevent event)

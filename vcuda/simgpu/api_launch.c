@@ -84,12 +84,12 @@ static CUresult launch(CUfunction function, int valid, CUstream handle, void **p
         return function == NULL ? CUDA_ERROR_INVALID_HANDLE : CUDA_ERROR_INVALID_VALUE;
     }
     struct sim_op op = op_of(function);
-    if (sim_capturing(stream)) {
-        return sim_capture_add(stream, &op);
-    }
     result = sim_function_bring(function);
     if (result != CUDA_SUCCESS) {
         return result;
+    }
+    if (sim_capturing(stream)) {
+        return sim_capture_add(stream, &op);
     }
     uint64_t position = 0;
     sim_poll_flags(stream->context);

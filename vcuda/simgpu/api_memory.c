@@ -10,7 +10,7 @@
 static CUresult safe_context(CUcontext *context)
 {
     CUresult result = sim_context_get(context);
-    return result == CUDA_SUCCESS && sim_capture_forbids() ? sim_capture_spoil() : result;
+    return result == CUDA_SUCCESS && sim_capture_forbids() ? sim_capture_spoil(NULL) : result;
 }
 
 static CUresult allocate(CUdeviceptr *address, size_t bytes, enum sim_memory kind)

@@ -52,7 +52,7 @@ static CUresult load(CUmodule *module, const void *image)
         return CUDA_ERROR_INVALID_VALUE;
     }
     if (sim_capture_forbids()) {
-        return sim_capture_spoil();
+        return sim_capture_spoil(NULL);
     }
     struct CUmod_st *made = calloc(1, sizeof *made);
     if (made == NULL) {

@@ -94,7 +94,7 @@ static CUresult synchronise(CUstream handle)
         return result;
     }
     if (sim_capturing(stream) || sim_capture_forbids()) {
-        return sim_capture_spoil();
+        return sim_capture_spoil(stream);
     }
     sim_await(stream->context, stream->channel, sim_tail(stream->context, stream->channel));
     return CUDA_SUCCESS;
@@ -108,7 +108,7 @@ static CUresult query(CUstream handle)
         return result;
     }
     if (sim_capturing(stream) || sim_capture_forbids()) {
-        return sim_capture_spoil();
+        return sim_capture_spoil(stream);
     }
     sim_poll_flags(stream->context);
     uint64_t tail = sim_tail(stream->context, stream->channel);

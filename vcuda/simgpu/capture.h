@@ -6,17 +6,18 @@
 
 /* True when the calling thread may not make a potentially unsafe call now (see cuThreadExchangeStreamCaptureMode). */
 int sim_capture_forbids(void);
-/* Invalidates the captures that forbade the call; returns what the call must return. */
-CUresult sim_capture_spoil(void);
-/* The same for calls on one stream that no capture allows: 0 when the stream is not captured. */
+/* Invalidates the captures that forbade a call, and that of the stream if one is given; returns what the call returns. */
+CUresult sim_capture_spoil(CUstream stream);
 int sim_capturing(CUstream stream);
 /* Adds work to the graph that the stream is captured into. */
 CUresult sim_capture_add(CUstream stream, const struct sim_op *op);
 /* Starts capturing a stream because it waits for an event that a captured stream recorded. */
 CUresult sim_capture_join(CUstream stream, CUevent event);
-
-
+/* Work in the legacy stream would wait for captured streams: it ends their captures. */
+CUresult sim_capture_implicit(CUstream stream);
 /* The stream goes: what it captured is lost. */
 void sim_capture_forget(CUstream stream);
+/* The graph that a stream is being captured into; NULL when it is not. */
+CUgraph sim_capture_graph(CUstream stream);
 
 #endif

@@ -1,6 +1,6 @@
 /* Putting work into the GPU's queues, and waiting for it. */
+#include "capture.h"
 #include "clock.h"
-#include "driver.h"
 
 /* A queue that others hold up is looked at more and more seldom, between these bounds. */
 #define LOOK_FIRST_NS 5000ULL
@@ -67,6 +67,10 @@ CUresult sim_submit(CUstream stream, const struct sim_op *op, uint64_t *position
 {
     CUcontext context = stream->context;
     uint64_t pause_ns = LOOK_FIRST_NS;
+    CUresult implicit = sim_capture_implicit(stream);
+    if (implicit != CUDA_SUCCESS) {
+        return implicit;
+    }
     for (;;) {
         struct sim_view view = sim_lock(&sim_seat, context->device);
         if (!context->alive) {

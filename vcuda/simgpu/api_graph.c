@@ -1,0 +1,184 @@
+/* Building graphs by hand. */
+#include <stdlib.h>
+
+#include "graph.h"
+#include "memory.h"
+
+static const struct sim_op no_work = {.kind = OP_WAIT};
+
+static CUresult add(CUgraphNode *node, CUgraph graph, const struct sim_op *op)
+{
+    if (node == NULL || graph == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *node = sim_graph_add(graph, op);
+    return *node == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+static CUresult add_kernel(CUgraphNode *node, CUgraph graph, CUfunction function)
+{
+    if (function == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = sim_function_bring(function);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    struct sim_op op = sim_kernel_op(function->solo_ns, function->width);
+    return add(node, graph, &op);
+}
+
+static CUresult add_alloc(CUgraphNode *node, CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
+{
+    if (parameters == NULL || parameters->bytesize == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = add(node, graph, &no_work);
+    if (result == CUDA_SUCCESS) {
+        (*node)->alloc_bytes = sim_granules(parameters->bytesize);
+        pthread_mutex_lock(&sim_process_lock);
+        parameters->dptr = sim_addresses(parameters->bytesize, SIM_GRANULE);
+        pthread_mutex_unlock(&sim_process_lock);
+    }
+    return result;
+}
+
+static CUresult add_child(CUgraphNode *node, CUgraph graph, CUgraph child)
+{
+    CUresult result = child == NULL || child == graph ? CUDA_ERROR_INVALID_VALUE : add(node, graph, &no_work);
+    if (result == CUDA_SUCCESS) {
+        (*node)->child = child;
+    }
+    return result;
+}
+
+static CUresult add_any(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *parameters)
+{
+    if (parameters == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    switch (parameters->type) {
+    case CU_GRAPH_NODE_TYPE_KERNEL:
+        return add_kernel(node, graph, parameters->kernel.func);
+    case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.bytesize = parameters->alloc.bytesize};
+        CUresult result = add_alloc(node, graph, &alloc);
+        parameters->alloc.dptr = alloc.dptr;
+        return result;
+    }
+    case CU_GRAPH_NODE_TYPE_GRAPH:
+        return add_child(node, graph, parameters->graph.graph);
+    default:
+        return add(node, graph, &no_work);
+    }
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphCreate(CUgraph *graph, unsigned int flags)
+{
+    SIM_ENTER(COST_EVENT);
+    if (graph == NULL || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *graph = sim_graph_make();
+    return *graph == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphDestroy(CUgraph graph)
+{
+    SIM_ENTER(COST_EVENT);
+    if (graph == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    sim_graph_end(graph);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, size_t *count)
+{
+    SIM_ENTER(COST_EVENT);
+    if (graph == NULL || count == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    size_t room = nodes == NULL ? 0 : *count;
+    size_t there = 0;
+    for (CUgraphNode node = graph->first; node != NULL; node = node->next, there++) {
+        if (there < room) {
+            nodes[there] = node;
+        }
+    }
+    *count = there;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddEmptyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count)
+{
+    (void)after;
+    (void)count;
+    SIM_ENTER(COST_EVENT);
+    return add(node, graph, &no_work);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddKernelNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                                 const CUDA_KERNEL_NODE_PARAMS_v1 *parameters)
+{
+    (void)after;
+    (void)count;
+    SIM_ENTER(COST_EVENT);
+    return add_kernel(node, graph, parameters == NULL ? NULL : parameters->func);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                                                    size_t count, const CUDA_KERNEL_NODE_PARAMS *parameters)
+{
+    (void)after;
+    (void)count;
+    SIM_ENTER(COST_EVENT);
+    return add_kernel(node, graph, parameters == NULL ? NULL : parameters->func);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                                   CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
+{
+    (void)after;
+    (void)count;
+    SIM_ENTER(COST_EVENT);
+    return add_alloc(node, graph, parameters);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                                  CUdeviceptr address)
+{
+    (void)after;
+    (void)count;
+    (void)address;
+    SIM_ENTER(COST_EVENT);
+    return add(node, graph, &no_work);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                                                     size_t count, CUgraph child)
+{
+    (void)after;
+    (void)count;
+    SIM_ENTER(COST_EVENT);
+    return add_child(node, graph, child);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                           CUgraphNodeParams *parameters)
+{
+    (void)after;
+    (void)count;
+    SIM_ENTER(COST_EVENT);
+    return add_any(node, graph, parameters);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
+                                              const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *parameters)
+{
+    (void)after;
+    (void)edges;
+    (void)count;
+    SIM_ENTER(COST_EVENT);
+    return add_any(node, graph, parameters);
+}

@@ -1,0 +1,221 @@
+/* Graphs, their executable forms, and the memory that they allocate while they run. */
+#include "graph.h"
+
+#include <stdlib.h>
+
+#include "capture.h"
+#include "memory.h"
+
+struct CUgraphExec_st {
+    CUcontext context;
+    uint64_t alloc_bytes;
+    int uploaded; /* its memory is reserved on the device */
+    uint32_t count;
+    struct sim_op ops[]; /* kernels that follow each other are one operation: a launch takes one place in the queue */
+};
+
+/* Memory of graphs, per device: used by executables that were uploaded, reserved until it is trimmed. */
+static struct {
+    CUcontext context;
+    uint64_t used;
+    uint64_t reserved;
+} graph_memory[SIM_DEVICES]; /* guarded by sim_process_lock */
+
+CUgraph sim_graph_make(void)
+{
+    return calloc(1, sizeof(struct CUgraph_st));
+}
+
+void sim_graph_end(CUgraph graph)
+{
+    while (graph->first != NULL) {
+        CUgraphNode node = graph->first;
+        graph->first = node->next;
+        free(node);
+    }
+    free(graph);
+}
+
+CUgraphNode sim_graph_add(CUgraph graph, const struct sim_op *op)
+{
+    CUgraphNode node = calloc(1, sizeof *node);
+    if (node == NULL) {
+        return NULL;
+    }
+    *node = (struct CUgraphNode_st){.graph = graph, .op = *op};
+    if (graph->last != NULL) {
+        graph->last->next = node;
+    } else {
+        graph->first = node;
+    }
+    graph->last = node;
+    return node;
+}
+
+static uint32_t count_nodes(CUgraph graph)
+{
+    uint32_t count = 0;
+    for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
+        count += node->child != NULL ? count_nodes(node->child) : 1;
+    }
+    return count;
+}
+
+static void flatten(CUgraph graph, CUgraphExec exec)
+{
+    for (CUgraphNode node = graph->first; node != NULL; node = node->next) {
+        if (node->child != NULL) {
+            flatten(node->child, exec);
+            continue;
+        }
+        struct sim_op *last = exec->count > 0 ? &exec->ops[exec->count - 1] : NULL;
+        exec->alloc_bytes += node->alloc_bytes;
+        if (node->op.kind == OP_WAIT) {
+            continue;
+        }
+        if (node->op.kind == OP_KERNEL && last != NULL && last->kind == OP_KERNEL && last->width == node->op.width) {
+            last->solo_ns += node->op.solo_ns;
+            last->left_ps += node->op.left_ps;
+        } else {
+            exec->ops[exec->count++] = node->op;
+        }
+    }
+}
+
+static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
+{
+    CUcontext context = NULL;
+    CUresult result = sim_context_get(&context);
+    if (result != CUDA_SUCCESS || exec == NULL || graph == NULL) {
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    CUgraphExec made = calloc(1, sizeof *made + count_nodes(graph) * sizeof made->ops[0]);
+    if (made == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    made->context = context;
+    flatten(graph, made);
+    *exec = made;
+    return CUDA_SUCCESS;
+}
+
+static CUresult upload(CUgraphExec exec)
+{
+    CUresult result = CUDA_SUCCESS;
+    pthread_mutex_lock(&sim_process_lock);
+    uint32_t device = exec->context->device;
+    if (!exec->uploaded && exec->alloc_bytes != 0) {
+        uint64_t needed = graph_memory[device].used + exec->alloc_bytes;
+        uint64_t growth = needed > graph_memory[device].reserved ? needed - graph_memory[device].reserved : 0;
+        result = growth == 0 ? CUDA_SUCCESS : sim_charge(exec->context, growth);
+        if (result == CUDA_SUCCESS) {
+            graph_memory[device].context = exec->context;
+            graph_memory[device].used = needed;
+            graph_memory[device].reserved += growth;
+        }
+    }
+    exec->uploaded = result == CUDA_SUCCESS;
+    pthread_mutex_unlock(&sim_process_lock);
+    return result;
+}
+
+static CUresult launch(CUgraphExec exec, CUstream handle)
+{
+    CUstream stream = NULL;
+    CUresult result = exec == NULL ? CUDA_ERROR_INVALID_HANDLE : sim_stream_get(handle, &stream);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    int capturing = sim_capturing(stream);
+    result = capturing ? CUDA_SUCCESS : upload(exec);
+    for (uint32_t i = 0; i < exec->count && result == CUDA_SUCCESS; i++) {
+        result = capturing ? sim_capture_add(stream, &exec->ops[i]) : sim_submit(stream, &exec->ops[i], NULL);
+    }
+    return result;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
+{
+    SIM_ENTER(COST_MEMORY);
+    if (exec == NULL) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    pthread_mutex_lock(&sim_process_lock);
+    if (exec->uploaded) {
+        graph_memory[exec->context->device].used -= exec->alloc_bytes;
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    free(exec);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    if (device < 0 || (uint32_t)device >= sim_seat.node->settings.devices) {
+        return CUDA_ERROR_INVALID_DEVICE;
+    }
+    pthread_mutex_lock(&sim_process_lock);
+    if (graph_memory[device].reserved > graph_memory[device].used) {
+        sim_discharge(graph_memory[device].context, graph_memory[device].reserved - graph_memory[device].used);
+        graph_memory[device].reserved = graph_memory[device].used;
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetGraphMemAttribute(CUdevice device, CUgraphMem_attribute which, void *value)
+{
+    SIM_ENTER(COST_QUERY);
+    if (device < 0 || (uint32_t)device >= sim_seat.node->settings.devices || value == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    int reserved = which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_CURRENT || which == CU_GRAPH_MEM_ATTR_RESERVED_MEM_HIGH;
+    *(cuuint64_t *)value = reserved ? graph_memory[device].reserved : graph_memory[device].used;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphInstantiate(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log, size_t size)
+{
+    (void)error;
+    (void)log;
+    (void)size;
+    SIM_ENTER(COST_GRAPH);
+    return instantiate(exec, graph);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphInstantiate_v2(CUgraphExec *exec, CUgraph graph, CUgraphNode *error, char *log,
+                                                  size_t size)
+{
+    (void)error;
+    (void)log;
+    (void)size;
+    SIM_ENTER(COST_GRAPH);
+    return instantiate(exec, graph);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph, unsigned long long flags)
+{
+    SIM_ENTER(COST_GRAPH);
+    CUresult result = instantiate(exec, graph);
+    return result == CUDA_SUCCESS && (flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD) ? upload(*exec) : result;
+}
+
+static CUresult instantiate_with(CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters)
+{
+    CUresult result = parameters == NULL ? CUDA_ERROR_INVALID_VALUE : instantiate(exec, graph);
+    if (result == CUDA_SUCCESS && (parameters->flags & CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD)) {
+        result = upload(*exec);
+    }
+    if (parameters != NULL) {
+        parameters->result_out = result == CUDA_SUCCESS ? CUDA_GRAPH_INSTANTIATE_SUCCESS : CUDA_GRAPH_INSTANTIATE_ERROR;
+    }
+    return result;
+}
+
+SIM_SYNC_TWINS(cuGraphInstantiateWithParams, _ptsz, COST_GRAPH,
+               (CUgraphExec *exec, CUgraph graph, CUDA_GRAPH_INSTANTIATE_PARAMS *parameters),
+               ((void)stream, instantiate_with(exec, graph, parameters)))
+SIM_TWINS(cuGraphLaunch, _ptsz, COST_GRAPH, (CUgraphExec exec, CUstream stream), launch(exec, stream))
+SIM_TWINS(cuGraphUpload, _ptsz, COST_GRAPH, (CUgraphExec exec, CUstream stream),
+          ((void)stream, exec == NULL ? CUDA_ERROR_INVALID_HANDLE : upload(exec)))

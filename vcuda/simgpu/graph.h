@@ -1,0 +1,24 @@
+/* Graphs: lists of device work in the order in which it was added; edges are taken as given and not looked at. */
+#ifndef SIMGPU_GRAPH_H
+#define SIMGPU_GRAPH_H
+
+#include "driver.h"
+
+struct CUgraphNode_st {
+    CUgraphNode next;
+    CUgraph graph;
+    struct sim_op op;     /* of kind OP_WAIT when the node is no work on the device */
+    uint64_t alloc_bytes; /* of a node that allocates */
+    CUgraph child;
+};
+
+struct CUgraph_st {
+    CUgraphNode first;
+    CUgraphNode last;
+};
+
+CUgraph sim_graph_make(void);
+void sim_graph_end(CUgraph graph);
+CUgraphNode sim_graph_add(CUgraph graph, const struct sim_op *op);
+
+#endif

@@ -1,0 +1,173 @@
+/* Graphs, and what is forbidden while a stream is captured into one. */
+#include "check.h"
+
+#include <pthread.h>
+
+static CUstream stream;
+
+static CUgraph capture(const char *name, int launches)
+{
+    CUgraph graph = NULL;
+    CUfunction function = kernel(name);
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    for (int i = 0; i < launches; i++) {
+        launch(function, stream);
+    }
+    OK(cuStreamEndCapture(stream, &graph));
+    return graph;
+}
+
+static void a_captured_stream_does_nothing_until_its_graph_is_launched(void)
+{
+    CUgraphExec exec = NULL;
+    size_t nodes = 0;
+    CUgraph graph = capture("spin_us_1000", 3);
+    OK(cuStreamQuery(stream));
+    OK(cuGraphGetNodes(graph, NULL, &nodes));
+    CHECK(nodes == 3);
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    double begin = seconds();
+    OK(cuGraphLaunch(exec, stream));
+    CHECK(cuStreamQuery(stream) == CUDA_ERROR_NOT_READY);
+    OK(cuStreamSynchronize(stream));
+    CHECK(seconds() - begin >= 0.003);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuGraphDestroy(graph));
+}
+
+static void unsafe_calls_invalidate_a_global_capture(void)
+{
+    CUgraph graph = NULL;
+    CUdeviceptr address = 0;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CHECK(cuMemAlloc(&address, 1024) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    OK(cuStreamIsCapturing(stream, &status));
+    CHECK(status == CU_STREAM_CAPTURE_STATUS_INVALIDATED);
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED && graph == NULL);
+    OK(cuMemAlloc(&address, 1024));
+    OK(cuMemFree(address));
+}
+
+static void a_relaxed_thread_may_call_what_it_likes(void)
+{
+    CUgraph graph = NULL;
+    CUdeviceptr address = 0;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuThreadExchangeStreamCaptureMode(&mode));
+    OK(cuMemAlloc(&address, 1024));
+    OK(cuThreadExchangeStreamCaptureMode(&mode));
+    CHECK(mode == CU_STREAM_CAPTURE_MODE_RELAXED);
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuMemFree(address));
+    OK(cuGraphDestroy(graph));
+}
+
+static void the_captured_stream_itself_allows_no_synchronisation(void)
+{
+    CUgraph graph = NULL;
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuStreamSynchronize(stream) == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+}
+
+static void *query_an_event(void *event)
+{
+    static CUresult result;
+    result = cuEventQuery(event);
+    return &result;
+}
+
+static void another_threads_event_query_breaks_a_global_capture(void)
+{
+    CUgraph graph = NULL;
+    CUevent event = NULL;
+    CUresult *result = NULL;
+    pthread_t thread;
+    OK(cuEventCreate(&event, 0));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    CHECK(pthread_create(&thread, NULL, query_an_event, event) == 0);
+    CHECK(pthread_join(thread, (void **)&result) == 0);
+    CHECK(*result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED);
+    CHECK(cuStreamEndCapture(stream, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    OK(cuEventDestroy(event));
+}
+
+static void the_legacy_stream_breaks_the_capture_of_a_blocking_stream(void)
+{
+    CUgraph graph = NULL;
+    CUstream blocking = NULL;
+    CUfunction function = kernel("spin_us_10");
+    launch(function, NULL);
+    OK(cuStreamCreate(&blocking, 0));
+    OK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL) == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT);
+    CHECK(cuStreamEndCapture(blocking, &graph) == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED);
+    OK(cuStreamDestroy(blocking));
+}
+
+static void a_stream_that_waits_for_a_captured_event_is_captured_too(void)
+{
+    CUgraph graph = NULL;
+    CUevent event = NULL;
+    CUstream other = NULL;
+    size_t nodes = 0;
+    OK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    OK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
+    OK(cuEventRecord(event, stream));
+    OK(cuStreamWaitEvent(other, event, 0));
+    CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+    OK(cuThreadExchangeStreamCaptureMode(&relaxed));
+    launch(kernel("spin_us_10"), other);
+    OK(cuThreadExchangeStreamCaptureMode(&relaxed));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphGetNodes(graph, NULL, &nodes));
+    CHECK(nodes == 1);
+    OK(cuStreamQuery(other));
+    OK(cuGraphDestroy(graph));
+}
+
+static size_t left(void)
+{
+    size_t bytes = 0, total = 0;
+    OK(cuMemGetInfo(&bytes, &total));
+    return bytes;
+}
+
+static void graph_memory_is_taken_at_upload_and_kept_until_trimmed(void)
+{
+    CUgraph graph = NULL;
+    CUgraphNode node = NULL;
+    CUgraphExec exec = NULL;
+    CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.bytesize = 10 << 20};
+    size_t before = left();
+    OK(cuGraphCreate(&graph, 0));
+    OK(cuGraphAddMemAllocNode(&node, graph, NULL, 0, &alloc));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(left() == before && alloc.dptr != 0);
+    OK(cuGraphUpload(exec, stream));
+    OK(cuGraphLaunch(exec, stream));
+    CHECK(before - left() == 10 << 20);
+    OK(cuGraphExecDestroy(exec));
+    CHECK(before - left() == 10 << 20);
+    OK(cuDeviceGraphMemTrim(0));
+    CHECK(left() == before);
+    OK(cuGraphDestroy(graph));
+}
+
+int main(void)
+{
+    start();
+    OK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    HOLDS(a_captured_stream_does_nothing_until_its_graph_is_launched);
+    HOLDS(unsafe_calls_invalidate_a_global_capture);
+    HOLDS(a_relaxed_thread_may_call_what_it_likes);
+    HOLDS(the_captured_stream_itself_allows_no_synchronisation);
+    HOLDS(another_threads_event_query_breaks_a_global_capture);
+    HOLDS(the_legacy_stream_breaks_the_capture_of_a_blocking_stream);
+    HOLDS(a_stream_that_waits_for_a_captured_event_is_captured_too);
+    HOLDS(graph_memory_is_taken_at_upload_and_kept_until_trimmed);
+    return 0;
+}
