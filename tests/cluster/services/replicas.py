@@ -1,0 +1,89 @@
+"""FairGPU's own services as processes beside the test control plane, each under the account that deploy/ gives it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.processes import Process, running
+from tests.cluster.pods import SIDECAR_IMAGE
+
+COMMAND = Path(sys.executable).with_name("fairgpu")
+STOP_LIMIT_SECONDS = 30.0
+LOG_TAIL = 3000
+
+
+@dataclass(frozen=True)
+class Ports:
+    """Where a replica listens, on 127.0.0.1."""
+
+    https: int
+    metrics: int
+
+
+def environment(plane: ControlPlane, account: str) -> dict[str, str]:
+    """What every service gets: its account's kubeconfig and token, as a pod would have them mounted."""
+    identity = plane.service_account("fairgpu-system", account)
+    token = identity.kubeconfig.with_suffix(".token")
+    token.touch(mode=0o600)
+    token.write_text(plane.token("fairgpu-system", account))
+    return {
+        "KUBECONFIG": str(identity.kubeconfig),
+        "HOME": str(plane.folder),
+        "PATH": os.defpath,
+        "TMPDIR": str(plane.folder),
+        "TOKEN_FILE": str(token),
+    }
+
+
+@contextmanager
+def webhook_replica(plane: ControlPlane, name: str, ports: Ports, timekeeper: int) -> Iterator[Process]:
+    """One replica of the webhook, which asks the timekeeper behind that port."""
+    account = environment(plane, "fairgpu-webhook")
+    settings = {
+        "FAIRGPU_WEBHOOK_SERVING_HOST": "127.0.0.1",
+        "FAIRGPU_WEBHOOK_SERVING_PORT": str(ports.https),
+        "FAIRGPU_WEBHOOK_SERVING_METRICS_PORT": str(ports.metrics),
+        "FAIRGPU_WEBHOOK_SERVING_WORKERS": "1",
+        "FAIRGPU_WEBHOOK_SERVING_DRAIN_SECONDS": "1",
+        "FAIRGPU_WEBHOOK_SIDECAR_IMAGE": SIDECAR_IMAGE,
+        "FAIRGPU_WEBHOOK_SIDECAR_TIMEKEEPER_URL": f"https://localhost:{timekeeper}",
+        "FAIRGPU_WEBHOOK_STATES_URL": f"https://localhost:{timekeeper}",
+        "FAIRGPU_WEBHOOK_STATES_TOKEN_FILE": account["TOKEN_FILE"],
+    }
+    with service(plane, name, ["webhook", "serve"], {**account, **settings}) as process:
+        yield process
+
+
+@contextmanager
+def timekeeper_replica(plane: ControlPlane, name: str, ports: Ports, redis_url: str) -> Iterator[Process]:
+    """One replica of the timekeeper's REST API."""
+    settings = {
+        "FAIRGPU_TIMEKEEPER_REDIS_URL": redis_url,
+        "FAIRGPU_TIMEKEEPER_SERVE_HOST": "127.0.0.1",
+        "FAIRGPU_TIMEKEEPER_SERVE_PORT": str(ports.https),
+        "FAIRGPU_TIMEKEEPER_SERVE_METRICS_PORT": str(ports.metrics),
+        "FAIRGPU_TIMEKEEPER_SERVE_WORKERS": "1",
+        "FAIRGPU_TIMEKEEPER_SERVE_DRAIN_SECONDS": "1",
+        "FAIRGPU_TIMEKEEPER_SERVE_CERTIFICATE_NAMES": "[localhost]",
+    }
+    account = environment(plane, "fairgpu-timekeeper")
+    with service(plane, name, ["timekeeper", "serve"], {**account, **settings}) as process:
+        yield process
+
+
+@contextmanager
+def service(plane: ControlPlane, name: str, arguments: list[str], settings: Mapping[str, str]) -> Iterator[Process]:
+    """A `fairgpu` command for the length of a with statement."""
+    log = plane.folder / f"{name}.log"
+    with running(name, [COMMAND, *arguments], log, settings, STOP_LIMIT_SECONDS) as process:
+        try:
+            yield process
+        except Exception as error:
+            error.add_note(f"the end of the log of {name}:\n{log.read_text(errors='replace')[-LOG_TAIL:]}")
+            raise
