@@ -77,6 +77,7 @@ class Dialects(Section):
     max_gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 16
     hami_plain_gpu: Literal["whole", "leave"] = "whole"
     aliyun_memory_unit_mib: Annotated[int, Field(ge=1)] = 1024
+    volcano_memory_unit_mib: Annotated[int, Field(ge=1)] = 1
     best_effort: Literal["allow", "refuse"] = "allow"
 
     @cached_property
@@ -86,6 +87,7 @@ class Dialects(Section):
             max_gpus_per_node=self.max_gpus_per_node,
             hami_plain_gpu=self.hami_plain_gpu,
             aliyun_memory_unit_mib=self.aliyun_memory_unit_mib,
+            volcano_memory_unit_mib=self.volcano_memory_unit_mib,
         )
 
 
