@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.contract.timekeeper_rest.conftest import BIG, OTHER, RUNNING
+
+if TYPE_CHECKING:
+    from tests.rest_server import RestServer
+
+
+def test_all_budgets_are_told_to_who_may_read_all(rest: RestServer) -> None:
+    answer = rest.as_person("finance", "GET", "/v1/budgets")
+    assert answer.status == 200
+    assert [budget["name"] for budget in answer.document["budgets"]] == ["free", "huge", "research", "serving"]
+
+
+def test_a_budget_tells_exact_amounts_beside_gpu_hours(rest: RestServer) -> None:
+    budget = rest.as_person("finance", "GET", "/v1/budgets/research").document
+    assert budget["available"] == {"microGPUSeconds": "36000000000", "gpuHours": 10.0}
+    assert budget["spent"] == {"microGPUSeconds": "7200000000", "gpuHours": 2.0}
+    assert budget["remaining"]["gpuHours"] == 8.0
+    assert budget["rate"] == {"microGPUSecondsPerSecond": "1000000", "gpus": 1.0}
+    assert budget["period"] == {"start": "2026-01-01T00:00:00Z", "end": "2026-02-01T00:00:00Z"}
+    assert (budget["state"], budget["namespaces"]) == ("open", ["team-a", "team-a2"])
+
+
+def test_amounts_beyond_what_a_double_can_tell_are_exact(rest: RestServer) -> None:
+    huge = rest.as_person("finance", "GET", "/v1/budgets/huge").document
+    assert huge["available"]["microGPUSeconds"] == str(BIG)
+    assert huge["remaining"]["microGPUSeconds"] == str(BIG - 10**14)
+    free = rest.as_person("finance", "GET", "/v1/budgets/free").document
+    assert (free["available"], free["remaining"]) == (None, None)
+    assert free["spent"]["microGPUSeconds"] == str(2**53 + 1)
+
+
+def test_a_namespace_is_told_what_pays_for_it(rest: RestServer) -> None:
+    answer = rest.as_person("alice", "GET", "/v1/namespaces/team-a/budget").document
+    assert (answer["namespace"], answer["state"], answer["budget"]["name"]) == ("team-a", "open", "research")
+
+
+def test_a_namespace_that_nothing_pays_for_is_unlimited(rest: RestServer) -> None:
+    answer = rest.as_person("finance", "GET", "/v1/namespaces/never-seen/budget")
+    assert (answer.status, answer.document) == (200, {"namespace": "never-seen", "budget": None, "state": "unlimited"})
+
+
+@pytest.mark.parametrize(
+    ("subject", "path", "status"),
+    [
+        ("alice", "/v1/namespaces/team-b/budget", 403),
+        ("alice", "/v1/budgets", 403),
+        ("alice", "/v1/budgets/research", 403),
+        ("alice", "/v1/ledger?budget=research", 403),
+        ("alice", "/v1/sessions", 403),
+        ("alice", "/v1/sessions?namespace=team-b", 403),
+        ("alice", "/v1/states", 403),
+        ("alice", "/budget/team-b", 403),
+        ("nobody", "/v1/namespaces/team-a/budget", 403),
+        ("finance", "/v1/budgets/none", 404),
+        ("finance", "/v1/budgets/%7D", 404),
+        ("finance", "/v1/ledger?budget=none", 404),
+        ("finance", "/v1/ledger", 422),
+        ("finance", "/v1/ledger?budget=research&limit=0", 422),
+        ("finance", "/v1/ledger?budget=research&limit=1001", 422),
+        ("finance", "/v1/ledger?budget=research&limit=many", 422),
+        ("finance", "/v1/ledger?budget=research&cursor=%21", 422),
+        ("finance", "/v1/ledger?budget=research&cursor=YWJj", 422),
+        ("finance", "/v1/sessions?cursor=LyoK", 422),
+        ("finance", "/v1/sessions?namespace=Team_A", 422),
+        ("finance", "/v1/namespaces/Team_A/budget", 422),
+        ("finance", "/v1/namespaces/%00/budget", 422),
+        ("finance", "/v1/states?since=x", 422),
+        ("finance", "/v1/states?wait=-1", 422),
+        ("finance", "/v1/states?wait=nan", 422),
+        ("finance", "/v2/anything", 404),
+        ("finance", "/budget/Team_A", 422),
+    ],
+)
+def test_what_may_not_or_cannot_be_told_is_a_problem(rest: RestServer, subject: str, path: str, status: int) -> None:
+    assert_problem(rest.as_person(subject, "GET", path), status)
+
+
+def assert_problem(answer: Any, status: int) -> None:
+    assert answer.status == status, answer.body
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.document["status"] == status
+    assert answer.document["type"].startswith("urn:fairgpu:problem:")
+    assert answer.document["detail"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/budgets",
+        "/v1/budgets/x",
+        "/v1/namespaces/x/budget",
+        "/v1/ledger",
+        "/v1/sessions",
+        "/v1/states",
+        "/budget/x",
+    ],
+)
+def test_nothing_of_the_book_is_told_to_strangers(rest: RestServer, path: str) -> None:
+    answer = rest.ask("GET", path)
+    assert_problem(answer, 401)
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/readyz", "/openapi.json"])
+def test_probes_and_the_description_are_open(rest: RestServer, path: str) -> None:
+    assert rest.ask("GET", path).status == 200
+
+
+def test_a_method_that_is_not_there_names_those_that_are(rest: RestServer) -> None:
+    answer = rest.ask("DELETE", "/v1/budgets")
+    assert_problem(answer, 405)
+    assert "GET" in answer.headers["allow"]
+
+
+def test_a_ledger_is_read_page_by_page_from_the_oldest_entry_on(rest: RestServer) -> None:
+    amounts, cursor = [], ""
+    for _ in range(10):
+        path = f"/v1/ledger?budget=research&limit=3&cursor={cursor}"
+        page = rest.as_person("finance", "GET", path).document
+        if not page["entries"]:
+            assert page["cursor"] == cursor
+            break
+        amounts += [int(entry["amount"]["microGPUSeconds"]) for entry in page["entries"]]
+        cursor = page["cursor"]
+    assert amounts == [10**14 - 1, 1, 2**53 - 10**14, 1]
+    entry = rest.as_person("finance", "GET", "/v1/ledger?budget=research").document["entries"][0]
+    assert (entry["kind"], entry["session"], entry["period"]) == ("hourly", RUNNING.uid, "2026-01-01T00:00:00Z")
+
+
+def test_sessions_are_listed_for_all_page_by_page(rest: RestServer) -> None:
+    first = rest.as_person("finance", "GET", "/v1/sessions?limit=1").document
+    second = rest.as_person("finance", "GET", f"/v1/sessions?limit=1&cursor={first['cursor']}").document
+    third = rest.as_person("finance", "GET", f"/v1/sessions?limit=1&cursor={second['cursor']}").document
+    found = first["sessions"] + second["sessions"]
+    assert [session["uid"] for session in found] == [RUNNING.uid, OTHER.uid]
+    assert (third["sessions"], third["cursor"]) == ([], None)
+    assert found[1]["rate"] == {"microGPUSecondsPerSecond": "300000", "gpus": 0.3}
+    assert (found[1]["budget"], found[1]["end"]) == ("serving", None)
+
+
+def test_a_namespaces_sessions_are_listed_for_who_may_read_it(rest: RestServer) -> None:
+    answer = rest.as_person("alice", "GET", "/v1/sessions?namespace=team-a").document
+    assert [session["pod"] for session in answer["sessions"]] == ["train-0"]
+    assert answer["sessions"][0]["amount"]["microGPUSeconds"] == str(2**53 + 1)
+
+
+ANCESTORS = ("team-a", "team-b", "team-f")
+
+
+def test_the_ancestors_clients_are_told_gpu_hours(rest: RestServer) -> None:
+    told = {name: rest.as_person("finance", "GET", f"/budget/{name}").document for name in ANCESTORS}
+    assert told["team-a"] == {"budget_available": True, "budget": 10.0, "budget_remaining": 8.0}
+    assert told["team-b"]["budget_available"] is False
+    assert told["team-f"] == {"budget_available": True, "budget": None, "budget_remaining": None}

@@ -1,0 +1,146 @@
+"""A served timekeeper for tests and benchmarks: the real command, real TLS, a real Redis, and a folder for a cluster.
+
+The folder's rules know `admin` (may all), `finance` (may read all), `alice` (may read team-a) and `nobody`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import ssl
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from tests.redis_server import free_port
+from tests.token_signer import TokenSigner
+
+START_LIMIT_SECONDS = 30.0
+ACCESS = [
+    {"subject": "admin", "namespace": "*", "verbs": ["get", "list", "create"]},
+    {"subject": "finance", "namespace": "*", "verbs": ["get", "list"]},
+    {"subject": "alice", "namespace": "team-a", "verbs": ["get"]},
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer; `document` is its JSON."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def document(self) -> Any:
+        return json.loads(self.body)
+
+
+@dataclass
+class RestServer:
+    """One `fairgpu timekeeper serve` in standalone mode."""
+
+    folder: Path
+    redis_url: str
+    workers: int = 1
+    signer: TokenSigner = field(default_factory=lambda: TokenSigner(algorithm="ES256"))
+    port: int = field(default_factory=free_port)
+    metrics_port: int = field(default_factory=free_port)
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"https://127.0.0.1:{self.port}"
+
+    @property
+    def ca_file(self) -> Path:
+        return self.folder / "certificates" / "timekeeper" / "ca.crt"
+
+    def start(self) -> Self:
+        """Starts it and returns once it answers its liveness probe."""
+        self._write_folder()
+        program = str(Path(sys.executable).with_name("fairgpu"))
+        command = [program, "timekeeper", "serve", "--standalone", str(self.folder)]
+        with (self.folder / "log").open("ab") as log:
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        self.wait_for("/healthz")
+        return self
+
+    def stop(self) -> None:
+        """Ends it gently, and its workers with it."""
+        if self.process is not None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(START_LIMIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait(START_LIMIT_SECONDS)
+                raise
+            self.process = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def wait_for(self, path: str) -> None:
+        """Returns once an open route answers 200."""
+        deadline = time.monotonic() + START_LIMIT_SECONDS
+        while True:
+            try:
+                if self.ask("GET", path).status == 200:
+                    return
+            except OSError:
+                pass
+            if (self.process and self.process.poll() is not None) or time.monotonic() > deadline:
+                raise RuntimeError(f"{path} did not become ready:\n{self.log()[-3000:]}")
+            time.sleep(0.02)
+
+    def log(self) -> str:
+        return (self.folder / "log").read_text(errors="replace")
+
+    def connect(self) -> http.client.HTTPSConnection:
+        """A connection that trusts this timekeeper's own CA; the caller closes it."""
+        context = ssl.create_default_context(cafile=str(self.ca_file))
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
+
+    def ask(
+        self, method: str, path: str, token: str | None = None, body: Any = None, headers: dict[str, str] | None = None
+    ) -> Answer:
+        """One request; a body that is no bytes is sent as JSON."""
+        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {**(headers or {})}
+        if token is not None:
+            sent["Authorization"] = f"Bearer {token}"
+        if data is not None:
+            sent.setdefault("Content-Type", "application/json")
+        connection = self.connect()
+        try:
+            connection.request(method, path, data, sent)
+            response = connection.getresponse()
+            received = {name.lower(): value for name, value in response.getheaders()}
+            return Answer(response.status, received, response.read())
+        finally:
+            connection.close()
+
+    def as_person(self, subject: str, method: str, path: str, **rest: Any) -> Answer:
+        return self.ask(method, path, self.signer.person(subject), **rest)
+
+    def _write_folder(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self.folder / "pods").mkdir(exist_ok=True)
+        (self.folder / "jwks.json").write_text(json.dumps(self.signer.key_set()))
+        (self.folder / "access.yaml").write_text(yaml.safe_dump(ACCESS))
+        settings = {
+            "redis": {"url": self.redis_url},
+            "serve": {"port": self.port, "metrics_port": self.metrics_port, "workers": self.workers},
+        }
+        (self.folder / "settings.yaml").write_text(yaml.safe_dump({"timekeeper": settings}))
