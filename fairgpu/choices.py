@@ -54,8 +54,6 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
         core_policy=reader.one_of(names.CORE_POLICY, CorePolicy),
         task_priority=reader.read(names.TASK_PRIORITY, _priority, '"0" (high) or "1" (normal)', '"1"'),
     )
-    reader.refuse_contradiction(names.USE_GPU_MODEL, choices.use_models, names.AVOID_GPU_MODEL, choices.avoid_models)
-    reader.refuse_contradiction(names.USE_GPU_UUID, choices.use_uuids, names.AVOID_GPU_UUID, choices.avoid_uuids)
     return ChoicesReading(
         choices=choices,
         wishes=_wishes(choices, metadata),
@@ -91,6 +89,27 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
     if not items or not all(item.fullmatch(part) for part in items):
         raise ValueError(text)
     return items
+
+
+def contradictions(choices: PodChoices, metadata: Path = METADATA) -> tuple[Fault, ...]:
+    """What is to be used and to be avoided as well, whoever said the one and the other."""
+    if not (choices.avoid_models or choices.avoid_uuids):
+        return ()
+    pairs = (
+        (names.USE_GPU_MODEL, choices.use_models, names.AVOID_GPU_MODEL, choices.avoid_models),
+        (names.USE_GPU_UUID, choices.use_uuids, names.AVOID_GPU_UUID, choices.avoid_uuids),
+    )
+    return tuple(
+        Fault(
+            path=field_path(*metadata, "annotations"),
+            given=f"{show(item)} both to be used and to be avoided",
+            allowed=f"each name in one of {use} and {avoid}, or of the keys of a dialect that stand for them",
+            instead=f"{show(item)} in one of the two",
+        )
+        for use, used, avoid, avoided in pairs
+        for item in used
+        if item in avoided
+    )
 
 
 def _wishes(choices: PodChoices, metadata: Path) -> tuple[Wish, ...]:
@@ -155,11 +174,3 @@ class _Reader:
     def list_of(self, key: str, item: re.Pattern[str], example: str) -> tuple[str, ...]:
         """A comma list of what `item` matches."""
         return self.read(key, lambda text: parse_list(text, item), LIST_ALLOWED, example) or ()
-
-    def refuse_contradiction(self, use: str, used: tuple[str, ...], avoid: str, avoided: tuple[str, ...]) -> None:
-        """What is to be used is not to be avoided as well."""
-        both = [item for item in used if item in avoided]
-        if both:
-            path = field_path(*self.metadata, "annotations", avoid)
-            allowed = f"names that {use} does not hold"
-            self.faults.append(Fault(path, show(",".join(both)), allowed, f"{both[0]} in one of the two"))

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairgpu import names
-from fairgpu.choices import NOTHING_CHOSEN, Path, merge_choices, read_choices
+from fairgpu.choices import NOTHING_CHOSEN, Path, contradictions, merge_choices, read_choices
 from fairgpu.demand import NO_DEMAND, Demand, is_native_sidecar, pod_demand
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT
 from fairgpu.dialects.reading import Container, DialectSettings, Reading
@@ -157,6 +157,7 @@ def read_pod(
                 *_faults_of_demand(demand, settings, root),
                 *pod_faults,
                 *own.faults,
+                *contradictions(choices, (*root, "metadata")),
             ]
         ),
         warnings=tuple(dict.fromkeys([*(w for c in everyone for w in c.reading.warnings), *own.warnings])),

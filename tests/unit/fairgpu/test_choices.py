@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu import names
-from fairgpu.choices import merge_choices, read_choices
+from fairgpu.choices import contradictions, merge_choices, read_choices
 from fairgpu.permissions import Permission
 from fairgpu.request import CorePolicy, Placement, PodChoices
 from tests.unit.fairgpu.json_values import ANNOTATION_KEYS, JSON
@@ -75,13 +75,12 @@ def test_a_value_that_means_nothing_is_refused_with_one_that_does(key: str, valu
 
 
 def test_what_is_to_be_used_is_not_to_be_avoided_as_well() -> None:
-    reading = read_choices({names.USE_GPU_MODEL: "A100,H100", names.AVOID_GPU_MODEL: "T4,H100"})
-    assert [str(fault) for fault in reading.faults] == [
-        (
-            'metadata.annotations[fairgpu.io/avoid-gpu-model]: given "H100"; allowed: names that '
-            "fairgpu.io/use-gpu-model does not hold; write H100 in one of the two"
-        )
+    choices = PodChoices(use_models=("A100", "H100"), avoid_models=("T4", "H100"), use_uuids=("1",), avoid_uuids=("1",))
+    assert [(fault.path, fault.given) for fault in contradictions(choices)] == [
+        ("metadata.annotations", '"H100" both to be used and to be avoided'),
+        ("metadata.annotations", '"1" both to be used and to be avoided'),
     ]
+    assert contradictions(PodChoices(use_models=("H100",), avoid_models=("T4",))) == ()
 
 
 def test_elastic_and_high_priority_are_wishes_and_their_opposites_are_not() -> None:

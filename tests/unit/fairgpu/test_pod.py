@@ -113,6 +113,14 @@ def test_the_pods_own_annotation_stands_before_the_dialects_and_leaves_no_wish_o
     assert [wish.foreign for wish in own.wishes] == [False]
 
 
+def test_a_model_that_one_key_wants_and_another_avoids_is_refused_whoever_wrote_them() -> None:
+    shares = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    annotations = {"nvidia.com/nouse-gputype": "A100", "fairgpu.io/use-gpu-model": "A100"}
+    assert [fault.path for fault in read_pod(pod(shares, annotations=annotations), SETTINGS).faults] == [
+        "metadata.annotations"
+    ]
+
+
 def test_a_templates_faults_are_named_by_their_path_in_the_workload() -> None:
     template = pod(container(gpu_core="150"), annotations={"fairgpu.io/core-policy": "soft"})
     paths = [fault.path for fault in read_pod(template, SETTINGS, root=("spec", "template")).faults]
