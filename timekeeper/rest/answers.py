@@ -100,7 +100,11 @@ class LedgerAnswer(Answer):
 
 
 class SessionAnswer(Answer):
-    """A pod's reservation on the meter; `end` is null while it runs, `amount` is that of the present period."""
+    """A pod's reservation on the meter; `end` is null while it runs, `amount` is that of the present period.
+
+    `used` is the GPU time that its containers used since its sidecar started, as its latest report says it; null before
+    there is one. It is no money.
+    """
 
     uid: str
     namespace: str
@@ -111,6 +115,7 @@ class SessionAnswer(Answer):
     end: datetime | None
     rate: Rate
     amount: Money
+    used: Money | None
     reportedAt: datetime | None  # noqa: N815 - the wire's name
 
 
@@ -247,6 +252,7 @@ def session_answer(figures: SessionFigures) -> SessionAnswer:
         end=_moment(session.end),
         rate=rate(figures.rate),
         amount=money(figures.amount),
+        used=None if figures.used is None else money(figures.used),
         reportedAt=_moment(figures.reported_at),
     )
 

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import orjson
 import redis
 import structlog
 
@@ -39,6 +40,7 @@ class SessionFigures:
         rate: what it spends now.
         amount: what it has cost in the present period of its account.
         reported_at: when its pod last reported; None if never.
+        used: GPU time that its containers used since its sidecar started, as that report says; None if it says nothing.
     """
 
     session: Session
@@ -46,6 +48,7 @@ class SessionFigures:
     rate: int
     amount: int
     reported_at: int | None
+    used: int | None = None
 
 
 class Book:
@@ -123,7 +126,7 @@ class Book:
         figures = self._client.pipeline(transaction=False)
         for session, account in page:
             figures.hget(keys.AccountKeys(account).amounts(int(periods[account] or 0)), session.uid)
-            figures.hget(keys.report(session.uid), "at")
+            figures.hmget(keys.report(session.uid), ["at", "body"])
         answers = figures.execute()
         now = self._now()
         return [
@@ -132,10 +135,19 @@ class Book:
                 account=account,
                 rate=rate_now(session.tariff, now),
                 amount=int(answers[2 * index].split(b" ")[2]) if answers[2 * index] else 0,
-                reported_at=int(answers[2 * index + 1]) if answers[2 * index + 1] else None,
+                reported_at=int(answers[2 * index + 1][0]) if answers[2 * index + 1][0] else None,
+                used=_used(answers[2 * index + 1][1]),
             )
             for index, (session, account) in enumerate(page)
         ]
+
+
+def _used(body: bytes | None) -> int | None:
+    """The GPU time in a report's counters, in microGPU-seconds."""
+    if not body:
+        return None
+    busy_ns: int = sum(device["busyNs"] for container in orjson.loads(body) for device in container["devices"])
+    return busy_ns // 1000
 
 
 def _decoded(name: str, text: str) -> Summary | None:
