@@ -151,7 +151,7 @@ def _session_row(session: Json, now: str) -> tuple[str, ...]:
         session["node"],
         session["budget"],
         gpus(session["rate"]),
-        span(session["start"], now),
+        span(session["start"], session["end"] or now),
         gpu_hours(session["amount"]),
         gpu_hours(session["used"]),
         f"{span(session['reportedAt'], now)} ago" if session["reportedAt"] else "",

@@ -40,6 +40,7 @@ SESSION = {
     "node": "n1",
     "budget": "research",
     "start": "2020-01-01T00:00:00Z",
+    "end": "2020-01-01T03:12:00Z",
     "rate": {"microGPUSecondsPerSecond": "300000", "gpus": 0.3},
     "amount": money(0.96),
     "used": money(0.5),
@@ -119,8 +120,7 @@ def test_json_is_the_answer_itself(run: Run, arguments: tuple[str, ...], answer:
 def test_sessions_are_listed_with_what_they_hold(run: Run, server: ReportServer) -> None:
     _, output, _ = run("sessions", "-n", "team-a", answer={"sessions": [SESSION], "cursor": None})
     row = output.splitlines()[1].split()
-    assert row[:5] == ["team-a", "train-0", "n1", "research", "0.30"]
-    assert row[6:] == ["0.96", "0.5", "-"]
+    assert row == ["team-a", "train-0", "n1", "research", "0.30", "3h12m", "0.96", "0.5", "-"]
     assert server.received[0].path == "/v1/sessions?namespace=team-a"
 
 
