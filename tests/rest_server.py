@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -115,8 +116,8 @@ class RestServer:
     def ask(
         self, method: str, path: str, token: str | None = None, body: Any = None, headers: dict[str, str] | None = None
     ) -> Answer:
-        """One request; a body that is no bytes is sent as JSON."""
-        data = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        """One request; a body that is neither bytes nor an iterator of them is sent as JSON."""
+        data = body if body is None or isinstance(body, bytes | Iterator) else json.dumps(body).encode()
         sent = {**(headers or {})}
         if token is not None:
             sent["Authorization"] = f"Bearer {token}"

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.book_seed import Pod, seed_budget
+from tests.contract.timekeeper_rest.conftest import RUNNING
+from tests.contract.timekeeper_rest.test_reading import assert_problem
+from tests.token_signer import TokenSigner
+from timekeeper.store import book, keys
+
+if TYPE_CHECKING:
+    from tests.redis_server import RedisServer
+    from tests.rest_server import Answer, RestServer
+
+DEVICE = {
+    "uuid": "GPU-1",
+    "busyNs": 5_000_000_000,
+    "spanNs": 60_000_000_000,
+    "throttledNs": 0,
+    "memoryPeakMiB": 4096,
+    "launches": 12,
+    "oom": 0,
+}
+
+
+def report(boot: str = "b1", seq: int = 1, **device: Any) -> dict[str, Any]:
+    return {"v": 1, "boot": boot, "seq": seq, "containers": [{"name": "main", "devices": [{**DEVICE, **device}]}]}
+
+
+def new_pod(store: RedisServer) -> Pod:
+    """A pod of team-a with an open session, and no report yet."""
+    pod = Pod(str(uuid.uuid4()), "team-a", f"train-{uuid.uuid4().hex[:8]}")
+    with store.client() as client:
+        seed_budget(client, "research", ["team-a", "team-a2"], [pod])
+    return pod
+
+
+def stored(store: RedisServer, pod: Pod) -> dict[str, str]:
+    with store.client(decode_responses=True) as client:
+        return client.hgetall(keys.report(pod.uid))
+
+
+def send(rest: RestServer, pod: Pod, body: Any, **claims: Any) -> Answer:
+    return rest.ask("POST", "/v1/reports", rest.signer.pod(pod.namespace, pod.name, pod.uid, **claims), body)
+
+
+def test_a_report_is_stored_and_answered_with_the_next_interval(rest: RestServer, store: RedisServer) -> None:
+    pod, before = new_pod(store), time.time_ns()
+    answer = send(rest, pod, report())
+    assert (answer.status, answer.document) == (200, {"interval_s": 60})
+    kept = stored(store, pod)
+    assert json.loads(kept["body"]) == report()["containers"]
+    assert before <= int(kept["at"]) <= time.time_ns()
+
+
+@pytest.mark.parametrize("seq", [1, 2, 0])
+def test_a_sequence_that_does_not_grow_is_ignored_with_200(rest: RestServer, store: RedisServer, seq: int) -> None:
+    pod = new_pod(store)
+    send(rest, pod, report(seq=2, launches=20))
+    assert send(rest, pod, report(seq=seq, launches=10)).status == 200
+    assert json.loads(stored(store, pod)["body"])[0]["devices"][0]["launches"] == 20
+
+
+def test_a_restarted_sidecar_starts_a_new_stream(rest: RestServer, store: RedisServer) -> None:
+    pod = new_pod(store)
+    send(rest, pod, report(boot="b1", seq=900, launches=900))
+    send(rest, pod, report(boot="b2", seq=1, launches=1))
+    assert json.loads(stored(store, pod)["body"])[0]["devices"][0]["launches"] == 1
+    assert send(rest, pod, report(boot="b1", seq=900)).status == 200
+    assert json.loads(stored(store, pod)["body"])[0]["devices"][0]["launches"] == 1
+
+
+def test_a_pod_without_a_session_is_refused_and_nothing_is_kept(rest: RestServer, store: RedisServer) -> None:
+    gone = Pod("0b1c2d3e-0000-4000-8000-00000000dead", "team-a", "gone-0")
+    answer = send(rest, gone, report())
+    assert_problem(answer, 403)
+    assert (answer.document["type"], answer.headers["retry-after"]) == ("urn:fairgpu:problem:not-running", "5")
+    assert stored(store, gone) == {}
+
+
+def test_a_token_replayed_after_its_pod_ended_is_refused(rest: RestServer, store: RedisServer) -> None:
+    pod = new_pod(store)
+    assert send(rest, pod, report()).status == 200
+    with store.client() as client:
+        book.index_sessions(client, [], [(pod.uid, "research")])
+    assert send(rest, pod, report(seq=2)).document["type"] == "urn:fairgpu:problem:not-running"
+
+
+def test_a_uid_that_is_the_beginning_of_anothers_is_not_that_pod(rest: RestServer, store: RedisServer) -> None:
+    pod = new_pod(store)
+    part = Pod(pod.uid[:-1], pod.namespace, pod.name)
+    assert_problem(send(rest, part, report()), 403)
+
+
+STRANGER = TokenSigner(algorithm="ES256")
+NOW = int(time.time())
+POD = ("team-a", RUNNING.name, RUNNING.uid)
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"exp": NOW - 60},
+        {"aud": ["https://kubernetes.default.svc"]},
+        {"iss": "https://elsewhere.example"},
+        {"nbf": NOW + 600},
+        {"kubernetes.io": None},
+    ],
+    ids=["expired", "other audience", "other issuer", "not yet valid", "of no pod"],
+)
+def test_a_token_that_is_not_good_is_refused(rest: RestServer, claims: dict[str, Any]) -> None:
+    assert_problem(rest.ask("POST", "/v1/reports", rest.signer.pod(*POD, **claims), report()), 401)
+
+
+def test_forged_and_absent_tokens_are_refused_and_not_repeated(rest: RestServer) -> None:
+    forged = STRANGER.pod(*POD)
+    for token in (forged, "x", None):
+        answer = rest.ask("POST", "/v1/reports", token, report())
+        assert_problem(answer, 401)
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert token is None or len(token) < 5 or token.encode() not in answer.body
+    assert forged not in rest.log()
+
+
+BAD_DEVICES = {
+    "negative": ("busyNs", -1),
+    "huge": ("busyNs", 2**63),
+    "a float": ("busyNs", 1.5),
+    "a text": ("busyNs", "1"),
+    "true": ("launches", True),
+    "null": ("oom", None),
+    "no uuid": ("uuid", ""),
+    "a uuid with a blank": ("uuid", "GPU 1"),
+}
+
+
+@pytest.mark.parametrize(("field", "value"), BAD_DEVICES.values(), ids=BAD_DEVICES.keys())
+def test_a_counter_is_refused_by_its_field(rest: RestServer, store: RedisServer, field: str, value: Any) -> None:
+    pod = new_pod(store)
+    answer = send(rest, pod, report(**{field: value}))
+    assert_problem(answer, 422)
+    assert answer.document["errors"][0]["field"] == f"containers[0].devices[0].{field}"
+    assert stored(store, pod) == {}
+
+
+def without(field: str) -> dict[str, Any]:
+    return {name: value for name, value in report().items() if name != field}
+
+
+BAD_REPORTS: dict[str, tuple[Any, int]] = {
+    "no JSON": (b"{", 400),
+    "nothing": (b"", 400),
+    "NaN": (json.dumps(report(busyNs=float("nan"))).encode(), 422),
+    "infinity": (json.dumps(report(busyNs=float("inf"))).encode(), 422),
+    "10^400": (json.dumps(report()).replace("5000000000", "1" + "0" * 400).encode(), 422),
+    "not UTF-8": (b'{"v": 1, "boot": "\xff"}', 400),
+    "a list": ([], 422),
+    "deep": (b"[" * 50_000, 400),
+    "without v": (without("v"), 422),
+    "v 2": ({**report(), "v": 2}, 422),
+    "without boot": (without("boot"), 422),
+    "boot too long": (report(boot="b" * 65), 422),
+    "without seq": (without("seq"), 422),
+    "seq negative": (report(seq=-1), 422),
+    "seq 2^53": (report(seq=2**53), 422),
+    "without containers": (without("containers"), 422),
+    "a container twice": ({**report(), "containers": [*report()["containers"], *report()["containers"]]}, 422),
+    "a device twice": ({**report(), "containers": [{"name": "main", "devices": [DEVICE, DEVICE]}]}, 422),
+    "too many devices": (
+        {**report(), "containers": [{"name": f"c{n}", "devices": [DEVICE]} for n in range(257)]},
+        422,
+    ),
+    "too long": (b" " * (129 * 1024), 413),
+}
+
+
+@pytest.mark.parametrize(("body", "status"), BAD_REPORTS.values(), ids=BAD_REPORTS.keys())
+def test_a_report_is_refused_whole(rest: RestServer, store: RedisServer, body: Any, status: int) -> None:
+    pod = new_pod(store)
+    assert_problem(send(rest, pod, body), status)
+    assert stored(store, pod) == {}
+
+
+def test_the_fields_of_a_later_sidecar_are_passed_over(rest: RestServer, store: RedisServer) -> None:
+    pod = new_pod(store)
+    assert send(rest, pod, {**report(joules=5), "mood": "good"}).status == 200
+    assert json.loads(stored(store, pod)["body"]) == report()["containers"]
+
+
+@pytest.mark.parametrize("path", ["/v1/reports", "/v1/grants", "/budget/team-a/report"])
+def test_ten_megabytes_are_refused_as_soon_as_they_are_announced(rest: RestServer, path: str) -> None:
+    connection = rest.connect()
+    try:
+        connection.putrequest("POST", path)
+        connection.putheader("Authorization", f"Bearer {rest.signer.pod(*POD)}")
+        connection.putheader("Content-Length", "10000000")
+        connection.endheaders()
+        assert connection.getresponse().status == 413
+    finally:
+        connection.close()
+
+
+def test_ten_megabytes_that_come_unannounced_are_cut_off_and_the_service_goes_on(rest: RestServer) -> None:
+    chunks = (b" " * 65_536 for _ in range(160))
+    with contextlib.suppress(OSError):  # it hangs up while they are still being sent
+        token = rest.signer.pod(*POD)
+        assert rest.ask("POST", "/v1/reports", token, chunks, {"Content-Type": "application/json"}).status == 413
+    assert rest.ask("GET", "/healthz").status == 200
+
+
+def test_reports_go_on_after_redis_was_killed_and_has_forgotten_the_scripts(
+    rest: RestServer, store: RedisServer
+) -> None:
+    pod = new_pod(store)
+    assert send(rest, pod, report(seq=1)).status == 200
+    with store.client() as client:
+        client.wait(0, 0)
+    store.kill()
+    assert_problem(send(rest, pod, report(seq=2)), 503)
+    store.start()
+    pod = new_pod(store)
+    assert send(rest, pod, report(seq=3)).status == 200
+
+
+def test_the_ancestors_sidecar_proves_life_and_is_told_when_to_end(rest: RestServer, store: RedisServer) -> None:
+    pod = new_pod(store)
+    write_pod(rest, pod, {"main": {"running": {}}, "meter": {"running": {}}})
+    body = {"usage_factor": 0.5, "pod_name": pod.name}
+    token = rest.signer.pod(pod.namespace, pod.name, pod.uid)
+    before = time.time_ns()
+    assert rest.ask("POST", "/budget/team-a/report", token, body).document == {"terminate": False}
+    assert int(stored(store, pod)["at"]) >= before
+    write_pod(rest, pod, {"main": {"terminated": {"exitCode": 0}}, "meter": {"running": {}}})
+    assert rest.ask("POST", "/budget/team-a/report", token, body).document == {"terminate": True}
+
+
+def test_a_proof_of_life_leaves_what_was_reported(rest: RestServer, store: RedisServer) -> None:
+    pod = new_pod(store)
+    send(rest, pod, report(launches=7))
+    write_pod(rest, pod, {"main": {"running": {}}, "meter": {"running": {}}})
+    token = rest.signer.pod(pod.namespace, pod.name, pod.uid)
+    rest.ask("POST", "/budget/team-a/report", token, {"usage_factor": 1, "pod_name": pod.name})
+    assert json.loads(stored(store, pod)["body"])[0]["devices"][0]["launches"] == 7
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/budget/team-a/report", {"usage_factor": 1, "pod_name": "someone-else"}, 403),
+        ("/budget/team-b/report", {"usage_factor": 1, "pod_name": RUNNING.name}, 403),
+        ("/budget/team-a/report", {"usage_factor": -1, "pod_name": RUNNING.name}, 422),
+        ("/budget/team-a/report", b'{"usage_factor": NaN, "pod_name": "train-0"}', 422),
+        ("/budget/team-a/report", {"pod_name": RUNNING.name}, 422),
+        ("/budget/team-a/report", b"", 400),
+    ],
+)
+def test_a_proof_of_life_for_others_or_without_sense_is_refused(
+    rest: RestServer, path: str, body: Any, status: int
+) -> None:
+    assert_problem(rest.ask("POST", path, rest.signer.pod(*POD), body), status)
+
+
+def write_pod(rest: RestServer, pod: Pod, states: dict[str, Any]) -> None:
+    document = {
+        "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
+        "spec": {"containers": [{"name": name} for name in states]},
+        "status": {
+            "phase": "Running",
+            "containerStatuses": [{"name": name, "state": state} for name, state in states.items()],
+        },
+    }
+    (rest.folder / "pods" / f"{pod.uid}.json").write_text(json.dumps(document))
