@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.control_plane.build import control_plane_binaries
+from tests.cluster.control_plane.build import ControlPlaneBinariesError, control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.installation import Manifest, install
 
@@ -19,8 +19,13 @@ HERE = Path(__file__).parent
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
     """Build what is missing before the first test: the limit of one test is no limit for compiling Kubernetes."""
-    if any(item.path.is_relative_to(HERE) for item in session.items) and not session.config.option.collectonly:
-        control_plane_binaries(os.environ)
+    if session.config.option.collectonly or not any(item.path.is_relative_to(HERE) for item in session.items):
+        return
+    with session.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+        try:
+            control_plane_binaries(os.environ)
+        except ControlPlaneBinariesError as error:
+            pytest.exit(str(error), returncode=1)
 
 
 @pytest.fixture(scope="session")
