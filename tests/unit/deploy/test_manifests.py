@@ -12,7 +12,8 @@ import yaml
 from fairgpu import names
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
 
-BASE = Path(__file__).parents[3] / "deploy" / "base"
+ROOT = Path(__file__).parents[3]
+BASE = ROOT / "deploy" / "base"
 Manifest = dict[str, Any]
 
 
@@ -165,3 +166,26 @@ def test_accounts_and_services_carry_the_fixed_names() -> None:
     assert {names.WEBHOOK_SERVICE, names.TIMEKEEPER_SERVICE} <= set(of_kind("Service"))
     assert set(of_kind("MutatingWebhookConfiguration")) == {names.WEBHOOK_CONFIGURATION}
     assert set(of_kind("ValidatingWebhookConfiguration")) == {names.WEBHOOK_CONFIGURATION}
+
+
+def test_the_overlay_in_the_instructions_tells_the_policy_of_the_image_as_the_base_does() -> None:
+    text = (ROOT / "docs" / "install.md").read_text()
+    (example,) = [
+        yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "images:" in block
+    ]
+    base = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    assert example["replacements"] == base["replacements"]
+    generated = {generator["name"] for generator in base["configMapGenerator"]}
+    assert {generator["name"] for generator in example["configMapGenerator"]} <= generated
+    used = {c["image"].partition(":")[0] for w in workloads() for c in w["spec"]["template"]["spec"]["containers"]}
+    assert {image["name"] for image in example["images"]} == used
+
+
+@pytest.mark.parametrize("kind", ["gpubudgets", "gpugrants"])
+def test_the_reference_names_every_field_of_a_spec(kind: str) -> None:
+    crd = of_kind("CustomResourceDefinition")[f"{kind}.fairgpu.io"]
+    schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    reference = (ROOT / "docs" / "reference" / "crds.md").read_text()
+    for part in ("spec", "status"):
+        for name in schema[part]["properties"]:
+            assert name in reference, f"{part}.{name}"
