@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairgpu.quantity import parse_count
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 
@@ -98,11 +99,11 @@ def allocation_of(
     containers = []
     for container in [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]:
         limits = container.get("resources", {}).get("limits", {})
-        count = int(limits.get("fairgpu.io/gpu", 0))
+        count = parse_count(limits.get("fairgpu.io/gpu", 0))
         if count:
-            core = int(limits.get("fairgpu.io/gpu-core", 0)) // count
-            share = int(limits.get("fairgpu.io/gpu-memory-percentage", 0)) // count
-            memory = int(limits.get("fairgpu.io/gpu-memory", 0)) // count or total_mib * share // 100
+            core = parse_count(limits.get("fairgpu.io/gpu-core", 0)) // count
+            share = parse_count(limits.get("fairgpu.io/gpu-memory-percentage", 0)) // count
+            memory = parse_count(limits.get("fairgpu.io/gpu-memory", 0)) // count or total_mib * share // 100
             device = {"model": model, "totalMiB": total_mib, "core": core, "memoryMiB": memory}
             devices = [{"uuid": f"GPU-{node}-{first_gpu + index}", **device} for index in range(count)]
             containers.append({"name": container["name"], "devices": devices})
