@@ -13,6 +13,7 @@ import ssl
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,6 +105,20 @@ class RestServer:
             if (self.process and self.process.poll() is not None) or time.monotonic() > deadline:
                 raise RuntimeError(f"{path} did not become ready:\n{self.log()[-3000:]}")
             time.sleep(0.02)
+
+    def wait_for_metric(self, name: str, value: float) -> None:
+        """Returns once the metric has that value."""
+        deadline = time.monotonic() + START_LIMIT_SECONDS
+        while self.metric(name) != value:
+            if time.monotonic() > deadline:
+                raise RuntimeError(f"{name} is {self.metric(name)}")
+            time.sleep(0.02)
+
+    def metric(self, name: str) -> float | None:
+        """A metric's present value, by its name with its labels as Prometheus writes them."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+            lines = response.read().decode().splitlines()
+        return next((float(line.split()[-1]) for line in lines if line.rpartition(" ")[0] == name), None)
 
     def log(self) -> str:
         return (self.folder / "log").read_text(errors="replace")

@@ -11,7 +11,7 @@ from timekeeper.rest.hot_routes import ReportRoute, StatesRoute, guarded
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.routes import build_flask
 from timekeeper.rest.states_follower import ReadChanges, follow
-from timekeeper.store.states_reading import Changes
+from timekeeper.store.states_reading import Changes, Cursor
 
 
 class Loop:
@@ -47,15 +47,21 @@ class RestApplication:
 
 def build_application(lifecycle: Lifecycle, parts: Parts, read_changes: ReadChanges, loop: Loop) -> RestApplication:
     """The ASGI application over its parts; the follower of the states starts with it and ends with it."""
-    report = ReportRoute(parts.tokens, parts.submissions, parts.now, parts.report_interval_seconds)
+    measures = parts.measures
+    report = ReportRoute(parts.tokens, parts.submissions, parts.now, parts.report_interval_seconds, measures)
     hot = {
-        ("POST", "/v1/reports"): guarded(report),
-        ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed)),
+        ("POST", "/v1/reports"): guarded(report, measures),
+        ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed, measures), measures),
     }
 
     def deliver(changes: Changes) -> None:
         loop().call_soon_threadsafe(parts.feed.apply, changes)
 
-    lifecycle.run_thread("follow-states", lambda: follow(read_changes, deliver, lifecycle.ending.wait))
+    def read(since: Cursor | None) -> Changes | None:
+        changes = read_changes(since)
+        measures.states_read.set_to_current_time()
+        return changes
+
+    lifecycle.run_thread("follow-states", lambda: follow(read, deliver, lifecycle.ending.wait))
     lifecycle.on_drain(parts.feed.end)
     return RestApplication(Application(lifecycle, hot, build_flask(parts)), loop)

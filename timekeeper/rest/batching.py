@@ -24,9 +24,19 @@ class OverloadedError(RuntimeError):
 class Batcher(Generic[Item, Result]):
     """Hands items to `execute` in batches, one batch at a time, in the order in which they came."""
 
-    def __init__(self, execute: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]]) -> None:
-        """`execute` answers each item with its result or its error; what it raises is the error of all of them."""
+    def __init__(
+        self,
+        execute: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]],
+        observe: Callable[[float], None] = lambda _size: None,
+    ) -> None:
+        """Names who is handed the batches.
+
+        Args:
+            execute: answers each item with its result or its error; what it raises is the error of all of them.
+            observe: hears the size of each batch.
+        """
         self._execute = execute
+        self._observe = observe
         self._waiting: list[tuple[Item, asyncio.Future[Result]]] = []
         self._running: asyncio.Task[None] | None = None
 
@@ -48,6 +58,7 @@ class Batcher(Generic[Item, Result]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
+                self._observe(len(batch))
                 await self._deliver(batch)
         finally:
             self._running = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Awaitable, Callable
 from urllib.parse import parse_qs
 
@@ -16,7 +15,8 @@ from timekeeper.identity.callers import Action, Authority, require
 from timekeeper.identity.pod_tokens import PodIdentity, PodTokens
 from timekeeper.rest.batching import Batcher
 from timekeeper.rest.bodies import MAX_REPORT_BYTES, ContainerReport, Report
-from timekeeper.rest.problems import ProblemError, invalid, respond
+from timekeeper.rest.measures import Measures
+from timekeeper.rest.problems import ProblemError, answer, invalid, problem_of
 from timekeeper.rest.states_feed import CursorError, StatesFeed, parse_cursor
 from timekeeper.store.report_intake import Outcome, Submission
 from timekeeper.store.states_reading import Cursor
@@ -35,13 +35,19 @@ class ReportRoute:
     """`POST /v1/reports`: a pod tells what it used. What it says of others is not asked for."""
 
     def __init__(
-        self, tokens: PodTokens, submissions: Submissions, now: Callable[[], int], interval_seconds: int
+        self,
+        tokens: PodTokens,
+        submissions: Submissions,
+        now: Callable[[], int],
+        interval_seconds: int,
+        measures: Measures,
     ) -> None:
         """`now` is nanoseconds since 1970; the interval is what sidecars are asked to keep."""
         self._tokens = tokens
         self._submissions = submissions
         self._now = now
         self._answer = Response(200, orjson.dumps({"interval_s": interval_seconds}))
+        self._outcomes = {outcome: measures.reports.labels(outcome.value) for outcome in Outcome}
 
     async def __call__(self, request: Request) -> Response:
         """Takes one report."""
@@ -51,24 +57,28 @@ class ReportRoute:
         report = _REPORT.validate_json(request.body)
         containers = _CONTAINERS.dump_json(report.containers).decode()
         submission = Submission(pod.uid, report.boot, report.seq, containers, self._now())
-        refuse_unless_running(await self._submissions.submit(submission), pod)
+        outcome = await self._submissions.submit(submission)
+        self._outcomes[outcome].inc()
+        refuse_unless_running(outcome, pod)
         return self._answer
 
 
 class StatesRoute:
     """`GET /v1/states?since=&wait=`: what changed since a cursor, as soon as something does."""
 
-    def __init__(self, authority: Authority, feed: StatesFeed) -> None:
+    def __init__(self, authority: Authority, feed: StatesFeed, measures: Measures) -> None:
         self._authority = authority
         self._feed = feed
+        self._waiting = measures.waiting
 
     async def __call__(self, request: Request) -> Response:
         """Answers at once, or waits."""
         token = bearer_token(_authorization(request))
         await asyncio.to_thread(require, self._authority, token, LIST_BUDGETS)
         query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        since = _cursor(query.get("since", [""])[-1])
-        body = await self._feed.answer(since, _wait(query.get("wait", ["0"])[-1]))
+        since, wait = _cursor(query.get("since", [""])[-1]), _wait(query.get("wait", ["0"])[-1])
+        with self._waiting.track_inprogress():
+            body = await self._feed.answer(since, wait)
         if body is None:
             raise ProblemError(503, "unavailable", "no states are known yet; try again", headers={"Retry-After": "1"})
         return Response(200, body, headers=((b"cache-control", b"no-store"),))
@@ -101,15 +111,16 @@ def refuse_unless_running(outcome: Outcome, pod: PodIdentity) -> None:
         raise ProblemError(403, "not-running", detail, headers={"Retry-After": str(NOT_RUNNING_RETRY_SECONDS)})
 
 
-def guarded(route: Callable[[Request], Awaitable[Response]]) -> Handler:
+def guarded(route: Callable[[Request], Awaitable[Response]], measures: Measures) -> Handler:
     """A route whose errors are answered as problem documents."""
 
-    @functools.wraps(route)
     async def handle(request: Request) -> Response:
         try:
             return await route(request)
         except Exception as error:  # noqa: BLE001 - the one place of the hot routes where errors become answers
-            return respond(error)
+            problem = problem_of(error)
+            measures.problems.labels(problem.kind).inc()
+            return answer(problem)
 
     return handle
 

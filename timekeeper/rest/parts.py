@@ -11,6 +11,7 @@ from timekeeper.identity.pod_tokens import PodTokens
 from timekeeper.rest.figures import Book
 from timekeeper.rest.granting import GrantStore
 from timekeeper.rest.hot_routes import Submissions
+from timekeeper.rest.measures import Measures
 from timekeeper.rest.pods import PodReader
 from timekeeper.rest.states_feed import StatesFeed
 
@@ -31,6 +32,7 @@ class Parts:
         now: nanoseconds since 1970.
         draining: whether the worker is about to end.
         report_interval_seconds: how often sidecars are asked to report.
+        measures: the worker's metrics.
     """
 
     book: Book
@@ -44,3 +46,4 @@ class Parts:
     now: Callable[[], int]
     draining: Callable[[], bool]
     report_interval_seconds: int
+    measures: Measures

@@ -66,9 +66,8 @@ def not_found(what: str) -> ProblemError:
     return ProblemError(404, "not-found", what)
 
 
-def respond(error: BaseException) -> Response:
-    """The answer to a request that ended in an error."""
-    problem = _problem(error)
+def answer(problem: ProblemError) -> Response:
+    """A problem as a document."""
     document: dict[str, Any] = {
         "type": TYPE_PREFIX + problem.kind,
         "title": HTTPStatus(problem.status).phrase,
@@ -83,7 +82,8 @@ def respond(error: BaseException) -> Response:
     return Response(problem.status, orjson.dumps(document), PROBLEM, headers)
 
 
-def _problem(error: BaseException) -> ProblemError:  # noqa: PLR0911 - a table, one row for each kind of error
+def problem_of(error: BaseException) -> ProblemError:  # noqa: PLR0911 - a table, one row for each kind of error
+    """The problem that an error is to the client; what is nobody's mistake is logged."""
     match error:
         case ProblemError():
             return error

@@ -13,13 +13,19 @@ from timekeeper.rest.granting import GrantOrder, gpu_hours_text, missing_key, na
 from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
 from timekeeper.rest.paging import cursor_after, page_limit, page_start
 from timekeeper.rest.parts import Parts
-from timekeeper.rest.problems import ProblemError, invalid, not_found, respond
+from timekeeper.rest.problems import ProblemError, answer, invalid, not_found, problem_of
 
 
 def build_flask(parts: Parts) -> Flask:
     """The WSGI application."""
     app = Flask("timekeeper", static_folder=None)
-    app.errorhandler(Exception)(lambda error: _as_flask(respond(error)))
+
+    def as_problem(error: Exception) -> Response:
+        problem = problem_of(error)
+        parts.measures.problems.labels(problem.kind).inc()
+        return _as_flask(answer(problem))
+
+    app.register_error_handler(Exception, as_problem)
     _add_budgets(app, parts)
     _add_ledger(app, parts)
     _add_grants(app, parts)

@@ -30,6 +30,7 @@ from timekeeper.rest.bodies import MAX_BODY_BYTES
 from timekeeper.rest.figures import Book
 from timekeeper.rest.grant_stores import ClusterGrants, FolderGrants
 from timekeeper.rest.granting import GrantStore
+from timekeeper.rest.measures import Measures
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import ClusterPods, FolderPods, PodReader
 from timekeeper.rest.states_feed import StatesFeed
@@ -98,7 +99,7 @@ class Service:
         """The worker's application. No connection is made before the first request needs one."""
         store = _store(self._settings.redis)
         intake = redis.asyncio.Redis.from_url(self._settings.redis.url, **_options(self._settings.redis))
-        loop, keys = Loop(), self._world.keys
+        loop, keys, measures = Loop(), self._world.keys, Measures()
         lifecycle.on_start(keys.refresh)
         parts = Parts(
             book=Book(store, time.time_ns),
@@ -107,11 +108,12 @@ class Service:
             grants=self._world.grants,
             pods=self._world.pods,
             feed=StatesFeed(),
-            submissions=Batcher(ReportIntake(intake).take),
+            submissions=Batcher(ReportIntake(intake).take, measures.report_batch.observe),
             loop=loop,
             now=time.time_ns,
             draining=lambda: lifecycle.draining,
             report_interval_seconds=self._settings.serve.report_interval_seconds,
+            measures=measures,
         )
         lifecycle.on_stop(store.close)
         lifecycle.on_stop(lambda: asyncio.run_coroutine_threadsafe(intake.aclose(), loop()).result(5))
