@@ -16,18 +16,17 @@ from fairgpu.demo.folder import (
     gpu_hours,
 )
 from fairgpu.demo.redis_server import start_redis
-from fairgpu.demo.running import finish, run, start_sidecar
+from fairgpu.demo.running import cost, end_sidecars, sidecar_of, work
 from fairgpu.demo.screen import UNIT
-from fairgpu.demo.stage import Stage, manifest, manifests, program, python_module, sidecar_of
+from fairgpu.demo.stage import Stage, manifest, manifests
 from fairgpu.demo.steps import (
     COMMAND_LIMIT_SECONDS,
     STEP_LIMIT_SECONDS,
     accepted,
     asks,
-    command,
-    next_pod,
+    program,
+    python_module,
     require,
-    watch,
 )
 from fairgpu.states import BudgetState
 
@@ -75,7 +74,9 @@ def spend(stage: Stage) -> None:
     """The pods are bound, run and are paid for, until the money is gone; in grace a pod is still let in."""
     stage.screen.act("What is held is paid for")
     for pod in stage.admitted:
-        run(stage, pod)
+        bound = stage.cluster.bind(pod)
+        stage.bound.append(bound)
+        work(stage.gpus, bound, stage.folder.usage(bound))
     stage.screen.say(
         f"Budget {BUDGET}: {ALLOWANCE_GPU_SECONDS} GPU-seconds, and {GRACE_GPU_SECONDS} more of grace. "
         "Solid is what the programs used, shaded what their pods hold, and holding is what costs."
@@ -83,15 +84,15 @@ def spend(stage: Stage) -> None:
     count = len(stage.bound)
     wait_until("every pod is on the meter", lambda: stage.sessions() == count, stage.children, STEP_LIMIT_SECONDS)
     for pod in stage.bound:
-        start_sidecar(stage, pod)
-    seen = watch(stage, BudgetState.GRACE)
+        stage.start_sidecar(pod)
+    seen = stage.watch(BudgetState.GRACE)
     require(0 < seen.used < seen.spent, f"used {seen.used} is not between nothing and the {seen.spent} reserved")
     require(seen.spent >= seen.available, f"in grace with {seen.spent} of {seen.available} spent")
     stage.screen.done(f"{count} real sidecars report; the money is spent, and grace begins")
-    warned = next_pod(stage, "in-grace", names.IN_BUDGET_CLASS, BudgetState.GRACE)
+    warned = stage.next_pod("in-grace", names.IN_BUDGET_CLASS, BudgetState.GRACE)
     stage.screen.output("\n".join(f"Warning: {line}" for line in warned.warnings), "yellow")
     require(bool(warned.warnings), "nobody was warned in grace")
-    seen = watch(stage, BudgetState.OVER)
+    seen = stage.watch(BudgetState.OVER)
     require(seen.spent >= seen.available + GRACE_GPU_SECONDS * UNIT, f"over with {seen.spent} spent")
     stage.screen.done("grace is used up: over. Nothing was killed")
 
@@ -100,7 +101,7 @@ def next_pod_yields(stage: Stage) -> None:
     """The next pod of the team comes in with the lower class."""
     stage.screen.act("The next pod of the team yields to teams within budget")
     stage.screen.command("kubectl create -f train-resnet.yaml")
-    late = next_pod(stage, "too-late", names.OVER_BUDGET_CLASS, BudgetState.OVER)
+    late = stage.next_pod("too-late", names.OVER_BUDGET_CLASS, BudgetState.OVER)
     stage.screen.output("\n".join(f"Warning: {line}" for line in late.warnings), "yellow")
     stage.screen.output("pod/too-late created")
     require(bool(late.warnings) and late.pod["spec"]["priority"] == 0, "the pod over budget was not marked as such")
@@ -111,10 +112,10 @@ def grant(stage: Stage) -> None:
     """A grant lifts the budget, and the next pod is within it again."""
     stage.screen.act("A grant brings it back")
     arguments = ["grant", BUDGET, gpu_hours(GRANT_GPU_SECONDS), "--reason", "paper deadline"]
-    command(stage, arguments, f'fairgpu grant {BUDGET} {gpu_hours(GRANT_GPU_SECONDS)} --reason "paper deadline"')
-    seen = watch(stage, BudgetState.OPEN)
+    stage.command(arguments, f'fairgpu grant {BUDGET} {gpu_hours(GRANT_GPU_SECONDS)} --reason "paper deadline"')
+    seen = stage.watch(BudgetState.OPEN)
     require(seen.available > ALLOWANCE_GPU_SECONDS * UNIT, f"the grant is not in {seen.available}")
-    back = next_pod(stage, "in-time", names.IN_BUDGET_CLASS, BudgetState.OPEN)
+    back = stage.next_pod("in-time", names.IN_BUDGET_CLASS, BudgetState.OPEN)
     require(back.pod["spec"]["priority"] > 0, "the pod within budget has no priority")
     stage.screen.done(f"open again; the next pod is [green]{names.IN_BUDGET_CLASS}[/]")
 
@@ -137,13 +138,11 @@ def refuse(stage: Stage) -> None:
 def close_the_books(stage: Stage) -> None:
     """All pods end; what was spent is computed here, from their times alone, and must be the ledger's figure."""
     stage.screen.act("The books are exact")
-    for child in stage.sidecars:
-        status = stage.children.end(child)
-        require(status == 0 and '"last_report":"taken"' in child.tail(), f"{child.name} ended badly: {child.tail()}")
-    expected = sum(finish(stage, pod) for pod in stage.bound)
+    end_sidecars(stage.children, stage.sidecars)
+    expected = sum(cost(stage.cluster.finish(pod)) for pod in stage.bound)
     settled = lambda: stage.sessions() == 0 and stage.reading().rate == 0  # noqa: E731 - read once, here
     wait_until("every pod is settled", settled, stage.children, STEP_LIMIT_SECONDS)
-    command(stage, ["budget", "list"], "fairgpu budget list")
+    stage.command(["budget", "list"], "fairgpu budget list")
     spent = stage.reading().spent
     require(spent == expected, f"the ledger says {spent}, the pods' times say {expected} microGPU-seconds")
     stage.screen.done(f"{spent:,} microGPU-seconds in the ledger: what the pods' times come to, to the last one")

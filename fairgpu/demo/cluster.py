@@ -49,7 +49,7 @@ class Cluster:
         default_factory=lambda: [Device(f"GPU-{uuid.uuid4()}") for _ in range(DEVICES)],
     )
 
-    def bind(self, pod: Json) -> tuple[Json, Allocation]:
+    def bind(self, pod: Json) -> Json:
         """The pod, scheduled and running, with its allocation; its file is there when this returns.
 
         Raises:
@@ -74,7 +74,16 @@ class Cluster:
             "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": now}],
         }
         self.write(bound)
-        return bound, allocation
+        return bound
+
+    def finish(self, pod: Json) -> Json:
+        """The pod, whose containers have all ended well just now; its file says so."""
+        now = datetime.now(UTC).strftime(TIME_FORMAT)
+        ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
+        statuses = [{"name": item["name"], "state": ended} for item in pod["spec"]["containers"]]
+        finished = {**pod, "status": {**pod["status"], "phase": "Succeeded", "containerStatuses": statuses}}
+        self.write(finished)
+        return finished
 
     def write(self, pod: Json) -> None:
         """Puts the pod's file in its place, whole."""

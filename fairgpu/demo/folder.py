@@ -62,11 +62,6 @@ class Folder:
         """The sidecar's archive."""
         return self.root / "sidecar.pyz"
 
-    @property
-    def tokens(self) -> Path:
-        """Where the pods' projected tokens lie."""
-        return self.root / "tokens"
-
     def usage(self, pod: Json) -> Path:
         """The pod's usage volume."""
         return self.root / "usage" / str(pod["metadata"]["uid"])
@@ -88,7 +83,7 @@ class Folder:
 
     def prepare(self, redis_url: str) -> None:
         """Writes what the services read when they start."""
-        for place in (self.pods, self.tokens, self.root / "grants"):
+        for place in (self.pods, self.root / "usage", self.root / "grants"):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.root / "jwks.json").write_text(json.dumps(self.signer.key_set()))
         (self.root / "access.yaml").write_text(yaml.safe_dump(access()))

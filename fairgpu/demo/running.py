@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-import time
 from datetime import UTC, datetime
+from pathlib import Path
 
 from fairgpu import names
 from fairgpu.allocation import Allocation, decode
 from fairgpu.demo.admission import Json
+from fairgpu.demo.children import Child, Children, StepError
 from fairgpu.demo.cluster import TIME_FORMAT
-from fairgpu.demo.folder import NAMESPACE
-from fairgpu.demo.gpus import Load
+from fairgpu.demo.gpus import Gpus, Load
 from fairgpu.demo.screen import UNIT
-from fairgpu.demo.stage import Stage, sidecar_of
 
 BEST_EFFORT_PERCENT = 10
 """What best effort is charged at least; here it also gets as much."""
@@ -29,43 +28,49 @@ BUSY = {
 """How much of the share that it holds each pod's program really uses."""
 
 
-def run(stage: Stage, pod: Json) -> None:
-    """Binds a pod and lets its program work."""
-    bound, allocation = stage.cluster.bind(pod)
-    stage.bound.append(bound)
-    for container in allocation.containers:
+def work(gpus: Gpus, pod: Json, usage: Path) -> None:
+    """Lets the program in a bound pod work; it leaves what it uses in this usage volume."""
+    for container in allocation_of(pod).containers:
         share = container.devices[0]
         percent = share.core_percent or BEST_EFFORT_PERCENT
         busy = BUSY[pod["metadata"]["name"]] * percent / 100
-        file = stage.folder.usage(bound) / container.name / "usage"
-        stage.gpus.run_on(Load(file, share.uuid, busy, share.memory_mib * 3 // 4, share.memory_mib))
+        file = usage / container.name / "usage"
+        gpus.run_on(Load(file, share.uuid, busy, share.memory_mib * 3 // 4, share.memory_mib))
 
 
-def start_sidecar(stage: Stage, pod: Json) -> None:
-    """Starts a pod's sidecar with the very environment that admission gave it, as the kubelet would."""
-    metadata = pod["metadata"]
-    token = stage.folder.tokens / metadata["uid"]
-    token.touch(mode=0o600)
-    token.write_text(stage.folder.signer.pod(NAMESPACE, metadata["name"], metadata["uid"]))
+def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volumes: Path) -> Child:
+    """Starts a pod's sidecar with the very environment that admission gave it, as the kubelet would.
+
+    `volumes` is the folder of the pod's usage volume; the token is laid beside it.
+    """
+    file = volumes.with_name(f"{volumes.name}.token")
+    file.touch(mode=0o600)
+    file.write_text(token)
     given = {item["name"]: item["value"] for item in sidecar_of(pod)["env"]}
-    mounts = {"FAIRGPU_TOKEN_FILE": str(token), "FAIRGPU_USAGE_FOLDER": str(stage.folder.usage(pod))}
+    mounts = {"FAIRGPU_TOKEN_FILE": str(file), "FAIRGPU_USAGE_FOLDER": str(volumes)}
     environment = {**given, **mounts, "FAIRGPU_REPORT_INTERVAL_SECONDS": "1"}
-    command = [sys.executable, "-I", "-S", str(stage.folder.sidecar)]
-    stage.sidecars.append(stage.children.start(f"sidecar-{metadata['name']}", command, environment))
+    command = [sys.executable, "-I", "-S", str(archive)]
+    return children.start(f"sidecar-{pod['metadata']['name']}", command, environment)
 
 
-def finish(stage: Stage, pod: Json) -> int:
-    """Lets a pod succeed now; what its reservation cost, in microGPU-seconds, from its own times."""
-    seconds = int(time.time())
-    stamp = datetime.fromtimestamp(seconds, UTC).strftime(TIME_FORMAT)
-    statuses = [
-        {"name": item["name"], "state": {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": stamp}}}
-        for item in pod["spec"]["containers"]
-    ]
-    pod["status"] = {**pod["status"], "phase": "Succeeded", "containerStatuses": statuses}
-    stage.cluster.write(pod)
-    scheduled = datetime.strptime(pod["status"]["startTime"], TIME_FORMAT).replace(tzinfo=UTC)
-    return rate(decode(pod["metadata"]["annotations"][names.ALLOCATION])) * (seconds - int(scheduled.timestamp()))
+def end_sidecars(children: Children, sidecars: list[Child]) -> None:
+    """Ends them as a kubelet does.
+
+    Raises:
+        StepError: one ended with an error, or without its last report taken.
+    """
+    for child in sidecars:
+        status = children.end(child)
+        if status != 0 or '"last_report":"taken"' not in child.tail():
+            raise StepError(f"{child.name} ended with {status}:\n{child.tail()}")
+
+
+def cost(pod: Json) -> int:
+    """What a pod that has ended must have cost, in microGPU-seconds, from its own object alone."""
+    status = pod["status"]
+    ends = [item["state"]["terminated"]["finishedAt"] for item in status["containerStatuses"]]
+    start = next(item["lastTransitionTime"] for item in status["conditions"] if item["type"] == "PodScheduled")
+    return rate(allocation_of(pod)) * (max(_seconds(end) for end in ends) - _seconds(start))
 
 
 def rate(allocation: Allocation) -> int:
@@ -78,3 +83,25 @@ def rate(allocation: Allocation) -> int:
         )
         for share in shares
     )
+
+
+def sidecar_of(pod: Json) -> Json:
+    """The container that admission put first.
+
+    Raises:
+        StepError: it is not there.
+    """
+    init = pod["spec"].get("initContainers") or [{}]
+    container: Json = init[0]
+    if container.get("name") != names.SIDECAR_CONTAINER or container.get("restartPolicy") != "Always":
+        raise StepError(f"no sidecar was put into pod {pod['metadata']['name']}")
+    return container
+
+
+def allocation_of(pod: Json) -> Allocation:
+    """What a bound pod holds."""
+    return decode(pod["metadata"]["annotations"][names.ALLOCATION])
+
+
+def _seconds(stamp: str) -> int:
+    return int(datetime.strptime(stamp, TIME_FORMAT).replace(tzinfo=UTC).timestamp())

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import ssl
-import sys
-import sysconfig
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -18,11 +15,13 @@ from fairgpu.client import transport
 from fairgpu.client.server import Server
 from fairgpu.commands import CommandError
 from fairgpu.demo.admission import Admission, Admitted
-from fairgpu.demo.children import Child, Children, StepError
+from fairgpu.demo.children import Child, Children, StepError, wait_until
 from fairgpu.demo.cluster import Cluster
 from fairgpu.demo.folder import ADMIN, BUDGET, NAMESPACE, Folder
 from fairgpu.demo.gpus import Gpus
+from fairgpu.demo.running import start_sidecar
 from fairgpu.demo.screen import Reading, Screen
+from fairgpu.demo.steps import STEP_LIMIT_SECONDS, accepted, read_budget, run_client, watch
 from fairgpu.states import BudgetState
 
 Json = dict[str, Any]
@@ -50,6 +49,35 @@ class Stage:
         tls = ssl.create_default_context(cafile=str(self.folder.timekeeper_ca))
         return Server("127.0.0.1", self.folder.timekeeper_port, "", tls, self.folder.signer.person(ADMIN))
 
+    def start_sidecar(self, pod: Json) -> None:
+        """Starts the sidecar of a bound pod."""
+        metadata = pod["metadata"]
+        token = self.folder.signer.pod(NAMESPACE, metadata["name"], metadata["uid"])
+        child = start_sidecar(self.children, self.folder.sidecar, pod, token, self.folder.usage(pod))
+        self.sidecars.append(child)
+
+    def command(self, arguments: list[str], shown: str) -> None:
+        """Runs a command of the client, and shows it with what it said."""
+        run_client(self.screen, self.client_environment(), arguments, shown)
+
+    def watch(self, state: BudgetState) -> Reading:
+        """Shows the budget until it is in a state; the reading that was."""
+        return watch(self.screen, self.children, self.reading, state)
+
+    def next_pod(self, name: str, priority_class: str, state: BudgetState) -> Admitted:
+        """A pod that is created once the webhook has heard of a state; dry runs ask whether it has."""
+        native = dict(manifests())["native"]
+        document = {**native, "metadata": {**native["metadata"], "name": name}}
+
+        def heard() -> bool:
+            admitted = self.admission.create(NAMESPACE, document)
+            return bool(admitted.pod["metadata"].get("annotations", {}).get(names.BUDGET_STATE) == state.value)
+
+        wait_until(f"the webhook has heard that the budget is {state}", heard, self.children, STEP_LIMIT_SECONDS)
+        admitted = self.admission.create(NAMESPACE, document)
+        accepted(admitted, priority_class)
+        return admitted
+
     def client_environment(self) -> dict[str, str]:
         """What the client's commands are told."""
         return {
@@ -59,24 +87,8 @@ class Stage:
         }
 
     def reading(self) -> Reading:
-        """The budget as the timekeeper tells it now.
-
-        Raises:
-            StepError: it does not answer.
-        """
-        try:
-            budget = transport.get(self.server(), f"/v1/budgets/{BUDGET}")
-            sessions = transport.get(self.server(), f"/v1/sessions?namespace={NAMESPACE}")["sessions"]
-        except CommandError as error:
-            raise StepError(str(error)) from error
-        return Reading(
-            budget=BUDGET,
-            state=BudgetState(budget["state"]),
-            available=exact(budget["available"]),
-            spent=exact(budget["spent"]),
-            used=sum(exact(session["used"]) for session in sessions),
-            rate=int(budget["rate"]["microGPUSecondsPerSecond"]),
-        )
+        """The budget as the timekeeper tells it now."""
+        return read_budget(self.server(), BUDGET, NAMESPACE)
 
     def sessions(self) -> int:
         """How many reservations are on the meter."""
@@ -92,26 +104,6 @@ class Stage:
         except CommandError:
             return False
 
-    def create(self, name: str, manifest: Json) -> Admitted:
-        """Sends a manifest under another name to the webhook, as `kubectl create` would."""
-        renamed = {**manifest, "metadata": {**manifest["metadata"], "name": name}}
-        return self.admission.create(NAMESPACE, renamed)
-
-
-def exact(money: Any) -> int:
-    """An amount of the REST API in microGPU-seconds; 0 where there is none."""
-    return int(money["microGPUSeconds"]) if money else 0
-
-
-def program(name: str) -> str:
-    """The path of an installed command."""
-    return str(Path(sysconfig.get_path("scripts")) / name)
-
-
-def python_module(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module under this interpreter."""
-    return [sys.executable, "-m", module, *arguments]
-
 
 def manifests() -> Iterable[tuple[str, Json]]:
     """The dialects and their manifests, in the order of the files' numbers."""
@@ -126,16 +118,3 @@ def manifest(name: str) -> Json:
     """One manifest by its file's name."""
     loaded: Json = yaml.safe_load((files("fairgpu.demo") / "manifests" / f"{name}.yaml").read_text())
     return loaded
-
-
-def sidecar_of(pod: Json) -> Json:
-    """The container that admission put first.
-
-    Raises:
-        StepError: it is not there.
-    """
-    init = pod["spec"].get("initContainers") or [{}]
-    container: Json = init[0]
-    if container.get("name") != names.SIDECAR_CONTAINER or container.get("restartPolicy") != "Always":
-        raise StepError(f"no sidecar was put into pod {pod['metadata']['name']}")
-    return container

@@ -1,16 +1,23 @@
-"""What the acts do again and again: check, create a pod, watch the budget, run a command of the client."""
+"""What the acts do again and again: check, watch the budget, run a command of the client."""
 
 from __future__ import annotations
 
 import os
 import subprocess
+import sys
+import sysconfig
 import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
 
 from fairgpu import names
+from fairgpu.client import transport
+from fairgpu.client.server import Server
+from fairgpu.commands import CommandError
 from fairgpu.demo.admission import Admitted, Json
-from fairgpu.demo.children import StepError, wait_until
-from fairgpu.demo.screen import Reading
-from fairgpu.demo.stage import Stage, manifests, program
+from fairgpu.demo.children import Children, StepError
+from fairgpu.demo.screen import Reading, Screen
 from fairgpu.states import BudgetState
 
 STEP_LIMIT_SECONDS = 20.0
@@ -46,46 +53,74 @@ def asks(pod: Json) -> str:
     return ", ".join(words)
 
 
-def watch(stage: Stage, state: BudgetState) -> Reading:
-    """Shows the budget until it is in a state; the reading that was."""
+def watch(screen: Screen, children: Children, read: Callable[[], Reading], state: BudgetState) -> Reading:
+    """Shows a budget until it is in a state; the reading that was.
+
+    Raises:
+        StepError: it is not within the limit.
+    """
     deadline = time.monotonic() + STEP_LIMIT_SECONDS
-    with stage.screen.meter() as meter:
+    with screen.meter() as meter:
         while True:
-            reading = stage.reading()
+            reading = read()
             meter.show(reading)
             if reading.state is state:
                 return reading
-            stage.children.check()
+            children.check()
             require(time.monotonic() < deadline, f"the budget did not become {state} in time: {reading}")
             time.sleep(READING_SECONDS)
 
 
-def next_pod(stage: Stage, name: str, priority_class: str, state: BudgetState) -> Admitted:
-    """A pod created as soon as the webhook has heard of the state; a dry run asks whether it has."""
-    document = dict(manifests())["native"]
-    heard = lambda: budget_state(stage.create(name, document)) == state.value  # noqa: E731 - read once, here
-    wait_until(f"the webhook has heard that the budget is {state}", heard, stage.children, STEP_LIMIT_SECONDS)
-    admitted = stage.create(name, document)
-    accepted(admitted, priority_class)
-    return admitted
+def read_budget(server: Server, budget: str, namespace: str) -> Reading:
+    """A budget as the timekeeper tells it now.
+
+    Raises:
+        StepError: it does not answer.
+    """
+    try:
+        found = transport.get(server, f"/v1/budgets/{budget}")
+        sessions = transport.get(server, f"/v1/sessions?namespace={namespace}")["sessions"]
+    except CommandError as error:
+        raise StepError(str(error)) from error
+    return Reading(
+        budget=budget,
+        state=BudgetState(found["state"]),
+        available=exact(found["available"]),
+        spent=exact(found["spent"]),
+        used=sum(exact(session["used"]) for session in sessions),
+        rate=int(found["rate"]["microGPUSecondsPerSecond"]),
+    )
 
 
-def budget_state(admitted: Admitted) -> str:
-    """The state under which a pod was let in."""
-    state: str = admitted.pod["metadata"].get("annotations", {}).get(names.BUDGET_STATE, "")
-    return state
+def exact(money: Any) -> int:
+    """An amount of the REST API in microGPU-seconds; 0 where there is none."""
+    return int(money["microGPUSeconds"]) if money else 0
 
 
-def command(stage: Stage, arguments: list[str], shown: str) -> None:
-    """Runs a command of the client, and shows it with what it said."""
-    stage.screen.command(shown)
+def run_client(screen: Screen, environment: Mapping[str, str], arguments: list[str], shown: str) -> None:
+    """Runs a command of the client, and shows it with what it said.
+
+    Raises:
+        StepError: it failed.
+    """
+    screen.command(shown)
     done = subprocess.run(  # noqa: S603 - our own command, no shell
         [program("fairgpu"), *arguments],
-        env={"PATH": os.environ.get("PATH", os.defpath), **stage.client_environment()},
+        env={"PATH": os.environ.get("PATH", os.defpath), **environment},
         capture_output=True,
         text=True,
         check=False,
         timeout=COMMAND_LIMIT_SECONDS,
     )
     require(done.returncode == 0, f"{shown} ended with {done.returncode}: {done.stderr}")
-    stage.screen.output(done.stdout)
+    screen.output(done.stdout)
+
+
+def program(name: str) -> str:
+    """The path of an installed command."""
+    return str(Path(sysconfig.get_path("scripts")) / name)
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module under this interpreter."""
+    return [sys.executable, "-m", module, *arguments]

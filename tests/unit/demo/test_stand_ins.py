@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 from fairgpu import names
-from fairgpu.allocation import Allocation, ContainerAllocation, DeviceShare, decode
+from fairgpu.allocation import Allocation, ContainerAllocation, DeviceShare
 from fairgpu.demo.admission import apply_patch
 from fairgpu.demo.children import StepError
 from fairgpu.demo.cluster import DEVICE_MIB, Cluster
 from fairgpu.demo.gpus import Load, record
 from fairgpu.demo.keys import ISSUER, TokenSigner
-from fairgpu.demo.running import rate
+from fairgpu.demo.running import allocation_of, cost, rate
 from fairgpu.demo.screen import Reading, Screen
 from fairgpu.demo.stage import manifests
 from fairgpu.states import BudgetState
@@ -81,11 +81,19 @@ def canonical(core: int, memory: int) -> dict[str, object]:
 
 def test_a_bound_pod_carries_an_allocation_of_devices_that_had_room(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path / "pods")
-    bound, allocation = cluster.bind(canonical(core=60, memory=4096))
-    assert decode(bound["metadata"]["annotations"][names.ALLOCATION]) == allocation
+    bound, beside = (cluster.bind(canonical(core=60, memory=4096)) for _ in range(2))
     assert json.loads(cluster.file(bound).read_text()) == bound
-    _, beside = cluster.bind(canonical(core=60, memory=4096))
-    assert beside.containers[0].devices[0].uuid != allocation.containers[0].devices[0].uuid
+    first, second = (allocation_of(pod).containers[0].devices[0] for pod in (bound, beside))
+    assert (first.core_percent, first.memory_mib) == (60, 4096)
+    assert first.uuid != second.uuid
+
+
+def test_a_pod_that_has_ended_costs_its_rate_for_each_second(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path / "pods")
+    finished = cluster.finish(cluster.bind(canonical(core=60, memory=4096)))
+    finished["status"]["conditions"][0]["lastTransitionTime"] = "2030-01-01T00:00:00Z"
+    finished["status"]["containerStatuses"][0]["state"]["terminated"]["finishedAt"] = "2030-01-01T00:01:10Z"
+    assert cost(finished) == 70 * 600_000
 
 
 def test_a_pod_that_fits_nowhere_ends_the_demonstration(tmp_path: Path) -> None:
