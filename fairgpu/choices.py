@@ -41,7 +41,11 @@ NOTHING_CHOSEN = ChoicesReading()
 
 def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> ChoicesReading:
     """The pod's own choices; `metadata` is the field path at which its metadata stands."""
-    ours = [key for key in annotations if isinstance(key, str) and key.startswith(names.ANNOTATION_PREFIX)]
+    ours = [
+        key
+        for key in annotations
+        if isinstance(key, str) and key.startswith(names.ANNOTATION_PREFIX) and key not in names.RESERVED_ANNOTATIONS
+    ]
     if not ours:
         return NOTHING_CHOSEN
     reader = _Reader(annotations, metadata, [])

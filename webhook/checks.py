@@ -18,6 +18,8 @@ from webhook.verdict import mapping, objects
 
 Path = tuple[str | int, ...]
 
+USAGE_FOLDER = posixpath.basename(names.USAGE_MOUNT_PATH)
+
 
 def check_pod(
     pod: dict[str, Any],
@@ -91,7 +93,8 @@ def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> Iterator[Fau
             path = mount.get("mountPath")
             if not isinstance(path, str) or mount.get("name") in OUR_VOLUMES:
                 continue
-            if posixpath.normpath(path) == names.USAGE_MOUNT_PATH:
+            # Nearly all paths are told apart without being put in order first.
+            if USAGE_FOLDER in path and posixpath.normpath(path) == names.USAGE_MOUNT_PATH:
                 yield Fault(
                     path=field_path(*container.path, "volumeMounts", position, "mountPath"),
                     given=show(path),

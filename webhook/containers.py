@@ -6,7 +6,7 @@ from typing import Any
 
 from fairgpu import names
 from fairgpu.pod import ContainerReading
-from webhook.json_patch import Operation, add, change_map, pointer, remove_elements
+from webhook.json_patch import Operation, add, change_map, remove_elements
 from webhook.sidecar import OUR_VOLUMES, usage_mount
 from webhook.verdict import objects
 
@@ -26,7 +26,7 @@ def change_containers(
     operations: list[Operation] = []
     for index, container in objects(spec.get(field)):
         reading = asking.get(index)
-        path = pointer(("spec", field, index))
+        path = f"/spec/{field}/{index}"
         if reading is not None:
             operations += _change_resources(container, path, reading)
         if mounts and container.get("name") != names.SIDECAR_CONTAINER:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 Operation = dict[str, Any]
 
 
+@lru_cache(maxsize=256)
 def escape(key: str) -> str:
     """A key as one step of a JSON Pointer (RFC 6901)."""
-    return key.replace("~", "~0").replace("/", "~1") if "~" in key or "/" in key else key
-
-
-def pointer(path: Iterable[str | int]) -> str:
-    """A JSON Pointer to a field path."""
-    return "".join(f"/{escape(part) if isinstance(part, str) else part}" for part in path)
+    return key.replace("~", "~0").replace("/", "~1")
 
 
 def add(path: str, value: Any) -> Operation:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from fairgpu import names
-from webhook.json_patch import Operation, add, pointer, remove_elements
+from webhook.json_patch import Operation, add, remove_elements
 from webhook.settings import Sidecar
 from webhook.verdict import mapping, objects
 
@@ -70,7 +70,7 @@ def usage_mount(container: str) -> dict[str, str]:
 def place_sidecar(spec: dict[str, Any], sidecar: dict[str, Any]) -> list[Operation]:
     """Puts the sidecar first among the init containers, in place of any container of its name there."""
     given = spec.get("initContainers")
-    path = pointer(("spec", "initContainers"))
+    path = "/spec/initContainers"
     if not isinstance(given, list):
         return [add(path, [sidecar])]
     ours = [index for index, container in objects(given) if container.get("name") == names.SIDECAR_CONTAINER]
@@ -82,7 +82,7 @@ def place_sidecar(spec: dict[str, Any], sidecar: dict[str, Any]) -> list[Operati
 def place_volumes(spec: dict[str, Any], wanted: list[dict[str, Any]]) -> list[Operation]:
     """Puts the shared volumes among the pod's, in place of any of their names."""
     given = spec.get("volumes")
-    path = pointer(("spec", "volumes"))
+    path = "/spec/volumes"
     if not isinstance(given, list):
         return [add(path, wanted)]
     missing = list(wanted)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -57,10 +57,10 @@ def _read_one(container: Container, resource: str, unit_mib: int | None) -> int 
             allowed="an extended resource has a limit, and its request equals it",
             instead=f"resources.limits[{resource}]: {show(request)}, and leave the request out",
         )
-    parsed = _parse(container.limit_path(resource), limit, unit_mib)
+    parsed = _parse(container.limit_path, resource, limit, unit_mib)
     if isinstance(parsed, Fault) or request is _MISSING or (type(request) is type(limit) and request == limit):
         return parsed
-    parsed_request = _parse(container.request_path(resource), request, unit_mib)
+    parsed_request = _parse(container.request_path, resource, request, unit_mib)
     if isinstance(parsed_request, Fault):
         return parsed_request
     if parsed_request != parsed:
@@ -73,12 +73,12 @@ def _read_one(container: Container, resource: str, unit_mib: int | None) -> int 
     return parsed
 
 
-def _parse(path: str, value: Any, unit_mib: int | None) -> int | Fault:
+def _parse(path_of: Callable[[str], str], resource: str, value: Any, unit_mib: int | None) -> int | Fault:
     try:
         return parse_count(value)
     except QuantityError as error:
         return Fault(
-            path=path,
+            path=path_of(resource),
             given=f"{show(value)} ({error})",
             allowed="a whole number from 0",
             instead=_in_units(value, unit_mib) or 'a number such as "1"',
