@@ -279,6 +279,8 @@ def _no_place_for_a_gpu(container: ContainerReading) -> Fault:
 
 def _faults_of_demand(demand: Demand, settings: DialectSettings, root: Path) -> list[Fault]:
     most = settings.max_gpus_per_node * WHOLE_GPU_PERCENT
+    if demand.core_percent <= most and demand.memory_percentage <= most:
+        return []
     path = field_path(*root, "spec", "containers")
     return [
         Fault(
