@@ -75,14 +75,15 @@ def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timede
 
 
 def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
-    """Whether two thirds of a certificate's life are over, or it does not hold yet.
+    """Whether two thirds of a certificate's life since it was made are over, or it does not hold yet.
 
     Raises:
         CertificateError: it is no certificate.
     """
     certificate = load(certificate_pem)
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return now < start or now >= start + (end - start) * RENEW_AT
+    made = start + BACKDATED
+    return now < start or now >= made + (end - made) * RENEW_AT
 
 
 def expires_at(certificate_pem: bytes) -> datetime:
