@@ -14,8 +14,8 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import free_ports
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render
-from tests.cluster.services.balancer import balancing
-from tests.cluster.services.replicas import Ports, timekeeper_replica, webhook_replica
+from tests.cluster.services.balancer import Balancer, balancing
+from tests.cluster.services.replicas import Ports, Replicas, timekeeper_replica
 from tests.redis_server import RedisServer
 
 
@@ -26,29 +26,32 @@ class Services:
     Attributes:
         redis: the timekeeper's store.
         timekeeper: the port at which the timekeeper's REST API is reached.
-        webhook: the port at which the API server reaches the webhook.
+        webhook: what the API server reaches the webhook through.
+        replicas: the webhook's replicas.
     """
 
     redis: RedisServer
     timekeeper: int
-    webhook: int
+    webhook: Balancer
+    replicas: Replicas
 
 
 @pytest.fixture(scope="session")
 def services(control_plane: ControlPlane, installation: object) -> Iterator[Services]:
     """Redis, the timekeeper, and two replicas of the webhook behind a balancer, with GPU pods sent to them."""
     assert installation
-    webhook, timekeeper, timekeeper_metrics, *others = free_ports(7)
-    replicas = [Ports(*others[:2]), Ports(*others[2:])]
+    webhook, timekeeper, timekeeper_metrics, *others = free_ports(9)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
         redis = stack.enter_context(RedisServer(Path(folder)))
         ports = Ports(timekeeper, timekeeper_metrics)
         stack.enter_context(timekeeper_replica(control_plane, "timekeeper", ports, redis.url))
-        for number, replica in enumerate(replicas):
-            stack.enter_context(webhook_replica(control_plane, f"webhook-{number}", replica, timekeeper))
+        replicas = [Ports(*others[:2]), Ports(*others[2:4]), Ports(*others[4:])]
         balancer = stack.enter_context(balancing(webhook, [replica.https for replica in replicas]))
+        webhooks = stack.enter_context(Replicas(control_plane, replicas, timekeeper))
+        webhooks.start(0)
+        webhooks.start(1)
         manifests = [m for m in render(control_plane, webhook_port=webhook) if m["kind"] in WEBHOOK_CONFIGURATIONS]
         apply(control_plane, manifests)
-        wait_until(lambda: len(balancer.ready) == len(replicas), "both replicas of the webhook are ready", 60)
-        yield Services(redis, timekeeper, webhook)
+        wait_until(lambda: len(balancer.ready) == 2, "both replicas of the webhook are ready", 60)
+        yield Services(redis, timekeeper, balancer, webhooks)

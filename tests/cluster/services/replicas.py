@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process, running
@@ -16,6 +17,15 @@ from tests.cluster.pods import SIDECAR_IMAGE
 COMMAND = Path(sys.executable).with_name("fairgpu")
 STOP_LIMIT_SECONDS = 30.0
 LOG_TAIL = 3000
+
+
+ROTATING = {
+    "FAIRGPU_WEBHOOK_CERTIFICATES_AUTHORITY_SECONDS": "60",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_LEAF_SECONDS": "40",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_CHECK_SECONDS": "0.5",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_SPREAD_SECONDS": "3",
+}
+"""So short that the webhook's CA and certificate change again and again while tests run."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +61,7 @@ def webhook_replica(plane: ControlPlane, name: str, ports: Ports, timekeeper: in
         "FAIRGPU_WEBHOOK_SERVING_METRICS_PORT": str(ports.metrics),
         "FAIRGPU_WEBHOOK_SERVING_WORKERS": "1",
         "FAIRGPU_WEBHOOK_SERVING_DRAIN_SECONDS": "1",
+        **ROTATING,
         "FAIRGPU_WEBHOOK_SIDECAR_IMAGE": SIDECAR_IMAGE,
         "FAIRGPU_WEBHOOK_SIDECAR_TIMEKEEPER_URL": f"https://localhost:{timekeeper}",
         "FAIRGPU_WEBHOOK_STATES_URL": f"https://localhost:{timekeeper}",
@@ -58,6 +69,34 @@ def webhook_replica(plane: ControlPlane, name: str, ports: Ports, timekeeper: in
     }
     with service(plane, name, ["webhook", "serve"], {**account, **settings}) as process:
         yield process
+
+
+class Replicas:
+    """The webhook's replicas by number; a Deployment's part in a rolling restart is the test's to play."""
+
+    def __init__(self, plane: ControlPlane, ports: Sequence[Ports], timekeeper: int) -> None:
+        self.ports = tuple(ports)
+        self._plane = plane
+        self._timekeeper = timekeeper
+        self._running: dict[int, ExitStack] = {}
+
+    def start(self, number: int) -> None:
+        """Starts a replica; it takes reviews once the balancer finds it ready."""
+        stack = ExitStack()
+        replica = webhook_replica(self._plane, f"webhook-{number}", self.ports[number], self._timekeeper)
+        stack.enter_context(replica)
+        self._running[number] = stack
+
+    def stop(self, number: int) -> None:
+        """Tells a replica to end, as the kubelet does, and returns once it has."""
+        self._running.pop(number).close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        for stack in self._running.values():
+            stack.__exit__(kind, error, None)
 
 
 @contextmanager

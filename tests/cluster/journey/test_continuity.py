@@ -1,0 +1,85 @@
+"""GPU pods are created all the while: nothing that FairGPU does to itself may be seen by those who create them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.journey.conftest import Services
+from tests.cluster.journey.manifests import pod
+
+MAX_PODS = 600
+PAUSE_SECONDS = 0.05
+CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/zz-fairgpu"
+
+
+class Creations:
+    """What became of the pods that were created meanwhile."""
+
+    def __init__(self) -> None:
+        self.whole = 0
+        self.failed: list[str] = []
+        self.unmutated: list[str] = []
+
+
+@contextmanager
+def creating(user: Identity, namespace: str) -> Iterator[Creations]:
+    """Creates GPU pods one after the other in a thread, up to a bound, until the with statement ends."""
+    creations, end = Creations(), threading.Event()
+    path = f"/api/v1/namespaces/{namespace}/pods"
+
+    def create() -> None:
+        for number in range(MAX_PODS):
+            if end.wait(PAUSE_SECONDS):
+                return
+            try:
+                created = user.api.create(path, pod(f"pod-{number}", {"fairgpu.io/gpu-core": 10}))
+            except RuntimeError as error:
+                creations.failed.append(str(error))
+                continue
+            names = [container["name"] for container in created["spec"].get("initContainers", [])]
+            if names == ["fairgpu-sidecar"]:
+                creations.whole += 1
+            else:
+                creations.unmutated.append(created["metadata"]["name"])
+
+    thread = threading.Thread(target=create)
+    thread.start()
+    try:
+        yield creations
+    finally:
+        end.set()
+        thread.join(60)
+
+
+def roll(services: Services) -> None:
+    """Replaces both replicas as the Deployment does: a new one is ready before an old one is told to end."""
+    for new, old in ((2, 0), (0, 1)):
+        services.replicas.start(new)
+        port = services.replicas.ports[new].https
+        wait_until(lambda port=port: port in services.webhook.ready, f"replica {new} is ready", 60)
+        services.replicas.stop(old)
+
+
+def test_neither_a_rotation_of_the_ca_nor_a_rolling_restart_costs_a_pod(
+    control_plane: ControlPlane, namespace: str, services: Services
+) -> None:
+    bundles: set[str] = set()
+
+    def rotated() -> bool:
+        """Old CA alone, old and new, new alone: three bundles, and a fourth says that it goes on."""
+        configuration = control_plane.admin.api.get(CONFIGURATION)
+        bundles.add(configuration["webhooks"][0]["clientConfig"]["caBundle"])
+        return len(bundles) >= 4
+
+    with creating(control_plane.namespace_admin(namespace), namespace) as creations:
+        roll(services)
+        wait_until(rotated, "the CA was renewed and the old one dropped", 120)
+    assert creations.failed == []
+    assert creations.unmutated == []
+    assert creations.whole >= 100
+    assert len(services.webhook.ready) == 2
