@@ -75,7 +75,7 @@ def install(plane: ControlPlane) -> list[Manifest]:
 def _wait_for_resources(plane: ControlPlane) -> None:
     for resource in ("gpubudgets", "gpugrants"):
         wait_until(partial(_served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
-    for policy in ("fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace"):
+    for policy in ("fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace", "fairgpu-timekeeper"):
         path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{policy}"
         wait_until(partial(_type_checked, plane, path), f"{policy} is type-checked")
 
@@ -107,7 +107,10 @@ def _wait_for_policies(plane: ControlPlane) -> None:
     editor.api.create(pods, pod)
     marked = {"metadata": {"annotations": {"fairgpu.io/allocation": "{}"}}}
     forged = {**pod, "metadata": {"name": "forged", **marked["metadata"]}}
+    timekeeper = plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    labelled = {"metadata": {"labels": {"changed": "yes"}}}
     attempts: dict[str, Callable[[], object]] = {
+        "fairgpu-timekeeper": lambda: timekeeper.api.patch(f"{pods}/probe", labelled, query={"dryRun": "All"}),
         "fairgpu-metadata": lambda: editor.api.patch(f"{pods}/probe", marked, query={"dryRun": "All"}),
         "fairgpu-spec": lambda: editor.api.create(pods, forged, query={"dryRun": "All"}),
         "fairgpu-namespace": lambda: editor.api.patch(

@@ -38,7 +38,7 @@ def test_applying_the_manifests_again_changes_nothing(
     assert versions() == before
 
 
-@pytest.mark.parametrize("policy", ["fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace"])
+@pytest.mark.parametrize("policy", ["fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace", "fairgpu-timekeeper"])
 def test_a_policy_type_checks_without_a_warning(
     control_plane: ControlPlane, installation: list[Manifest], policy: str
 ) -> None:

@@ -97,9 +97,13 @@ def test_namespaces_are_left_out_by_the_one_label_that_nobody_can_write() -> Non
 
 def test_every_policy_denies_and_fails_closed() -> None:
     policies, bindings = of_kind("ValidatingAdmissionPolicy"), of_kind("ValidatingAdmissionPolicyBinding")
-    assert set(policies) == set(bindings) == {"fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace"}
+    assert (
+        set(policies)
+        == set(bindings)
+        == {f"fairgpu-{name}" for name in ("metadata", "spec", "namespace", "timekeeper")}
+    )
     assert {policy["spec"]["failurePolicy"] for policy in policies.values()} == {"Fail"}
-    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * 3
+    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * 4
     assert [binding["spec"]["policyName"] for binding in bindings.values()] == list(bindings)
 
 

@@ -1,0 +1,82 @@
+"""The policy fairgpu-timekeeper: who may patch every pod of the cluster is held to what is theirs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import JSON_PATCH, ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.pods import canonical_pod, plain_pod
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+
+@pytest.fixture
+def timekeeper(control_plane: ControlPlane) -> Identity:
+    return control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+
+
+@pytest.fixture
+def pods(control_plane: ControlPlane, namespace: str) -> str:
+    """A namespace's pods: a gated GPU pod with a finalizer and a label of its own."""
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    pod = canonical_pod(gated=True)
+    pod["metadata"] |= {"labels": {"app": "x"}, "finalizers": ["example.org/own", "fairgpu.io/meter"]}
+    pod["metadata"]["annotations"]["example.org/note"] = "mine"
+    control_plane.admin.api.create(path, pod)
+    return path
+
+
+def test_it_lifts_its_gate_removes_its_finalizer_and_writes_its_annotations(
+    control_plane: ControlPlane, timekeeper: Identity, pods: str
+) -> None:
+    operations = [
+        {"op": "replace", "path": "/spec/schedulingGates", "value": [{"name": "example.org/own"}]},
+        {"op": "replace", "path": "/metadata/finalizers", "value": ["example.org/own"]},
+        {"op": "replace", "path": "/metadata/annotations/fairgpu.io~1budget-state", "value": "open"},
+    ]
+    lifted = timekeeper.api.patch(f"{pods}/gpu", operations, JSON_PATCH)
+    assert lifted["spec"]["schedulingGates"] == [{"name": "example.org/own"}]
+    control_plane.admin.api.patch(f"{pods}/gpu", {"metadata": {"finalizers": None}})
+
+
+@pytest.mark.parametrize(
+    ("operation", "what"),
+    [
+        ({"op": "replace", "path": "/spec/containers/0/image", "value": "example.org/evil:1"}, "spec.containers"),
+        ({"op": "replace", "path": "/spec/initContainers/0/image", "value": "evil:1"}, "spec.initContainers"),
+        ({"op": "replace", "path": "/spec/schedulingGates", "value": []}, "example.org/own"),
+        ({"op": "add", "path": "/spec/nodeSelector", "value": {"a": "b"}}, "spec.nodeSelector"),
+        ({"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 1}, "spec.activeDeadlineSeconds"),
+        ({"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}, "spec.tolerations"),
+        ({"op": "replace", "path": "/metadata/labels/app", "value": "y"}, "metadata.labels"),
+        ({"op": "remove", "path": "/metadata/finalizers/0"}, "example.org/own"),
+        ({"op": "add", "path": "/metadata/finalizers/-", "value": "example.org/new"}, "example.org/new"),
+        ({"op": "remove", "path": "/metadata/annotations/example.org~1note"}, "example.org/note"),
+    ],
+)
+def test_it_changes_nothing_else_of_a_pod(
+    control_plane: ControlPlane, timekeeper: Identity, pods: str, operation: dict[str, Any], what: str
+) -> None:
+    try:
+        with pytest.raises(ApiError) as refusal:
+            timekeeper.api.patch(f"{pods}/gpu", [operation], JSON_PATCH)
+        assert f"{what}: the timekeeper changes its own gate" in refusal.value.message
+    finally:
+        control_plane.admin.api.patch(f"{pods}/gpu", {"metadata": {"finalizers": None}})
+
+
+def test_it_is_held_to_that_in_the_systems_own_namespaces_too(
+    control_plane: ControlPlane, timekeeper: Identity
+) -> None:
+    path = "/api/v1/namespaces/kube-system/pods"
+    control_plane.admin.api.create(path, plain_pod("system"))
+    try:
+        swap = [{"op": "replace", "path": "/spec/containers/0/image", "value": "example.org/evil:1"}]
+        with pytest.raises(ApiError, match="the timekeeper changes its own gate"):
+            timekeeper.api.patch(f"{path}/system", swap, JSON_PATCH)
+    finally:
+        control_plane.admin.api.delete(f"{path}/system", {"gracePeriodSeconds": 0})
