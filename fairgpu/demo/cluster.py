@@ -17,7 +17,6 @@ from fairgpu.dialects.reading import DialectSettings
 from fairgpu.pod import read_pod
 from fairgpu.request import GPURequest
 
-NODE = "gpu-node-1"
 MODEL = "A100"
 DEVICE_MIB = 81920
 DEVICES = 4
@@ -45,9 +44,23 @@ class Cluster:
     """One node with four GPUs, and the folder in which pods are known to the timekeeper."""
 
     pods: Path
+    node: str = "gpu-node-1"
     devices: list[Device] = field(
         default_factory=lambda: [Device(f"GPU-{uuid.uuid4()}") for _ in range(DEVICES)],
     )
+
+    def allocate(self, pod: Json) -> Allocation:
+        """Takes devices for a pod, first fit.
+
+        Raises:
+            StepError: no device has room.
+        """
+        containers = tuple(
+            ContainerAllocation(container.name, (self._place(container.request),))
+            for container in read_pod(pod, DialectSettings()).containers
+            if container.request is not None
+        )
+        return Allocation(self.node, containers)
 
     def bind(self, pod: Json) -> Json:
         """The pod, scheduled and running, with its allocation; its file is there when this returns.
@@ -55,19 +68,12 @@ class Cluster:
         Raises:
             StepError: no device has room.
         """
-        reading = read_pod(pod, DialectSettings())
-        containers = tuple(
-            ContainerAllocation(container.name, (self._place(container.request),))
-            for container in reading.containers
-            if container.request is not None
-        )
-        allocation = Allocation(NODE, containers)
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         bound = copy.deepcopy(pod)
         metadata = bound["metadata"]
         metadata.update(uid=str(uuid.uuid4()), creationTimestamp=now, resourceVersion="1")
-        metadata.setdefault("annotations", {})[names.ALLOCATION] = encode(allocation)
-        bound["spec"]["nodeName"] = NODE
+        metadata.setdefault("annotations", {})[names.ALLOCATION] = encode(self.allocate(pod))
+        bound["spec"]["nodeName"] = self.node
         bound["status"] = {
             "phase": "Running",
             "startTime": now,
@@ -104,4 +110,4 @@ class Cluster:
             if device.core_percent >= request.core_percent and device.memory_mib >= memory_mib:
                 self.devices[index] = device.take(request.core_percent, memory_mib)
                 return DeviceShare(device.uuid, MODEL, DEVICE_MIB, request.core_percent, memory_mib)
-        raise StepError(f"no GPU of {NODE} has room for {request}")
+        raise StepError(f"no GPU of {self.node} has room for {request}")
