@@ -8,48 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
-from fairgpu import names
 from fairgpu.choices import NOTHING_CHOSEN, Path, contradictions, merge_choices, read_choices
-from fairgpu.demand import NO_DEMAND, Demand, is_native_sidecar, pod_demand
-from fairgpu.dialects.building import WHOLE_GPU_PERCENT
-from fairgpu.dialects.reading import Container, DialectSettings, Reading
-from fairgpu.dialects.registry import DIALECTS, DialectSet, read_container, unheard
-from fairgpu.faults import Fault, field_path, show
+from fairgpu.demand import NO_DEMAND, Demand, pod_demand
+from fairgpu.dialects.reading import DialectSettings
+from fairgpu.dialects.registry import DIALECTS, DialectSet
+from fairgpu.faults import Fault
+from fairgpu.listening import ContainerReading, Listener, mapping, texts
 from fairgpu.permissions import Permission, Wish
-from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, CorePolicy, GPURequest, PodChoices
+from fairgpu.pod_faults import beyond_a_node, misplaced, mistyped_annotations
+from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, CorePolicy, PodChoices
 
-
-@dataclass(frozen=True, slots=True)
-class ContainerReading:
-    """A container that speaks a dialect.
-
-    Attributes:
-        path: its field path, such as `("spec", "initContainers", 2)`.
-        name: its name; empty where it has none.
-        dialect: the dialect's name; several joined by " and " where it speaks several (which is a fault).
-        reading: what it says.
-        native_sidecar: whether it is an init container that keeps running.
-    """
-
-    path: Path
-    name: str
-    dialect: str
-    reading: Reading
-    native_sidecar: bool = False
-
-    @property
-    def index(self) -> int:
-        """Its place in its list."""
-        index = self.path[-1]
-        assert isinstance(index, int)  # noqa: S101 - paths of containers are built here and end in their index
-        return index
-
-    @property
-    def request(self) -> GPURequest | None:
-        """What it asks for; nothing where it is faulty, or says that it wants no GPU."""
-        return self.reading.request
+__all__ = ["ContainerReading", "PodReading", "read_pod"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,133 +87,78 @@ def read_pod(
         dialects: the dialects to listen for (`registry.NATIVE`, `registry.FOREIGN`, or all); what others say is
             then not seen at all.
     """
-    spec = _mapping(pod.get("spec"))
-    metadata = _mapping(pod.get("metadata"))
-    given_annotations = _mapping(metadata.get("annotations"))
-    listener = _Listener(
+    spec = mapping(pod.get("spec"))
+    metadata = mapping(pod.get("metadata"))
+    annotations = mapping(metadata.get("annotations"))
+    listener = Listener(
         settings=settings,
         root=root,
         dialects=dialects,
-        annotations=_texts(given_annotations, dialects.annotations),
-        labels=_texts(_mapping(metadata.get("labels")), frozenset()),
+        annotations=texts(annotations, dialects.annotations),
+        labels=texts(mapping(metadata.get("labels")), frozenset()),
     )
     containers = listener.hear(spec, "containers")
     init = listener.hear(spec, "initContainers")
     ephemeral = listener.hear(spec, "ephemeralContainers")
     everyone = containers + init + ephemeral
-    heard = frozenset(name for container in everyone for name in container.dialect.split(" and "))
-    pod_faults = unheard(listener.annotations, heard, root, dialects) if listener.called_by_annotation else []
-    if not everyone and not pod_faults:
+    unheard = listener.unheard(everyone)
+    if not everyone and not unheard:
         return _NOT_ASKING
-    pod_faults += _mistyped_annotations(given_annotations, dialects, root)
-    asking = [container for container in everyone if container.request is not None or container.reading.faults]
-    own = read_choices(given_annotations, (*root, "metadata")) if asking or pod_faults else NOTHING_CHOSEN
     demand = pod_demand(
         [container.request for container in containers],
         [(container.request, container.native_sidecar) for container in init],
     )
+    pod_faults = [
+        *chain.from_iterable(misplaced(container) for container in everyone),
+        *beyond_a_node(demand, settings, root),
+        *unheard,
+        *mistyped_annotations(annotations, dialects, root),
+    ]
+    return _joined(containers, init, ephemeral, demand, _Pod(annotations, (*root, "metadata"), pod_faults))
+
+
+@dataclass(frozen=True, slots=True)
+class _Pod:
+    """The pod around its containers."""
+
+    annotations: Mapping[Any, Any]
+    metadata: Path
+    faults: list[Fault]
+
+
+def _joined(
+    containers: tuple[ContainerReading, ...],
+    init: tuple[ContainerReading, ...],
+    ephemeral: tuple[ContainerReading, ...],
+    demand: Demand,
+    pod: _Pod,
+) -> PodReading:
+    """Joins what the containers say with what the pod chooses; one that wants no GPU chooses nothing."""
+    everyone = containers + init + ephemeral
+    asking = [container for container in everyone if container.request is not None or container.reading.faults]
+    own = read_choices(pod.annotations, pod.metadata) if asking or pod.faults else NOTHING_CHOSEN
     choices = own.choices
     for container in asking:
         choices = merge_choices(choices, container.reading.choices)
+    readings = [container.reading for container in everyone]
     return PodReading(
         containers=containers,
         init=init,
         ephemeral=ephemeral,
         choices=choices,
         wishes=_live_wishes([*own.wishes, *(wish for c in asking for wish in c.reading.wishes)], choices),
-        strip_annotations=tuple(dict.fromkeys(key for c in everyone for key in c.reading.strip_annotations)),
+        strip_annotations=tuple(dict.fromkeys(key for reading in readings for key in reading.strip_annotations)),
         faults=_once(
-            [
-                *(fault for container in everyone for fault in container.reading.faults),
-                *(_no_place_for_a_gpu(container) for container in everyone if _has_no_place(container, ephemeral)),
-                *_faults_of_demand(demand, settings, root),
-                *pod_faults,
-                *own.faults,
-                *contradictions(choices, (*root, "metadata")),
-            ]
+            chain(
+                (fault for reading in readings for fault in reading.faults),
+                pod.faults,
+                own.faults,
+                contradictions(choices, pod.metadata),
+            )
         ),
-        warnings=tuple(dict.fromkeys([*(w for c in everyone for w in c.reading.warnings), *own.warnings])),
+        warnings=tuple(dict.fromkeys([*(w for reading in readings for w in reading.warnings), *own.warnings])),
         demand=demand,
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Listener:
-    """What all containers of a pod are read with."""
-
-    settings: DialectSettings
-    root: Path
-    dialects: DialectSet
-    annotations: Mapping[str, str]
-    labels: Mapping[str, str]
-
-    @property
-    def called_by_annotation(self) -> bool:
-        """Whether the pod's annotations ask for a GPU, so that any container may be the one that is meant."""
-        return not self.dialects.speaking_annotations.isdisjoint(self.annotations)
-
-    def hear(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
-        """The containers of one list that speak."""
-        items = spec.get(field)
-        if not isinstance(items, list):
-            return ()
-        anyone = self.called_by_annotation
-        readings = []
-        for index, item in enumerate(items):
-            if not isinstance(item, dict):
-                continue
-            resources = _mapping(item.get("resources"))
-            requests, limits = _mapping(resources.get("requests")), _mapping(resources.get("limits"))
-            if anyone or self.dialects.may_speak(requests, limits):
-                readings.append(self._read(item, (*self.root, "spec", field, index), requests, limits))
-        return tuple(reading for reading in readings if reading is not None)
-
-    def _read(
-        self, item: Mapping[str, Any], path: Path, requests: Mapping[str, Any], limits: Mapping[str, Any]
-    ) -> ContainerReading | None:
-        given_name = item.get("name")
-        name = given_name if isinstance(given_name, str) else ""
-        container = Container(
-            path=path,
-            name=name,
-            requests=requests,
-            limits=limits,
-            annotations=self.annotations,
-            labels=self.labels,
-            first=path[-2:] == ("containers", 0),
-        )
-        spoken = read_container(container, self.settings, self.dialects)
-        if spoken is None:
-            return None
-        dialect, reading = spoken
-        return ContainerReading(path, name, dialect, reading, path[-2] == "initContainers" and is_native_sidecar(item))
-
-
-def _texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:
-    """The entries that are text, and those that should be where their key is in `read_anyway`, as their JSON."""
-    return {
-        key: value if isinstance(value, str) else show(value)
-        for key, value in given.items()
-        if isinstance(key, str) and (isinstance(value, str) or key in read_anyway)
-    }
-
-
-def _mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: Path) -> list[Fault]:
-    """An annotation such as `gpu-fraction: 0.5`, which YAML reads as a number and the API server refuses."""
-    return [
-        Fault(
-            path=field_path(*root, "metadata", "annotations", key),
-            given=show(value),
-            allowed="text, as every annotation is",
-            instead=f'"{show(value)}", in quotes',
-        )
-        for key, value in given.items()
-        if isinstance(key, str) and key in dialects.annotations and not isinstance(value, str)
-    ]
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
 
 
 def _live_wishes(wishes: Sequence[Wish], choices: PodChoices) -> tuple[Wish, ...]:
@@ -255,40 +172,3 @@ def _live_wishes(wishes: Sequence[Wish], choices: PodChoices) -> tuple[Wish, ...
 
 def _once(faults: Iterable[Fault]) -> tuple[Fault, ...]:
     return tuple(dict.fromkeys(faults))
-
-
-def _has_no_place(container: ContainerReading, ephemeral: tuple[ContainerReading, ...]) -> bool:
-    return container.name == names.SIDECAR_CONTAINER or container in ephemeral
-
-
-def _no_place_for_a_gpu(container: ContainerReading) -> Fault:
-    if container.name == names.SIDECAR_CONTAINER:
-        return Fault(
-            path=field_path(*container.path, "resources"),
-            given=f"a GPU in the container {names.SIDECAR_CONTAINER}",
-            allowed="no GPU there: the name is that of FairGPU's own reporter, which needs none",
-            instead="the GPU in a container of another name",
-        )
-    return Fault(
-        path=field_path(*container.path, "resources"),
-        given="a GPU in an ephemeral container",
-        allowed="no resources there, as for every ephemeral container",
-        instead="the container without resources, or a pod of its own for it",
-    )
-
-
-def _faults_of_demand(demand: Demand, settings: DialectSettings, root: Path) -> list[Fault]:
-    most = settings.max_gpus_per_node * WHOLE_GPU_PERCENT
-    if demand.core_percent <= most and demand.memory_percentage <= most:
-        return []
-    path = field_path(*root, "spec", "containers")
-    return [
-        Fault(
-            path=path,
-            given=f"{amount} percent of GPU {what} in the containers together",
-            allowed=f"at most {most}, as the largest node has {settings.max_gpus_per_node} GPUs",
-            instead="less in a pod, and more pods",
-        )
-        for what, amount in (("time", demand.core_percent), ("memory", demand.memory_percentage))
-        if amount > most
-    ]

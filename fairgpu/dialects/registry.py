@@ -10,6 +10,9 @@ from fairgpu.dialects import aliyun, hami, kai, model, native, tencent, volcano
 from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path
 
+BETWEEN_NAMES = " and "
+"""Joins the names of several dialects in one container."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DialectSet:
@@ -69,7 +72,7 @@ def read_container(
         return spoken[0]
     if left_alone:
         spoken.append((hami.DIALECT.name, Reading()))
-    found = " and ".join(name for name, _ in spoken)
+    found = BETWEEN_NAMES.join(name for name, _ in spoken)
     fault = Fault(
         path=field_path(*container.path, "resources"),
         given=f"the dialects {found} in one container",

@@ -1,0 +1,118 @@
+"""Hears which containers of a pod speak a dialect, and what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairgpu.choices import Path
+from fairgpu.demand import is_native_sidecar
+from fairgpu.dialects.reading import Container, DialectSettings, Reading
+from fairgpu.dialects.registry import BETWEEN_NAMES, DialectSet, read_container, unheard
+from fairgpu.faults import Fault, show
+from fairgpu.request import GPURequest
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerReading:
+    """A container that speaks a dialect.
+
+    Attributes:
+        path: its field path, such as `("spec", "initContainers", 2)`.
+        name: its name; empty where it has none.
+        dialect: the dialect's name; several joined by " and " where it speaks several (which is a fault).
+        reading: what it says.
+        native_sidecar: whether it is an init container that keeps running.
+    """
+
+    path: Path
+    name: str
+    dialect: str
+    reading: Reading
+    native_sidecar: bool = False
+
+    @property
+    def index(self) -> int:
+        """Its place in its list."""
+        index = self.path[-1]
+        assert isinstance(index, int)  # noqa: S101 - paths of containers are built here and end in their index
+        return index
+
+    @property
+    def request(self) -> GPURequest | None:
+        """What it asks for; nothing where it is faulty, or says that it wants no GPU."""
+        return self.reading.request
+
+
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """What all containers of a pod are read with."""
+
+    settings: DialectSettings
+    root: Path
+    dialects: DialectSet
+    annotations: Mapping[str, str]
+    labels: Mapping[str, str]
+
+    @property
+    def called_by_annotation(self) -> bool:
+        """Whether the pod's annotations ask for a GPU, so that any container may be the one that is meant."""
+        return not self.dialects.speaking_annotations.isdisjoint(self.annotations)
+
+    def unheard(self, speaking: tuple[ContainerReading, ...]) -> list[Fault]:
+        """The faults of annotations that ask for a GPU which none of the containers that speak takes."""
+        if not self.called_by_annotation:
+            return []
+        heard = frozenset(name for container in speaking for name in container.dialect.split(BETWEEN_NAMES))
+        return unheard(self.annotations, heard, self.root, self.dialects)
+
+    def hear(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
+        """The containers of one list that speak."""
+        items = spec.get(field)
+        if not isinstance(items, list):
+            return ()
+        anyone = self.called_by_annotation
+        readings = []
+        for index, item in enumerate(items):
+            if not isinstance(item, dict):
+                continue
+            resources = mapping(item.get("resources"))
+            requests, limits = mapping(resources.get("requests")), mapping(resources.get("limits"))
+            if anyone or self.dialects.may_speak(requests, limits):
+                readings.append(self._read(item, (*self.root, "spec", field, index), requests, limits))
+        return tuple(reading for reading in readings if reading is not None)
+
+    def _read(
+        self, item: Mapping[str, Any], path: Path, requests: Mapping[str, Any], limits: Mapping[str, Any]
+    ) -> ContainerReading | None:
+        given_name = item.get("name")
+        name = given_name if isinstance(given_name, str) else ""
+        container = Container(
+            path=path,
+            name=name,
+            requests=requests,
+            limits=limits,
+            annotations=self.annotations,
+            labels=self.labels,
+            first=path[-2:] == ("containers", 0),
+        )
+        spoken = read_container(container, self.settings, self.dialects)
+        if spoken is None:
+            return None
+        dialect, reading = spoken
+        return ContainerReading(path, name, dialect, reading, path[-2] == "initContainers" and is_native_sidecar(item))
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """The value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:
+    """The entries that are text, and those that should be where their key is in `read_anyway`, as their JSON."""
+    return {
+        key: value if isinstance(value, str) else show(value)
+        for key, value in given.items()
+        if isinstance(key, str) and (isinstance(value, str) or key in read_anyway)
+    }

@@ -1,0 +1,65 @@
+"""What can be wrong with a pod beyond a single container's request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fairgpu import names
+from fairgpu.choices import Path
+from fairgpu.demand import Demand
+from fairgpu.dialects.building import WHOLE_GPU_PERCENT
+from fairgpu.dialects.reading import DialectSettings
+from fairgpu.dialects.registry import DialectSet
+from fairgpu.faults import Fault, field_path, show
+from fairgpu.listening import ContainerReading
+
+
+def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: Path) -> list[Fault]:
+    """An annotation such as `gpu-fraction: 0.5`, which YAML reads as a number and the API server refuses."""
+    return [
+        Fault(
+            path=field_path(*root, "metadata", "annotations", key),
+            given=show(value),
+            allowed="text, as every annotation is",
+            instead=f'"{show(value)}", in quotes',
+        )
+        for key, value in given.items()
+        if isinstance(key, str) and key in dialects.annotations and not isinstance(value, str)
+    ]
+
+
+def misplaced(container: ContainerReading) -> Iterator[Fault]:
+    """A GPU asked for where there is none to be had."""
+    if container.name == names.SIDECAR_CONTAINER:
+        yield Fault(
+            path=field_path(*container.path, "resources"),
+            given=f"a GPU in the container {names.SIDECAR_CONTAINER}",
+            allowed="no GPU there: the name is that of FairGPU's own reporter, which needs none",
+            instead="the GPU in a container of another name",
+        )
+    elif container.path[-2] == "ephemeralContainers":
+        yield Fault(
+            path=field_path(*container.path, "resources"),
+            given="a GPU in an ephemeral container",
+            allowed="no resources there, as for every ephemeral container",
+            instead="the container without resources, or a pod of its own for it",
+        )
+
+
+def beyond_a_node(demand: Demand, settings: DialectSettings, root: Path) -> list[Fault]:
+    """A demand that no node can ever meet, so that the pod would wait for good."""
+    most = settings.max_gpus_per_node * WHOLE_GPU_PERCENT
+    if demand.core_percent <= most and demand.memory_percentage <= most:
+        return []
+    path = field_path(*root, "spec", "containers")
+    return [
+        Fault(
+            path=path,
+            given=f"{amount} percent of GPU {what} in the containers together",
+            allowed=f"at most {most}, as the largest node has {settings.max_gpus_per_node} GPUs",
+            instead="less in a pod, and more pods",
+        )
+        for what, amount in (("time", demand.core_percent), ("memory", demand.memory_percentage))
+        if amount > most
+    ]
