@@ -17,8 +17,8 @@
             return REAL(name)(__VA_ARGS__);                          \
     } while (0)
 
-/* Remembers a charged allocation; when there is no memory to do so the driver's is left as it is, charged until
- * the process ends. */
+/* Remembers and confirms a charged allocation. Without memory to remember it, it stays charged until the process
+ * ends. */
 static inline void remember(enum kind kind, uint64_t key, int index, uint64_t bytes, const void *context, uint64_t owner)
 {
     struct allocation allocation = {.key = key,
@@ -29,16 +29,29 @@ static inline void remember(enum kind kind, uint64_t key, int index, uint64_t by
                                     .kind = (uint16_t)kind,
                                     .count = 1};
     allocations_put(&process()->allocations, &allocation);
+    confirm(index, bytes);
 }
 
-/* Forgets an allocation that the driver has freed, and discharges it. */
-static inline bool forget(enum kind kind, uint64_t key)
+/* Before the driver frees. The row is taken at once: when the driver has freed, another thread may be given the same
+ * pointer. False when it is none of ours. */
+static inline bool freeing(enum kind kind, uint64_t key, struct allocation *allocation)
 {
-    struct allocation allocation;
-    if (!allocations_take(&process()->allocations, kind, key, &allocation))
-        return false;
-    discharge(allocation.device, allocation.bytes);
-    return true;
+    bool ours = allocations_take(&process()->allocations, kind, key, allocation);
+    if (ours)
+        loosen(allocation->device, allocation->bytes);
+    return ours;
+}
+
+/* After it did or did not. */
+static inline CUresult freed(CUresult result, bool ours, const struct allocation *allocation)
+{
+    if (ours && result == CUDA_SUCCESS) {
+        discharge(allocation->device, allocation->bytes);
+    } else if (ours) {
+        allocations_put(&process()->allocations, allocation);
+        confirm(allocation->device, allocation->bytes);
+    }
+    return result;
 }
 
 #endif

@@ -61,29 +61,46 @@ CREATES(cuCtxCreate_v3,
 CREATES(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
         context, parameters, flags, device)
 
-/* All that dies with the context. */
-static void drop(CUcontext context)
+/* All that dies with a context, taken before it does. */
+struct estate {
+    int index;
+    uint64_t bytes;
+};
+
+static struct estate begin_end(CUcontext context)
 {
+    struct estate estate = {0, 0};
     struct allocation allocation;
+    pacer_context_ends(context);
     while (allocations_take_of_context(&process()->allocations, (uint64_t)(uintptr_t)context, &allocation)) {
+        estate.bytes += allocation.bytes;
         if (allocation.kind == KIND_BLOCK)
-            linear_block_ended(&allocation);
-        else
-            discharge(allocation.device, allocation.bytes);
+            linear_block_lost(allocation.device);
     }
-    forget(KIND_CONTEXT, (uint64_t)(uintptr_t)context);
+    if (allocations_take(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &allocation)) {
+        estate.bytes += allocation.bytes;
+        estate.index = allocation.device;
+    }
+    loosen(estate.index, estate.bytes);
+    return estate;
 }
 
-/* Destroying may run for long; nothing is discharged before it is done. */
+/* When the driver refuses to end it (it was no context), there was nothing to take. */
+static CUresult ended(CUresult result, struct estate estate)
+{
+    if (result == CUDA_SUCCESS)
+        discharge(estate.index, estate.bytes);
+    else
+        confirm(estate.index, estate.bytes);
+    return result;
+}
+
 #define DESTROYS(name)                                                      \
     EXPORT CUresult name(CUcontext context)                                 \
     {                                                                       \
         PASS_UNLESS_ACTIVE(name, context);                                  \
-        pacer_context_ends(context);                                        \
-        CUresult result = REAL(name)(context);                              \
-        if (result == CUDA_SUCCESS)                                         \
-            drop(context);                                                  \
-        return result;                                                      \
+        struct estate estate = begin_end(context);                          \
+        return ended(REAL(name)(context), estate);                          \
     }
 
 DESTROYS(cuCtxDestroy)
@@ -106,43 +123,40 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
         result = REAL(cuDevicePrimaryCtxRetain)(context, device);
         if (first)
             result = settle(result, index, context);
-        if (first && result == CUDA_SUCCESS)
+        if (first && result == CUDA_SUCCESS) {
             us->primary[index] = *context;
+            us->retains[index] = 0;
+        }
+        us->retains[index] += result == CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&us->contexts);
     return result;
 }
 
-/* After a release or reset: is the primary context gone? */
-static void settle_primary(struct process *us, CUdevice device, int index)
-{
-    unsigned int flags;
-    int alive = 1;
-    if (us->primary[index] != NULL && REAL(cuDevicePrimaryCtxGetState)(device, &flags, &alive) == CUDA_SUCCESS &&
-        !alive) {
-        drop(us->primary[index]);
-        us->primary[index] = NULL;
-    }
-}
-
-#define LETS_GO(name)                                                       \
+/* The last release ends the primary context, and so does a reset, whoever else retains it. */
+#define LETS_GO(name, last)                                                 \
     EXPORT CUresult name(CUdevice device)                                   \
     {                                                                       \
+        struct estate estate = {0, 0};                                      \
         PASS_UNLESS_ACTIVE(name, device);                                   \
         int index = device_index(device);                                   \
         if (index < 0)                                                      \
             return CUDA_ERROR_INVALID_DEVICE;                               \
         struct process *us = process();                                     \
         pthread_mutex_lock(&us->contexts);                                  \
-        pacer_context_ends(us->primary[index]);                             \
-        CUresult result = REAL(name)(device);                               \
-        if (result == CUDA_SUCCESS)                                         \
-            settle_primary(us, device, index);                              \
+        bool ends = us->primary[index] != NULL && (last);                   \
+        if (ends)                                                           \
+            estate = begin_end(us->primary[index]);                         \
+        CUresult result = ended(REAL(name)(device), estate);                \
+        if (result == CUDA_SUCCESS && us->retains[index] != 0)              \
+            us->retains[index]--;                                           \
+        if (result == CUDA_SUCCESS && ends)                                 \
+            us->primary[index] = NULL;                                      \
         pthread_mutex_unlock(&us->contexts);                                \
         return result;                                                      \
     }
 
-LETS_GO(cuDevicePrimaryCtxRelease)
-LETS_GO(cuDevicePrimaryCtxRelease_v2)
-LETS_GO(cuDevicePrimaryCtxReset)
-LETS_GO(cuDevicePrimaryCtxReset_v2)
+LETS_GO(cuDevicePrimaryCtxRelease, us->retains[index] == 1)
+LETS_GO(cuDevicePrimaryCtxRelease_v2, us->retains[index] == 1)
+LETS_GO(cuDevicePrimaryCtxReset, true)
+LETS_GO(cuDevicePrimaryCtxReset_v2, true)

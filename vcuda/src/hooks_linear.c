@@ -63,8 +63,10 @@ static CUresult settle_pitch(CUresult result, int index, uint64_t most, uint64_t
 {
     if (result == CUDA_SUCCESS && most >= GRANULE && real >= GRANULE &&
         granule_up(real, GRANULE) != granule_up(most, GRANULE)) {
-        charge_anyway(index, granule_up(real, GRANULE));
-        discharge(index, granule_up(most, GRANULE));
+        if (real < most)
+            discharge(index, granule_up(most, GRANULE) - granule_up(real, GRANULE));
+        else
+            charge_anyway(index, granule_up(real, GRANULE) - granule_up(most, GRANULE));
         most = real;
     }
     return settle(result, index, most, pointer, context);
@@ -114,20 +116,13 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned i
     return settle(result, index, bytes, *pointer, context);
 }
 
-/* The row is taken before the driver frees: once it has, another thread may be given the same pointer. */
-#define FREES(name, type)                                                              \
-    EXPORT CUresult name(type pointer)                                                 \
-    {                                                                                  \
-        struct allocation allocation;                                                  \
-        PASS_UNLESS_ACTIVE(name, pointer);                                             \
-        struct allocations *all = &process()->allocations;                             \
-        bool ours = allocations_take(all, KIND_LINEAR, pointer, &allocation);          \
-        CUresult result = REAL(name)(pointer);                                         \
-        if (ours && result == CUDA_SUCCESS)                                            \
-            linear_freed(&allocation);                                                 \
-        else if (ours)                                                                 \
-            allocations_put(all, &allocation);                                         \
-        return result;                                                                 \
+#define FREES(name, type)                                                   \
+    EXPORT CUresult name(type pointer)                                      \
+    {                                                                       \
+        struct allocation allocation;                                       \
+        PASS_UNLESS_ACTIVE(name, pointer);                                  \
+        bool ours = linear_freeing(pointer, &allocation);                   \
+        return linear_freed(REAL(name)(pointer), ours, &allocation);        \
     }
 
 FREES(cuMemFree, CUdeviceptr_v1)

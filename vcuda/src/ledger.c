@@ -156,6 +156,21 @@ static void set_total(struct ledger_device *device, uint64_t total)
         device->peak = total + device->overhead;
 }
 
+void ledger_loosen(struct ledger *ledger, int slot, int device, uint64_t bytes)
+{
+    __atomic_add_fetch(&ledger->slots[slot].unsettled[device], bytes, __ATOMIC_SEQ_CST);
+}
+
+/* The most is noted before every decrease, so that no height between two samples is missed. */
+void ledger_confirm(struct ledger *ledger, int slot, int device, uint64_t bytes)
+{
+    uint64_t *now = &ledger->slots[slot].unsettled[device], *most = &ledger->slots[slot].most_unsettled[device];
+    uint64_t height = __atomic_load_n(now, __ATOMIC_SEQ_CST), seen = __atomic_load_n(most, __ATOMIC_SEQ_CST);
+    while (height > seen && !__atomic_compare_exchange_n(most, &seen, height, true, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
+        ;
+    __atomic_sub_fetch(now, bytes, __ATOMIC_SEQ_CST);
+}
+
 bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, uint64_t limit, bool force)
 {
     struct ledger_device *shared = &ledger->devices[device];
@@ -165,6 +180,7 @@ bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, 
     uint64_t held = shared->total + shared->overhead;
     bool fits = force || (bytes <= limit && held <= limit - bytes);
     if (fits) {
+        ledger_loosen(ledger, slot, device, bytes);
         __atomic_store_n(word, *word + bytes, __ATOMIC_RELEASE);
         set_total(shared, shared->total + bytes);
         __atomic_store_n(&ledger->public.devices[device].charged_bytes, shared->total, __ATOMIC_RELAXED);
@@ -183,6 +199,7 @@ void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t byte
         bytes = *word; /* only a tampered ledger gets here; never below zero */
     __atomic_store_n(word, *word - bytes, __ATOMIC_RELEASE);
     set_total(shared, shared->total - bytes);
+    ledger_confirm(ledger, slot, device, bytes);
     __atomic_store_n(&ledger->public.devices[device].charged_bytes, shared->total, __ATOMIC_RELAXED);
     ledger_unlock(ledger);
 }

@@ -32,6 +32,10 @@ struct ledger_slot {
     uint64_t contexts;   /* CUDA contexts it holds, over all devices */
     uint64_t reserved[2];
     uint64_t charged[VCUDA_MAX_DEVICES];   /* bytes; the truth */
+    /* Of `charged`, what the driver may not hold at this moment: it was charged and is not allocated yet, or is being
+     * freed and not discharged yet. And the most that this was since the node's last sample. Both atomic. */
+    uint64_t unsettled[VCUDA_MAX_DEVICES];
+    uint64_t most_unsettled[VCUDA_MAX_DEVICES];
     uint64_t in_flight[VCUDA_MAX_DEVICES]; /* CLOCK_MONOTONIC when it last had work on the device; atomic */
 };
 
@@ -83,9 +87,14 @@ int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint
 void ledger_detach(struct ledger *ledger, int slot);
 
 /* Charges `bytes` if the total stays within `limit`; `force` charges in any case (what the driver did already).
- * Returns whether it was charged. Takes the lock itself. */
+ * Returns whether it was charged; ledger_confirm follows once the driver holds it. Takes the lock itself. */
 bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, uint64_t limit, bool force);
+/* Takes back a charge that the driver does not hold (not yet, or after ledger_loosen no more). */
 void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t bytes);
+
+/* What was charged is held by the driver now; what it holds is about to be freed. No lock. */
+void ledger_confirm(struct ledger *ledger, int slot, int device, uint64_t bytes);
+void ledger_loosen(struct ledger *ledger, int slot, int device, uint64_t bytes);
 
 /* What counts against the limit now, in bytes. One unlocked read. */
 uint64_t ledger_held(const struct ledger *ledger, int device);

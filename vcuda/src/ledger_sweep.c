@@ -72,9 +72,24 @@ static uint64_t dead_bytes(const struct ledger *ledger, int device)
     return sum;
 }
 
+/* The most that the living had charged without the driver holding it, since the last time this was asked. */
+static uint64_t most_unsettled(struct ledger *ledger, int device)
+{
+    uint64_t sum = 0;
+    for (int i = 0; i < LEDGER_SLOTS && (uint64_t)i < ledger->slots_used; i++) {
+        struct ledger_slot *slot = &ledger->slots[i];
+        if (slot->state != SLOT_LIVE)
+            continue;
+        uint64_t most = __atomic_exchange_n(&slot->most_unsettled[device], 0, __ATOMIC_SEQ_CST);
+        uint64_t now = __atomic_load_n(&slot->unsettled[device], __ATOMIC_SEQ_CST);
+        sum += now > most ? now : most;
+    }
+    return sum;
+}
+
 /* The node's sample lies somewhere between the last one that we saw and now. In that time the total was between
- * `low` and `high`, so the driver held at least driver_bytes - high that nobody is charged for, and of the dead at
- * most driver_bytes - (low - dead). Both lean towards holding more against the container. */
+ * `low` and `high`. So the driver held at least driver_bytes - high that nobody is charged for; and for the living it
+ * held at least low - dead, less what was unsettled, so for the dead at most the rest. Both lean towards holding more against the container. */
 void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *page, uint64_t now_ns)
 {
     struct ledger_device *shared = &ledger->devices[device];
@@ -88,9 +103,10 @@ void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *
         release_dead(ledger, device, UINT64_MAX, now_ns > TEARDOWN_NS ? now_ns - TEARDOWN_NS : 0);
     } else if (shared->sampled_ns != page->driver_sampled_ns) {
         uint64_t held = page->driver_bytes, dead = dead_bytes(ledger, device);
-        uint64_t living_low = shared->low > dead ? shared->low - dead : 0;
+        uint64_t not_living = dead + most_unsettled(ledger, device);
+        uint64_t living_low = shared->low > not_living ? shared->low - not_living : 0;
         uint64_t held_dead = held > living_low ? held - living_low : 0;
-        if (held_dead < dead)
+        if (held_dead <= dead) /* also when nothing is left to release: their slots become free */
             release_dead(ledger, device, dead - held_dead, page->driver_sampled_ns);
         uint64_t overhead = held > shared->high ? held - shared->high : 0;
         __atomic_store_n(&shared->overhead, overhead, __ATOMIC_RELAXED); /* ledger_held reads it unlocked */

@@ -9,7 +9,7 @@ static bool take_spare(int index)
     return __atomic_exchange_n(&process()->spare[index], 0, __ATOMIC_ACQ_REL) != 0;
 }
 
-/* Sets a charged block aside while there are small allocations, and otherwise gives it back, the spare with it. */
+/* Sets an unconfirmed block aside while there are small allocations, and otherwise gives it back, the spare with it. */
 static void keep_or_discharge(int index)
 {
     struct process *us = process();
@@ -35,6 +35,12 @@ void linear_give_back(int index, uint64_t bytes)
         discharge(index, granule_up(bytes, GRANULE));
 }
 
+static void block_begun(int index)
+{
+    __atomic_add_fetch(&process()->blocks[index], 1, __ATOMIC_ACQ_REL);
+    confirm(index, GRANULE);
+}
+
 void linear_placed(int index, uint64_t bytes, uint64_t pointer, CUcontext context)
 {
     if (bytes >= GRANULE) {
@@ -51,20 +57,40 @@ void linear_placed(int index, uint64_t bytes, uint64_t pointer, CUcontext contex
     if (allocations_join(&process()->allocations, &block))
         keep_or_discharge(index);
     else
-        __atomic_add_fetch(&process()->blocks[index], 1, __ATOMIC_ACQ_REL);
+        block_begun(index);
 }
 
-void linear_block_ended(const struct allocation *block)
+/* Whether the allocation lies in a block with others; its block may end with it. */
+static bool shares(const struct allocation *allocation)
 {
-    __atomic_sub_fetch(&process()->blocks[block->device], 1, __ATOMIC_ACQ_REL);
-    keep_or_discharge(block->device);
+    return allocation->owner != 0;
 }
 
-void linear_freed(const struct allocation *allocation)
+bool linear_freeing(uint64_t pointer, struct allocation *allocation)
+{
+    bool ours = freeing(KIND_LINEAR, pointer, allocation);
+    if (ours && shares(allocation))
+        loosen(allocation->device, GRANULE);
+    return ours;
+}
+
+CUresult linear_freed(CUresult result, bool ours, const struct allocation *allocation)
 {
     struct allocation block;
-    if (allocation->owner == 0)
-        discharge(allocation->device, allocation->bytes);
-    else if (allocations_count(&process()->allocations, KIND_BLOCK, allocation->owner, -1, &block) == 0)
-        linear_block_ended(&block);
+    freed(result, ours, allocation);
+    if (!ours || !shares(allocation))
+        return result;
+    if (result == CUDA_SUCCESS &&
+        allocations_count(&process()->allocations, KIND_BLOCK, allocation->owner, -1, &block) == 0) {
+        __atomic_sub_fetch(&process()->blocks[allocation->device], 1, __ATOMIC_ACQ_REL);
+        keep_or_discharge(allocation->device);
+    } else {
+        confirm(allocation->device, GRANULE);
+    }
+    return result;
+}
+
+void linear_block_lost(int index)
+{
+    __atomic_sub_fetch(&process()->blocks[index], 1, __ATOMIC_ACQ_REL);
 }

@@ -16,9 +16,10 @@ bool linear_reserve(int index, uint64_t bytes);
 void linear_give_back(int index, uint64_t bytes);
 /* The driver placed it at `pointer`. */
 void linear_placed(int index, uint64_t bytes, uint64_t pointer, CUcontext context);
-/* A row of KIND_LINEAR whose memory the driver has freed. */
-void linear_freed(const struct allocation *allocation);
-/* A row of KIND_BLOCK whose context has ended. */
-void linear_block_ended(const struct allocation *block);
+/* As freeing and freed (hook.h). */
+bool linear_freeing(uint64_t pointer, struct allocation *allocation);
+CUresult linear_freed(CUresult result, bool ours, const struct allocation *allocation);
+/* A row of KIND_BLOCK has gone with its context, and its charge with that. */
+void linear_block_lost(int index);
 
 #endif

@@ -1,11 +1,316 @@
+/* pacer.c: who asks is granted a batch, in the container's turn, while it has credit and little in flight. */
 #include "pacer.h"
+
+#include <stdlib.h>
+
+#include "account.h"
+#include "clock.h"
+#include "helper.h"
+#include "spans.h"
+
+#define IN_FLIGHT_NS 2000000u  /* of estimated work queued ahead, or one kernel */
+#define BATCH_NS 500000u       /* of estimated work granted at a time */
+#define MOST_GRANTED 256u
+#define QUIET_NS 2000000u      /* a batch that is open for longer is closed by the helper */
+#define DEBT_HOLD_NS (4ull * VCUDA_PERIOD_NS) /* a container that ran long kernels pays back for up to so long */
+#define NO_END (UINT64_MAX - 1) /* the gate of a turn that does not end */
+
+__thread struct batch pacer_batches[BATCHES] __attribute__((tls_model("initial-exec")));
+struct gate pacer_gates[VCUDA_MAX_DEVICES];
+static struct gate never_open;
+struct gate *pacer_gate = &never_open;
+
+static uint32_t captures; /* streams that capture now; atomic */
+
+/* The blocks of all threads that have launched. `registry_lock` guards the list; taken before a queue's lock. */
+static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct registered {
+    struct batch *batches;
+    struct registered *next;
+} *registry;
+static pthread_key_t registry_key;
+static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
+
+static bool close_batch(struct batch *batch, uint64_t older_ns);
+
+/* With the context of the queue current; the old one is put back by leave. */
+static bool enter(struct queue *queue, bool *pushed)
+{
+    CUcontext current = NULL;
+    *pushed = false;
+    if (queue->context == NULL)
+        return false;
+    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == queue->context)
+        return true;
+    *pushed = REAL(cuCtxPushCurrent_v2)(queue->context) == CUDA_SUCCESS;
+    return *pushed;
+}
+
+static void leave(bool pushed)
+{
+    CUcontext popped;
+    if (pushed)
+        REAL(cuCtxPopCurrent_v2)(&popped);
+}
+
+/* The thread ends: what it had open is closed, and its block, which goes with it, forgotten. */
+static void thread_ends(void *argument)
+{
+    struct registered *gone = argument;
+    pthread_mutex_lock(&registry_lock);
+    for (struct registered **at = &registry; *at != NULL; at = &(*at)->next)
+        if (*at == gone) {
+            *at = gone->next;
+            break;
+        }
+    for (int i = 0; i < BATCHES; i++)
+        close_batch(&gone->batches[i], 0);
+    pthread_mutex_unlock(&registry_lock);
+    free(gone);
+}
+
+static void make_key(void)
+{
+    pthread_key_create(&registry_key, thread_ends);
+}
+
+static void register_thread(void)
+{
+    pthread_once(&registry_once, make_key);
+    if (pthread_getspecific(registry_key) != NULL)
+        return;
+    struct registered *ours = malloc(sizeof *ours);
+    if (ours == NULL)
+        return;
+    ours->batches = pacer_batches;
+    pthread_mutex_lock(&registry_lock);
+    ours->next = registry;
+    registry = ours;
+    pthread_mutex_unlock(&registry_lock);
+    pthread_setspecific(registry_key, ours);
+}
+
+static bool capturing(CUstream stream)
+{
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return __atomic_load_n(&captures, __ATOMIC_RELAXED) != 0 && REAL(cuStreamIsCapturing) != NULL &&
+           (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
+/* Ends a batch that is older than `older_ns`: its launches become a span. True if it is left open. */
+static bool close_batch(struct batch *batch, uint64_t older_ns)
+{
+    struct queue *queue = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
+    bool open = false, pushed;
+    if (queue == NULL)
+        return false;
+    pthread_mutex_lock(&queue->lock);
+    if (__atomic_load_n(&batch->queue, __ATOMIC_RELAXED) == queue) { /* nobody else has closed it meanwhile */
+        open = older_ns != 0 && clock_ns() < batch->opened_ns + older_ns;
+        if (!open) {
+            __atomic_store_n(&batch->turn, 0, __ATOMIC_RELAXED);
+            if (batch->serial == queue->serial && !capturing(batch->stream) && enter(queue, &pushed)) {
+                spans_end(queue, batch->stream,
+                          batch->granted - __atomic_load_n(&batch->credits, __ATOMIC_RELAXED));
+                leave(pushed);
+            }
+            __atomic_store_n(&batch->queue, NULL, __ATOMIC_RELEASE);
+        }
+    }
+    pthread_mutex_unlock(&queue->lock);
+    return open;
+}
+
+static void set_gate(int index, uint64_t turn)
+{
+    if (__atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED) != turn)
+        __atomic_store_n(&pacer_gates[index].turn, turn, __ATOMIC_RELAXED);
+}
+
+bool pacer_look(int index, uint64_t now_ns, struct turn *turn)
+{
+    if (!schedule_turn_now(index, now_ns, turn)) {
+        set_gate(index, NO_END);
+        return false;
+    }
+    int64_t credit = account_credit(index, turn, now_ns);
+    bool whole = turn->end_ns - now_ns >= turn->period_ns && turn->open;
+    if (!turn->open || credit <= 0)
+        set_gate(index, 0);
+    else
+        set_gate(index, whole ? NO_END : turn->end_ns);
+    return true;
+}
+
+static void wait_ns(uint64_t ns)
+{
+    struct timespec moment = {0, (long)(ns < 999999999 ? ns : 999999999)};
+    nanosleep(&moment, NULL);
+}
+
+/* Whether one more batch may go now; otherwise how long to wait before asking again. */
+static bool may_go(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns)
+{
+    struct turn turn;
+    uint64_t others = account_peers(queue->index); /* they fill the GPU's queue, too */
+    *pause_ns = 50000;
+    if (queue->head != queue->tail && (queue->in_flight_ns + queue->mean_ns) * others > IN_FLIGHT_NS) {
+        if (queue->in_flight_ns * others > 2 * IN_FLIGHT_NS)
+            *pause_ns = 200000;
+        return false;
+    }
+    if (!pacer_look(queue->index, now_ns, &turn))
+        return true;
+    uint64_t left = turn.open ? turn.end_ns - now_ns : 0;
+    bool whole = left >= turn.period_ns;
+    if (turn.open && __atomic_load_n(&pacer_gates[queue->index].turn, __ATOMIC_RELAXED) != 0) {
+        /* Half a kernel past the end of the turn is as near as half a kernel before it. */
+        uint64_t ahead = (queue->in_flight_ns + queue->mean_ns / 2) * others;
+        if (whole || ahead <= left || queue->mean_ns >= turn.per_period_ns)
+            return true;
+        *pause_ns = left + 20000;
+    } else if (!turn.open) {
+        *pause_ns = turn.end_ns - now_ns;
+    } else {
+        *pause_ns = 1000000; /* in debt */
+    }
+    return false;
+}
+
+/* Waits for admission; under the queue's lock, which is let go meanwhile. */
+static void hold(struct queue *queue)
+{
+    uint64_t began = clock_ns(), now = began, pause, serial = queue->serial;
+    bool pushed, waited = false;
+    while (queue->serial == serial) {
+        if (enter(queue, &pushed)) {
+            spans_reap(queue);
+            leave(pushed);
+        }
+        if (may_go(queue, now, &pause))
+            break;
+        int64_t credit = __atomic_load_n(&ledger->devices[queue->index].credit_ns, __ATOMIC_RELAXED);
+        uint64_t limit = credit < 0 ? DEBT_HOLD_NS : VCUDA_HOLD_LIMIT_NS;
+        if (now - began >= limit)
+            break;
+        account_active(queue->index, now, true);
+        waited = true;
+        pthread_mutex_unlock(&queue->lock);
+        wait_ns(pause < limit - (now - began) ? pause : limit - (now - began));
+        pthread_mutex_lock(&queue->lock);
+        now = clock_ns();
+    }
+    if (waited)
+        __atomic_add_fetch(&ledger->devices[queue->index].throttled_ns, now - began, __ATOMIC_RELAXED);
+}
+
+static uint32_t grant(const struct queue *queue)
+{
+    if (queue->mean_ns == 0)
+        return 1;
+    uint64_t number = BATCH_NS / queue->mean_ns;
+    return number < 1 ? 1 : number > MOST_GRANTED ? MOST_GRANTED : (uint32_t)number;
+}
+
+static void admit(CUstream stream, struct batch *batch, CUcontext context, int index)
+{
+    register_thread();
+    close_batch(batch, 0);
+    struct queue *queue = spans_queue(context, index);
+    if (queue == NULL)
+        return;
+    hold(queue);
+    if (queue->context == context) {
+        spans_begin(queue, stream);
+        uint64_t now = clock_ns();
+        account_active(index, now, false);
+        batch->stream = stream;
+        batch->serial = queue->serial;
+        batch->opened_ns = now;
+        batch->granted = __atomic_load_n(&captures, __ATOMIC_RELAXED) != 0 ? 1 : grant(queue);
+        __atomic_store_n(&batch->credits, batch->granted - 1, __ATOMIC_RELAXED); /* the one that asked is the first */
+        __atomic_store_n(&batch->queue, queue, __ATOMIC_RELEASE);
+        __atomic_store_n(&batch->turn, __atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    }
+    pthread_mutex_unlock(&queue->lock);
+    helper_wake();
+}
+
+void pacer_admit_slowly(CUstream stream, struct batch *batch)
+{
+    CUcontext context;
+    int index;
+    uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
+    uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
+    if (capturing(stream) || !current_device(&context, &index))
+        return;
+    /* With several devices the fast way is never open: look again, now that the device is known. */
+    const struct queue *open = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
+    if (open != NULL && batch->stream == stream && credits != 0 && turn != 0 &&
+        __atomic_load_n(&open->context, __ATOMIC_RELAXED) == context &&
+        turn == __atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&batch->credits, credits - 1, __ATOMIC_RELAXED);
+        return;
+    }
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode); /* our events and queries must not spoil a capture */
+    admit(stream, batch, context, index);
+    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+}
 
 void pacer_context_made(int index)
 {
-    (void)index;
+    if (config.device_count == 1)
+        pacer_gate = &pacer_gates[index];
+    helper_start();
 }
 
 void pacer_context_ends(CUcontext context)
 {
-    (void)context;
+    if (context != NULL)
+        spans_forget(context);
+}
+
+void pacer_stream_ends(CUstream stream)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (struct registered *thread = registry; thread != NULL; thread = thread->next)
+        for (int i = 0; i < BATCHES; i++)
+            if (thread->batches[i].stream == stream)
+                close_batch(&thread->batches[i], 0);
+    pthread_mutex_unlock(&registry_lock);
+}
+
+void pacer_captures(int change)
+{
+    __atomic_add_fetch(&captures, (uint32_t)change, __ATOMIC_RELAXED);
+    for (int i = 0; i < VCUDA_MAX_DEVICES; i++)
+        set_gate(i, 0); /* everybody asks again */
+}
+
+bool pacer_collect(void)
+{
+    bool busy = false, pushed;
+    uint64_t now = clock_ns();
+    struct queue *queue;
+    pthread_mutex_lock(&registry_lock);
+    for (struct registered *thread = registry; thread != NULL; thread = thread->next)
+        for (int i = 0; i < BATCHES; i++)
+            busy = close_batch(&thread->batches[i], QUIET_NS) || busy;
+    pthread_mutex_unlock(&registry_lock);
+    for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
+        pthread_mutex_lock(&queue->lock);
+        if (queue->head != queue->tail && enter(queue, &pushed)) {
+            spans_reap(queue);
+            leave(pushed);
+        }
+        if (queue->context != NULL && queue->head != queue->tail) {
+            account_active(queue->index, now, false);
+            busy = true;
+        }
+        pthread_mutex_unlock(&queue->lock);
+    }
+    return busy;
 }

@@ -1,13 +1,72 @@
-/* pacer.h: launches are admitted in the container's turn. */
+/* pacer.h: launches are admitted in the container's turn, a batch at a time.
+ *
+ * A thread asks once per batch and stream (pacer_admit_slowly) and is granted a number of launches in the present
+ * turn, about half a millisecond of work; the launches of a granted batch cost a thread-local counter and one load.
+ */
 #ifndef VCUDA_PACER_H
 #define VCUDA_PACER_H
 
-#include "driver.h"
+#include <stdint.h>
+
+#include "state.h"
+
+/* What a thread may still launch on one stream without asking. Its owner writes it; the helper revokes it by
+ * clearing `turn`, under the lock of `queue`. */
+struct batch {
+    CUstream stream;     /* written by the owner under the queue's lock */
+    uint64_t turn;       /* the gate's value when it was granted; 0: nothing is granted. Atomic */
+    uint32_t credits;    /* launches left; written by the owner alone. Atomic */
+    uint32_t granted;    /* this and what follows: under the queue's lock */
+    struct queue *queue; /* NULL: not open. Atomic, so that one can learn which lock to take */
+    uint64_t serial;     /* the queue's when it was opened: another means that the context has ended since */
+    uint64_t opened_ns;
+};
+
+#define BATCHES 8 /* streams that a thread can alternate between without asking each time */
+
+extern __thread struct batch pacer_batches[BATCHES] __attribute__((tls_model("initial-exec")));
+
+/* One word per device: the end of the turn that is open now, 0 while it is closed. Stored by whoever finds that it
+ * changed (helper or asking thread); a granted batch is good while it is the same. */
+struct gate {
+    _Alignas(64) uint64_t turn;
+};
+extern struct gate pacer_gates[VCUDA_MAX_DEVICES];
+
+/* The gate of the container's only device; with several devices, one that is never open, so that each launch
+ * asks (the stream does not tell the device). */
+extern struct gate *pacer_gate;
+
+void pacer_admit_slowly(CUstream stream, struct batch *batch);
+
+/* Before each launch. */
+static inline void pacer_admit(CUstream stream)
+{
+    struct batch *batch = &pacer_batches[((uintptr_t)stream >> 4 ^ (uintptr_t)stream >> 10) % BATCHES];
+    uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
+    uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
+    if (likely(batch->stream == stream && turn != 0 && credits != 0 &&
+               turn == __atomic_load_n(&pacer_gate->turn, __ATOMIC_RELAXED)))
+        __atomic_store_n(&batch->credits, credits - 1, __ATOMIC_RELAXED);
+    else
+        pacer_admit_slowly(stream, batch);
+}
 
 /* A context was made on this device: from now on there can be launches. */
 void pacer_context_made(int index);
-
 /* The context is about to end: nothing of it may be touched any more. NULL: nothing. */
 void pacer_context_ends(CUcontext context);
+/* The stream is about to be destroyed. */
+void pacer_stream_ends(CUstream stream);
+
+/* Streams that capture take no part: +1 before a capture begins, -1 after it ended. */
+void pacer_captures(int change);
+
+/* Opens or closes the device's gate by the present turn. Returns the turn; false when the device has none. */
+struct turn;
+bool pacer_look(int index, uint64_t now_ns, struct turn *turn);
+
+/* For the helper: closes batches that went quiet and accounts for completed work. True while work is in flight. */
+bool pacer_collect(void);
 
 #endif

@@ -35,7 +35,9 @@ static inline bool active(void)
 struct process {
     int slot; /* in the ledger; -1: the ledger is full or locked, nothing may be allocated */
     pthread_mutex_t contexts; /* guards making and dropping contexts, so that none is charged twice */
-    CUcontext primary[VCUDA_MAX_DEVICES]; /* by index; under `contexts` */
+    CUcontext primary[VCUDA_MAX_DEVICES]; /* by index; under `contexts`, as is how often each is retained */
+    uint32_t retains[VCUDA_MAX_DEVICES];
+    int has_helper; /* atomic */
     uint8_t spare[VCUDA_MAX_DEVICES];   /* 1: a block is charged that nothing lies in yet (linear.h); atomic */
     uint32_t blocks[VCUDA_MAX_DEVICES]; /* blocks in which small allocations lie; atomic */
     struct allocations allocations;
@@ -53,10 +55,13 @@ bool current_device(CUcontext *context, int *index);
 /* The limit in force: the schedule page's where a live one tells another than the config. */
 uint64_t memory_limit(int index);
 
-/* Charges before the driver allocates; false means: answer CUDA_ERROR_OUT_OF_MEMORY. */
+/* The life of a charge: charge (false means: answer CUDA_ERROR_OUT_OF_MEMORY), the driver allocates, confirm; then
+ * loosen, the driver frees, discharge. When the driver fails: discharge after charge, confirm after loosen. */
 bool charge(int index, uint64_t bytes);
-/* Charges what the driver already did. */
+/* Charges what the driver did already; to be confirmed like any other. */
 void charge_anyway(int index, uint64_t bytes);
+void confirm(int index, uint64_t bytes);
+void loosen(int index, uint64_t bytes);
 void discharge(int index, uint64_t bytes);
 
 /* One line on standard error, prefixed, once for each call site's flag. */

@@ -5,7 +5,7 @@ import struct
 import subprocess
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -115,6 +115,19 @@ class Container:
         assert errors == "", errors
         return [[int(word) for word in line.split()] for line in out.splitlines()]
 
+    @contextmanager
+    def session(self) -> Iterator[Callable[[str], list[int]]]:
+        """An actor that is asked one line at a time."""
+        with ended(self.start("actor")) as actor:
+
+            def ask(line: str) -> list[int]:
+                assert actor.stdin is not None and actor.stdout is not None
+                actor.stdin.write(line + "\n")
+                actor.stdin.flush()
+                return [int(word) for word in actor.stdout.readline().split()]
+
+            yield ask
+
     def charged(self, device: int = 0) -> int:
         """Bytes charged now, as the node agent reads them in the ledger."""
         with self.ledger.open("rb") as ledger:
@@ -156,9 +169,9 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def until(condition: object, seconds: float = 10.0) -> None:
-    """Waits for a condition (a callable) to hold."""
+def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+    """Waits for a condition to hold."""
     limit = time.monotonic() + seconds
-    while not condition():  # type: ignore[operator]
+    while not condition():
         assert time.monotonic() < limit, "it did not come about in time"
         time.sleep(0.01)

@@ -34,13 +34,9 @@ def test_small_allocations_that_share_a_block_are_charged_once(node: Node) -> No
 
 def test_processes_of_a_container_share_its_limit(node: Node) -> None:
     container = node.container("a", Share(memory=1024 * MIB))
-    with_first = container.start("actor")
-    assert with_first.stdin is not None and with_first.stdout is not None
-    with_first.stdin.write(f"init\nctx\nalloc a {400 * MIB}\n")
-    with_first.stdin.flush()
-    assert [with_first.stdout.readline().split()[0] for _ in range(3)] == ["0", "0", "0"]
-    answers = container.run("init", "ctx", f"alloc a {200 * MIB}", f"alloc a {100 * MIB}")
-    with_first.communicate()
+    with container.session() as ask:
+        assert [ask(line)[0] for line in ("init", "ctx", f"alloc a {400 * MIB}")] == [0, 0, 0]
+        answers = container.run("init", "ctx", f"alloc a {200 * MIB}", f"alloc a {100 * MIB}")
     assert [answer[0] for answer in answers] == [0, 0, OUT_OF_MEMORY, 0]
 
 

@@ -1,11 +1,24 @@
 # The shim's tests: programs in C that run under the shim, and pytest that starts them and looks at what came of it.
 TESTS := $(B)/tests
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c))
+UNITS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/unit/*.c))
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
+
+$(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) $^ -o $@ -ldl
 
 $(TESTS)/%: tests/%.c $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
 
-test: all $(B)/testing/libvcuda.so.1 $(PROGRAMS) simgpu
+# The shim's own functions, for programs that test them one by one.
+$(B)/testing/libvcuda.a: $(filter-out %loader_entry.S.o,$(call OBJECTS,$(B)/testing))
+	@rm -f $@
+	ar rcs $@ $^
+
+.PHONY: programs
+programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS)
+
+test: all programs simgpu
 	PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider tests

@@ -1,0 +1,95 @@
+/* account.c: atomics in the ledger, no lock: each counter stands for itself. */
+#include "account.h"
+
+#include "clock.h"
+#include "state.h"
+
+#define PEER_NS 10000000u /* a process counts as at work for so long after it last said so */
+#define MOST_DEBT_PERIODS 20
+
+uint64_t account_peers(int index)
+{
+    uint64_t count = 0, now = clock_ns();
+    uint64_t used = __atomic_load_n(&ledger->slots_used, __ATOMIC_RELAXED);
+    for (uint64_t i = 0; i < used && i < LEDGER_SLOTS; i++) {
+        uint64_t seen = __atomic_load_n(&ledger->slots[i].in_flight[index], __ATOMIC_RELAXED);
+        if (seen != 0 && seen + PEER_NS > now && ledger->slots[i].state == SLOT_LIVE)
+            count++;
+    }
+    return count != 0 ? count : 1;
+}
+
+/* How much of [begin, end) lies in the container's turns. */
+static uint64_t in_turns(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t *active)
+{
+    uint64_t sum = 0, at = begin_ns;
+    *active = 1;
+    while (at < end_ns) {
+        struct turn turn;
+        if (!schedule_turn_now(index, at, &turn))
+            return end_ns - begin_ns; /* no turns: all of it is its own */
+        *active = turn.active;
+        uint64_t next = turn.end_ns < end_ns ? turn.end_ns : end_ns;
+        if (next <= at)
+            break;
+        sum += turn.open ? next - at : 0;
+        at = next;
+    }
+    return sum;
+}
+
+static void add(uint64_t *counter, uint64_t amount)
+{
+    __atomic_add_fetch(counter, amount, __ATOMIC_RELAXED);
+}
+
+uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches)
+{
+    struct ledger_device *device = &ledger->devices[index];
+    struct vcuda_activity *told = &ledger->public.devices[index];
+    uint32_t active;
+    uint64_t own = in_turns(index, begin_ns, end_ns, &active), shared_by = account_peers(index);
+    uint64_t over = (end_ns - begin_ns - own) / active / shared_by;
+    uint64_t busy = own / shared_by + over;
+    add(&device->launches, launches);
+    add(&device->span_ns, end_ns - begin_ns);
+    add(&device->busy_ns, busy);
+    add(&device->overrun_ns, over);
+    add(&told->launches, launches);
+    add(&told->busy_ns, busy);
+    add(&told->overrun_ns, over);
+    __atomic_sub_fetch(&device->credit_ns, (int64_t)busy, __ATOMIC_RELAXED);
+    return busy;
+}
+
+int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns)
+{
+    struct ledger_device *device = &ledger->devices[index];
+    uint64_t since = __atomic_load_n(&device->credited_ns, __ATOMIC_RELAXED);
+    uint64_t own = turn->period_ns * config.devices[index].core_percent / 100;
+    uint64_t each = turn->per_period_ns > own ? turn->per_period_ns : own;
+    int64_t most = (int64_t)each, least = -(int64_t)(MOST_DEBT_PERIODS * turn->period_ns);
+    /* One process of the container wins the swap and adds what the time was worth. */
+    if (now_ns > since + 1000000 && __atomic_compare_exchange_n(&device->credited_ns, &since, now_ns, false,
+                                                               __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        uint64_t elapsed = now_ns - since < 1000000000 ? now_ns - since : 1000000000;
+        int64_t worth = (int64_t)(elapsed * each / turn->period_ns);
+        int64_t credit = __atomic_load_n(&device->credit_ns, __ATOMIC_RELAXED), capped;
+        do {
+            capped = credit + worth > most ? most : credit + worth < least ? least : credit + worth;
+        } while (!__atomic_compare_exchange_n(&device->credit_ns, &credit, capped, false, __ATOMIC_RELAXED,
+                                              __ATOMIC_RELAXED));
+    }
+    return __atomic_load_n(&device->credit_ns, __ATOMIC_RELAXED);
+}
+
+void account_active(int index, uint64_t now_ns, bool waiting)
+{
+    struct vcuda_activity *told = &ledger->public.devices[index];
+    int slot = process()->slot;
+    if (slot >= 0 && !waiting)
+        __atomic_store_n(&ledger->slots[slot].in_flight[index], now_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&told->activity_ns, now_ns, __ATOMIC_RELAXED);
+    if (waiting)
+        __atomic_store_n(&told->waiting_ns, now_ns, __ATOMIC_RELAXED);
+}

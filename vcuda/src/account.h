@@ -1,0 +1,22 @@
+/* account.h: GPU time used, against GPU time given; shared by the container's processes through the ledger. */
+#ifndef VCUDA_ACCOUNT_H
+#define VCUDA_ACCOUNT_H
+
+#include <stdint.h>
+
+#include "schedule_page.h"
+
+/* Returns what was charged, ns. Charges what a process occupied from `begin` to `end` by the node's clock: whole within the container's turns,
+ * divided by the containers at work outside them; and divided by the processes of the container at work. */
+uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches);
+
+/* Processes of this container with work on the device, at least one. */
+uint64_t account_peers(int index);
+
+/* Gives what the turns since the last call were worth; returns the credit. */
+int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns);
+
+/* Tells the node and the container's other processes that this one has or wants work on the device. */
+void account_active(int index, uint64_t now_ns, bool waiting);
+
+#endif

@@ -1,0 +1,129 @@
+/* helper.c: closes gates at the end of turns, accounts for finished work, trues up memory, writes the usage. */
+#include "helper.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+
+#include "clock.h"
+#include "pacer.h"
+#include "schedule_page.h"
+#include "usage_file.h"
+
+#define BUSY_PAUSE_NS 2000000u    /* while work is in flight */
+#define IDLE_PAUSE_NS 250000000u  /* otherwise: memory is trued up well within a second */
+#define CARE_NS 200000000u        /* between looks at memory and the dead */
+#define IDLE_AFTER 50             /* rounds without work before the long pause */
+
+/* Told to stop at exit, before the driver's own end: calls into it afterwards would find it half gone. Atomic. */
+static int stopping, stopped;
+
+/* 1 while the helper is in its long pause; who admits a launch wakes it. Atomic; `lock` goes with `wake`. */
+static int asleep;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+
+void helper_wake(void)
+{
+    if (likely(__atomic_load_n(&asleep, __ATOMIC_RELAXED) == 0))
+        return;
+    pthread_mutex_lock(&lock);
+    __atomic_store_n(&asleep, 0, __ATOMIC_RELAXED);
+    pthread_cond_signal(&wake);
+    pthread_mutex_unlock(&lock);
+}
+
+/* What needs no haste: once for the container, by whichever process comes first. */
+static void take_care(uint64_t now)
+{
+    uint64_t last = __atomic_load_n(&ledger->swept_ns, __ATOMIC_RELAXED);
+    if (now > last + CARE_NS &&
+        __atomic_compare_exchange_n(&ledger->swept_ns, &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        ledger_sweep(ledger);
+        for (uint32_t i = 0; i < config.device_count; i++) {
+            struct vcuda_slot page;
+            ledger_true_up(ledger, (int)i, schedule_slot((int)i, &page) ? &page : NULL, clock_ns());
+        }
+    }
+    usage_write(false);
+}
+
+/* Looks at every device's turn; returns how long nothing will change by the clock. */
+static uint64_t look(uint64_t now)
+{
+    uint64_t pause = BUSY_PAUSE_NS;
+    for (uint32_t i = 0; i < config.device_count; i++) {
+        struct turn turn;
+        if (pacer_look((int)i, now, &turn) && turn.open && turn.end_ns - now < pause)
+            pause = turn.end_ns - now;
+    }
+    return pause;
+}
+
+static void rest(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += IDLE_PAUSE_NS;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec++;
+    }
+    pthread_mutex_lock(&lock);
+    __atomic_store_n(&asleep, 1, __ATOMIC_RELAXED);
+    pthread_cond_timedwait(&wake, &lock, &until);
+    __atomic_store_n(&asleep, 0, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&lock);
+}
+
+static void *work(void *unused)
+{
+    uint64_t cared = 0;
+    int quiet = 0;
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    prctl(PR_SET_NAME, "vcuda");
+    prctl(PR_SET_TIMERSLACK, 1000ul);
+    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    while (__atomic_load_n(&stopping, __ATOMIC_ACQUIRE) == 0) {
+        uint64_t now = clock_ns(), pause = look(now);
+        quiet = pacer_collect() ? 0 : quiet + 1;
+        if (now > cared + CARE_NS) {
+            take_care(now);
+            cared = now;
+        }
+        if (quiet > IDLE_AFTER)
+            rest();
+        else
+            nanosleep(&(struct timespec){0, (long)pause}, NULL);
+    }
+    __atomic_store_n(&stopped, 1, __ATOMIC_RELEASE);
+    return unused;
+}
+
+static void stop(void)
+{
+    __atomic_store_n(&stopping, 1, __ATOMIC_RELEASE);
+    helper_wake();
+    for (int i = 0; i < 500 && __atomic_load_n(&stopped, __ATOMIC_ACQUIRE) == 0; i++)
+        nanosleep(&(struct timespec){0, 200000}, NULL); /* a helper that waits in the driver is left there */
+    usage_write(true);
+}
+
+void helper_start(void)
+{
+    pthread_t thread;
+    sigset_t all, before;
+    if (__atomic_exchange_n(&process()->has_helper, 1, __ATOMIC_ACQ_REL) != 0)
+        return;
+    __atomic_store_n(&stopping, 0, __ATOMIC_RELEASE);
+    __atomic_store_n(&stopped, 0, __ATOMIC_RELEASE);
+    atexit(stop); /* after the driver was loaded, and so before it is unloaded */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: no handler of the program's ever runs on it */
+    if (pthread_create(&thread, NULL, work, NULL) == 0)
+        pthread_detach(thread);
+    else
+        complain("no helper thread: launches are paced by their own threads, usage is not written");
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+}

@@ -1,0 +1,176 @@
+/* spans.c: events around batches, and what they say. */
+#include "spans.h"
+
+#include "account.h"
+#include "clock.h"
+
+#define QUEUES 128
+#define REBASE_NS 60000000000u /* elapsed times are floats: count from a base that is not too far back */
+
+static struct queue queues[QUEUES];
+static pthread_mutex_t queues_lock = PTHREAD_MUTEX_INITIALIZER; /* guards taking and giving up of entries */
+static uint32_t queues_used;                                    /* entries beyond were never taken; atomic */
+
+/* Records the base on a stream of its own, so that it completes at once, and notes the time. */
+static void rebase(struct queue *queue)
+{
+    if (queue->base == NULL || REAL(cuEventRecord)(queue->base, queue->clock) != CUDA_SUCCESS)
+        return;
+    queue->base_ns = clock_ns();
+    REAL(cuEventSynchronize)(queue->base);
+    queue->cursor_ns = 0;
+}
+
+static void start(struct queue *queue, CUcontext context, int index)
+{
+    queue->index = index;
+    queue->head = queue->tail = queue->spares = 0;
+    queue->in_flight_ns = queue->mean_ns = queue->cursor_ns = queue->base_ns = 0;
+    queue->begin = queue->base = NULL;
+    queue->clock = NULL;
+    queue->serial++;
+    __atomic_store_n(&queue->context, context, __ATOMIC_RELEASE);
+    if (REAL(cuStreamCreate)(&queue->clock, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS &&
+        REAL(cuEventCreate)(&queue->base, CU_EVENT_DEFAULT) == CUDA_SUCCESS)
+        rebase(queue);
+}
+
+struct queue *spans_queue(CUcontext context, int index)
+{
+    uint32_t used = __atomic_load_n(&queues_used, __ATOMIC_ACQUIRE);
+    for (uint32_t i = 0; i < used; i++) {
+        if (__atomic_load_n(&queues[i].context, __ATOMIC_ACQUIRE) != context)
+            continue;
+        pthread_mutex_lock(&queues[i].lock);
+        if (queues[i].context == context)
+            return &queues[i];
+        pthread_mutex_unlock(&queues[i].lock);
+    }
+    pthread_mutex_lock(&queues_lock);
+    struct queue *found = NULL;
+    for (uint32_t i = 0; i < QUEUES && found == NULL; i++) {
+        if (i == queues_used) {
+            pthread_mutex_init(&queues[i].lock, NULL);
+            __atomic_store_n(&queues_used, i + 1, __ATOMIC_RELEASE);
+        }
+        if (__atomic_load_n(&queues[i].context, __ATOMIC_ACQUIRE) == NULL)
+            found = &queues[i];
+    }
+    if (found != NULL) {
+        pthread_mutex_lock(&found->lock);
+        start(found, context, index);
+    }
+    pthread_mutex_unlock(&queues_lock);
+    return found;
+}
+
+void spans_forget(CUcontext context)
+{
+    struct queue *queue;
+    for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
+        pthread_mutex_lock(&queue->lock);
+        if (queue->context == context) {
+            queue->serial++;
+            __atomic_store_n(&queue->context, NULL, __ATOMIC_RELEASE);
+        }
+        pthread_mutex_unlock(&queue->lock);
+    }
+}
+
+struct queue *spans_walk(uint32_t i)
+{
+    return i < __atomic_load_n(&queues_used, __ATOMIC_ACQUIRE) ? &queues[i] : NULL;
+}
+
+static CUevent event_from(struct queue *queue)
+{
+    CUevent event = NULL;
+    if (queue->spares != 0)
+        return queue->spare[--queue->spares];
+    return REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS ? event : NULL;
+}
+
+static void event_back(struct queue *queue, CUevent event)
+{
+    if (event == NULL)
+        return;
+    if (queue->spares < 2 * SPANS)
+        queue->spare[queue->spares++] = event;
+    else
+        REAL(cuEventDestroy_v2)(event);
+}
+
+static CUevent recorded(struct queue *queue, CUstream stream)
+{
+    CUevent event = event_from(queue);
+    if (event != NULL && REAL(cuEventRecord)(event, stream) != CUDA_SUCCESS) {
+        event_back(queue, event);
+        return NULL;
+    }
+    return event;
+}
+
+void spans_begin(struct queue *queue, CUstream stream)
+{
+    if (queue->head != queue->tail || queue->begin != NULL)
+        return; /* something is in flight: its end is this one's beginning */
+    if (clock_ns() - queue->base_ns > REBASE_NS)
+        rebase(queue);
+    queue->begin = recorded(queue, stream);
+}
+
+void spans_end(struct queue *queue, CUstream stream, uint32_t launches)
+{
+    if (queue->tail - queue->head == SPANS)
+        REAL(cuEventSynchronize)(queue->spans[queue->head % SPANS].end);
+    spans_reap(queue);
+    CUevent end = launches != 0 && queue->tail - queue->head < SPANS ? recorded(queue, stream) : NULL;
+    if (end == NULL)
+        return;
+    uint64_t estimate = queue->mean_ns * launches;
+    queue->spans[queue->tail++ % SPANS] = (struct span){queue->begin, end, launches, estimate};
+    queue->in_flight_ns += estimate;
+    queue->begin = NULL;
+}
+
+/* When the event happened, on the node's clock; 0 when the driver does not say. */
+static uint64_t time_of(const struct queue *queue, CUevent event)
+{
+    float ms;
+    if (event == NULL || queue->base == NULL || REAL(cuEventElapsedTime)(&ms, queue->base, event) != CUDA_SUCCESS || ms < 0)
+        return 0;
+    return queue->base_ns + (uint64_t)((double)ms * 1e6);
+}
+
+/* The mean follows upwards at once, so that long kernels are not launched by the dozen, and downwards slowly. */
+static void learn(struct queue *queue, uint64_t span_ns, uint32_t launches)
+{
+    uint64_t each = span_ns / launches;
+    if (each > queue->mean_ns)
+        queue->mean_ns = each;
+    else
+        queue->mean_ns -= (queue->mean_ns - each) / 4;
+    if (queue->mean_ns == 0)
+        queue->mean_ns = 1;
+}
+
+void spans_reap(struct queue *queue)
+{
+    while (queue->head != queue->tail) {
+        struct span *span = &queue->spans[queue->head % SPANS];
+        CUresult done = REAL(cuEventQuery)(span->end);
+        if (done == CUDA_ERROR_NOT_READY)
+            return;
+        uint64_t begin = time_of(queue, span->begin), end = time_of(queue, span->end);
+        if (begin < queue->cursor_ns)
+            begin = queue->cursor_ns;
+        if (done == CUDA_SUCCESS && begin != 0 && end > begin) {
+            learn(queue, account_span(queue->index, begin, end, span->launches), span->launches);
+            queue->cursor_ns = end;
+        }
+        queue->in_flight_ns -= span->estimate_ns;
+        queue->head++;
+        event_back(queue, span->begin);
+        event_back(queue, span->end);
+    }
+}

@@ -1,0 +1,76 @@
+#include "usage_file.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "crc32.h"
+#include "state.h"
+#include "usage.h"
+
+#define INTERVAL_NS 1000000000u
+
+static uint64_t read_counter(const uint64_t *counter)
+{
+    return __atomic_load_n(counter, __ATOMIC_RELAXED);
+}
+
+static void fill(struct vcuda_usage *usage)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    memcpy(usage->magic, VCUDA_USAGE_MAGIC, sizeof usage->magic);
+    usage->version = VCUDA_USAGE_VERSION;
+    usage->size = VCUDA_USAGE_SIZE;
+    usage->epoch_ns = ledger->public.epoch_ns;
+    usage->written_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    usage->device_count = config.device_count;
+    for (int i = 0; i < LEDGER_SLOTS; i++)
+        usage->processes += ledger->slots[i].state == SLOT_LIVE;
+    for (uint32_t i = 0; i < config.device_count; i++) {
+        const struct ledger_device *from = &ledger->devices[i];
+        struct vcuda_usage_device *to = &usage->devices[i];
+        memcpy(to->uuid, config.devices[i].uuid, sizeof to->uuid);
+        to->busy_ns = read_counter(&from->busy_ns);
+        to->span_ns = read_counter(&from->span_ns);
+        to->throttled_ns = read_counter(&from->throttled_ns);
+        to->memory_peak_bytes = read_counter(&from->peak);
+        to->memory_now_bytes = ledger_held(ledger, (int)i);
+        to->memory_limit_bytes = memory_limit((int)i);
+        to->launches = read_counter(&from->launches);
+        to->oom = read_counter(&from->oom);
+    }
+}
+
+/* Under the ledger's lock, so that records of two processes never mix and the sequence always grows. */
+static void write_record(int file)
+{
+    struct vcuda_usage usage;
+    memset(&usage, 0, sizeof usage);
+    fill(&usage);
+    usage.sequence = ++ledger->usage_sequence;
+    usage.checksum = crc32_of(&usage, sizeof usage - sizeof usage.checksum);
+    if (pwrite(file, &usage, sizeof usage, 0) != (ssize_t)sizeof usage) {
+        static bool told;
+        if (!told)
+            complain("%s cannot be written: usage is not reported", config.usage_path);
+        told = true;
+    }
+}
+
+void usage_write(bool now)
+{
+    uint64_t time = clock_ns(), last = __atomic_load_n(&ledger->usage_written_ns, __ATOMIC_RELAXED);
+    if (config.usage_path[0] == '\0' || (!now && time < last + INTERVAL_NS) ||
+        !__atomic_compare_exchange_n(&ledger->usage_written_ns, &last, time, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return;
+    int file = open(config.usage_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    if (file < 0)
+        return;
+    if (ledger_lock(ledger)) {
+        write_record(file);
+        ledger_unlock(ledger);
+    }
+    close(file);
+}

@@ -1,0 +1,73 @@
+/* spin.c: launches simulated kernels for a while, as fast as it is let.
+ *
+ *     spin SECONDS MICROSECONDS [STREAMS] [graph]     prints "LAUNCHES"
+ *
+ * The kernels take turns on the streams; with `graph`, eight of them are captured and launched together. Writes
+ * "ready" and begins when it gets a line.
+ */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static void *library;
+#define CU(name) ((__typeof__(name) *)dlsym(library, #name))
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static CUgraphExec captured(CUfunction function, CUstream stream)
+{
+    CUgraph graph;
+    CUgraphExec executable = NULL;
+    CU(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_GLOBAL);
+    for (int i = 0; i < 8; i++)
+        CU(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    if (CU(cuStreamEndCapture)(stream, &graph) != CUDA_SUCCESS ||
+        CU(cuGraphInstantiateWithFlags)(&executable, graph, 0) != CUDA_SUCCESS)
+        exit(5);
+    return executable;
+}
+
+int main(int count, char **arguments)
+{
+    CUcontext context;
+    CUmodule module;
+    CUfunction function;
+    CUstream streams[16] = {0};
+    char name[64];
+    int number = count > 3 ? atoi(arguments[3]) : 1;
+    unsigned long launches = 0;
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == NULL || CU(cuInit)(0) != CUDA_SUCCESS || CU(cuDevicePrimaryCtxRetain)(&context, 0) != CUDA_SUCCESS)
+        return 3;
+    CU(cuCtxPushCurrent_v2)(context);
+    snprintf(name, sizeof name, "spin_us_%s", arguments[2]);
+    if (CU(cuModuleLoadData)(&module, ".version 7.0\n.target sm_70\n.address_size 64\n") != CUDA_SUCCESS ||
+        CU(cuModuleGetFunction)(&function, module, name) != CUDA_SUCCESS)
+        return 4;
+    for (int i = 0; i < number; i++)
+        CU(cuStreamCreate)(&streams[i], CU_STREAM_NON_BLOCKING);
+    CUgraphExec graph = count > 4 ? captured(function, streams[0]) : NULL;
+    __typeof__(cuLaunchKernel) *launch = CU(cuLaunchKernel);
+    puts("ready");
+    fflush(stdout);
+    getchar();
+    for (double end = now() + atof(arguments[1]); now() < end; launches++) {
+        CUstream stream = streams[launches % (unsigned long)number];
+        CUresult result = graph != NULL ? CU(cuGraphLaunch)(graph, stream)
+                                        : launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+        if (result != CUDA_SUCCESS)
+            return 6;
+    }
+    printf("%lu\n", launches);
+    fflush(stdout);
+    _Exit(0); /* what is still queued is not waited for */
+}

@@ -1,0 +1,66 @@
+"""Killed at any instruction, a process leaves no byte uncounted and none that nobody holds."""
+
+import os
+import random
+import subprocess
+import time
+from pathlib import Path
+
+from agent import Agent, Tenant
+from node import BUILD, LEDGER_SIZE, MIB, Container, Node, Share, ended, until
+
+IN_CI = os.environ.get("CI") == "true"
+
+
+def test_a_kill_after_any_instruction_leaves_a_whole_ledger(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    ledger.touch()
+    os.truncate(ledger, LEDGER_SIZE)
+    stride = "1" if IN_CI else "7"
+    program = str(BUILD / "tests" / "unit" / "kill_at_every_instruction")
+    done = subprocess.run([program, str(ledger), stride], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) > 100
+
+
+def churned_and_killed(container: Container, seed: int, seconds: float) -> bool:
+    """Starts a program that allocates and frees, and kills it after so long; false when it found no room to begin."""
+    with ended(container.start("churn", "60", "2", str(64 * MIB), str(seed))) as process:
+        assert process.stdout is not None and process.stdin is not None
+        if process.stdout.readline() != "ready\n":
+            return False
+        process.stdin.write("\n")
+        process.stdin.flush()
+        moment = time.monotonic() + seconds
+        until(lambda: time.monotonic() > moment)
+    return True
+
+
+def test_nothing_is_lost_or_left_over_after_random_kills(node: Node) -> None:
+    page = node.folder / "page"
+    with Agent(node, page, Tenant("a", 0)):
+        container = node.container("a", Share(memory=1536 * MIB, schedule=str(page)))
+        chance = random.Random(7)
+        kills, wanted = 0, 1000 if IN_CI else 60
+        while kills < wanted:
+            kills += churned_and_killed(container, kills, chance.random() * 0.02)
+        assert node.truth("a")[1] <= 1536 * MIB
+        with container.session() as ask:
+            ask("init")
+            # The simulated driver tears the dead down when it is called; a real one does by itself.
+            until(lambda: ask("total 0")[0] == 0 and ask("ctx")[0] == 0)
+            until(lambda: ask("info")[1:] == [(1536 - 256) * MIB, 1536 * MIB])
+            assert container.charged() == 256 * MIB == node.truth("a")[0]
+
+
+def test_racing_processes_and_threads_never_pass_the_limit(node: Node) -> None:
+    container = node.container("a", Share(memory=1024 * MIB, context=16 * MIB), SIMGPU_CONTEXT_MIB="16")
+    processes = 16 if IN_CI else 4
+    seconds = "60" if IN_CI else "3"
+    crowd = [container.start("churn", seconds, "8", str(20 * MIB), str(i)) for i in range(processes)]
+    for process in crowd:
+        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    answers = [process.communicate("\n", timeout=180)[0].split() for process in crowd]
+    assert sum(int(answer[0]) for answer in answers) > 1000
+    assert sum(int(answer[1]) for answer in answers) > 100, "the limit was never reached"
+    assert 900 * MIB < node.truth("a")[1] <= 1024 * MIB
