@@ -12,6 +12,16 @@ from timekeeper.leadership import file_lock
 from timekeeper.leadership.decision import LeaseRecord, Observation, may_take, next_term, observe
 from timekeeper.leadership.term import Term
 
+HOLD = """
+import fcntl, sys, time
+file = open(sys.argv[1], "w+")
+fcntl.flock(file, fcntl.LOCK_EX)
+file.write("6")
+file.flush()
+print("held", flush=True)
+time.sleep(60)
+"""
+
 SECONDS = st.floats(min_value=0, max_value=1e6)
 
 
@@ -56,10 +66,7 @@ def test_on_one_machine_the_lock_goes_to_the_next_process_when_its_holder_is_kil
         [
             sys.executable,
             "-c",
-            (
-                "import fcntl,sys,time; f=open(sys.argv[1],'w+'); fcntl.flock(f,fcntl.LOCK_EX); f.write('6'); f.flush();"
-                "print('held',flush=True); time.sleep(60)"
-            ),
+            HOLD,
             str(file),
         ],
         stdout=subprocess.PIPE,
