@@ -6,11 +6,11 @@ import asyncio
 
 from flask import Flask, Response, request
 
-from fairgpu.states import BudgetState
 from timekeeper.identity.pod_tokens import PodIdentity
 from timekeeper.identity.refusals import ForbiddenError
 from timekeeper.rest import answers
 from timekeeper.rest.bodies import IncreaseRequest, PodReport, is_namespace
+from timekeeper.rest.figures import is_budget
 from timekeeper.rest.granting import GrantOrder, gpu_hours_text, missing_key, name_of_key, place
 from timekeeper.rest.guard import may_grant, may_read_namespace
 from timekeeper.rest.hot_routes import recognise, refuse_unless_running
@@ -41,8 +41,9 @@ def add_ancestor_routes(app: Flask, parts: Parts) -> None:
         if key is None:
             raise missing_key("")
         figures = parts.book.namespace(namespace)
-        if figures is None or figures.state is BudgetState.UNLIMITED:
-            raise ProblemError(409, "no-budget", f"namespace {namespace!r} has no budget that could be increased")
+        if figures is None or not is_budget(figures) or figures.available is None:
+            detail = f"no GPUBudget with an allowance names namespace {namespace!r}: make one, then increase it"
+            raise ProblemError(409, "no-budget", detail)
         gpu_hours = gpu_hours_text("gpu_hours", wanted.gpu_hours)
         name = name_of_key(caller.name, key)
         place(GrantOrder(name, figures.name, gpu_hours, wanted.reason, caller.name), parts.grants)

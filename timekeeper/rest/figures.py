@@ -64,10 +64,10 @@ class Book:
         self._client.ping()
 
     def budgets(self) -> list[Summary]:
-        """Every account's figures, by name."""
+        """Every budget's figures, by name; the accounts of namespaces that no budget names are left out."""
         found = reading.summaries(self._client, reading.account_names(self._client))
         decoded = (_decoded(name, text) for name, text in sorted(found.items()))
-        return [summary for summary in decoded if summary is not None]
+        return [summary for summary in decoded if summary is not None and is_budget(summary)]
 
     def budget(self, name: str) -> Summary | None:
         """One account's figures."""
@@ -140,6 +140,11 @@ class Book:
             )
             for index, (session, account) in enumerate(page)
         ]
+
+
+def is_budget(summary: Summary) -> bool:
+    """Whether a GPUBudget stands behind these figures, to which money can be granted."""
+    return bool(summary.enforcement)
 
 
 def _used(body: bytes | None) -> int | None:

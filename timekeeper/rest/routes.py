@@ -15,6 +15,9 @@ from timekeeper.rest.paging import cursor_after, page_limit, page_start
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, answer, invalid, not_found, problem_of
 
+HOT = (("/v1/reports", "POST"), ("/v1/states", "GET"))
+"""Routes that the event loop serves itself."""
+
 
 def build_flask(parts: Parts) -> Flask:
     """The WSGI application."""
@@ -30,6 +33,7 @@ def build_flask(parts: Parts) -> Flask:
     _add_ledger(app, parts)
     _add_grants(app, parts)
     _add_probes(app, parts)
+    _add_other_methods(app)
     add_ancestor_routes(app, parts)
     return app
 
@@ -82,15 +86,15 @@ def _add_ledger(app: Flask, parts: Parts) -> None:
 
     @app.get("/v1/sessions")
     def sessions() -> Response:
-        namespace = request.args.get("namespace", "")
+        namespace = request.args.get("namespace")
         if namespace:
             may_read_namespace(parts.authority, namespace)
         else:
             may_read_all(parts.authority)
         limit, after = page_limit(), page_start()
-        if namespace and not is_namespace(namespace):
+        if namespace is not None and not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
-        found = parts.book.sessions(namespace, after, limit)
+        found = parts.book.sessions(namespace or "", after, limit)
         cursor = cursor_after(found[-1].session.uid) if len(found) == limit else None
         listed = [answers.session_answer(session) for session in found]
         return json_answer(answers.SessionsAnswer(sessions=listed, cursor=cursor))
@@ -150,6 +154,12 @@ def _add_probes(app: Flask, parts: Parts) -> None:
     @app.get("/openapi.json")
     def openapi_json() -> Response:
         return Response(document, mimetype="application/json")
+
+
+def _add_other_methods(app: Flask) -> None:
+    """What comes here for a hot route came with a method that it does not have."""
+    for path, method in HOT:
+        app.add_url_rule(path, path, lambda: Response(status=204), methods=[method], provide_automatic_options=False)
 
 
 def _as_flask(problem: PlainResponse) -> Response:
