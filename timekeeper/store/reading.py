@@ -85,11 +85,17 @@ def standing(client: redis.Redis, account: str, period: int) -> Standing | None:
 
 def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, StoredAmount]:
     """The amount of each session in a period."""
-    found = {}
-    for uid, text in client.hgetall(keys.AccountKeys(account).amounts(period)).items():
-        _, _, amount, posted, flag = _text(text).split(" ")
-        found[_text(uid)] = StoredAmount(int(amount), int(posted), flag)
-    return found
+    return _amounts(client.hgetall(keys.AccountKeys(account).amounts(period)))
+
+
+def amounts_of(
+    client: redis.Redis, wanted: Sequence[tuple[str, int]]
+) -> dict[tuple[str, int], dict[str, StoredAmount]]:
+    """The amount of each session in several periods, given as account and start."""
+    pipeline = client.pipeline(transaction=False)
+    for account, period in wanted:
+        pipeline.hgetall(keys.AccountKeys(account).amounts(period))
+    return {key: _amounts(found) for key, found in zip(wanted, pipeline.execute(), strict=True)}
 
 
 def checkpoint(client: redis.Redis, account: str, period: int) -> int:
@@ -192,6 +198,14 @@ def _standing(sums: Sequence[Any]) -> Standing | None:
     if total is None:
         return None
     return Standing(int(total), int(granted), int(gone), int(exhausted) if exhausted else None)
+
+
+def _amounts(found: Mapping[Any, Any]) -> dict[str, StoredAmount]:
+    amounts = {}
+    for uid, text in found.items():
+        _, _, amount, posted, flag = _text(text).split(" ")
+        amounts[_text(uid)] = StoredAmount(int(amount), int(posted), flag)
+    return amounts
 
 
 def _entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:

@@ -67,8 +67,8 @@ def everything(client: redis.Redis) -> dict[bytes, bytes]:
 
 near_limits = st.one_of(
     st.integers(0, 2000),
-    *(st.integers(edge - 3, edge + 3) for edge in (10**9, 10**14, 2**53, 10**17)),
-    st.integers(0, 10**17),
+    *(st.integers(edge - 3, edge + 3) for edge in (10**9, 10**14, 2**53, 10**18, 2**63, 10**23)),
+    st.integers(0, 10**22),
 )
 actions = st.sampled_from([Action.HOLD, Action.OPEN, Action.POST, Action.CLOSE, Action.GONE])
 steps = st.lists(st.tuples(st.integers(0, 6), st.sampled_from("abc"), near_limits, actions), max_size=12)
@@ -103,7 +103,9 @@ def test_spend_is_checkpoint_plus_entries_plus_what_is_not_posted_and_equals_a_m
             assert standing.gone == checkpoint + sum(amounts[uid] for uid in amounts if flags[uid] is Action.GONE)
 
 
-@pytest.mark.parametrize("amount", [0, 1, 10**9 - 1, 10**9, 10**14, 10**14 + 1, 2**53, 2**53 + 1, MAX_AMOUNT])
+@pytest.mark.parametrize(
+    "amount", [0, 1, 10**9 - 1, 10**9, 10**14, 10**14 + 1, 2**53, 2**53 + 1, 10**18, 2**63, MAX_AMOUNT]
+)
 def test_an_amount_comes_back_as_it_went_in(client: redis.Redis, amount: int) -> None:
     assert settled(client, 1, Item("a", amount, Action.POST)).total == amount
     assert settled(client, 2, Item("a", 1, Action.POST)).total == 1

@@ -1,9 +1,11 @@
--- Whole numbers of up to eighteen digits as two limbs of nine, each exact in a double. Put before each script that adds.
+-- Whole numbers of up to 24 digits as two limbs, the low one of nine digits: each is exact in a double.
+-- Put before each script that adds.
 local LIMB = 1000000000
+local HIGH_LIMIT = 1000000000000000
 
--- The two limbs of a decimal string; nothing where it is no whole number from 0 to 10^18 - 1.
+-- The two limbs of a decimal string; nothing where it is no whole number from 0 to 10^24 - 1.
 local function limbs(text)
-  if type(text) ~= 'string' or #text == 0 or #text > 18 or string.find(text, '[^0-9]') then
+  if type(text) ~= 'string' or #text == 0 or #text > 24 or string.find(text, '[^0-9]') then
     return nil
   end
   if #text <= 9 then

@@ -15,12 +15,12 @@ if not granted then
 end
 local high, low = limbs(amount)
 if not high then
-  return redis.error_reply('AMOUNT ' .. amount .. ' is no whole number from 0 to 10^18 - 1')
+  return redis.error_reply('AMOUNT ' .. amount .. ' is no whole number from 0 to 10^24 - 1')
 end
 local granted_high, granted_low = limbs(granted)
 high, low = carry(high + granted_high, low + granted_low)
-if high >= LIMB then
-  return redis.error_reply('OVERFLOW the grants leave 0 to 10^18 - 1')
+if high >= HIGH_LIMIT then
+  return redis.error_reply('OVERFLOW the grants leave 0 to 10^24 - 1')
 end
 local added = redis.call('HSETNX', grants, name, start .. ' ' .. amount)
 if added == 1 then

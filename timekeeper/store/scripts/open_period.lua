@@ -6,7 +6,7 @@
 local head, periods, period, ledger = unpack(KEYS)
 local epoch, instant, start, finish, checkpoint, exhausted = unpack(ARGV)
 if not limbs(checkpoint) then
-  return redis.error_reply('AMOUNT ' .. checkpoint .. ' is no whole number from 0 to 10^18 - 1')
+  return redis.error_reply('AMOUNT ' .. checkpoint .. ' is no whole number from 0 to 10^24 - 1')
 end
 local unknown = redis.call('EXISTS', head) == 0
 local refused = not unknown and refusal(head, epoch)

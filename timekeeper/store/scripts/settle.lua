@@ -31,7 +31,7 @@ while position <= #ARGV do
   local item = {uid = ARGV[position], amount = ARGV[position + 1], action = ARGV[position + 2]}
   item.high, item.low = limbs(item.amount)
   if not item.high then
-    return redis.error_reply('AMOUNT ' .. tostring(item.amount) .. ' is no whole number from 0 to 10^18 - 1')
+    return redis.error_reply('AMOUNT ' .. tostring(item.amount) .. ' is no whole number from 0 to 10^24 - 1')
   end
   position = position + 3
   if LONG[item.action] then
@@ -75,7 +75,7 @@ for index, item in ipairs(items) do
       if flag == 'c' then
         item.kind = 'correction'
       end
-      item.silent = item.entry == '0' and not (ending and flag == 'o')
+      item.silent = item.entry == '0' and not (item.kind == 'close' and flag == 'o')
       if ending then
         item.flag = item.action == 'gone' and 'g' or 'c'
       end
@@ -86,8 +86,8 @@ for index, item in ipairs(items) do
     accepted[#accepted + 1] = item
   end
 end
-if total_high < 0 or total_high >= LIMB or gone_high >= LIMB then
-  return redis.error_reply('OVERFLOW the total leaves 0 to 10^18 - 1')
+if total_high < 0 or total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
+  return redis.error_reply('OVERFLOW the total leaves 0 to 10^24 - 1')
 end
 if #accepted == 0 then
   return standing(period)

@@ -1,0 +1,291 @@
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.rules.pricing import PricePoint
+from timekeeper.rules.timestamps import HOUR, parse_instant
+from timekeeper.store import keys, reading
+from timekeeper.store.calls import FencedError
+from timekeeper.store.summaries import Summary, decode_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+def kinds(stage: Stage, account: str) -> list[tuple[str, int]]:
+    return [(entry.kind, entry.amount) for entry in reading.ledger_page(stage.client, account, "", 1000)]
+
+
+def published(stage: Stage, account: str) -> Summary:
+    return decode_summary(reading.summaries(stage.client, [account])[account])
+
+
+def told(stage: Stage, namespace: str) -> dict[str, str]:
+    text = stage.client.hget(keys.STATES_VALUES, namespace)
+    assert isinstance(text, bytes)
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+def test_a_running_pod_spends_its_share_of_a_gpu_by_the_second(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a", core=30)
+    stage.round()
+    stage.round(10)
+    assert stage.spent("a") == 3 * GPU_SECOND
+    stage.round(0.5)
+    assert stage.spent("a") == 3_150_000
+    assert published(stage, "a").rate == 300_000
+
+
+def test_a_finished_pod_is_charged_to_its_last_containers_end_and_closed_once(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    pod = stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(10)
+    stage.finish(pod, seconds_ago=2)
+    stage.round()
+    stage.round(60)
+    assert stage.spent("a") == 8 * GPU_SECOND
+    stage.remove("p1")
+    stage.round(60)
+    stage.round(60)
+    assert stage.spent("a") == 8 * GPU_SECOND
+    assert kinds(stage, "a") == [("close", 8 * GPU_SECOND)]
+    assert reading.open_sessions(stage.client, "", 10) == []
+
+
+def test_a_removed_pod_is_charged_to_its_removal(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(10)
+    stage.remove("p1")
+    stage.round(5)
+    stage.round(60)
+    assert stage.spent("a") == 15 * GPU_SECOND
+    (entry,) = reading.ledger_page(stage.client, "a", "", 10)
+    assert (entry.kind, entry.session, entry.namespace, entry.pod) == ("close", "p1", "team-a", "p1")
+    assert entry.note == "deleted 2026-01-15T12:00:00Z 2026-01-15T12:00:15Z"
+
+
+def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], "0.01", grace={"gpuHours": "0.005"})
+    stage.pod("p1", "team-a")
+    stage.round()
+    assert told(stage, "team-a")["state"] == "open"
+    stage.round(36)
+    assert told(stage, "team-a")["state"] == "grace"
+    assert published(stage, "a").exhausted_at == NOON + 36 * SECOND
+    stage.round(18)
+    assert told(stage, "team-a")["state"] == "over"
+    stage.grant("more", "a", 1)
+    stage.round(1, full=False)
+    assert told(stage, "team-a") == {
+        "namespace": "team-a",
+        "budget": "a",
+        "state": "open",
+        "available": str(GPU_HOUR + GPU_HOUR // 100),
+        "remaining": str(GPU_HOUR + GPU_HOUR // 100 - 55 * GPU_SECOND),
+        "rate": "1000000",
+    }
+    assert published(stage, "a").exhausted_at is None
+    stage.round(1)
+    assert published(stage, "a").granted == GPU_HOUR
+
+
+def test_a_state_that_is_due_changes_without_a_full_round(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], "0.01", onExhausted="hold")
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(35.9, full=False)
+    assert told(stage, "team-a")["state"] == "open"
+    stage.round(0.1, full=False)
+    assert told(stage, "team-a")["state"] == "held"
+
+
+def test_a_session_that_runs_across_a_period_is_cut_at_its_end(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(1800)
+    stage.round(3600)
+    assert stage.spent("a", NOON) == 3600 * GPU_SECOND
+    assert stage.spent("a", NOON + HOUR) == 1800 * GPU_SECOND
+    assert kinds(stage, "a")[0] == ("period", 3600 * GPU_SECOND)
+    stage.remove("p1")
+    stage.round(10)
+    assert stage.spent("a", NOON + HOUR) == 1810 * GPU_SECOND
+
+
+def test_hours_without_a_timekeeper_are_charged_period_by_period(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(60)
+    stage.pass_time(5 * 3600)
+    stage.lead()
+    stage.round()
+    assert [stage.spent("a", NOON + hour * HOUR) for hour in range(6)] == [3600 * GPU_SECOND] * 5 + [60 * GPU_SECOND]
+
+
+def test_a_running_session_gets_an_entry_an_hour(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round()
+    for _ in range(9):
+        stage.round(1200)
+    assert kinds(stage, "a") == [("hourly", 3600 * GPU_SECOND)] * 3
+
+
+def test_a_namespace_that_moves_pays_from_its_new_budget_from_then_on(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.budget("b", ["team-b"])
+    stage.pod("p1", "team-a")
+    stage.round(10)
+    stage.budget("a", ["other"])
+    stage.budget("b", ["team-b", "team-a"])
+    stage.round(10)
+    stage.round(10)
+    assert (stage.spent("a"), stage.spent("b")) == (20 * GPU_SECOND, 10 * GPU_SECOND)
+    stage.remove("p1")
+    stage.round(5)
+    assert (stage.spent("a"), stage.spent("b")) == (20 * GPU_SECOND, 15 * GPU_SECOND)
+    assert kinds(stage, "a") == [("move", 20 * GPU_SECOND)] or kinds(stage, "a")[0] == ("move", 20 * GPU_SECOND)
+    assert told(stage, "team-a")["budget"] == "b"
+
+
+def test_a_price_from_an_instant_on_changes_the_rate_from_there(stage: Stage) -> None:
+    rules = KeeperRules(prices={"A100": (PricePoint(NOON + 10 * SECOND, Fraction(5, 2)),)})
+    stage.budget("a", ["team-a"])
+    stage.lead(rules)
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(20)
+    assert stage.spent("a") == 35 * GPU_SECOND
+    assert published(stage, "a").rate == 2_500_000
+
+
+def test_a_price_that_is_changed_for_the_past_counts_from_the_restart_on(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(10)
+    stage.lead(KeeperRules(prices={"A100": (PricePoint(0, Fraction(2)),)}))
+    stage.round(0)
+    stage.round(10)
+    assert stage.spent("a") == 30 * GPU_SECOND
+
+
+def test_a_namespace_without_a_budget_is_metered_and_unlimited(stage: Stage) -> None:
+    stage.pod("p1", "nobodys")
+    stage.round()
+    stage.round(10)
+    assert stage.spent("namespace:nobodys") == 10 * GPU_SECOND
+    assert (told(stage, "nobodys")["state"], told(stage, "nobodys")["budget"]) == ("unlimited", "")
+
+
+def test_a_default_budget_is_one_for_each_namespace(stage: Stage) -> None:
+    stage.lead(KeeperRules(template=Budget("default", allowance=5 * GPU_SECOND)))
+    stage.pod("p1", "one")
+    stage.pod("p2", "two", core=10)
+    stage.round()
+    stage.round(10)
+    assert (told(stage, "one")["state"], told(stage, "two")["state"]) == ("over", "open")
+
+
+def test_a_new_leader_goes_on_where_the_last_one_stopped(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stays = stage.pod("p2", "team-a", core=50)
+    stage.round(10)
+    old = stage.keeper
+    assert old is not None
+    stage.finish(stays)
+    stage.pass_time(100)
+    stage.lead()
+    stage.round()
+    assert stage.spent("a") == 110 * GPU_SECOND + 5 * GPU_SECOND
+    with pytest.raises(FencedError):
+        old.round(stage.now + HOUR)
+    assert stage.spent("a") == 115 * GPU_SECOND
+
+
+def test_a_pod_that_left_while_nobody_watched_is_charged_to_when_it_was_last_seen(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round(10)
+    stage.remove("p1")
+    stage.now += 500 * SECOND
+    stage.lead()
+    stage.round()
+    assert stage.spent("a") == 10 * GPU_SECOND
+    (entry,) = reading.ledger_page(stage.client, "a", "", 10)
+    assert entry.note.startswith("last-seen")
+
+
+def test_a_later_report_proves_that_a_pod_lived_longer_than_it_was_watched(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round(10)
+    stage.client.hset(keys.report("p1"), "at", str(stage.now + 30 * SECOND))
+    stage.remove("p1")
+    stage.now += 500 * SECOND
+    stage.lead()
+    stage.round()
+    assert stage.spent("a") == 40 * GPU_SECOND
+
+
+def test_a_clock_that_steps_forth_and_back_leaves_no_trace(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(10)
+    stage.round(7200)
+    stage.round(-7200)
+    stage.round(10)
+    assert stage.spent("a", NOON) == 20 * GPU_SECOND
+    stage.remove("p1")
+    stage.round(10)
+    assert stage.spent("a", NOON) == 30 * GPU_SECOND
+    assert stage.spent("a", NOON + 2 * HOUR) == 0
+
+
+def test_a_grant_belongs_to_the_period_in_which_it_was_made(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.round(10)
+    stage.grant("late", "a", 1)
+    stage.pass_time(3600)
+    stage.grant("lapsed", "a", 7, created=parse_instant("2025-01-01T00:00:00Z"))
+    stage.round()
+    assert published(stage, "a").granted == 0
+    standing = reading.standing(stage.client, "a", NOON)
+    assert standing is not None
+    assert standing.granted == GPU_HOUR
+
+
+def test_money_beyond_two_to_the_53_is_exact_through_all_of_it(stage: Stage) -> None:
+    price = Fraction(900_000_000)
+    stage.budget("a", ["team-a"], 999_999_999)
+    stage.lead(KeeperRules(prices={"*": (PricePoint(0, price),)}))
+    stage.pod("p1", "team-a", core=33)
+    stage.round()
+    stage.round(33.333333333)
+    expected = 297_000_000_000_000 * (stage.now - NOON) // SECOND
+    assert expected > 2**53
+    assert stage.spent("a") == expected
+    assert published(stage, "a").spent == expected

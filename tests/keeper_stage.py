@@ -1,0 +1,144 @@
+"""A standalone folder, a real Redis and a clock of the test's own: everything that a leading timekeeper works with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import redis
+import yaml
+
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.keeper import Keeper
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import format_instant, parse_instant
+from timekeeper.sources.folder import FolderSource
+from timekeeper.store import reading
+from timekeeper.store.ledger import take_epoch
+
+NOON = parse_instant("2026-01-15T12:00:00Z")
+MONTH = parse_instant("2026-01-01T00:00:00Z")
+
+
+class Stage:
+    """One cluster's worth of objects and one timekeeper after another."""
+
+    def __init__(self, folder: Path, client: redis.Redis) -> None:
+        self.folder = folder
+        self.client = client
+        self.now = NOON
+        self.source = FolderSource(folder, lambda: self.now)
+        self.keeper: Keeper | None = None
+        (folder / "pods").mkdir(exist_ok=True)
+        self.budgets: list[dict[str, Any]] = []
+
+    def lead(self, rules: KeeperRules | None = None, **options: Any) -> Keeper:
+        """A new leader, which knows nothing but what it reads."""
+        self.source = FolderSource(self.folder, lambda: self.now)
+        self.source.refresh()
+        self.keeper = Keeper(self.client, self.source, rules or KeeperRules(), take_epoch(self.client, 0), **options)
+        return self.keeper
+
+    def round(self, seconds: float = 0, **options: Any) -> None:
+        """Lets time pass, shows the folder to the leader, and lets it do one round."""
+        self.pass_time(seconds)
+        keeper = self.keeper or self.lead()
+        keeper.round(self.now, **options)
+
+    def pass_time(self, seconds: float) -> None:
+        """Moves the clock, and the leader's view with it."""
+        self.now += int(seconds * SECOND)
+        self.source.refresh()
+
+    def budget(self, name: str, namespaces: list[str], gpu_hours: Any = 100, **spec: Any) -> None:
+        """Writes a budget; of the month where nothing else is said."""
+        item = {
+            "apiVersion": "fairgpu.io/v1alpha1",
+            "kind": "GPUBudget",
+            "metadata": {"name": name, "uid": f"budget-{name}", "creationTimestamp": "2025-12-01T00:00:00Z"},
+            "spec": {
+                "namespaces": namespaces,
+                "allowance": {"gpuHours": gpu_hours},
+                "period": {"every": "month"},
+                **spec,
+            },
+        }
+        self.budgets = [known for known in self.budgets if known["metadata"]["name"] != name] + [item]
+        self.write_budgets()
+
+    def write_budgets(self) -> None:
+        """Writes what `budgets` holds."""
+        (self.folder / "budgets.yaml").write_text(yaml.safe_dump_all(self.budgets))
+
+    def grant(self, name: str, budget: str, gpu_hours: Any, created: int | None = None) -> None:
+        """Writes a grant, made now where nothing else is said."""
+        (self.folder / "grants").mkdir(exist_ok=True)
+        stamp = format_instant(self.now if created is None else created)
+        item = {
+            "kind": "GPUGrant",
+            "metadata": {"name": name, "uid": f"grant-{name}", "creationTimestamp": stamp},
+            "spec": {"budget": budget, "gpuHours": gpu_hours, "reason": "deadline"},
+        }
+        (self.folder / "grants" / f"{name}.json").write_text(json.dumps(item))
+
+    def pod(self, uid: str, namespace: str, *, core: int = 100, **changes: Any) -> dict[str, Any]:
+        """A bound, running pod on one GPU since now."""
+        stamp = format_instant(self.now)
+        device = {"uuid": f"GPU-{uid}", "model": "A100", "totalMiB": 81920, "core": core, "memoryMiB": 1}
+        allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": [device]}]}
+        limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": str(core), "fairgpu.io/gpu-memory": "1"}
+        item = {
+            "metadata": {
+                "uid": uid,
+                "name": uid,
+                "namespace": namespace,
+                "creationTimestamp": stamp,
+                "annotations": {"fairgpu.io/allocation": json.dumps(allocation)},
+            },
+            "spec": {"nodeName": "n1", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
+            },
+        }
+        self.write_pod(item | changes)
+        return item
+
+    def gated(self, uid: str, namespace: str, core: int = 100) -> None:
+        """A pod that admission held."""
+        item = self.pod(uid, namespace, core=core)
+        item["metadata"]["annotations"] = {}
+        item["spec"].pop("nodeName")
+        item["spec"]["schedulingGates"] = [{"name": "fairgpu.io/budget"}]
+        item["status"] = {"phase": "Pending"}
+        self.write_pod(item)
+
+    def finish(self, pod: dict[str, Any], seconds_ago: int = 0) -> None:
+        """The pod's container ended."""
+        finished = format_instant(self.now - seconds_ago * SECOND)
+        state = {"terminated": {"exitCode": 0, "finishedAt": finished}}
+        pod["status"] |= {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": state}]}
+        self.write_pod(pod)
+
+    def write_pod(self, pod: dict[str, Any]) -> None:
+        """Puts the pod's file in its place, whole."""
+        file = self.folder / "pods" / f"{pod['metadata']['uid']}.json"
+        beside = self.folder / f"{file.name}.new"
+        beside.write_text(json.dumps(pod))
+        beside.replace(file)
+
+    def remove(self, uid: str) -> None:
+        """The pod is deleted."""
+        (self.folder / "pods" / f"{uid}.json").unlink()
+
+    def spent(self, account: str, period: int = MONTH) -> int:
+        """What the store says, after holding its total to its own entries and amounts."""
+        standing = reading.standing(self.client, account, period)
+        assert standing is not None
+        entries = reading.ledger_page(self.client, account, "", 100_000)
+        stored = reading.stored_amounts(self.client, account, period)
+        posted = sum(entry.amount for entry in entries if entry.period == period and entry.kind != "grant")
+        unposted = sum(found.amount - found.posted for found in stored.values())
+        assert posted + unposted == standing.total
+        return standing.total

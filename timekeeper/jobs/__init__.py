@@ -1,0 +1,4 @@
+"""What the one leading timekeeper does again and again: watch, meter, settle, publish, release, write down.
+
+`keeper.py` is the round, `running.py` the process around it.
+"""

@@ -1,0 +1,100 @@
+"""Who pays: accounts with their budgets and periods, and which of them a namespace belongs to from when on."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from timekeeper.metering.segments import Assignments
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.periods import Period, first_period, periods_until
+from timekeeper.store.ledger import Standing
+
+DEFAULT_PREFIX = "namespace:"
+"""The account of a namespace that no budget names; no budget can be called so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a budget's status says was spent in a period by pods that are gone: where an emptied store starts again."""
+
+    period: Period
+    time: int
+    amount: int
+    exhausted_at: int | None = None
+
+
+@dataclass(slots=True)
+class Account:
+    """One account as the leader knows it. `standings` hold what the store last answered, by period."""
+
+    name: str
+    budget: Budget
+    periods: list[Period] = field(default_factory=list)
+    standings: dict[int, Standing] = field(default_factory=dict)
+    grants: set[str] = field(default_factory=set)
+    checkpoint: Checkpoint | None = None
+    summary: str = ""
+
+    @property
+    def is_budget(self) -> bool:
+        """Whether a GPUBudget stands behind it."""
+        return not self.name.startswith(DEFAULT_PREFIX)
+
+    def present(self, now: int) -> Period:
+        """The period that holds an instant; the latest one where none is open there."""
+        found = self.period_at(now)
+        return found if found is not None and found.start in self.standings else self.periods[-1]
+
+    def periods_after(self, instant: int) -> Sequence[Period]:
+        """The periods that end after an instant, in order."""
+        return self.periods[bisect_right(self.periods, instant, key=lambda period: period.end) :]
+
+    def period_at(self, instant: int) -> Period | None:
+        """The period that holds an instant."""
+        return next((period for period in self.periods_after(instant) if period.holds(instant)), None)
+
+
+def default_account(namespace: str) -> str:
+    """The account of a namespace that no budget names."""
+    return f"{DEFAULT_PREFIX}{namespace}"
+
+
+def default_budget(namespace: str, template: Budget) -> Budget:
+    """The budget behind that account."""
+    return replace(template, name=default_account(namespace), namespaces=frozenset({namespace}))
+
+
+def reassigned(
+    assignments: Mapping[str, Assignments], payers: Mapping[str, Budget], namespaces: Iterable[str], now: int
+) -> dict[str, Assignments]:
+    """The namespaces whose payer is another one from now on, with all that they belonged to.
+
+    Args:
+        assignments: what is known.
+        payers: the budget that pays for each namespace that one names.
+        namespaces: further namespaces that are metered.
+        now: nanoseconds since 1970.
+    """
+    changed: dict[str, Assignments] = {}
+    for namespace in {*payers, *namespaces, *assignments}:
+        account = payers[namespace].name if namespace in payers else default_account(namespace)
+        known = assignments.get(namespace, ())
+        if not known:
+            changed[namespace] = ((0, account),)
+        elif known[-1][1] != account:
+            changed[namespace] = (*(entry for entry in known if entry[0] < now), (now, account))
+    return changed
+
+
+def periods_to_open(account: Account, now: int) -> list[Period]:
+    """The periods that must be open at an instant and are not; the first one from the checkpoint if it is of now."""
+    if account.periods:
+        return list(periods_until(account.budget.period, account.periods[-1], now))
+    checkpoint = account.checkpoint
+    if checkpoint is None:
+        return [first_period(account.budget.period, now)]
+    if checkpoint.period.holds(now):
+        return [checkpoint.period]
+    return [checkpoint.period, *periods_until(account.budget.period, checkpoint.period, now)]

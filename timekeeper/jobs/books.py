@@ -1,0 +1,112 @@
+"""All that the leader keeps in memory: it can be rebuilt from the store, the mirrors and the checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fairgpu.states import NamespaceState
+from timekeeper.jobs.accounts import Account, default_account, default_budget
+from timekeeper.jobs.figures import Figures
+from timekeeper.jobs.metered import Metered
+from timekeeper.jobs.observing import BudgetView, PodView
+from timekeeper.metering.reservations import ChargeRules
+from timekeeper.metering.segments import Assignments
+from timekeeper.metering.sessions import MeterFrom
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.pricing import Prices
+
+
+@dataclass(frozen=True, slots=True)
+class KeeperRules:
+    """What the admin decides.
+
+    Attributes:
+        prices: the price of each model over time, as configured.
+        charge: what a reservation costs.
+        meter_from: what starts the meter.
+        template: the budget of a namespace that none names; without an allowance it limits nothing.
+    """
+
+    prices: Prices = field(default_factory=dict)
+    charge: ChargeRules = field(default_factory=ChargeRules)
+    meter_from: MeterFrom = MeterFrom.BIND
+    template: Budget = field(default_factory=lambda: Budget("default"))
+
+
+@dataclass(slots=True)
+class Books:
+    """What is known.
+
+    Attributes:
+        assignments: who pays for each namespace from when on.
+        payers: the budget that pays for each namespace that one names.
+        conflicts: for each budget, the namespaces that it names and another one pays for.
+        prices: as they are charged.
+        figures: each account's, as last published.
+        told: each namespace's state, as last published.
+        left: sessions whose pods are gone, and when the store was told, until a checkpoint holds them.
+    """
+
+    rules: KeeperRules
+    budgets: BudgetView = field(default_factory=BudgetView)
+    pods: PodView = field(default_factory=PodView)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    assignments: dict[str, Assignments] = field(default_factory=dict)
+    payers: dict[str, Budget] = field(default_factory=dict)
+    conflicts: dict[str, dict[str, str]] = field(default_factory=dict)
+    prices: Prices = field(default_factory=dict)
+    figures: dict[str, Figures] = field(default_factory=dict)
+    told: dict[str, NamespaceState] = field(default_factory=dict)
+    left: list[tuple[int, Metered]] = field(default_factory=list)
+
+    def account_of(self, namespace: str) -> str:
+        """Who pays for a namespace now."""
+        known = self.assignments.get(namespace)
+        return known[-1][1] if known else default_account(namespace)
+
+    def namespaces_of(self) -> dict[str, list[str]]:
+        """The namespaces that each account pays for now."""
+        found: dict[str, list[str]] = {}
+        for namespace, known in self.assignments.items():
+            found.setdefault(known[-1][1], []).append(namespace)
+        return found
+
+    def concerned(self, uids: Iterable[str]) -> set[str]:
+        """The accounts that sessions are or were under."""
+        found: set[str] = set()
+        for uid in uids:
+            metered = self.pods.sessions.get(uid)
+            if metered is not None:
+                found.add(self.account_of(metered.session.namespace))
+                found |= {account for account, _ in metered.written}
+        return found
+
+    def refresh_budgets(self) -> set[str]:
+        """Gives each account the budget that is behind it now; the accounts whose budget changed."""
+        changed: set[str] = set()
+        for name, account in self.accounts.items():
+            if account.is_budget:
+                budget = self.budgets.budgets.get(name, Budget(name))
+            else:
+                budget = default_budget(name.partition(":")[2], self.rules.template)
+            if budget != account.budget:
+                account.budget = budget
+                changed.add(name)
+        return changed
+
+    def ensure_accounts(self, names: Iterable[str]) -> None:
+        """Makes the accounts that are not known yet."""
+        for name in names:
+            if name not in self.accounts:
+                self.accounts[name] = Account(name, Budget(name))
+
+
+def by_account(sessions: Mapping[str, Metered], books: Books) -> dict[str, list[Metered]]:
+    """The sessions under each account that pays for them now or that they still have amounts in."""
+    found: dict[str, list[Metered]] = {}
+    for metered in sessions.values():
+        names = {books.account_of(metered.session.namespace), *(account for account, _ in metered.written)}
+        for name in names:
+            found.setdefault(name, []).append(metered)
+    return found

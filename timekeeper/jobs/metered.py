@@ -1,0 +1,137 @@
+"""Sessions on the meter: opened and ended by what the mirrors show of pods and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from timekeeper.metering.pods import PodFacts
+from timekeeper.metering.reservations import ChargeRules, Reservation, tariff
+from timekeeper.metering.sessions import (
+    MeterFrom,
+    Session,
+    end_at_deletion,
+    end_at_terminal_phase,
+    end_unwatched,
+    start_of,
+)
+from timekeeper.rules.pricing import Prices
+from timekeeper.rules.timestamps import TimeError, parse_instant
+from timekeeper.sources.mirror import Departure, DepartureProof
+
+Key = tuple[str, int]
+"""An account and the start of one of its periods."""
+
+
+@dataclass(slots=True)
+class Metered:
+    """A session and what the store is known to hold of it.
+
+    Attributes:
+        session: the session.
+        reservation: what it holds, to price it anew; None where its pod is gone.
+        written: its amount in each period that may still change.
+        final_until: periods that end by then are written for good.
+        recorded_in: the account under which the store has it down as open; empty for none.
+        posted_at: when the ledger last got an entry of it.
+        posted_rate: its rate then.
+        closed: whether the store holds its close.
+        pod_gone: whether its pod has left the API server.
+    """
+
+    session: Session
+    reservation: Reservation | None = None
+    written: dict[Key, int] = field(default_factory=dict)
+    final_until: int = 0
+    recorded_in: str = ""
+    posted_at: int = 0
+    posted_rate: int = 0
+    closed: bool = False
+    pod_gone: bool = False
+
+    def forget_store(self) -> None:
+        """The store was emptied: it holds nothing of this session."""
+        self.written, self.final_until, self.recorded_in, self.closed = {}, 0, "", False
+
+
+@dataclass(frozen=True, slots=True)
+class MeterRules:
+    """What starts the meter and what a reservation costs."""
+
+    charge: ChargeRules
+    meter_from: MeterFrom
+    prices: Prices
+
+
+def opened(pod: PodFacts, rules: MeterRules, now: int) -> Metered | None:
+    """A meter for a pod seen for the first time, ended where the pod is terminal; None where it holds nothing."""
+    start = start_of(pod, now, rules.meter_from)
+    if start is None or pod.reservation is None:
+        return None
+    rates = tariff(pod.reservation, rules.prices, start, rules.charge)
+    session = Session(pod.uid, pod.namespace, pod.name, pod.node, start, rates)
+    if pod.terminal:
+        session = end_at_terminal_phase(session, pod, now)
+    return Metered(session, pod.reservation, posted_at=start)
+
+
+def seen(metered: Metered, pod: PodFacts, now: int) -> None:
+    """Takes over what the pod shows now."""
+    if metered.reservation is None:
+        metered.reservation = pod.reservation
+    if pod.terminal and metered.session.end is None:
+        metered.session = end_at_terminal_phase(metered.session, pod, now)
+
+
+def departed(
+    metered: Metered, departure: Departure, last: PodFacts, silent: int | None, reported: int | None, now: int
+) -> None:
+    """Ends the session of a pod that left.
+
+    Args:
+        metered: the session.
+        departure: how it is known that the pod left, and when.
+        last: the pod as it last was.
+        silent: since when its node is silent, or None.
+        reported: when the pod last reported, or None.
+        now: nanoseconds since 1970.
+    """
+    metered.pod_gone = True
+    if metered.session.end is not None:
+        return
+    if departure.proof is DepartureProof.DELETED:
+        alive = None if silent is None else max(silent, reported or 0)
+        metered.session = end_at_deletion(metered.session, last, departure.at, alive)
+    else:
+        missing(metered, departure.at, reported, now)
+
+
+def missing(metered: Metered, last_seen: int, reported: int | None, now: int) -> None:
+    """Ends the session of a pod that is not there, and that nobody saw leave."""
+    metered.pod_gone = True
+    if metered.session.end is None:
+        metered.session = end_unwatched(metered.session, max(last_seen, reported or 0), now)
+
+
+def silent_nodes(nodes: list[dict[str, Any]], lease_of: Callable[[], Mapping[str, dict[str, Any]]]) -> dict[str, int]:
+    """Nodes whose Ready condition is Unknown, and when each last renewed its Lease (0 where it has none)."""
+    silent = [node["metadata"]["name"] for node in nodes if _ready(node) == "Unknown"]
+    if not silent:
+        return {}
+    leases = lease_of()
+    return {name: _renewed(leases.get(name)) for name in silent}
+
+
+def _ready(node: dict[str, Any]) -> str:
+    for condition in (node.get("status") or {}).get("conditions") or []:
+        if condition.get("type") == "Ready":
+            return str(condition.get("status"))
+    return ""
+
+
+def _renewed(lease: dict[str, Any] | None) -> int:
+    try:
+        return parse_instant(((lease or {}).get("spec") or {}).get("renewTime"))
+    except TimeError:
+        return 0

@@ -1,0 +1,137 @@
+"""Takes over from the mirrors what budgets, grants and pods there are, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from timekeeper.jobs.metered import Metered, MeterRules, departed, missing, opened, seen, silent_nodes
+from timekeeper.metering.pods import PodFacts, read_pod
+from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
+from timekeeper.rules.grants import Grant, GrantError, parse_grant
+from timekeeper.sources.mirror import Departure, Mirror, uid_of
+from timekeeper.sources.source import Mirrors
+
+Json = dict[str, Any]
+Reported = Callable[[str], int | None]
+"""When a pod last reported, by its uid."""
+
+
+@dataclass(slots=True)
+class BudgetView:
+    """The budgets and grants as last read; what cannot be used is kept apart with the reason.
+
+    A budget that becomes unusable goes on as it last was: a typing error stops nobody.
+    """
+
+    budgets: dict[str, Budget] = field(default_factory=dict)
+    objects: dict[str, Json] = field(default_factory=dict)
+    budget_faults: dict[str, BudgetError] = field(default_factory=dict)
+    grants: dict[str, Grant] = field(default_factory=dict)
+    grant_objects: dict[str, Json] = field(default_factory=dict)
+    grant_faults: dict[str, GrantError] = field(default_factory=dict)
+    _read: dict[str, Json] = field(default_factory=dict)
+
+    def refresh(self, mirrors: Mirrors) -> None:
+        """Reads what has changed in the mirrors."""
+        items = {_name(item): item for item in mirrors.budgets.items()}
+        for name in self.objects.keys() - items.keys():
+            self.budgets.pop(name, None)
+            self.budget_faults.pop(name, None)
+        for name, item in items.items():
+            if self.objects.get(name) is not item:
+                self._read_budget(name, item)
+        self.objects = items
+        grants = {_name(item): item for item in mirrors.grants.items()}
+        for name in self.grant_objects.keys() - grants.keys():
+            self.grants.pop(name, None)
+            self.grant_faults.pop(name, None)
+        for name, item in grants.items():
+            if self.grant_objects.get(name) is not item:
+                self._read_grant(name, item)
+        self.grant_objects = grants
+
+    def _read_budget(self, name: str, item: Json) -> None:
+        try:
+            self.budgets[name] = parse_budget(item)
+            self.budget_faults.pop(name, None)
+        except BudgetError as error:
+            self.budget_faults[name] = error
+
+    def _read_grant(self, name: str, item: Json) -> None:
+        try:
+            self.grants[name] = parse_grant(item)
+            self.grant_faults.pop(name, None)
+        except GrantError as error:
+            self.grant_faults[name] = error
+
+
+@dataclass(slots=True)
+class PodView:
+    """The pods and the sessions that they are metered in, by uid."""
+
+    facts: dict[str, PodFacts] = field(default_factory=dict)
+    sessions: dict[str, Metered] = field(default_factory=dict)
+    unpaid: list[Departure] = field(default_factory=list)
+    _objects: dict[str, Json] = field(default_factory=dict)
+
+    def refresh(
+        self, mirror: Mirror, rules: MeterRules, silent: dict[str, int], reported: Reported, now: int
+    ) -> set[str]:
+        """Takes over the mirror's pods and departures; the uids of the sessions that changed."""
+        changed: set[str] = set()
+        items = {uid_of(item): item for item in mirror.items()}
+        for uid, item in items.items():
+            if self._objects.get(uid) is not item:
+                facts = read_pod(item)
+                self.facts[uid] = facts
+                changed |= self._observe(facts, rules, now)
+        departures = mirror.take_departures()
+        while departures:
+            try:
+                changed |= self._depart(departures[0], silent, reported, now)
+            except Exception:
+                mirror.return_departures(departures)
+                raise
+            departures.pop(0)
+        for uid in self.facts.keys() - items.keys():
+            del self.facts[uid]
+        self._objects = items
+        return changed
+
+    def end_missing(self, watched: int | None, reported: Reported, now: int) -> set[str]:
+        """Ends the sessions that the store had open or ended and whose pods are not there any more."""
+        gone = {uid for uid, metered in self.sessions.items() if uid not in self.facts and not metered.pod_gone}
+        for uid in gone:
+            missing(self.sessions[uid], watched or 0, reported(uid), now)
+        return gone
+
+    def _observe(self, facts: PodFacts, rules: MeterRules, now: int) -> set[str]:
+        metered = self.sessions.get(facts.uid)
+        if metered is not None:
+            before = metered.session
+            seen(metered, facts, now)
+            return {facts.uid} if metered.session is not before else set()
+        metered = opened(facts, rules, now)
+        if metered is None:
+            return set()
+        self.sessions[facts.uid] = metered
+        return {facts.uid}
+
+    def _depart(self, departure: Departure, silent: dict[str, int], reported: Reported, now: int) -> set[str]:
+        metered = self.sessions.get(uid_of(departure.item))
+        if metered is None:
+            return set()
+        last = read_pod(departure.item)
+        departed(metered, departure, last, silent.get(last.node), reported(last.uid), now)
+        return {last.uid}
+
+
+def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:
+    """Silent nodes and since when."""
+    return silent_nodes(mirrors.nodes.items(), lambda: {_name(lease): lease for lease in mirrors.node_leases.items()})
+
+
+def _name(item: Json) -> str:
+    return str((item.get("metadata") or {}).get("name", ""))

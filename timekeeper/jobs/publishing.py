@@ -1,0 +1,86 @@
+"""Tells readers and waiting clients how accounts and namespaces stand."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import replace
+
+import redis
+
+from fairgpu.states import BudgetState, NamespaceState
+from timekeeper.jobs.books import Books, by_account
+from timekeeper.jobs.figures import Figures, figures, namespace_state, state_text, summary, worth_telling
+from timekeeper.metering.segments import rate_now
+from timekeeper.rules.pricing import ANY_MODEL, price_at
+from timekeeper.store import book
+from timekeeper.store.calls import StoreEmptyError
+from timekeeper.store.ledger import Publication, publish_accounts
+from timekeeper.store.summaries import encode_summary
+
+
+def publish(client: redis.Redis, books: Books, epoch: int, now: int, names: Iterable[str]) -> None:
+    """Publishes the accounts that were brought up to date, and the namespaces whose state changed with them.
+
+    Raises:
+        StoreError: the store refused or does not answer; all is told again by the next call.
+    """
+    namespaces = books.namespaces_of()
+    found = {name: figures(books.accounts[name], rate, now) for name, rate in _rates(books, names, now).items()}
+    _publish_accounts(client, books, epoch, found, namespaces)
+    changed: dict[str, NamespaceState] = {}
+    for name, figures_found in found.items():
+        for namespace in namespaces.get(name, ()):
+            told = namespace_state(namespace, books.accounts[name], figures_found)
+            if worth_telling(books.told.get(namespace), told):
+                changed[namespace] = told
+    if changed or not books.figures:
+        _publish_states(client, books, epoch, now, changed)
+    books.told.update(changed)
+    books.figures.update(found)
+
+
+def _rates(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+    """What each account's running sessions spend."""
+    sessions = by_account(books.pods.sessions, books)
+    rates = {}
+    for name in names:
+        if books.accounts[name].periods:
+            rates[name] = sum(
+                rate_now(metered.session.tariff, now)
+                for metered in sessions.get(name, ())
+                if metered.session.end is None and books.account_of(metered.session.namespace) == name
+            )
+    return rates
+
+
+def _publish_accounts(
+    client: redis.Redis, books: Books, epoch: int, found: dict[str, Figures], namespaces: dict[str, list[str]]
+) -> None:
+    publications = []
+    for name, figures_found in found.items():
+        account = books.accounts[name]
+        text = encode_summary(summary(account, figures_found, tuple(sorted(namespaces.get(name, ())))))
+        start = figures_found.period.start
+        if text != account.summary or figures_found.exhausted_at != account.standings[start].exhausted_at:
+            publications.append(Publication(name, start, figures_found.exhausted_at, text))
+    for publication, error in zip(publications, publish_accounts(client, epoch, publications), strict=True):
+        if error is not None:
+            raise error
+        account = books.accounts[publication.account]
+        account.summary = publication.summary
+        standing = account.standings[publication.period]
+        account.standings[publication.period] = replace(standing, exhausted_at=publication.exhausted_at)
+
+
+def _publish_states(
+    client: redis.Redis, books: Books, epoch: int, now: int, changed: dict[str, NamespaceState]
+) -> None:
+    limited = books.rules.template.allowance is not None
+    default = BudgetState.OPEN if limited else BudgetState.UNLIMITED
+    prices = {model: float(price_at(books.prices, model, now)) for model in {*books.prices, ANY_MODEL}}
+    texts = {namespace: state_text(told) for namespace, told in changed.items()}
+    fresh = secrets.token_hex(8)
+    version = book.publish_states(client, epoch, fresh, texts, prices, default.value)
+    if version.id == fresh and books.told:
+        raise StoreEmptyError("the published states were lost")

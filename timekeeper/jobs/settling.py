@@ -1,0 +1,125 @@
+"""From a session and an instant to what the store must be told, and back from the store's yes to what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from timekeeper.jobs.accounts import Account
+from timekeeper.jobs.metered import Key, Metered
+from timekeeper.metering.segments import Assignments, amounts, rate_now, spans
+from timekeeper.rules.timestamps import HOUR, format_exact
+from timekeeper.store.ledger import Action, Item, Kind
+from timekeeper.store.records import encode_session
+
+POST_EVERY = HOUR
+"""A running session gets a ledger entry at least this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What the store must be told of one session, and until when that is true."""
+
+    metered: Metered
+    until: int
+    items: Mapping[Key, Item]
+
+
+def plan(metered: Metered, assignments: Assignments, accounts: Mapping[str, Account], until: int) -> Plan:
+    """What the store must be told of a session that is charged until an instant.
+
+    Args:
+        metered: the session and what the store holds of it.
+        assignments: who pays for its namespace.
+        accounts: the accounts, their periods opened up to that instant.
+        until: nanoseconds since 1970; the session's end where it has ended.
+    """
+    session = metered.session
+    if until < metered.final_until:
+        _reopen(metered, assignments, accounts, until)
+    settled = max(metered.final_until, session.start - 1)
+    stretches = list(spans(assignments, lambda name: accounts[name].periods_after(settled), session.start, until))
+    found = amounts(session.tariff, stretches)
+    current = _current(assignments, accounts, until)
+    last = max((key for key in found), key=lambda key: key[1], default=current)
+    if session.end is None or current in found:
+        last = current
+    totals: dict[Key, int] = {**dict.fromkeys(metered.written, 0), **found}
+    if last is not None and (last[0] == metered.recorded_in or session.end is None or found):
+        totals.setdefault(last, 0)
+    items = {}
+    for key, amount in totals.items():
+        action, kind = _action(metered, key, last, accounts, until)
+        if action is not Action.HOLD or metered.written.get(key) != amount:
+            items[key] = _item(metered, amount, action, kind)
+    return Plan(metered, until, items)
+
+
+def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
+    """Notes that the store holds all of a plan."""
+    metered = done.metered
+    for key, item in done.items.items():
+        metered.written[key] = item.amount
+        if item.action is Action.OPEN:
+            metered.recorded_in = key[0]
+            metered.posted_at, metered.posted_rate = now, rate_now(metered.session.tariff, now)
+        elif item.action is not Action.HOLD:
+            metered.posted_at, metered.posted_rate = now, rate_now(metered.session.tariff, now)
+            if item.action is not Action.POST and metered.recorded_in == key[0]:
+                metered.recorded_in = ""
+    if metered.session.end is not None:
+        metered.closed = True
+        return
+    ended = [key for key in metered.written if _end_of(accounts, key) <= done.until]
+    for key in ended:
+        metered.final_until = max(metered.final_until, _end_of(accounts, key))
+        del metered.written[key]
+
+
+def _reopen(metered: Metered, assignments: Assignments, accounts: Mapping[str, Account], until: int) -> None:
+    """Takes back what counted as final: the clock had been ahead, or the session ended before it was seen to end."""
+    metered.final_until = 0
+    for _, name in assignments:
+        for period in accounts[name].periods_after(until):
+            metered.written.setdefault((name, period.start), -1)
+
+
+def _current(assignments: Assignments, accounts: Mapping[str, Account], until: int) -> Key | None:
+    payer = next((name for since, name in reversed(assignments) if since <= until), assignments[0][1])
+    period = accounts[payer].period_at(until)
+    return (payer, period.start) if period is not None else None
+
+
+def _action(
+    metered: Metered, key: Key, last: Key | None, accounts: Mapping[str, Account], until: int
+) -> tuple[Action, Kind]:
+    kind = Kind.PERIOD if _end_of(accounts, key) <= until else Kind.MOVE
+    if metered.session.end is not None:
+        ending = Action.CLOSE if key == last else Action.MOVE
+        return (Action.GONE if metered.pod_gone else ending), (Kind.CLOSE if key == last else kind)
+    if key != last:
+        left = Action.MOVE if key[0] == metered.recorded_in else Action.HOLD
+        return (Action.POST if kind is Kind.PERIOD else left), kind
+    if key[0] != metered.recorded_in:
+        return Action.OPEN, kind
+    if rate_now(metered.session.tariff, until) != metered.posted_rate:
+        return Action.POST, Kind.RATE
+    return (Action.POST if until - metered.posted_at >= POST_EVERY else Action.HOLD), Kind.HOURLY
+
+
+def _item(metered: Metered, amount: int, action: Action, kind: Kind) -> Item:
+    session = metered.session
+    if action is Action.HOLD:
+        return Item(session.uid, amount)
+    note, record = "", ""
+    if kind is Kind.CLOSE and session.end is not None:
+        note = f"{session.proof} {format_exact(session.start)} {format_exact(session.end)}"
+    if action in {Action.OPEN, Action.CLOSE}:
+        record = encode_session(session)
+    return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record)
+
+
+def _end_of(accounts: Mapping[str, Account], key: Key) -> int:
+    account, start = key
+    period = accounts[account].period_at(start)
+    return period.end if period is not None else 0
