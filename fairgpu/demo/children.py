@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from typing import Self
 END_SECONDS = 10.0
 POLL_SECONDS = 0.05
 LOG_TAIL_BYTES = 2000
+PORTS = range(15000, 32000)
 
 
 class StepError(RuntimeError):
@@ -112,8 +114,15 @@ def wait_until(what: str, condition: Callable[[], bool], children: Children, lim
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at the moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on at the moment.
+
+    It lies below 32768, from where on Linux by default takes ports for outgoing connections.
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
