@@ -1,6 +1,7 @@
 /* Calls about contexts. */
 #include "capture.h"
 #include "context.h"
+#include "pool.h"
 
 static int known(CUdevice device)
 {
@@ -146,6 +147,7 @@ SIM_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
     }
     if (result == CUDA_SUCCESS) {
         sim_await_context(context);
+        sim_pools_release();
     }
     return result;
 }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 
 #include "capture.h"
+#include "pool.h"
 
 static unsigned long long next_id = 3; /* atomic; 1 and 2 are the default streams */
 
@@ -97,6 +98,7 @@ static CUresult synchronise(CUstream handle)
         return sim_capture_spoil(stream);
     }
     sim_await(stream->context, stream->channel, sim_tail(stream->context, stream->channel));
+    sim_pools_release();
     return CUDA_SUCCESS;
 }
 

@@ -60,8 +60,9 @@ static CUresult create(uint32_t device, unsigned int flags, CUcontext *context)
         free(made);
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
+    static uint64_t lives; /* atomic */
     *made = (struct CUctx_st){
-        .magic = MAGIC, .device = device, .index = index, .flags = flags, .next_channel = 2, .blocking = 2, .alive = 1};
+        .life = __atomic_add_fetch(&lives, 1, __ATOMIC_RELAXED), .magic = MAGIC, .device = device, .index = index, .flags = flags, .next_channel = 2, .blocking = 2, .alive = 1};
     made->legacy = (struct CUstream_st){.context = made, .channel = 0, .id = 1};
     made->per_thread = (struct CUstream_st){.context = made, .channel = 1, .id = 2};
     *context = made;

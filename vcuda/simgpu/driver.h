@@ -31,6 +31,7 @@ struct CUctx_st {
     uint32_t blocking;   /* bit per channel that a stream ordered with the legacy stream uses */
     uint32_t references; /* of a primary context */
     int alive;
+    uint64_t life;       /* tells the lives of a primary context, whose handle stays the same, apart */
     uint64_t limits[16];
     struct CUstream_st legacy;
     struct CUstream_st per_thread; /* one for all threads: their order among each other is stricter than a real driver's */

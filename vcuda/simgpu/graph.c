@@ -17,6 +17,7 @@ struct CUgraphExec_st {
 /* Memory of graphs, per device: used by executables that were uploaded, reserved until it is trimmed. */
 static struct {
     CUcontext context;
+    uint64_t life; /* of that context: with it went its memory */
     uint64_t used;
     uint64_t reserved;
 } graph_memory[SIM_DEVICES]; /* guarded by sim_process_lock */
@@ -104,12 +105,17 @@ static CUresult upload(CUgraphExec exec)
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&sim_process_lock);
     uint32_t device = exec->context->device;
+    if (graph_memory[device].life != exec->context->life) {
+        graph_memory[device].context = exec->context;
+        graph_memory[device].life = exec->context->life;
+        graph_memory[device].used = 0;
+        graph_memory[device].reserved = 0;
+    }
     if (!exec->uploaded && exec->alloc_bytes != 0) {
         uint64_t needed = graph_memory[device].used + exec->alloc_bytes;
         uint64_t growth = needed > graph_memory[device].reserved ? needed - graph_memory[device].reserved : 0;
         result = growth == 0 ? CUDA_SUCCESS : sim_charge(exec->context, growth);
         if (result == CUDA_SUCCESS) {
-            graph_memory[device].context = exec->context;
             graph_memory[device].used = needed;
             graph_memory[device].reserved += growth;
         }
@@ -141,7 +147,7 @@ SIM_EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
         return CUDA_ERROR_INVALID_HANDLE;
     }
     pthread_mutex_lock(&sim_process_lock);
-    if (exec->uploaded) {
+    if (exec->uploaded && graph_memory[exec->context->device].life == exec->context->life) {
         graph_memory[exec->context->device].used -= exec->alloc_bytes;
     }
     pthread_mutex_unlock(&sim_process_lock);

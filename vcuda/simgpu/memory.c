@@ -4,6 +4,8 @@
  */
 #include "memory.h"
 
+#include "handle.h"
+
 #include <stdlib.h>
 #include <sys/mman.h>
 
@@ -177,6 +179,12 @@ static void give_back(struct sim_allocation *gone)
             open_granule = NULL;
         }
         free(granule);
+    }
+    if (gone->kind == SIM_POOLED) {
+        sim_pool_returned(gone->pool, gone->bytes);
+    }
+    if (gone->handle != 0) {
+        sim_physical_ref(sim_physical_unpack(gone->handle), -1, NULL);
     }
     if (gone->kind == SIM_MANAGED) {
         munmap((void *)(uintptr_t)gone->address, sim_granules(gone->bytes));

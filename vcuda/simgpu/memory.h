@@ -17,8 +17,7 @@ struct sim_allocation {
     uint64_t charged;
     enum sim_memory kind;
     CUmemoryPool pool;
-    uint32_t handle; /* SIM_MAPPED, SIM_FOREIGN: physical allocation behind it */
-    uint32_t device;
+    CUmemGenericAllocationHandle handle; /* the physical allocation behind it, where it has one of its own; else 0 */
 };
 
 static inline uint64_t sim_granules(uint64_t bytes)
@@ -28,6 +27,9 @@ static inline uint64_t sim_granules(uint64_t bytes)
 
 CUresult sim_allocate(CUcontext context, uint64_t bytes, enum sim_memory kind, uint64_t *address);
 CUresult sim_release(uint64_t address, enum sim_memory kind);
+
+/* A pool's allocation has gone; the caller holds sim_process_lock. */
+void sim_pool_returned(CUmemoryPool pool, uint64_t bytes);
 
 /* The table itself; the caller holds sim_process_lock. */
 uint64_t sim_addresses(uint64_t bytes, uint64_t alignment);

@@ -24,10 +24,10 @@ uint32_t sim_truth_group(struct sim_truth *truth, const char *label)
 
 uint32_t sim_truth_open_context(struct sim_truth *truth, uint32_t device, uint32_t pid, uint32_t group, uint64_t now_ns)
 {
-    uint32_t index = (uint32_t)(truth->context_count % SIM_TRUTH_CONTEXTS);
+    uint64_t count = __atomic_fetch_add(&truth->context_count, 1, __ATOMIC_ACQ_REL); /* every device counts on it */
+    uint32_t index = (uint32_t)(count % SIM_TRUTH_CONTEXTS);
     truth->contexts[index] =
         (struct sim_truth_context){.pid = pid, .group = group, .device = device, .begin_ns = now_ns};
-    truth->context_count++;
     return index;
 }
 

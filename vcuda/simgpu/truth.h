@@ -1,6 +1,6 @@
 /*
  * Who really occupied the GPU and held its memory, in a file of its own that no driver call reveals. Tests read it; what they
- * test must not. Each device's part is guarded by that device's lock, the context records by the node's.
+ * test must not. Each device's part, and the records of its contexts, are guarded by that device's lock; the groups by the node's.
  */
 #ifndef SIMGPU_TRUTH_H
 #define SIMGPU_TRUTH_H

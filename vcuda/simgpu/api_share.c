@@ -1,0 +1,174 @@
+/* Memory of other processes: legacy IPC handles, imported pointers of pools, and memory of other interfaces. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "handle.h"
+#include "memory.h"
+
+/* What a 64-byte handle says. Memory handed out so lives on until the last process that opened it has closed it. */
+struct ticket {
+    CUmemGenericAllocationHandle handle;
+    uint64_t bytes;
+    uint64_t address;
+};
+
+/* Gives an allocation a physical allocation of its own; one cut from a shared granule stays its owner's. */
+static CUresult own(struct sim_allocation *found)
+{
+    struct sim_physical made;
+    if (found->handle != 0 || found->granule != NULL || found->charged == 0) {
+        return CUDA_SUCCESS;
+    }
+    CUresult result = sim_physical_split(found->context, found->charged, &made);
+    if (result == CUDA_SUCCESS) {
+        found->handle = sim_physical_pack(made);
+        found->charged = 0;
+    }
+    return result;
+}
+
+static CUresult describe(struct ticket *ticket, CUdeviceptr address)
+{
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    pthread_mutex_lock(&sim_process_lock);
+    struct sim_allocation *found = sim_allocation_within(address);
+    if (found != NULL && found->kind != SIM_MANAGED && found->kind != SIM_MAPPED && found->kind != SIM_FOREIGN) {
+        result = own(found);
+        *ticket = (struct ticket){.handle = found->handle, .bytes = found->bytes, .address = found->address};
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    return result;
+}
+
+static CUresult attach(CUdeviceptr *address, const struct ticket *ticket)
+{
+    CUcontext context = NULL;
+    CUresult result = sim_context_get(&context);
+    struct sim_allocation *made = result == CUDA_SUCCESS ? calloc(1, sizeof *made) : NULL;
+    if (made == NULL || address == NULL) {
+        free(made);
+        return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (ticket->handle != 0) {
+        result = sim_physical_ref(sim_physical_unpack(ticket->handle), 1, NULL);
+    }
+    if (result != CUDA_SUCCESS) {
+        free(made);
+        return result;
+    }
+    *made = (struct sim_allocation){
+        .context = context, .bytes = ticket->bytes, .kind = SIM_FOREIGN, .handle = ticket->handle};
+    pthread_mutex_lock(&sim_process_lock);
+    made->address = sim_addresses(ticket->bytes, SIM_GRANULE);
+    sim_allocation_add(made);
+    *address = made->address;
+    pthread_mutex_unlock(&sim_process_lock);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuIpcGetMemHandle(CUipcMemHandle *handle, CUdeviceptr address)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    struct ticket ticket = {0};
+    CUresult result = handle == NULL ? CUDA_ERROR_INVALID_VALUE : describe(&ticket, address);
+    if (result == CUDA_SUCCESS) {
+        memset(handle, 0, sizeof *handle);
+        memcpy(handle->reserved, &ticket, sizeof ticket);
+    }
+    return result;
+}
+
+static CUresult open_ipc(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+    struct ticket ticket;
+    memcpy(&ticket, handle.reserved, sizeof ticket);
+    int good = ticket.bytes != 0 && (flags & ~(unsigned)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == 0;
+    return good ? attach(address, &ticket) : CUDA_ERROR_INVALID_VALUE;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    return open_ipc(address, handle, flags);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle_v2(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    return open_ipc(address, handle, flags);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    return sim_release(address, SIM_FOREIGN);
+}
+
+/* A pool's memory stays its exporter's: the importer only gets an address. */
+SIM_EXPORT CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr address)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    pthread_mutex_lock(&sim_process_lock);
+    const struct sim_allocation *found = sim_allocation_find(address);
+    int good = data != NULL && found != NULL && found->kind == SIM_POOLED;
+    struct ticket ticket = {.bytes = good ? found->bytes : 0, .address = address};
+    pthread_mutex_unlock(&sim_process_lock);
+    if (!good) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memset(data, 0, sizeof *data);
+    memcpy(data->reserved, &ticket, sizeof ticket);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    struct ticket ticket = {0};
+    if (pool == NULL || data == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memcpy(&ticket, data->reserved, sizeof ticket);
+    return ticket.bytes == 0 ? CUDA_ERROR_INVALID_VALUE : attach(address, &ticket);
+}
+
+struct CUextMemory_st {
+    uint64_t bytes;
+};
+
+/* Memory of a graphics interface was allocated by it: nothing is charged here. */
+SIM_EXPORT CUresult CUDAAPI cuImportExternalMemory(CUexternalMemory *memory, const CUDA_EXTERNAL_MEMORY_HANDLE_DESC *from)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    if (memory == NULL || from == NULL || from->size == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct CUextMemory_st *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    made->bytes = from->size;
+    *memory = made;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuExternalMemoryGetMappedBuffer(CUdeviceptr *address, CUexternalMemory memory,
+                                                            const CUDA_EXTERNAL_MEMORY_BUFFER_DESC *buffer)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    if (memory == NULL || buffer == NULL || buffer->offset + buffer->size > memory->bytes) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct ticket ticket = {.bytes = buffer->size};
+    return attach(address, &ticket);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDestroyExternalMemory(CUexternalMemory memory)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    if (memory == NULL) {
+        return CUDA_ERROR_INVALID_HANDLE;
+    }
+    free(memory);
+    return CUDA_SUCCESS;
+}

@@ -1,0 +1,207 @@
+/* Virtual memory management: address ranges, physical allocations, mappings, and descriptors that hold memory. */
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "handle.h"
+#include "memory.h"
+
+static int valid(const CUmemAllocationProp *properties)
+{
+    return properties != NULL && properties->type == CU_MEM_ALLOCATION_TYPE_PINNED &&
+           properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE && properties->location.id >= 0 &&
+           (uint32_t)properties->location.id < sim_seat.node->settings.devices;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationGranularity(size_t *granularity, const CUmemAllocationProp *properties,
+                                                          CUmemAllocationGranularity_flags option)
+{
+    (void)option;
+    SIM_ENTER(COST_QUERY);
+    if (granularity == NULL || !valid(properties)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *granularity = SIM_GRANULE;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemAddressReserve(CUdeviceptr *address, size_t bytes, size_t alignment, CUdeviceptr wanted,
+                                                unsigned long long flags)
+{
+    (void)wanted;
+    SIM_ENTER(COST_VIRTUAL);
+    if (address == NULL || bytes == 0 || bytes % SIM_GRANULE != 0 || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&sim_process_lock);
+    *address = sim_addresses(bytes, alignment > SIM_GRANULE ? alignment : SIM_GRANULE);
+    pthread_mutex_unlock(&sim_process_lock);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemAddressFree(CUdeviceptr address, size_t bytes)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    return address == 0 || bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes,
+                                        const CUmemAllocationProp *properties, unsigned long long flags)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    if (handle == NULL || !valid(properties) || bytes == 0 || bytes % SIM_GRANULE != 0 || flags != 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct sim_physical made;
+    CUresult result = sim_physical_make((uint32_t)properties->location.id, bytes, &made);
+    if (result == CUDA_SUCCESS) {
+        *handle = sim_physical_pack(made);
+    }
+    return result;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    return sim_physical_ref(sim_physical_unpack(handle), -1, NULL);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
+                                     unsigned long long flags)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    uint64_t there = 0;
+    struct sim_physical physical = sim_physical_unpack(handle);
+    struct sim_allocation *made = calloc(1, sizeof *made);
+    if (made == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    CUresult result = flags != 0 || offset != 0 || bytes == 0 ? CUDA_ERROR_INVALID_VALUE
+                                                              : sim_physical_ref(physical, 1, &there);
+    if (result == CUDA_SUCCESS && bytes > there) {
+        sim_physical_ref(physical, -1, NULL);
+        result = CUDA_ERROR_INVALID_VALUE;
+    }
+    if (result != CUDA_SUCCESS) {
+        free(made);
+        return result;
+    }
+    *made = (struct sim_allocation){.address = address, .bytes = bytes, .kind = SIM_MAPPED, .handle = handle};
+    pthread_mutex_lock(&sim_process_lock);
+    sim_allocation_add(made);
+    pthread_mutex_unlock(&sim_process_lock);
+    return CUDA_SUCCESS;
+}
+
+/* Ends every mapping that begins in the range. */
+SIM_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    CUresult result = CUDA_ERROR_INVALID_VALUE;
+    for (uint64_t at = address; at < address + bytes; at += SIM_GRANULE) {
+        pthread_mutex_lock(&sim_process_lock);
+        struct sim_allocation *found = sim_allocation_find(at);
+        if (found != NULL && found->kind == SIM_MAPPED) {
+            sim_allocation_remove(found);
+        } else {
+            found = NULL;
+        }
+        pthread_mutex_unlock(&sim_process_lock);
+        if (found != NULL) {
+            result = sim_physical_ref(sim_physical_unpack(found->handle), -1, NULL);
+            free(found);
+        }
+    }
+    return result;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemSetAccess(CUdeviceptr address, size_t bytes, const CUmemAccessDesc *access, size_t count)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    return address == 0 || bytes == 0 || access == NULL || count == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHandle *handle, void *address)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    pthread_mutex_lock(&sim_process_lock);
+    const struct sim_allocation *found = sim_allocation_within((uint64_t)(uintptr_t)address);
+    CUmemGenericAllocationHandle held = found != NULL && found->kind == SIM_MAPPED ? found->handle : 0;
+    pthread_mutex_unlock(&sim_process_lock);
+    if (held == 0 || handle == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *handle = held;
+    return sim_physical_ref(sim_physical_unpack(held), 1, NULL);
+}
+
+/* The descriptor's own lock on its file tells the node, as long as any copy of it is open, that the memory is held. */
+static int open_descriptor(struct sim_physical physical)
+{
+    char path[4096];
+    if (sim_handle_path(physical.device, physical.index, physical.serial, path, sizeof path) != 0) {
+        return memfd_create("simgpu-handle", MFD_CLOEXEC);
+    }
+    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    struct flock range = {.l_type = F_RDLCK, .l_whence = SEEK_SET, .l_start = 0, .l_len = 1};
+    if (file >= 0 && fcntl(file, F_OFD_SETLK, &range) != 0) {
+        close(file);
+        return -1;
+    }
+    return file;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
+                                                         CUmemAllocationHandleType type, unsigned long long flags)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    struct sim_physical physical = sim_physical_unpack(handle);
+    if (exported == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0) {
+        return type == CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (sim_physical_ref(physical, 0, NULL) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    int file = open_descriptor(physical);
+    if (file < 0 || pwrite(file, &handle, sizeof handle, 0) != (ssize_t)sizeof handle) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    sim_physical_exported(physical);
+    *(int *)exported = file;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shared,
+                                                           CUmemAllocationHandleType type)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    CUmemGenericAllocationHandle found = 0;
+    int file = (int)(intptr_t)shared;
+    if (handle == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR ||
+        pread(file, &found, sizeof found, 0) != (ssize_t)sizeof found) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    CUresult result = sim_physical_ref(sim_physical_unpack(found), 1, NULL);
+    if (result == CUDA_SUCCESS) {
+        *handle = found;
+    }
+    return result;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp *properties,
+                                                                   CUmemGenericAllocationHandle handle)
+{
+    SIM_ENTER(COST_QUERY);
+    struct sim_physical physical = sim_physical_unpack(handle);
+    if (properties == NULL || sim_physical_ref(physical, 0, NULL) != CUDA_SUCCESS) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    memset(properties, 0, sizeof *properties);
+    properties->type = CU_MEM_ALLOCATION_TYPE_PINNED;
+    properties->requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+    properties->location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+    properties->location.id = (int)physical.device;
+    return CUDA_SUCCESS;
+}
