@@ -21,12 +21,15 @@ from fairgpu.serving.messages import (
     Response,
     Scope,
     Send,
+    discard_body,
     problem,
     read_body,
     send_response,
 )
 
 _log = structlog.get_logger(__name__)
+
+TOO_LARGE = 413
 
 WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
@@ -79,6 +82,7 @@ class Application:
             return
         except BodyError as error:
             response = problem(error.status, HTTPStatus(error.status).phrase, str(error))
+            await discard_body(receive, self._options.body_seconds if error.status == TOO_LARGE else 0)
             await send_response(send, response, close=True)
             return
         handler = self._hot.get((scope["method"], scope["path"]))

@@ -92,6 +92,18 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
     return b"".join(chunks)
 
 
+async def discard_body(receive: Receive, seconds: float) -> None:
+    """Reads on without keeping anything: a connection that is closed on a client still sending loses the answer."""
+    try:
+        async with asyncio.timeout(seconds):
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect" or not message.get("more_body"):
+                    return
+    except TimeoutError:
+        return
+
+
 def _bounded(body: bytes, max_bytes: int) -> bytes:
     if len(body) > max_bytes:
         raise BodyError(413, f"the body is longer than {max_bytes} bytes")
