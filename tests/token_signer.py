@@ -38,7 +38,7 @@ class TokenSigner:
         return {"keys": [self.public_key()]}
 
     def claims(self, subject: str, **changes: Any) -> dict[str, Any]:
-        """The claims of a good token of ten minutes; a change to None drops a claim."""
+        """The claims of a good token of a day; a change to None drops a claim."""
         now = int(time.time())
         claims = {
             "iss": self.issuer,
@@ -46,7 +46,7 @@ class TokenSigner:
             "sub": subject,
             "iat": now,
             "nbf": now,
-            "exp": now + 600,
+            "exp": now + 86_400,
             **changes,
         }
         return {name: value for name, value in claims.items() if value is not None}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import structlog
 from flask import Flask, Response, request
 
 from timekeeper.identity.pod_tokens import PodIdentity
@@ -18,6 +19,8 @@ from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import others_have_ended
 from timekeeper.rest.problems import ProblemError, invalid
 from timekeeper.store.report_intake import Outcome, Submission
+
+_log = structlog.get_logger()
 
 LOOP_SECONDS = 20.0
 """How long a thread waits for the event loop to have a report stored."""
@@ -46,7 +49,9 @@ def add_ancestor_routes(app: Flask, parts: Parts) -> None:
             raise ProblemError(409, "no-budget", detail)
         gpu_hours = gpu_hours_text("gpu_hours", wanted.gpu_hours)
         name = name_of_key(caller.name, key)
-        place(GrantOrder(name, figures.name, gpu_hours, wanted.reason, caller.name), parts.grants)
+        _, made = place(GrantOrder(name, figures.name, gpu_hours, wanted.reason, caller.name), parts.grants)
+        if made:
+            _log.info("grant made", grant=name, budget=figures.name, hours=gpu_hours, by=caller.name)
         return _json(answers.ancestor_budget(parts.book.namespace(namespace)))
 
     @app.post("/budget/<namespace>/report")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Receive, Scope, Send
 from timekeeper.rest.hot_routes import ReportRoute, StatesRoute, guarded
 from timekeeper.rest.parts import Parts
+from timekeeper.rest.probes import Freshness, Probes
 from timekeeper.rest.routes import build_flask
 from timekeeper.rest.states_follower import ReadChanges, follow
 from timekeeper.store.states_reading import Changes, Cursor
@@ -49,9 +51,13 @@ def build_application(lifecycle: Lifecycle, parts: Parts, read_changes: ReadChan
     """The ASGI application over its parts; the follower of the states starts with it and ends with it."""
     measures = parts.measures
     report = ReportRoute(parts.tokens, parts.submissions, parts.now, parts.report_interval_seconds, measures)
+    store = Freshness(time.monotonic)
+    probes = Probes(parts.feed, store, lambda: lifecycle.draining)
     hot = {
         ("POST", "/v1/reports"): guarded(report, measures),
         ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed, measures), measures),
+        ("GET", "/healthz"): guarded(probes.live, measures),
+        ("GET", "/readyz"): guarded(probes.ready, measures),
     }
 
     def deliver(changes: Changes) -> None:
@@ -59,6 +65,7 @@ def build_application(lifecycle: Lifecycle, parts: Parts, read_changes: ReadChan
 
     def read(since: Cursor | None) -> Changes | None:
         changes = read_changes(since)
+        store.note()
         measures.states_read.set_to_current_time()
         return changes
 

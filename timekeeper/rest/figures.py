@@ -59,10 +59,6 @@ class Book:
         self._client = client
         self._now = now
 
-    def ping(self) -> None:
-        """Returns where the store answers."""
-        self._client.ping()
-
     def budgets(self) -> list[Summary]:
         """Every budget's figures, by name; the accounts of namespaces that no budget names are left out."""
         found = reading.summaries(self._client, reading.account_names(self._client))

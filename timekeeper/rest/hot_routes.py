@@ -1,4 +1,4 @@
-"""The two routes that carry the load, straight on the event loop: reports from every pod, states for every waiter."""
+"""The routes that carry the load, straight on the event loop: reports from every pod, states for every waiter."""
 
 from __future__ import annotations
 

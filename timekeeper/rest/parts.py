@@ -30,7 +30,6 @@ class Parts:
         submissions: takes reports, in the event loop.
         loop: names the event loop, once the worker has started.
         now: nanoseconds since 1970.
-        draining: whether the worker is about to end.
         report_interval_seconds: how often sidecars are asked to report.
         measures: the worker's metrics.
     """
@@ -44,6 +43,5 @@ class Parts:
     submissions: Submissions
     loop: Callable[[], asyncio.AbstractEventLoop]
     now: Callable[[], int]
-    draining: Callable[[], bool]
     report_interval_seconds: int
     measures: Measures

@@ -1,7 +1,8 @@
-"""The routes for people: budgets, ledger, sessions, grants, probes. They run in threads, under Flask."""
+"""The routes for people: budgets, ledger, sessions, grants. They run in threads, under Flask."""
 
 from __future__ import annotations
 
+import structlog
 from flask import Flask, Response, request
 
 from fairgpu.serving.messages import Response as PlainResponse
@@ -15,7 +16,9 @@ from timekeeper.rest.paging import cursor_after, page_limit, page_start
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, answer, invalid, not_found, problem_of
 
-HOT = (("/v1/reports", "POST"), ("/v1/states", "GET"))
+_log = structlog.get_logger()
+
+HOT = (("/v1/reports", "POST"), ("/v1/states", "GET"), ("/healthz", "GET"), ("/readyz", "GET"))
 """Routes that the event loop serves itself."""
 
 
@@ -28,11 +31,16 @@ def build_flask(parts: Parts) -> Flask:
         parts.measures.problems.labels(problem.kind).inc()
         return _as_flask(answer(problem))
 
+    def unkept(response: Response) -> Response:
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
     app.register_error_handler(Exception, as_problem)
+    app.after_request(unkept)
     _add_budgets(app, parts)
     _add_ledger(app, parts)
     _add_grants(app, parts)
-    _add_probes(app, parts)
+    _add_description(app)
     _add_other_methods(app)
     add_ancestor_routes(app, parts)
     return app
@@ -118,6 +126,8 @@ def _add_grants(app: Flask, parts: Parts) -> None:
             requested_by=caller.name,
         )
         grant, made = place(order, parts.grants)
+        if made:
+            _log.info("grant made", grant=order.name, budget=order.budget, hours=order.gpu_hours, by=caller.name)
         return json_answer(grant_answer(grant), 201 if made else 200)
 
 
@@ -135,20 +145,7 @@ def grant_answer(grant: dict[str, object]) -> answers.GrantAnswer:
     )
 
 
-def _add_probes(app: Flask, parts: Parts) -> None:
-    @app.get("/healthz")
-    def healthz() -> Response:
-        return json_answer(answers.Health(status="ok"))
-
-    @app.get("/readyz")
-    def readyz() -> Response:
-        if parts.draining():
-            raise ProblemError(503, "unavailable", "this replica is about to end")
-        parts.book.ping()
-        if parts.feed.cursor is None:
-            raise ProblemError(503, "unavailable", "no states are known yet")
-        return json_answer(answers.Health(status="ok"))
-
+def _add_description(app: Flask) -> None:
     document = openapi.document_json()
 
     @app.get("/openapi.json")

@@ -111,7 +111,6 @@ class Service:
             submissions=Batcher(ReportIntake(intake).take, measures.report_batch.observe),
             loop=loop,
             now=time.time_ns,
-            draining=lambda: lifecycle.draining,
             report_interval_seconds=self._settings.serve.report_interval_seconds,
             measures=measures,
         )

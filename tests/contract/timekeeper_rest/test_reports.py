@@ -109,7 +109,7 @@ POD = ("team-a", RUNNING.name, RUNNING.uid)
         {"exp": NOW - 60},
         {"aud": ["https://kubernetes.default.svc"]},
         {"iss": "https://elsewhere.example"},
-        {"nbf": NOW + 600},
+        {"nbf": NOW + 36_000},
         {"kubernetes.io": None},
     ],
     ids=["expired", "other audience", "other issuer", "not yet valid", "of no pod"],
