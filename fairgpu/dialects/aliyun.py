@@ -33,7 +33,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     if amounts.faults or not any(amounts.values.values()):
         return reading
     memory = amounts.values.get(MEMORY)
-    gpus, blamed, faults = _count(container, amounts.values)
+    gpus, faults = _count(container, amounts.values)
     if memory is None:
         faults.append(_no_memory(container, named[0]))
     elif gpus and memory % gpus:
@@ -46,23 +46,22 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         gpus=gpus,
         core_percent=amounts.values.get(CORE, 0),
         memory_mib=memory // max(gpus, 1) * settings.aliyun_memory_unit_mib,
-        gpus_name=blamed,
+        gpus_name=COUNT,
         core_name=CORE,
         memory_name=MEMORY,
+        labels=() if COUNT in named else (COUNT,),
     )
     return build_request(container, ask, settings, reading)
 
 
-def _count(container: Container, amounts: dict[str, int]) -> tuple[int, str, list[Fault]]:
-    """How many GPUs, by the resource or else the label, and the key that says so."""
+def _count(container: Container, amounts: dict[str, int]) -> tuple[int, list[Fault]]:
+    """How many GPUs, by the resource or else the label."""
     if COUNT in amounts:
-        return amounts[COUNT], COUNT, []
-    label = container.labels.get(COUNT)
-    if label is None:
-        return 1, MEMORY, []
+        return amounts[COUNT], []
+    label = container.labels.get(COUNT, "1")
     if _COUNT.fullmatch(label) and int(label) >= 1:
-        return int(label), "", []
-    return 1, "", [Fault(container.label_path(COUNT), show(label), "a whole number of GPUs from 1", '"1"')]
+        return int(label), []
+    return 1, [Fault(container.label_path(COUNT), show(label), "a whole number of GPUs from 1", '"1"')]
 
 
 def _no_memory(container: Container, resource: str) -> Fault:

@@ -18,7 +18,7 @@ class Ask:
     """A request per vGPU, as most dialects state it, with the keys to blame for a fault.
 
     Core and percentage are percent of one GPU, memory is MiB; `None` means not given. A key that is empty blames
-    the container's limits as a whole. A key that `in_annotations` names stands in the pod's annotations.
+    the container's limits as a whole. A key in `annotations` or `labels` stands in these of the pod.
     """
 
     gpus: int
@@ -28,7 +28,8 @@ class Ask:
     gpus_name: str = ""
     core_name: str = ""
     memory_name: str = ""
-    in_annotations: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
 
 
 def build_request(container: Container, ask: Ask, settings: DialectSettings, reading: Reading) -> Reading:
@@ -60,7 +61,9 @@ def build_request(container: Container, ask: Ask, settings: DialectSettings, rea
 def _path(container: Container, ask: Ask, key: str) -> str:
     if not key:
         return field_path(*container.path, "resources", "limits")
-    return container.annotation_path(key) if key in ask.in_annotations else container.limit_path(key)
+    if key in ask.labels:
+        return container.label_path(key)
+    return container.annotation_path(key) if key in ask.annotations else container.limit_path(key)
 
 
 def _faults_of_count(container: Container, ask: Ask, settings: DialectSettings) -> list[Fault]:

@@ -58,7 +58,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         gpus_name=DEVICES,
         core_name=FRACTION,
         memory_name=MEMORY if percent is None else FRACTION,
-        in_annotations=ANNOTATIONS,
+        annotations=ANNOTATIONS,
     )
     return build_request(container, ask, settings, reading)
 

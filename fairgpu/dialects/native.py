@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import difflib
+
 from fairgpu import names
 from fairgpu.dialects.amounts import read_amounts
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
 from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
-from fairgpu.faults import Fault
+from fairgpu.faults import Fault, show
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
     """The request as written: amounts are sums over the vGPUs and must divide evenly by their count."""
-    named = container.named(names.CANONICAL_RESOURCES)
-    if not named:
+    ours = container.prefixed(names.ANNOTATION_PREFIX)
+    if not ours:
         return None
+    named = container.named(names.CANONICAL_RESOURCES)
     amounts = read_amounts(container, named, {names.GPU_MEMORY: 1})
-    faults = list(amounts.faults)
+    faults = [*amounts.faults, *(_unknown(container, resource) for resource in ours if resource not in named)]
+    if not named:
+        return Reading(faults=tuple(faults))
     if not faults and names.GPU in named and not any(amounts.values.values()):
         return Reading(strip_resources=named)
     if names.GPU in named and names.GPU not in amounts.values:
-        return Reading(faults=amounts.faults)
+        return Reading(faults=tuple(faults))
     gpus = amounts.values.get(names.GPU, 1)
     per_gpu: dict[str, int] = {}
     for resource in (names.GPU_CORE, names.GPU_MEMORY, names.GPU_MEMORY_PERCENTAGE):
@@ -41,6 +46,17 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     return build_request(container, ask, settings, Reading(faults=tuple(faults)))
 
 
+def _unknown(container: Container, resource: str) -> Fault:
+    """A name that no node offers, for which the pod would wait for good."""
+    near = difflib.get_close_matches(resource, names.CANONICAL_RESOURCES, n=1, cutoff=0)
+    return Fault(
+        path=container.limit_path(resource) if resource in container.limits else container.request_path(resource),
+        given=f"a resource that FairGPU does not have, {show(resource)}",
+        allowed=", ".join(names.CANONICAL_RESOURCES),
+        instead=near[0],
+    )
+
+
 def _uneven(container: Container, resource: str, total: int, gpus: int) -> Fault:
     rounded = -(-total // gpus) * gpus
     return Fault(
@@ -51,4 +67,6 @@ def _uneven(container: Container, resource: str, total: int, gpus: int) -> Fault
     )
 
 
-DIALECT = Dialect(name="native", read=read, resources=frozenset(names.CANONICAL_RESOURCES))
+DIALECT = Dialect(
+    name="native", read=read, resources=frozenset(names.CANONICAL_RESOURCES), prefix=names.ANNOTATION_PREFIX
+)

@@ -74,6 +74,15 @@ class Container:
         """Those of the resources that it asks for."""
         return tuple(resource for resource in resources if resource in self.limits or resource in self.requests)
 
+    def prefixed(self, prefix: str) -> tuple[str, ...]:
+        """The resources that it asks for whose names begin so."""
+        return tuple(dict.fromkeys([*begin_with(prefix, self.limits), *begin_with(prefix, self.requests)]))
+
+
+def begin_with(prefix: str, amounts: Mapping[Any, Any]) -> list[str]:
+    """The resources whose names begin so."""
+    return [key for key in amounts if isinstance(key, str) and key.startswith(prefix)]
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -106,6 +115,7 @@ class Dialect:
         name: as `fairgpu.io/source-dialect` has it.
         read: the container's Reading, or nothing where it does not speak the dialect.
         resources: the extended resources by which a container speaks it.
+        prefix: that of all resources which can be no other's, so that a misspelt one is noticed; empty if none.
         speaking_annotations: the pod annotations that ask for a GPU by themselves.
         other_annotations: the pod annotations that only say more about such a request.
         unheard: what is wrong where the annotations ask for a GPU and no container takes it: the fault, from the
@@ -115,14 +125,16 @@ class Dialect:
     name: str
     read: Callable[[Container, DialectSettings], Reading | None]
     resources: frozenset[str] = frozenset()
+    prefix: str = ""
     speaking_annotations: frozenset[str] = frozenset()
     other_annotations: frozenset[str] = frozenset()
     unheard: Callable[[Mapping[str, str], tuple[str | int, ...]], Fault] | None = None
 
     def may_speak(self, container: Container) -> bool:
         """Whether the container or its pod has one of the keys; `read` decides."""
-        return not (
-            self.resources.isdisjoint(container.limits)
-            and self.resources.isdisjoint(container.requests)
-            and self.speaking_annotations.isdisjoint(container.annotations)
+        return (
+            not self.resources.isdisjoint(container.limits)
+            or not self.resources.isdisjoint(container.requests)
+            or not self.speaking_annotations.isdisjoint(container.annotations)
+            or (bool(self.prefix) and bool(container.prefixed(self.prefix)))
         )

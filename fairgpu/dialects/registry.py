@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairgpu.dialects import aliyun, hami, kai, model, native, tencent, volcano
-from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
+from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading, begin_with
 from fairgpu.faults import Fault, field_path
 
 BETWEEN_NAMES = " and "
 """Joins the names of several dialects in one container."""
+
+_ORDINARY = frozenset({"cpu", "memory", "ephemeral-storage"})
+"""What nearly every container asks for, and no dialect."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -21,18 +24,24 @@ class DialectSet:
     Attributes:
         dialects: the dialects.
         resources: the extended resources by which a container speaks one of them.
+        prefixes: those of resources that belong to one of them, whatever follows.
         speaking_annotations: the pod annotations that ask for a GPU by themselves.
         annotations: these, and those that only say more about a request.
     """
 
     dialects: tuple[Dialect, ...]
     resources: frozenset[str]
+    prefixes: tuple[str, ...]
     speaking_annotations: frozenset[str]
     annotations: frozenset[str]
 
     def may_speak(self, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
-        """Whether a container names a resource of one of the dialects."""
-        return not (self.resources.isdisjoint(limits) and self.resources.isdisjoint(requests))
+        """Whether a container names a resource of one of the dialects, or one that looks like it."""
+        if _ORDINARY.issuperset(limits) and _ORDINARY.issuperset(requests):
+            return False
+        if not (self.resources.isdisjoint(limits) and self.resources.isdisjoint(requests)):
+            return True
+        return any(begin_with(prefix, limits) or begin_with(prefix, requests) for prefix in self.prefixes)
 
 
 def dialect_set(*dialects: Dialect) -> DialectSet:
@@ -41,6 +50,7 @@ def dialect_set(*dialects: Dialect) -> DialectSet:
     return DialectSet(
         dialects=dialects,
         resources=frozenset[str]().union(*(dialect.resources for dialect in dialects)),
+        prefixes=tuple(dialect.prefix for dialect in dialects if dialect.prefix),
         speaking_annotations=speaking,
         annotations=speaking.union(*(dialect.other_annotations for dialect in dialects)),
     )
