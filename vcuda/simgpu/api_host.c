@@ -38,7 +38,7 @@ static int satisfied(const struct task *task)
     if (task->word == NULL || task->compare == WRITES) {
         return 1;
     }
-    uint32_t now = *task->word;
+    uint32_t now = __atomic_load_n(task->word, __ATOMIC_ACQUIRE);
     switch (task->compare) {
     case CU_STREAM_WAIT_VALUE_EQ:
         return now == task->value;
@@ -62,7 +62,7 @@ static int due(const struct task *task)
 static void perform(const struct task *task)
 {
     if (task->word != NULL && task->compare == WRITES) {
-        *task->word = task->value;
+        __atomic_store_n(task->word, task->value, __ATOMIC_RELEASE);
     }
     if (task->function != NULL) {
         task->function(task->data);

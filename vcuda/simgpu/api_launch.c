@@ -44,7 +44,7 @@ void sim_poll_flags(CUcontext context)
     }
     pthread_mutex_lock(&flags_lock);
     for (int i = 0; i < FLAGS; i++) {
-        if (flags[i].word == NULL || *flags[i].word == 0) {
+        if (flags[i].word == NULL || __atomic_load_n(flags[i].word, __ATOMIC_ACQUIRE) == 0) {
             continue;
         }
         if (flags[i].context == context && context->alive) {

@@ -110,6 +110,11 @@ SIM_EXPORT CUresult CUDAAPI cuModuleUnload(CUmodule module)
         return CUDA_ERROR_INVALID_HANDLE;
     }
     sim_discharge(module->context, module->charged);
+    while (module->functions != NULL) {
+        CUfunction function = module->functions;
+        module->functions = function->next;
+        free(function);
+    }
     free(module);
     return CUDA_SUCCESS;
 }
@@ -134,6 +139,10 @@ SIM_EXPORT CUresult CUDAAPI cuModuleGetFunction(CUfunction *function, CUmodule m
     struct sim_kernel kernel;
     sim_kernel_parse(name, sim_seat.node->settings.kernel_ns, &kernel);
     made->module = module;
+    pthread_mutex_lock(&sim_process_lock);
+    made->next = module->functions;
+    module->functions = made;
+    pthread_mutex_unlock(&sim_process_lock);
     made->kind = kernel.kind;
     made->width = kernel.width;
     made->meeting = kernel.meeting;

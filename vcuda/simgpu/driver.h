@@ -56,10 +56,12 @@ struct CUmod_st {
     CUcontext context;
     uint64_t bytes;
     uint64_t charged; /* 0 until its code is on the device: modules load lazily */
+    CUfunction functions;
 };
 
 struct CUfunc_st {
     CUmodule module;
+    CUfunction next; /* of its module */
     char name[128];
     uint8_t kind; /* OP_KERNEL, OP_MEET or OP_FLAG */
     uint8_t width;

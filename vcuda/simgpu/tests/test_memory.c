@@ -157,11 +157,11 @@ static void opened_memory_outlives_its_killed_owner(void)
     CHECK(cuIpcOpenMemHandle(&address, handle, 0) == CUDA_ERROR_INVALID_VALUE);
 }
 
-static volatile int order[2];
+static int order[2]; /* atomic */
 
 static void on_host(void *data)
 {
-    order[*(int *)data]++;
+    __atomic_add_fetch(&order[*(int *)data], 1, __ATOMIC_ACQ_REL);
 }
 
 static void host_functions_run_in_the_streams_order(void)
@@ -171,9 +171,9 @@ static void host_functions_run_in_the_streams_order(void)
     launch(function, NULL);
     OK(cuLaunchHostFunc(NULL, on_host, &zero));
     launch(function, NULL);
-    CHECK(order[0] == 0);
+    CHECK(__atomic_load_n(&order[0], __ATOMIC_ACQUIRE) == 0);
     OK(cuStreamSynchronize(NULL));
-    CHECK(order[0] == 1);
+    CHECK(__atomic_load_n(&order[0], __ATOMIC_ACQUIRE) == 1);
 }
 
 static void a_stream_waits_for_a_word_of_the_host(void)
@@ -185,7 +185,7 @@ static void a_stream_waits_for_a_word_of_the_host(void)
     launch(kernel("spin_us_10"), NULL);
     usleep(5000);
     CHECK(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
-    *(volatile uint32_t *)word = 5;
+    __atomic_store_n((uint32_t *)word, 5, __ATOMIC_RELEASE);
     OK(cuStreamSynchronize(NULL));
     OK(cuMemFreeHost(word));
 }
@@ -198,7 +198,7 @@ static void a_kernel_that_spins_on_a_flag_ends_when_the_host_sets_it(void)
     OK(cuLaunchKernel(kernel("flag"), 1, 1, 1, 1, 1, 1, 0, NULL, parameters, NULL));
     usleep(3000);
     CHECK(cuStreamQuery(NULL) == CUDA_ERROR_NOT_READY);
-    *(volatile uint32_t *)word = 1;
+    __atomic_store_n((uint32_t *)word, 1, __ATOMIC_RELEASE);
     OK(cuStreamSynchronize(NULL));
     OK(cuMemFreeHost(word));
 }
