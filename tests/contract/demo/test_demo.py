@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from fairgpu.demo import acts, story
+from fairgpu.demo.children import StepError
+from fairgpu.demo.stage import Stage
+
+FAIRGPU = Path(sysconfig.get_path("scripts")) / "fairgpu"
+LIMIT_SECONDS = 150
+
+Start = Callable[..., subprocess.Popen[str]]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts `fairgpu demo` in a session of its own, by which all its processes can be found."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(*arguments: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [FAIRGPU, "demo", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        for member in in_session(process.pid):
+            os.kill(member, signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def in_session(leader: int) -> list[int]:
+    """The processes that live in a session."""
+    members = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            if int(fields[3]) == leader and fields[0] != "Z":
+                members.append(int(entry.name))
+    return members
+
+
+def test_every_step_happens_and_nothing_is_left_running_or_told(start: Start, tmp_path: Path) -> None:
+    process = start("--keep", str(tmp_path / "demo"))
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 0, output
+    for sign in (
+        "7 pods admitted over TLS",
+        "grace begins",
+        "its class is gpu-over-budget",
+        "granted 0.050000 GPU-hours to budget research",
+        "the next pod is gpu-in-budget",
+        "fairgpu.io/gpu-core]: given 150 percent",
+        "to the last one",
+        "Every step above was checked as it happened.",
+    ):
+        assert sign in output
+    assert "\x1b" not in output
+    assert in_session(process.pid) == []
+    assert_no_token_was_logged(tmp_path / "demo", output)
+
+
+def assert_no_token_was_logged(folder: Path, output: str) -> None:
+    files = [*(folder / "usage").glob("*.token"), folder / "webhook-token"]
+    tokens = [file.read_text() for file in files]
+    logs = output + "".join(file.read_text(errors="replace") for file in (folder / "logs").iterdir())
+    assert len(tokens) == 8
+    assert not any(token in logs or token.rpartition(".")[2] in logs for token in tokens)
+
+
+def test_told_to_end_it_ends_all_that_it_started(start: Start, tmp_path: Path) -> None:
+    process = start("--keep", str(tmp_path / "demo"))
+    redis = tmp_path / "demo" / "redis" / "socket"
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not redis.exists():
+        assert time.monotonic() < deadline
+        assert process.poll() is None
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 130
+    assert in_session(process.pid) == []
+
+
+def test_a_step_that_does_not_happen_fails_the_demonstration(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def never(_stage: Stage) -> None:
+        raise StepError("the sun did not rise")
+
+    monkeypatch.setattr(acts, "ALL", (never,))
+    assert story.tell(None) == 1
+    assert "This step did not happen: the sun did not rise" in capsys.readouterr().out
+
+
+def test_a_folder_that_is_there_is_left_alone(start: Start, tmp_path: Path) -> None:
+    process = start("--keep", str(tmp_path))
+    output, _ = process.communicate(timeout=LIMIT_SECONDS)
+    assert process.returncode == 1
+    assert "is there already; name a new folder" in output
+    assert list(tmp_path.iterdir()) == []
