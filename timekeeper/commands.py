@@ -1,13 +1,16 @@
-"""`fairgpu timekeeper serve`: the REST API."""
+"""`fairgpu timekeeper serve`, the REST API, and `fairgpu timekeeper jobs`, the work of the one that leads."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fairgpu.commands import CommandError
+
+if TYPE_CHECKING:
+    from timekeeper.settings import TimekeeperSettings
 
 STANDALONE_SETTINGS = "settings.yaml"
 
@@ -19,6 +22,7 @@ def register(subparsers: Any) -> None:
     timekeeper = subparsers.add_parser("timekeeper", help="run the timekeeper")
     actions = timekeeper.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add(actions, "serve", "serve the REST API until told to end", run_serve)
+    _add(actions, "jobs", "meter pods and keep the budgets' books while leading, until told to end", run_jobs)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -26,16 +30,37 @@ def run_serve(arguments: argparse.Namespace) -> int:
     from fairgpu.cluster.connect import NoClusterError  # noqa: PLC0415
     from fairgpu.logs import configure_logs  # noqa: PLC0415
     from timekeeper.rest.service import run  # noqa: PLC0415
-    from timekeeper.settings import USUAL_FILE, read_settings  # noqa: PLC0415
 
     standalone: Path | None = arguments.standalone
-    usual = standalone / STANDALONE_SETTINGS if standalone else USUAL_FILE
-    settings = read_settings(os.environ, arguments.settings, usual)
+    settings = _settings(arguments)
     configure_logs(settings.log_level)
     try:
         return run(settings, os.environ, standalone)
     except NoClusterError as error:
         raise CommandError(f"{error}; or serve without one: --standalone FOLDER") from error
+
+
+def run_jobs(arguments: argparse.Namespace) -> int:
+    """Does the jobs whenever this process leads, until told to end."""
+    from fairgpu.cluster.connect import NoClusterError  # noqa: PLC0415
+    from fairgpu.logs import configure_logs  # noqa: PLC0415
+    from timekeeper.jobs.service import run  # noqa: PLC0415
+
+    standalone: Path | None = arguments.standalone
+    settings = _settings(arguments)
+    configure_logs(settings.log_level)
+    try:
+        return run(settings, os.environ, standalone)
+    except NoClusterError as error:
+        raise CommandError(f"{error}; or work without one: --standalone FOLDER") from error
+
+
+def _settings(arguments: argparse.Namespace) -> TimekeeperSettings:
+    from timekeeper.settings import USUAL_FILE, read_settings  # noqa: PLC0415
+
+    standalone: Path | None = arguments.standalone
+    usual = standalone / STANDALONE_SETTINGS if standalone else USUAL_FILE
+    return read_settings(os.environ, arguments.settings, usual)
 
 
 def _add(actions: Any, name: str, text: str, run: Any) -> None:

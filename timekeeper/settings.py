@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
+from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, SecretStr
+from pydantic import AwareDatetime, BeforeValidator, Field, SecretStr
 
 from fairgpu.commands import CommandError
 from fairgpu.settings import Section, SettingsError, load_settings
+from timekeeper.metering.bill import Bill
+from timekeeper.metering.sessions import MeterFrom
 
 USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
 
@@ -44,6 +48,51 @@ class ServeSettings(Section):
     """How often sidecars are asked to report."""
 
 
+class PriceSetting(Section):
+    """What an hour of a whole GPU of a model costs from an instant on."""
+
+    effective_from: AwareDatetime = datetime(1970, 1, 1, tzinfo=UTC)
+    price: Annotated[Decimal, Field(ge=0, le=1_000_000, max_digits=12)]
+    """GPU-hours charged for an hour of a whole GPU."""
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else [{"price": value}]
+
+
+class MeteringSettings(Section):
+    """How use becomes money."""
+
+    meter_from: MeterFrom = MeterFrom.BIND
+    """bind: a pod is charged from its binding on; running: from when it was first seen running."""
+    bill: Bill = Bill.RESERVED
+    """What of a reservation is charged: reserved, used (what the pod reports of it), or max of the two."""
+    best_effort_floor_percent: Annotated[int, Field(ge=1, le=100)] = 10
+    """What a best-effort share costs at least, in percent of a GPU."""
+    unknown_device_mib: Annotated[int, Field(ge=1)] = 16384
+    """The memory of a device that no allocation names, against which a pod's request for memory counts."""
+    prices: dict[str, Annotated[tuple[PriceSetting, ...], BeforeValidator(_listed)]] = Field(default_factory=dict)
+    """By model, `*` for every other; a number, or a list of effective_from and price. 1 where none is named."""
+    default_budget: dict[str, Any] | None = None
+    """The spec of a GPUBudget without namespaces: each namespace that no budget names gets one of its own."""
+
+
+class JobsSettings(Section):
+    """How often the leading process does what."""
+
+    react_seconds: Annotated[float, Field(ge=0.05, le=10)] = 0.25
+    """How soon a change of a pod, a budget or a grant is taken up."""
+    settle_seconds: Annotated[float, Field(ge=0.1, le=300)] = 10.0
+    """How often every running session is settled."""
+    status_seconds: Annotated[float, Field(ge=0.1, le=30)] = 10.0
+    """How often the statuses of budgets are looked at; a checkpoint is never older than 30 seconds."""
+    lease_name: str = "fairgpu-timekeeper"
+    lease_seconds: Annotated[int, Field(ge=2, le=300)] = 15
+    """How long a leader that falls silent keeps the Lease."""
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known before it starts
+    metrics_port: Port = 9091
+
+
 class TimekeeperSettings(Section):
     """All of the timekeeper's settings."""
 
@@ -52,6 +101,8 @@ class TimekeeperSettings(Section):
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     redis: RedisSettings = RedisSettings()
     serve: ServeSettings = ServeSettings()
+    metering: MeteringSettings = MeteringSettings()
+    jobs: JobsSettings = JobsSettings()
 
 
 class Settings(Section):

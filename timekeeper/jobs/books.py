@@ -10,6 +10,7 @@ from timekeeper.jobs.accounts import Account, default_account, default_budget
 from timekeeper.jobs.figures import Figures
 from timekeeper.jobs.metered import Metered
 from timekeeper.jobs.observing import BudgetView, PodView
+from timekeeper.metering.bill import Bill
 from timekeeper.metering.reservations import ChargeRules
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import MeterFrom
@@ -25,12 +26,14 @@ class KeeperRules:
         prices: the price of each model over time, as configured.
         charge: what a reservation costs.
         meter_from: what starts the meter.
+        bill: what of a reservation is charged.
         template: the budget of a namespace that none names; without an allowance it limits nothing.
     """
 
     prices: Prices = field(default_factory=dict)
     charge: ChargeRules = field(default_factory=ChargeRules)
     meter_from: MeterFrom = MeterFrom.BIND
+    bill: Bill = Bill.RESERVED
     template: Budget = field(default_factory=lambda: Budget("default"))
 
 

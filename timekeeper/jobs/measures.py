@@ -1,0 +1,54 @@
+"""What the jobs process counts, and the plain port that tells it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+
+
+class JobMeasures:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.leading = Gauge("fairgpu_timekeeper_leading", "Whether this process leads.", registry=self.registry)
+        self.settled_at = Gauge(
+            "fairgpu_timekeeper_settled_timestamp_seconds",
+            "When every session was last settled.",
+            registry=self.registry,
+        )
+        self.sessions = Gauge("fairgpu_timekeeper_sessions", "Sessions on the meter.", registry=self.registry)
+        self.accounts = Gauge("fairgpu_timekeeper_accounts", "Accounts that are kept.", registry=self.registry)
+        self.rounds = Histogram(
+            "fairgpu_timekeeper_round_seconds", "How long a job took.", ["job"], registry=self.registry
+        )
+        self.failures = Counter(
+            "fairgpu_timekeeper_job_failures", "Jobs that failed, by error.", ["job", "error"], registry=self.registry
+        )
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = 10
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Probes and scrapes are no events."""
+
+
+def serve_measures(host: str, port: int, measures: JobMeasures, healthy: Callable[[], bool]) -> WSGIServer:
+    """Serves `/metrics` and `/healthz` in a thread; the caller shuts the server down."""
+    metrics = make_wsgi_app(measures.registry)
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/healthz":
+            return metrics(environ, start_response)  # type: ignore[no-any-return]
+        status = "200 OK" if healthy() else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "application/json")])
+        return [b'{"status":"ok"}' if healthy() else b'{"status":"stuck"}']
+
+    server = make_server(host, port, application, handler_class=_QuietHandler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server

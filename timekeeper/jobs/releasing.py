@@ -1,0 +1,76 @@
+"""Takes the gate off pods that their budget can pay for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+
+from timekeeper.jobs.books import Books
+from timekeeper.jobs.gates import Claim, commitments, released
+from timekeeper.metering.pods import PodFacts
+from timekeeper.metering.reservations import rate_at
+from timekeeper.metering.segments import rate_now
+from timekeeper.sources.source import ChangedMeanwhileError, Source
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Releaser:
+    """Remembers whom it released, in one term of leadership, until the mirror shows it."""
+
+    source: Source
+    books: Books
+    _lifted: set[str] = field(default_factory=set)
+
+    def release(self, now: int) -> int:
+        """Releases whom the money reaches; how many.
+
+        Raises:
+            SourceError: the API server does not answer; who is left is released the next time.
+        """
+        waiting: dict[str, list[Claim]] = {}
+        committed: dict[str, list[tuple[int, int]]] = {}
+        self._lifted &= self.books.pods.facts.keys()
+        for facts in self.books.pods.facts.values():
+            if facts.terminal or facts.bound or facts.reservation is None:
+                continue
+            name = self.books.account_of(facts.namespace)
+            claim = self._claim(facts, now)
+            if facts.gated and facts.uid not in self._lifted:
+                waiting.setdefault(name, []).append(claim)
+            else:
+                duration = self.books.accounts[name].budget.min_runtime
+                committed.setdefault(name, []).append((claim.rate, duration))
+        return sum(self._release_from(name, claims, committed.get(name, []), now) for name, claims in waiting.items())
+
+    def _claim(self, facts: PodFacts, now: int) -> Claim:
+        rules = self.books.rules
+        assert facts.reservation is not None  # noqa: S101 - the caller has looked
+        return Claim(facts, rate_at(facts.reservation, self.books.prices, now, rules.charge))
+
+    def _release_from(self, name: str, claims: list[Claim], committed: list[tuple[int, int]], now: int) -> int:
+        account, found = self.books.accounts[name], self.books.figures.get(name)
+        if found is None:
+            return 0
+        running = [
+            (rate_now(metered.session.tariff, now), metered.session.start)
+            for metered in self.books.pods.sessions.values()
+            if metered.session.end is None and self.books.account_of(metered.session.namespace) == name
+        ]
+        young = commitments(running, account.budget.min_runtime, now)
+        count = 0
+        for claim in released(account, found, claims, [*committed, *young]):
+            item = self.source.mirrors.pods.get(claim.pod.uid)
+            if item is None:
+                continue
+            try:
+                self.source.lift_gate(item)
+            except ChangedMeanwhileError as error:
+                _log.info("pod changed before it was released", uid=claim.pod.uid, error=str(error))
+                continue
+            self._lifted.add(claim.pod.uid)
+            count += 1
+            _log.info("pod released", uid=claim.pod.uid, namespace=claim.pod.namespace, pod=claim.pod.name, budget=name)
+        return count

@@ -1,0 +1,50 @@
+"""What the admin's settings mean for the books."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from fairgpu.commands import CommandError
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.metering.reservations import ChargeRules
+from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
+from timekeeper.rules.pricing import PricePoint, Prices
+from timekeeper.rules.timestamps import from_datetime
+from timekeeper.settings import MeteringSettings
+
+
+def keeper_rules(settings: MeteringSettings) -> KeeperRules:
+    """The rules that the books are kept by.
+
+    Raises:
+        CommandError: the default budget cannot be used.
+    """
+    return KeeperRules(
+        prices=_prices(settings),
+        charge=ChargeRules(settings.best_effort_floor_percent, settings.unknown_device_mib),
+        meter_from=settings.meter_from,
+        bill=settings.bill,
+        template=_template(settings),
+    )
+
+
+def _prices(settings: MeteringSettings) -> Prices:
+    return {
+        model: tuple(
+            sorted(
+                (PricePoint(from_datetime(point.effective_from), Fraction(point.price)) for point in points),
+                key=lambda point: point.effective_from,
+            )
+        )
+        for model, points in settings.prices.items()
+    }
+
+
+def _template(settings: MeteringSettings) -> Budget:
+    if settings.default_budget is None:
+        return Budget("default")
+    item = {"metadata": {"name": "default"}, "spec": {**settings.default_budget, "namespaces": ["default"]}}
+    try:
+        return parse_budget(item)
+    except BudgetError as error:
+        raise CommandError(f"timekeeper.metering.default_budget: {error}") from error

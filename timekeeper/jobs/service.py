@@ -1,0 +1,154 @@
+"""The process of `fairgpu timekeeper jobs`: it watches, campaigns to lead, and works while it does."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+import redis
+import structlog
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from fairgpu import names
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.cluster.connect import connect
+from timekeeper.jobs.keeper import Step
+from timekeeper.jobs.measures import JobMeasures, serve_measures
+from timekeeper.jobs.rules import keeper_rules
+from timekeeper.jobs.work import Work, World, highest_epoch
+from timekeeper.leadership import file_lock, lease
+from timekeeper.leadership.term import Term
+from timekeeper.settings import JobsSettings, RedisSettings, TimekeeperSettings
+from timekeeper.sources.cluster import ClusterSource
+from timekeeper.sources.folder import FolderSource
+from timekeeper.sources.source import Source
+
+LOOPBACK = "127.0.0.1"
+LOCK_FILE = "timekeeper.lock"
+RETRY_SECONDS = 1.0
+STUCK_SECONDS = 120.0
+"""Without any job ending for so long, the process is not healthy."""
+
+_log = structlog.get_logger()
+
+
+def run(
+    settings: TimekeeperSettings,
+    environ: Mapping[str, str],
+    standalone: Path | None,
+    step: Step = lambda _name: None,
+) -> int:
+    """Works until SIGTERM or SIGINT; the exit status.
+
+    Raises:
+        NoClusterError: it is not to run standalone, and no API server is to be found.
+        CommandError: a setting cannot be used.
+    """
+    folder = standalone or settings.folder
+    api = connect(environ) if folder is None else None
+    rules = keeper_rules(settings.metering)
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    client = connect_store(settings.redis)
+    source: Source = (
+        ClusterSource(api, time.time_ns, random.random) if api else FolderSource(folder or Path(), time.time_ns)
+    )
+    term, measures = Term(time.monotonic), JobMeasures()
+    work = Work(World(client, source, term, time.time_ns), rules, measures, step)
+    host = settings.jobs.metrics_host if api else LOOPBACK
+    server = serve_measures(host, settings.jobs.metrics_port, measures, lambda: _healthy(work))
+    source.start(ending.wait)
+    campaign = _campaign(settings.jobs, api, folder, term, client, ending)
+    scheduler = schedule(work, settings.jobs)
+    ending.wait()
+    scheduler.shutdown(wait=True)
+    campaign.join(settings.redis.timeout_seconds)
+    server.shutdown()
+    server.server_close()
+    client.close()
+    return 0
+
+
+def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
+    """Starts the jobs: one thread does them all, so that no two touch the books at once."""
+    logging.getLogger("apscheduler").setLevel(logging.WARNING)  # it tells of each run
+    scheduler = BackgroundScheduler(
+        executors={"default": ThreadPoolExecutor(1)},
+        job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        timezone="UTC",
+    )
+    jobs: list[tuple[Callable[[], None], float]] = [
+        (work.react, settings.react_seconds),
+        (work.settle, settings.settle_seconds),
+        (work.release, settings.react_seconds),
+        (work.write, settings.status_seconds),
+    ]
+    for job, seconds in jobs:
+        scheduler.add_job(job, "interval", seconds=seconds, id=job.__name__, next_run_time=datetime.now(UTC))
+    scheduler.start()
+    return scheduler
+
+
+def connect_store(settings: RedisSettings) -> redis.Redis:
+    """A client with bounds on every wait; answers are bytes."""
+    password = settings.password.get_secret_value() if settings.password is not None else None
+    return redis.Redis.from_url(
+        settings.url,
+        password=password,
+        socket_timeout=settings.timeout_seconds,
+        socket_connect_timeout=settings.timeout_seconds,
+        health_check_interval=30,
+    )
+
+
+def _campaign(
+    settings: JobsSettings,
+    api: KubernetesAPI | None,
+    folder: Path | None,
+    term: Term,
+    client: redis.Redis,
+    ending: threading.Event,
+) -> threading.Thread:
+    def floor() -> int:
+        return highest_epoch(client)
+
+    def campaign() -> None:
+        if api is None:
+            _campaign_for_file((folder or Path()) / LOCK_FILE, term, floor, ending)
+            return
+        identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+        options = lease.LeaseOptions(
+            names.SYSTEM_NAMESPACE,
+            settings.lease_name,
+            identity,
+            settings.lease_seconds,
+            settings.lease_seconds / 5,
+        )
+        lease.campaign(api, options, term, floor, time.monotonic, ending.wait)
+
+    thread = threading.Thread(target=campaign, name="campaign", daemon=True)
+    thread.start()
+    return thread
+
+
+def _campaign_for_file(file: Path, term: Term, floor: Callable[[], int], ending: threading.Event) -> None:
+    while not ending.is_set():
+        try:
+            file_lock.campaign(file, term, floor, ending.wait)
+        except redis.RedisError as error:
+            _log.warning("no term begun: the store does not answer", error=str(error))
+            ending.wait(RETRY_SECONDS)
+
+
+def _healthy(work: Work) -> bool:
+    return time.monotonic() - work.progressed_at < STUCK_SECONDS

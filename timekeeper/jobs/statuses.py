@@ -1,0 +1,140 @@
+"""What GPUBudget and GPUGrant objects say of themselves: pure documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from timekeeper.jobs.figures import Figures
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.grants import Grant
+from timekeeper.rules.money import GPU_SECOND, SECOND, display
+from timekeeper.rules.periods import Period
+from timekeeper.rules.timestamps import format_exact, format_instant
+
+Json = dict[str, Any]
+THRESHOLDS = (("HalfSpent", 50), ("MostlySpent", 80), ("Exhausted", 100))
+
+PASSING = ("spent", "remaining", "burnRate", "projectedExhaustion")
+"""What changes with every second; on its own it is written down only now and then."""
+
+
+def budget_status(budget: Budget, found: Figures, gone: int, now: int) -> Json:
+    """A budget's figures and its checkpoint, without conditions.
+
+    Args:
+        budget: the budget as it is applied.
+        found: its figures.
+        gone: what was spent in the period by pods that are gone from the API server.
+        now: when the figures were taken, in nanoseconds since 1970.
+    """
+    status: Json = {
+        "observedGeneration": budget.generation,
+        "period": {"start": format_instant(found.period.start), "end": format_instant(found.period.end)},
+        "spent": _money(found.spent),
+        "granted": _money(found.granted),
+        "state": found.state.value,
+        "burnRate": f"{found.rate / GPU_SECOND:.2f}",
+        "checkpoint": {
+            "period": format_instant(found.period.start),
+            "time": format_exact(now),
+            "closedMicroGPUSeconds": str(gone),
+        },
+    }
+    if found.limits.available is not None:
+        status["available"] = _money(found.limits.available)
+        status["remaining"] = _money(found.remaining)
+        exhaustion = projected_exhaustion(found, now)
+        if exhaustion is not None:
+            status["projectedExhaustion"] = format_instant(exhaustion)
+    if found.exhausted_at is not None:
+        status["exhaustedAt"] = format_exact(found.exhausted_at)
+    return status
+
+
+def projected_exhaustion(found: Figures, now: int) -> int | None:
+    """When nothing is left at the present rate; None if not in this period."""
+    if found.remaining <= 0 or found.rate <= 0:
+        return None
+    moment = now + found.remaining * SECOND // found.rate
+    return moment if moment < found.period.end else None
+
+
+def conditions_of(found: Figures | None, conflicts: Mapping[str, str], fault: Exception | None) -> list[Json]:
+    """What holds of a budget: whether it can be used, whether it has all its namespaces, how much is spent."""
+    conditions = [
+        _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),
+        _condition(
+            "Conflict",
+            bool(conflicts),
+            "NamespaceTaken" if conflicts else "NoConflict",
+            "; ".join(f"{namespace} is paid for by the older budget {payer}" for namespace, payer in conflicts.items())
+            or "Every namespace is paid for by this budget.",
+        ),
+    ]
+    if found is not None and found.limits.available is not None:
+        for kind, percent in THRESHOLDS:
+            reached = found.spent * 100 >= found.limits.available * percent
+            reason = "Reached" if reached else "NotReached"
+            message = f"{'At least' if reached else 'Less than'} {percent} percent of what is available is spent."
+            conditions.append(_condition(kind, reached, reason, message))
+    return conditions
+
+
+def with_conditions(status: Json, conditions: Iterable[Json], before: Json, generation: int, now: int) -> Json:
+    """The status with its conditions, each with the time since when it is as it is.
+
+    Args:
+        status: the other fields.
+        conditions: type, status, reason and message of each.
+        before: the status as the object has it now.
+        generation: of the spec that they are about.
+        now: nanoseconds since 1970.
+    """
+    known = {item.get("type"): item for item in before.get("conditions") or []}
+    stamped = []
+    for condition in conditions:
+        last = known.get(condition["type"], {})
+        same = last.get("status") == condition["status"]
+        since = last["lastTransitionTime"] if same and last.get("lastTransitionTime") else format_instant(now)
+        stamped.append({**condition, "observedGeneration": generation, "lastTransitionTime": since})
+    return {**status, "conditions": stamped}
+
+
+def lasting(status: Json) -> Json:
+    """The part of a status that must be written as soon as it changes."""
+    kept = {key: value for key, value in status.items() if key not in PASSING}
+    if "checkpoint" in kept:
+        kept["checkpoint"] = {**kept["checkpoint"], "time": ""}
+    return kept
+
+
+def grant_status(grant: Grant, period: Period | None, generation: int, now: int, before: Json) -> Json:
+    """What a grant says of itself once it was dealt with: applied to a period, or lapsed as its period was over."""
+    if period is None:
+        message = "The period in which this grant was made is over and was never metered: nothing was added."
+        lapsed = [_condition("Applied", False, "Lapsed", message)]
+        return with_conditions({"applied": False, "observedGeneration": generation}, lapsed, before, generation, now)
+    status = {
+        "observedGeneration": generation,
+        "applied": True,
+        "period": format_instant(period.start),
+        "appliedAt": format_exact(now),
+        "microGPUSeconds": str(grant.amount),
+    }
+    applied = [_condition("Applied", True, "Added", f"{display(grant.amount)} GPU-hours were added to {grant.budget}.")]
+    return with_conditions(status, applied, before, generation, now)
+
+
+def refused_grant(reason: str, message: str, generation: int, now: int, before: Json) -> Json:
+    """What a grant says of itself that cannot be applied."""
+    condition = _condition("Applied", False, reason, message)
+    return with_conditions({"applied": False, "observedGeneration": generation}, [condition], before, generation, now)
+
+
+def _money(amount: int) -> Json:
+    return {"gpuHours": display(amount), "microGPUSeconds": str(amount)}
+
+
+def _condition(kind: str, holds: bool, reason: str, message: str) -> Json:  # noqa: FBT001 - the condition's status
+    return {"type": kind, "status": str(holds), "reason": reason, "message": message[:32768]}

@@ -1,0 +1,153 @@
+"""The jobs of the leading process, each a function that a scheduler calls again and again, one at a time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import redis
+import structlog
+
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.keeper import Keeper, NotReadyError, Step
+from timekeeper.jobs.measures import JobMeasures
+from timekeeper.jobs.releasing import Releaser
+from timekeeper.jobs.writing import StatusWriter
+from timekeeper.leadership.term import Term
+from timekeeper.rules.money import SECOND
+from timekeeper.sources.source import Source, SourceError
+from timekeeper.store import keys
+from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError
+from timekeeper.store.ledger import take_epoch
+
+REMEMBERED_DEPARTURES = 600 * SECOND
+"""How long one who does not lead remembers who left: longer than any change of leaders takes."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What surrounds the work.
+
+    Attributes:
+        client: the store; its answers are bytes.
+        source: pods, budgets and grants.
+        term: whether this process leads.
+        now: nanoseconds since 1970.
+    """
+
+    client: redis.Redis
+    source: Source
+    term: Term
+    now: Callable[[], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Reign:
+    """What is kept in memory for one term."""
+
+    term: int
+    keeper: Keeper
+    releaser: Releaser
+    writer: StatusWriter
+
+
+class Work:
+    """What this process does while it leads."""
+
+    def __init__(
+        self, world: World, rules: KeeperRules, measures: JobMeasures, step: Step = lambda _name: None
+    ) -> None:
+        self._client = world.client
+        self._source = world.source
+        self._term = world.term
+        self._now = world.now
+        self._rules = rules
+        self._measures = measures
+        self._step = step
+        self._reign: _Reign | None = None
+        self._rounded_at = 0
+        self.progressed_at = time.monotonic()
+        """When a job last ended, well or not, on the monotonic clock."""
+
+    def react(self) -> None:
+        """Takes up what has changed and what is due."""
+        self._do("react", lambda reign: self._round(reign, full=False))
+
+    def settle(self) -> None:
+        """Settles every session."""
+        self._do("settle", lambda reign: self._round(reign, full=True))
+
+    def release(self) -> None:
+        """Releases held pods that the money reaches."""
+        self._do("release", lambda reign: reign.releaser.release(self._rounded_at) if self._rounded_at else None)
+
+    def write(self) -> None:
+        """Writes statuses and checkpoints."""
+        self._do("write", lambda reign: reign.writer.write(self._rounded_at) if self._rounded_at else None)
+
+    def _round(self, reign: _Reign, *, full: bool) -> None:
+        now = self._now()
+        reign.keeper.round(now, full=full)
+        self._rounded_at = now
+        self._measures.sessions.set(len(reign.keeper.books.pods.sessions))
+        self._measures.accounts.set(len(reign.keeper.books.accounts))
+        if full:
+            self._measures.settled_at.set(now / SECOND)
+
+    def _do(self, job: str, run: Callable[[_Reign], object]) -> None:
+        try:
+            reign = self._present_reign()
+            if reign is not None:
+                with self._measures.rounds.labels(job).time():
+                    run(reign)
+        except NotReadyError as error:
+            _log.info("not started yet", job=job, reason=str(error))
+        except FencedError as error:
+            self._reign, self._rounded_at = None, 0
+            self._failed(job, error)
+        except (StoreError, SourceError, redis.RedisError) as error:
+            if isinstance(error, StoreEmptyError):
+                self._rounded_at = 0
+            self._failed(job, error)
+        except Exception as error:  # noqa: BLE001 - whatever broke, the books must go on being kept
+            # Memory may be half changed: the next round begins from the store again.
+            self._reign, self._rounded_at = None, 0
+            self._failed(job, error)
+            _log.exception("job broke off", job=job)
+        finally:
+            self.progressed_at = time.monotonic()
+
+    def _failed(self, job: str, error: Exception) -> None:
+        self._measures.failures.labels(job, type(error).__name__).inc()
+        _log.warning("job failed and is tried again", job=job, error=str(error))
+
+    def _present_reign(self) -> _Reign | None:
+        number = self._term.number()
+        self._measures.leading.set(number is not None)
+        if number is None:
+            self._reign, self._rounded_at = None, 0
+            self._forget_old_departures()
+            return None
+        if self._reign is None or self._reign.term != number:
+            self._rounded_at = 0
+            keeper = Keeper(self._client, self._source, self._rules, take_epoch(self._client, number), step=self._step)
+            releaser, writer = Releaser(self._source, keeper.books), StatusWriter(self._source, keeper.books)
+            self._reign = _Reign(number, keeper, releaser, writer)
+            _log.info("keeping the books", term=number, epoch=keeper.epoch)
+        return self._reign
+
+    def _forget_old_departures(self) -> None:
+        """Who does not lead still hears who left, and must not remember them forever."""
+        mirrors = self._source.mirrors
+        oldest = self._now() - REMEMBERED_DEPARTURES
+        for mirror in (getattr(mirrors, name) for name in mirrors.__slots__):
+            kept = [departure for departure in mirror.take_departures() if departure.at >= oldest]
+            mirror.return_departures(kept if mirror is mirrors.pods else [])
+
+
+def highest_epoch(client: redis.Redis) -> int:
+    """The highest epoch that the store has given out: the floor for the number of a new term."""
+    return int(client.get(keys.BOOK_EPOCH) or 0)

@@ -1,0 +1,118 @@
+"""Writes the statuses of budgets and grants to the API server, as rarely as they may be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+
+from timekeeper.jobs.accounts import Account, Checkpoint
+from timekeeper.jobs.books import Books
+from timekeeper.jobs.statuses import (
+    Json,
+    budget_status,
+    conditions_of,
+    grant_status,
+    lasting,
+    refused_grant,
+    with_conditions,
+)
+from timekeeper.rules.money import SECOND
+from timekeeper.sources.source import ChangedMeanwhileError, Source
+
+REFRESH = 60 * SECOND
+"""Figures that change all the time are written this often at most."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class StatusWriter:
+    """Remembers what was written, in one term of leadership."""
+
+    source: Source
+    books: Books
+    _written: dict[str, tuple[int, Json]] = field(default_factory=dict)
+    _grants: dict[str, Json] = field(default_factory=dict)
+
+    def write(self, settled_at: int) -> int:
+        """Writes the statuses that have changed since the last time; how many.
+
+        Args:
+            settled_at: when the books were last brought up to date, in nanoseconds since 1970.
+
+        Raises:
+            SourceError: the API server does not answer; what is missing is written the next time.
+        """
+        count = sum(self._write_budget(name, item, settled_at) for name, item in self.books.budgets.objects.items())
+        count += sum(
+            self._write_grant(name, item, settled_at) for name, item in self.books.budgets.grant_objects.items()
+        )
+        self._forget_left()
+        return count
+
+    def _write_budget(self, name: str, item: Json, now: int) -> bool:
+        books = self.books
+        account = books.accounts.get(name)
+        found = books.figures.get(name)
+        fault = books.budgets.budget_faults.get(name)
+        before = item.get("status") or {}
+        generation = int((item.get("metadata") or {}).get("generation") or 0)
+        status: Json = {}
+        if account is not None and found is not None:
+            standing = account.standings[found.period.start]
+            status = budget_status(account.budget, found, standing.gone, now)
+        conditions = conditions_of(found, books.conflicts.get(name, {}), fault)
+        status = with_conditions(status, conditions, before, generation, now)
+        written_at, written = self._written.get(name, (0, before))
+        if lasting(status) == lasting(written) and (status == written or now - written_at < REFRESH):
+            return False
+        try:
+            self.source.write_budget_status(name, status)
+        except ChangedMeanwhileError as error:
+            _log.info("budget left before its status was written", budget=name, error=str(error))
+            return False
+        self._written[name] = (now, status)
+        if account is not None and found is not None:
+            gone = account.standings[found.period.start].gone
+            account.checkpoint = Checkpoint(found.period, now, gone, found.exhausted_at)
+        return True
+
+    def _write_grant(self, name: str, item: Json, now: int) -> bool:
+        before = item.get("status") or {}
+        if before.get("applied") is True or name in self._grants:
+            return False
+        status = self._grant_status(name, item, before, now)
+        if status is None:
+            return False
+        try:
+            self.source.write_grant_status(name, status)
+        except ChangedMeanwhileError as error:
+            _log.info("grant left before its status was written", grant=name, error=str(error))
+        self._grants[name] = status
+        return True
+
+    def _grant_status(self, name: str, item: Json, before: Json, now: int) -> Json | None:
+        books = self.books
+        generation = int((item.get("metadata") or {}).get("generation") or 0)
+        fault = books.budgets.grant_faults.get(name)
+        if fault is not None:
+            return refused_grant("Invalid", str(fault), generation, now, before)
+        grant = books.budgets.grants[name]
+        account = books.accounts.get(grant.budget)
+        if account is None or name not in account.grants:
+            return None  # its budget may yet come
+        return grant_status(grant, account.period_at(min(grant.created or now, now)), generation, now, before)
+
+    def _forget_left(self) -> None:
+        """Drops the sessions whose cost a written checkpoint holds, and those that none ever will."""
+        accounts = self.books.accounts
+        self.books.left = [
+            (left_at, metered)
+            for left_at, metered in self.books.left
+            if any(_still_needed(accounts[name], left_at) for name, _ in metered.written)
+        ]
+
+
+def _still_needed(account: Account, left_at: int) -> bool:
+    return account.is_budget and (account.checkpoint is None or account.checkpoint.time < left_at)
