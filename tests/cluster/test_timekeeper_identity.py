@@ -1,0 +1,185 @@
+"""Whom the timekeeper recognises and what it keeps, asked of a real API server under its own account and Role."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fairgpu.certificates import serves
+from fairgpu.cluster.api import ApiError, KubernetesAPI
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.pods import plain_pod
+from timekeeper.identity.callers import Action, Caller
+from timekeeper.identity.cluster import ClusterAuthority, fetch_issuer
+from timekeeper.identity.key_set import KeySet
+from timekeeper.identity.pod_tokens import PodIdentity, PodTokens
+from timekeeper.identity.refusals import UnauthenticatedError
+from timekeeper.rest.grant_stores import ClusterGrants
+from timekeeper.rest.granting import GrantOrder, grant_object, place
+from timekeeper.rest.pods import ClusterPods
+from timekeeper.sources.source import ExistsError
+from timekeeper.tls.authority import read_chain, service_names
+from timekeeper.tls.cluster_vault import CONFIG_MAPS, SECRETS, ClusterVault
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+AUDIENCE = "fairgpu-timekeeper"
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1"
+
+
+@pytest.fixture
+def api(control_plane: ControlPlane) -> KubernetesAPI:
+    return control_plane.service_account("fairgpu-system", "fairgpu-timekeeper").api
+
+
+@pytest.fixture
+def tokens(api: KubernetesAPI) -> PodTokens:
+    keys = KeySet(lambda: fetch_issuer(api), time.monotonic)
+    keys.refresh()
+    return PodTokens(keys, time.time)
+
+
+@pytest.fixture
+def pod(control_plane: ControlPlane, namespace: str) -> Any:
+    return control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", plain_pod())
+
+
+def test_a_pods_token_is_verified_with_the_keys_that_the_api_server_publishes(
+    control_plane: ControlPlane, namespace: str, pod: Any, tokens: PodTokens
+) -> None:
+    identity = tokens.verify(control_plane.token(namespace, "default", audience=AUDIENCE, pod=pod))
+    assert (identity.namespace, identity.pod, identity.uid) == (namespace, "plain", pod["metadata"]["uid"])
+
+
+@pytest.mark.parametrize("audience", ["", "somebody-else"], ids=["the API server", "somebody else"])
+def test_a_pods_token_for_another_audience_is_no_proof(
+    control_plane: ControlPlane, namespace: str, pod: Any, tokens: PodTokens, audience: str
+) -> None:
+    with pytest.raises(UnauthenticatedError):
+        tokens.verify(control_plane.token(namespace, "default", audience=audience, pod=pod))
+
+
+def test_an_accounts_token_is_no_pods(control_plane: ControlPlane, namespace: str, tokens: PodTokens) -> None:
+    with pytest.raises(UnauthenticatedError, match="not bound to a pod"):
+        tokens.verify(control_plane.token(namespace, "default", audience=AUDIENCE))
+
+
+@pytest.mark.parametrize("audience", ["", AUDIENCE], ids=["for the API server", "for the timekeeper"])
+def test_people_and_services_are_known_by_their_tokens(
+    control_plane: ControlPlane, namespace: str, api: KubernetesAPI, audience: str
+) -> None:
+    caller = ClusterAuthority(api).authenticate(control_plane.token(namespace, "default", audience=audience))
+    assert caller.name == f"system:serviceaccount:{namespace}:default"
+    assert f"system:serviceaccounts:{namespace}" in caller.groups
+
+
+def test_a_token_that_is_forged_or_for_others_or_of_a_pod_that_is_gone_is_nobodys(
+    control_plane: ControlPlane, namespace: str, api: KubernetesAPI, pod: Any
+) -> None:
+    of_a_pod = control_plane.token(namespace, "default", audience=AUDIENCE, pod=pod)
+    control_plane.admin.api.delete(f"/api/v1/namespaces/{namespace}/pods/plain", {"gracePeriodSeconds": 0})
+    good = control_plane.token(namespace, "default")
+    for token in (control_plane.token(namespace, "default", audience="somebody-else"), good[:-8] + "AAAAAAAA", "x"):
+        with pytest.raises(UnauthenticatedError):
+            ClusterAuthority(api).authenticate(token)
+    # The API server believes its own cache of pods for a moment.
+    wait_until(lambda: refused(ClusterAuthority(api), of_a_pod), "the token dies with its pod")
+
+
+def refused(authority: ClusterAuthority, token: str) -> bool:
+    try:
+        authority.authenticate(token)
+    except UnauthenticatedError:
+        return True
+    return False
+
+
+def test_who_may_view_a_namespace_may_read_what_it_spends_and_nothing_else(
+    control_plane: ControlPlane, make_namespace: Callable[..., str], api: KubernetesAPI
+) -> None:
+    own, other, authority = make_namespace(), make_namespace(), ClusterAuthority(api)
+    viewer = Caller(f"viewer-{own}", groups=("system:authenticated",))
+    bind(control_plane, f"namespaces/{own}/rolebindings", "RoleBinding", "view", viewer.name)
+    reading = Action("get", "gpubudgets", own)
+    wait_until(lambda: authority.permits(viewer, reading), "the API server knows the viewer")
+    for action in (
+        Action("get", "gpubudgets", other),
+        Action("get", "gpubudgets"),
+        Action("list", "gpubudgets"),
+        Action("create", "gpugrants", own),
+        Action("create", "gpugrants"),
+    ):
+        assert not authority.permits(viewer, action), str(action)
+
+
+def test_an_admin_of_one_namespace_can_give_nobody_money(
+    control_plane: ControlPlane, namespace: str, api: KubernetesAPI
+) -> None:
+    admin = Caller(control_plane.namespace_admin(namespace).name)
+    assert ClusterAuthority(api).permits(admin, Action("get", "gpubudgets", namespace))
+    assert not ClusterAuthority(api).permits(admin, Action("create", "gpugrants"))
+
+
+def test_the_roles_that_are_shipped_let_the_webhook_read_states_and_budget_admins_give_money(
+    control_plane: ControlPlane, api: KubernetesAPI
+) -> None:
+    authority = ClusterAuthority(api)
+    webhook = authority.authenticate(control_plane.token("fairgpu-system", "fairgpu-webhook"))
+    assert authority.permits(webhook, Action("list", "gpubudgets"))
+    assert not authority.permits(webhook, Action("create", "gpugrants"))
+    treasurer = Caller(f"treasurer-{uuid.uuid4().hex[:8]}")
+    bind(control_plane, "clusterrolebindings", "ClusterRoleBinding", "fairgpu-budget-admin", treasurer.name)
+    wait_until(lambda: authority.permits(treasurer, Action("create", "gpugrants")), "the treasurer may give money")
+
+
+def bind(control_plane: ControlPlane, path: str, kind: str, role: str, user: str) -> None:
+    body = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": kind,
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    }
+    control_plane.admin.api.create(f"{BINDINGS}/{path}", body)
+
+
+def test_replicas_share_one_authority_whose_leaf_rotates_and_whose_certificate_all_may_see(
+    control_plane: ControlPlane, api: KubernetesAPI
+) -> None:
+    now, names = datetime.now(UTC), [*service_names(), "localhost"]
+    first = read_chain(ClusterVault(api), names, lambda: now)
+    assert read_chain(ClusterVault(api), names, lambda: now) == first
+    later = read_chain(ClusterVault(api), names, lambda: now + timedelta(days=61))
+    shown = control_plane.admin.api.get(f"{CONFIG_MAPS}/fairgpu-timekeeper-ca")["data"]["ca.crt"].encode()
+    assert later.certificates_pem != first.certificates_pem
+    for chain in (first, later):
+        assert serves(chain.certificates_pem, shown, names)
+    control_plane.admin.api.delete(f"{SECRETS}/fairgpu-timekeeper-tls")
+
+
+def test_a_grant_is_made_once_and_what_its_schema_refuses_is_told(api: KubernetesAPI) -> None:
+    store, order = ClusterGrants(api), GrantOrder(f"g-{uuid.uuid4().hex[:8]}", "research", "2.5", "more", "alice")
+    made, new = place(order, store)
+    assert (new, made["spec"]["requestedBy"]) == (True, "alice")
+    assert place(order, store)[1] is False
+    with pytest.raises(ExistsError):
+        store.create_grant(grant_object(order))
+    assert store.read_grant("never-made") is None
+    with pytest.raises(ApiError) as refusal:
+        store.create_grant(grant_object(GrantOrder("nothing", "research", "0", "more", "alice")))
+    assert refusal.value.status == 422
+
+
+def test_a_pod_is_read_only_while_it_is_the_one_of_that_uid(api: KubernetesAPI, namespace: str, pod: Any) -> None:
+    pods, uid = ClusterPods(api), pod["metadata"]["uid"]
+    found = pods.read(PodIdentity(namespace, "plain", uid, 0))
+    assert found is not None
+    assert found["metadata"]["uid"] == uid
+    assert pods.read(PodIdentity(namespace, "plain", "another", 0)) is None
+    assert pods.read(PodIdentity(namespace, "nobody", uid, 0)) is None
