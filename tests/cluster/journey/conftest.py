@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -10,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.build import control_plane_binaries
+from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.control_plane.processes import free_ports
 from tests.cluster.control_plane.waiting import wait_until
-from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render
+from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, install, render
 from tests.cluster.services.balancer import Balancer, balancing
-from tests.cluster.services.replicas import Ports, Replicas, timekeeper_replica
+from tests.cluster.services.replicas import Ports, Replicas, timekeeper_jobs, timekeeper_replica
 from tests.redis_server import RedisServer
 
 
@@ -37,15 +39,28 @@ class Services:
 
 
 @pytest.fixture(scope="session")
+def control_plane() -> Iterator[ControlPlane]:
+    """Not the one of the other tests: with FairGPU at work, nothing there would be as they made it."""
+    with running_control_plane(control_plane_binaries(os.environ)) as plane:
+        yield plane
+
+
+@pytest.fixture(scope="session")
+def installation(control_plane: ControlPlane) -> list[Manifest]:
+    return install(control_plane)
+
+
+@pytest.fixture(scope="session")
 def services(control_plane: ControlPlane, installation: object) -> Iterator[Services]:
     """Redis, the timekeeper, and two replicas of the webhook behind a balancer, with GPU pods sent to them."""
     assert installation
-    webhook, timekeeper, timekeeper_metrics, *others = free_ports(9)
+    webhook, timekeeper, timekeeper_metrics, jobs_metrics, *others = free_ports(10)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
         redis = stack.enter_context(RedisServer(Path(folder)))
         ports = Ports(timekeeper, timekeeper_metrics)
         stack.enter_context(timekeeper_replica(control_plane, "timekeeper", ports, redis.url))
+        stack.enter_context(timekeeper_jobs(control_plane, "timekeeper-jobs", jobs_metrics, redis.url))
         replicas = [Ports(*others[:2]), Ports(*others[2:4]), Ports(*others[4:])]
         balancer = stack.enter_context(balancing(webhook, [replica.https for replica in replicas]))
         webhooks = stack.enter_context(Replicas(control_plane, replicas, timekeeper))
