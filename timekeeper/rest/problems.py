@@ -121,7 +121,7 @@ def _fault(item: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _unavailable(error: BaseException) -> ProblemError:
-    _log.warning("request not served", error=repr(error))
+    _log.warning("request not served", kind=type(error).__name__, error=str(error))
     detail = (
         str(error)
         if isinstance(error, IdentityUnavailableError | OverloadedError)
