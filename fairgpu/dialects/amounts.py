@@ -93,4 +93,5 @@ def _in_units(value: Any, unit_mib: int | None) -> str | None:
         units = -(-parse_quantity(value) // (unit_mib * _MIB))
     except QuantityError:
         return None
-    return f'"{units}", as the resource counts in units of {unit_mib} MiB' if units > 0 else None
+    unit = {1: "MiB", 1024: "GiB"}.get(unit_mib, f"blocks of {unit_mib} MiB")
+    return f'"{units}", as the resource counts in {unit}' if units > 0 else None

@@ -86,7 +86,7 @@ def _faults(container: Container, core: int | None, memory: int | None) -> list[
 
 
 def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
-    """The annotation stands for the pod: it lends idle time to those containers whose core is below it."""
+    """The annotation, and the policy it becomes, are the pod's: one container below the limit makes all elastic."""
     text = container.annotations.get(CORE_LIMIT)
     if text is None:
         return reading
