@@ -43,14 +43,18 @@ static void add(uint64_t *counter, uint64_t amount)
     __atomic_add_fetch(counter, amount, __ATOMIC_RELAXED);
 }
 
-uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches)
+uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns)
 {
     struct ledger_device *device = &ledger->devices[index];
     struct vcuda_activity *told = &ledger->public.devices[index];
     uint32_t active;
     uint64_t own = in_turns(index, begin_ns, end_ns, &active), shared_by = account_peers(index);
     uint64_t over = (end_ns - begin_ns - own) / active / shared_by;
-    uint64_t busy = own / shared_by + over;
+    uint64_t measured = own / shared_by + over, busy = measured;
+    if (solo_ns != 0 && busy > solo_ns) {
+        over = (uint64_t)((double)over * (double)solo_ns / (double)busy);
+        busy = solo_ns;
+    }
     add(&device->launches, launches);
     add(&device->span_ns, end_ns - begin_ns);
     add(&device->busy_ns, busy);
@@ -59,7 +63,7 @@ uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t la
     add(&told->busy_ns, busy);
     add(&told->overrun_ns, over);
     __atomic_sub_fetch(&device->credit_ns, (int64_t)busy, __ATOMIC_RELAXED);
-    return busy;
+    return measured;
 }
 
 int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns)

@@ -6,9 +6,11 @@
 
 #include "schedule_page.h"
 
-/* Returns what was charged, ns. Charges what a process occupied from `begin` to `end` by the node's clock: whole within the container's turns,
- * divided by the containers at work outside them; and divided by the processes of the container at work. */
-uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches);
+/* Charges what a process occupied from `begin` to `end` by the node's clock: whole within the container's turns,
+ * divided by the containers at work outside them, all divided by the processes of the container at work; and not
+ * more than `solo_ns`, which the work would have taken alone on the GPU: what runs over from somebody else's turn
+ * makes a span longer without being one's own. Returns what the span came to before the last rule. */
+uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns);
 
 /* Processes of this container with work on the device, at least one. */
 uint64_t account_peers(int index);

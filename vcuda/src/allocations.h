@@ -12,12 +12,11 @@ enum kind {
     KIND_LINEAR,   /* CUdeviceptr of cuMemAlloc and its kin; `owner` is its block when it shares one */
     KIND_BLOCK,    /* address / 2 MiB + 1 of a block that small linear allocations share; count of them */
     KIND_CONTEXT,  /* CUcontext; bytes is the estimate charged for it, count its retains */
-    KIND_PHYSICAL, /* CUmemGenericAllocationHandle; count its references (handles and mappings) */
-    KIND_MAPPING,  /* CUdeviceptr of cuMemMap; `owner` is the physical handle */
+    KIND_LIMIT,    /* CUcontext and CUlimit; what was set with cuCtxSetLimit */
+    KIND_PHYSICAL, /* CUmemGenericAllocationHandle; count of its handles and mappings */
+    KIND_MAPPING,  /* CUdeviceptr of cuMemMap; `owner` is the handle, `extent` how long it is */
     KIND_ARRAY,    /* CUarray, CUmipmappedArray */
-    KIND_POOL,     /* CUmemoryPool; bytes is what is charged for its reserve */
-    KIND_ASYNC,    /* CUdeviceptr of cuMemAllocAsync; `owner` is the pool */
-    KIND_GRAPH,    /* CUgraphExec */
+    KIND_EXTERNAL, /* CUexternalMemory */
 };
 
 struct allocation {
@@ -25,6 +24,7 @@ struct allocation {
     uint64_t bytes;   /* charged in the ledger */
     uint64_t context; /* CUcontext that takes it along when it is destroyed; 0: none */
     uint64_t owner;
+    uint64_t extent;
     int32_t device;
     uint16_t kind;
     uint16_t count;
@@ -53,6 +53,8 @@ bool allocations_take(struct allocations *all, enum kind kind, uint64_t key, str
 bool allocations_join(struct allocations *all, const struct allocation *allocation);
 /* Adds `change` to the count; returns the new count, and at 0 removes it. -1 when it is not there. */
 int allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found);
+/* Sets the extent of a row. */
+void allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uint64_t extent);
 /* Removes one row of the context, until there is none. */
 bool allocations_take_of_context(struct allocations *all, uint64_t context, struct allocation *found);
 

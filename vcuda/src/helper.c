@@ -45,6 +45,7 @@ static void take_care(uint64_t now)
             ledger_true_up(ledger, (int)i, schedule_slot((int)i, &page) ? &page : NULL, clock_ns());
         }
     }
+    pools_settle(NULL); /* they shrink when streams are waited for */
     usage_write(false);
 }
 

@@ -1,4 +1,5 @@
 /* hooks_context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
+#include "granule.h"
 #include "hook.h"
 #include "linear.h"
 #include "pacer.h"
@@ -81,6 +82,7 @@ static struct estate begin_end(CUcontext context)
         estate.bytes += allocation.bytes;
         estate.index = allocation.device;
     }
+    estate.bytes += pools_forget_context(context);
     loosen(estate.index, estate.bytes);
     return estate;
 }
@@ -160,3 +162,26 @@ LETS_GO(cuDevicePrimaryCtxRelease, us->retains[index] == 1)
 LETS_GO(cuDevicePrimaryCtxRelease_v2, us->retains[index] == 1)
 LETS_GO(cuDevicePrimaryCtxReset, true)
 LETS_GO(cuDevicePrimaryCtxReset_v2, true)
+
+/* The heap that kernels allocate from, and the buffer that they print to, are device memory. The stack is, too, but
+ * the driver decides how much: the node sees it. */
+EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
+{
+    CUcontext context;
+    int index;
+    struct allocation old = {0};
+    PASS_UNLESS_ACTIVE(cuCtxSetLimit, limit, value);
+    if ((limit != CU_LIMIT_MALLOC_HEAP_SIZE && limit != CU_LIMIT_PRINTF_FIFO_SIZE) || !current_device(&context, &index))
+        return REAL(cuCtxSetLimit)(limit, value);
+    uint64_t key = (uint64_t)(uintptr_t)context ^ (uint64_t)limit, bytes = granule_up(value, GRANULE);
+    if (bytes < value || !charge(index, bytes))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    bool had = freeing(KIND_LIMIT, key, &old);
+    CUresult result = REAL(cuCtxSetLimit)(limit, value);
+    freed(result, had, &old);
+    if (result == CUDA_SUCCESS)
+        remember(KIND_LIMIT, key, index, bytes, context, 0);
+    else
+        discharge(index, bytes);
+    return result;
+}

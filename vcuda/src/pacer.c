@@ -2,6 +2,7 @@
 #include "pacer.h"
 
 #include <stdlib.h>
+#include <sys/prctl.h>
 
 #include "account.h"
 #include "clock.h"
@@ -121,6 +122,14 @@ static bool close_batch(struct batch *batch, uint64_t older_ns)
     return open;
 }
 
+/* Turns alone keep short kernels to their share, and the node settles what runs over their end. Kernels that fill a
+ * good part of a turn must be paid for from the share itself. */
+static bool in_debt(const struct queue *queue, const struct turn *turn)
+{
+    int64_t credit = __atomic_load_n(&ledger->devices[queue->index].credit_ns, __ATOMIC_RELAXED);
+    return credit <= 0 && queue->mean_ns > turn->per_period_ns / 2;
+}
+
 static void set_gate(int index, uint64_t turn)
 {
     if (__atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED) != turn)
@@ -133,19 +142,21 @@ bool pacer_look(int index, uint64_t now_ns, struct turn *turn)
         set_gate(index, NO_END);
         return false;
     }
-    int64_t credit = account_credit(index, turn, now_ns);
-    bool whole = turn->end_ns - now_ns >= turn->period_ns && turn->open;
-    if (!turn->open || credit <= 0)
-        set_gate(index, 0);
-    else
-        set_gate(index, whole ? NO_END : turn->end_ns);
+    account_credit(index, turn, now_ns);
+    bool whole = turn->end_ns - now_ns >= turn->period_ns;
+    set_gate(index, !turn->open ? 0 : whole ? NO_END : turn->end_ns);
     return true;
 }
 
+/* Sleeps as exactly as the kernel can; the thread's own timer slack is put back. */
 static void wait_ns(uint64_t ns)
 {
     struct timespec moment = {0, (long)(ns < 999999999 ? ns : 999999999)};
+    int slack = prctl(PR_GET_TIMERSLACK);
+    prctl(PR_SET_TIMERSLACK, 1000ul);
     nanosleep(&moment, NULL);
+    if (slack > 0)
+        prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
 
 /* Whether one more batch may go now; otherwise how long to wait before asking again. */
@@ -153,28 +164,26 @@ static bool may_go(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns)
 {
     struct turn turn;
     uint64_t others = account_peers(queue->index); /* they fill the GPU's queue, too */
-    *pause_ns = 50000;
+    *pause_ns = 20000;
     if (queue->head != queue->tail && (queue->in_flight_ns + queue->mean_ns) * others > IN_FLIGHT_NS) {
         if (queue->in_flight_ns * others > 2 * IN_FLIGHT_NS)
-            *pause_ns = 200000;
+            *pause_ns = 50000;
         return false;
     }
     if (!pacer_look(queue->index, now_ns, &turn))
         return true;
-    uint64_t left = turn.open ? turn.end_ns - now_ns : 0;
-    bool whole = left >= turn.period_ns;
-    if (turn.open && __atomic_load_n(&pacer_gates[queue->index].turn, __ATOMIC_RELAXED) != 0) {
-        /* Half a kernel past the end of the turn is as near as half a kernel before it. */
-        uint64_t ahead = (queue->in_flight_ns + queue->mean_ns / 2) * others;
-        if (whole || ahead <= left || queue->mean_ns >= turn.per_period_ns)
-            return true;
-        *pause_ns = left + 20000;
-    } else if (!turn.open) {
+    if (!turn.open) {
         *pause_ns = turn.end_ns - now_ns;
-    } else {
-        *pause_ns = 1000000; /* in debt */
+        return false;
     }
-    return false;
+    if (in_debt(queue, &turn)) {
+        *pause_ns = 1000000;
+        return false;
+    }
+    /* Half a kernel past the end of the turn is as near as half a kernel before it. */
+    uint64_t left = turn.end_ns - now_ns, ahead = (queue->in_flight_ns + queue->mean_ns / 2) * others;
+    *pause_ns = left + 1000;
+    return left >= turn.period_ns || ahead <= left || queue->mean_ns >= turn.per_period_ns;
 }
 
 /* Waits for admission; under the queue's lock, which is let go meanwhile. */

@@ -25,7 +25,7 @@ static void start(struct queue *queue, CUcontext context, int index)
 {
     queue->index = index;
     queue->head = queue->tail = queue->spares = 0;
-    queue->in_flight_ns = queue->mean_ns = queue->cursor_ns = queue->base_ns = 0;
+    queue->in_flight_ns = queue->mean_ns = queue->solo_ns = queue->cursor_ns = queue->base_ns = 0;
     queue->begin = queue->base = NULL;
     queue->clock = NULL;
     queue->serial++;
@@ -142,16 +142,20 @@ static uint64_t time_of(const struct queue *queue, CUevent event)
     return queue->base_ns + (uint64_t)((double)ms * 1e6);
 }
 
-/* The mean follows upwards at once, so that long kernels are not launched by the dozen, and downwards slowly. */
+/* The mean leaps up to much longer kernels, so that these are not launched by the dozen. */
 static void learn(struct queue *queue, uint64_t span_ns, uint32_t launches)
 {
-    uint64_t each = span_ns / launches;
-    if (each > queue->mean_ns)
+    uint64_t each = span_ns / launches + 1;
+    if (each > 4 * queue->mean_ns)
         queue->mean_ns = each;
     else
-        queue->mean_ns -= (queue->mean_ns - each) / 4;
-    if (queue->mean_ns == 0)
-        queue->mean_ns = 1;
+        queue->mean_ns = (3 * queue->mean_ns + each) / 4;
+    if (queue->solo_ns == 0 || each > 4 * queue->solo_ns)
+        queue->solo_ns = each;
+    else if (each < queue->solo_ns)
+        queue->solo_ns = (queue->solo_ns + each) / 2;
+    else
+        queue->solo_ns += (each - queue->solo_ns) / 16;
 }
 
 void spans_reap(struct queue *queue)
@@ -165,7 +169,8 @@ void spans_reap(struct queue *queue)
         if (begin < queue->cursor_ns)
             begin = queue->cursor_ns;
         if (done == CUDA_SUCCESS && begin != 0 && end > begin) {
-            learn(queue, account_span(queue->index, begin, end, span->launches), span->launches);
+            uint64_t solo = queue->solo_ns * span->launches;
+            learn(queue, account_span(queue->index, begin, end, span->launches, solo), span->launches);
             queue->cursor_ns = end;
         }
         queue->in_flight_ns -= span->estimate_ns;

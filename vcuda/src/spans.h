@@ -21,7 +21,8 @@ struct queue {
     struct span spans[SPANS];
     uint32_t head, tail; /* spans head..tail-1 are in flight, modulo SPANS */
     uint64_t in_flight_ns; /* sum of their estimates */
-    uint64_t mean_ns;      /* of one launch; 0 while unknown */
+    uint64_t mean_ns;      /* of one launch of late; 0 while unknown */
+    uint64_t solo_ns;      /* of one launch when nobody disturbs: near the least of late */
     CUevent spare[2 * SPANS];
     uint32_t spares;
     CUstream clock;        /* a stream of our own, on which the base is recorded */

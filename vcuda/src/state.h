@@ -6,6 +6,7 @@
 #include "config.h"
 #include "driver.h"
 #include "ledger.h"
+#include "pools.h"
 
 enum mode {
     MODE_UNKNOWN = 0,
@@ -41,6 +42,7 @@ struct process {
     uint8_t spare[VCUDA_MAX_DEVICES];   /* 1: a block is charged that nothing lies in yet (linear.h); atomic */
     uint32_t blocks[VCUDA_MAX_DEVICES]; /* blocks in which small allocations lie; atomic */
     struct allocations allocations;
+    struct pools pools;
 };
 
 /* This process's own state; made at the first call after start or fork. Never NULL; slot may be -1. */

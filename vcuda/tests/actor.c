@@ -3,6 +3,10 @@
  *     ctx [ORDINAL]        retain(primary) and make current     release        primary context
  *     newctx / endctx      a context of its own
  *     alloc NAME BYTES     free NAME       managed NAME BYTES   pitch NAME WIDTH HEIGHT
+ *     async NAME BYTES     freeasync NAME      trim             default stream and pool; freeasync waits for it
+ *     create NAME BYTES    map NAME BYTES      unmap NAME BYTES drop NAME       export NAME: "0 DESCRIPTOR"
+ *     array NAME WIDTH HEIGHT                  freearray NAME   heap - BYTES    cuCtxSetLimit
+ *     launch NAME          a kernel of that name, on the default stream
  *     info                 "FREE TOTAL"    total                cuDeviceTotalMem
  *     fork                 goes on in a child; the parent waits for it and ends as it did
  *     exit CODE | kill     _exit, SIGKILL to itself
@@ -63,6 +67,61 @@ static CUresult memory(const char *verb, const char *name, size_t one, size_t tw
     return CU(cuMemFree_v2)(*place(name));
 }
 
+static CUresult stream_ordered(const char *verb, const char *name, size_t bytes)
+{
+    CUmemoryPool pool;
+    if (strcmp(verb, "async") == 0)
+        return CU(cuMemAllocAsync)(place(name), bytes, NULL);
+    if (strcmp(verb, "freeasync") == 0)
+        return CU(cuMemFreeAsync)(*place(name), NULL) | CU(cuStreamSynchronize)(NULL);
+    return CU(cuDeviceGetMemPool)(&pool, 0) | CU(cuMemPoolTrimTo)(pool, 0);
+}
+
+/* NAME holds the handle, NAME@ the address. */
+static CUresult virtual(const char *verb, const char *name, size_t bytes, size_t *answer)
+{
+    CUmemAllocationProp how = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                               .location.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                               .requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR};
+    char address[32];
+    int descriptor = -1;
+    snprintf(address, sizeof address, "%s@", name);
+    if (strcmp(verb, "create") == 0)
+        return CU(cuMemCreate)((CUmemGenericAllocationHandle *)place(name), bytes, &how, 0);
+    if (strcmp(verb, "drop") == 0)
+        return CU(cuMemRelease)(*place(name));
+    if (strcmp(verb, "unmap") == 0)
+        return CU(cuMemUnmap)(*place(address), bytes);
+    if (strcmp(verb, "map") == 0) {
+        CUresult result = CU(cuMemAddressReserve)(place(address), bytes, 0, 0, 0);
+        return result != CUDA_SUCCESS ? result : CU(cuMemMap)(*place(address), bytes, 0, *place(name), 0);
+    }
+    CUresult result = CU(cuMemExportToShareableHandle)(&descriptor, *place(name), how.requestedHandleTypes, 0);
+    *answer = (size_t)descriptor;
+    return result;
+}
+
+static CUresult array(const char *verb, const char *name, size_t width, size_t height)
+{
+    CUDA_ARRAY_DESCRIPTOR shape = {
+        .Width = width, .Height = height, .NumChannels = 4, .Format = CU_AD_FORMAT_FLOAT};
+    if (strcmp(verb, "array") == 0)
+        return CU(cuArrayCreate_v2)((CUarray *)place(name), &shape);
+    return CU(cuArrayDestroy)((CUarray)*place(name));
+}
+
+static CUresult launch(const char *name)
+{
+    CUmodule module;
+    CUfunction function;
+    CUresult result = CU(cuModuleLoadData)(&module, ".version 7.0\n.target sm_70\n.address_size 64\n");
+    if (result == CUDA_SUCCESS)
+        result = CU(cuModuleGetFunction)(&function, module, name);
+    if (result == CUDA_SUCCESS)
+        result = CU(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL);
+    return result == CUDA_SUCCESS ? CU(cuStreamSynchronize)(NULL) : result;
+}
+
 static CUresult context(const char *verb, int ordinal)
 {
     static CUcontext primary, own;
@@ -107,6 +166,16 @@ static int answer(const char *line)
         result = CU(cuMemGetInfo_v2)(&a, &b);
     else if (strcmp(verb, "total") == 0)
         result = CU(cuDeviceTotalMem_v2)(&a, atoi(name));
+    else if (strcmp(verb, "heap") == 0)
+        result = CU(cuCtxSetLimit)(CU_LIMIT_MALLOC_HEAP_SIZE, one);
+    else if (strcmp(verb, "launch") == 0)
+        result = launch(name);
+    else if (strcmp(verb, "async") == 0 || strcmp(verb, "freeasync") == 0 || strcmp(verb, "trim") == 0)
+        result = stream_ordered(verb, name, one);
+    else if (strcmp(verb, "array") == 0 || strcmp(verb, "freearray") == 0)
+        result = array(verb, name, one, two);
+    else if (strstr("create drop map unmap export", verb) != NULL)
+        result = virtual(verb, name, one, &a);
     else if (strstr("ctx release newctx endctx", verb) != NULL)
         result = context(verb, atoi(name));
     else
