@@ -61,7 +61,7 @@ def _list_budgets(arguments: argparse.Namespace) -> int:
         return _print_json(answer)
     if not answer["budgets"]:
         return _print("There are no budgets: every namespace is metered and unlimited.")
-    headings = ("name", "state", "spent", "available", "used", "remaining", "GPUs now", "period ends")
+    headings = ("name", "state", "spent", "available", "spent %", "remaining", "GPUs now", "period ends")
     return _print(table(headings, [_budget_row(budget) for budget in answer["budgets"]]))
 
 
@@ -141,7 +141,11 @@ def _sessions(arguments: argparse.Namespace) -> int:
         return _print("No pod holds a GPU now.")
     headings = ("namespace", "pod", "node", "budget", "GPUs", "held for", "GPU-hours", "used", "last report")
     now = datetime.now(UTC).isoformat()
-    return _print(table(headings, [_session_row(session, now) for session in sessions]))
+    return _print(table(headings, [_session_row(session, now) for session in sorted(sessions, key=_place)]))
+
+
+def _place(session: Json) -> tuple[str, str]:
+    return session["namespace"], session["pod"]
 
 
 def _session_row(session: Json, now: str) -> tuple[str, ...]:

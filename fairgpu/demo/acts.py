@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 
 from fairgpu import names
-from fairgpu.demo.admission import Admission
+from fairgpu.demo.admission import Admission, Admitted
 from fairgpu.demo.children import wait_until
 from fairgpu.demo.folder import (
     ALLOWANCE_GPU_SECONDS,
@@ -23,10 +23,11 @@ from fairgpu.demo.steps import (
     COMMAND_LIMIT_SECONDS,
     STEP_LIMIT_SECONDS,
     accepted,
-    asks,
+    meant,
     program,
     python_module,
     require,
+    said,
 )
 from fairgpu.states import BudgetState
 
@@ -63,11 +64,11 @@ def admit_dialects(stage: Stage) -> None:
         require(pod["metadata"]["annotations"][names.SOURCE_DIALECT] == dialect, f"{dialect} was not recognised")
         sidecar_of(pod)
         stage.admitted.append(pod)
-        rows.append(
-            (dialect, pod["metadata"]["name"], asks(document), "→", asks(pod), pod["spec"]["priorityClassName"])
-        )
-    stage.screen.table(("dialect", "pod", "the manifest says", "", "FairGPU admits", "class"), rows)
-    stage.screen.done(f"{len(rows)} pods admitted over TLS: rewritten, classed, and given a sidecar each")
+        rows.append((dialect, pod["metadata"]["name"], said(document), meant(pod)))
+    stage.screen.table(("dialect", "pod", "the manifest says", "FairGPU understands"), rows)
+    stage.screen.done(
+        f"{len(rows)} pods admitted over TLS: one form, a sidecar each, class [green]{names.IN_BUDGET_CLASS}[/]"
+    )
 
 
 def spend(stage: Stage) -> None:
@@ -86,24 +87,23 @@ def spend(stage: Stage) -> None:
     for pod in stage.bound:
         stage.start_sidecar(pod)
     seen = stage.watch(BudgetState.GRACE)
-    require(0 < seen.used < seen.spent, f"used {seen.used} is not between nothing and the {seen.spent} reserved")
     require(seen.spent >= seen.available, f"in grace with {seen.spent} of {seen.available} spent")
-    stage.screen.done(f"{count} real sidecars report; the money is spent, and grace begins")
-    warned = stage.next_pod("in-grace", names.IN_BUDGET_CLASS, BudgetState.GRACE)
-    stage.screen.output("\n".join(f"Warning: {line}" for line in warned.warnings), "yellow")
+    warned = stage.next_pod("train-resnet-2", names.IN_BUDGET_CLASS, BudgetState.GRACE)
     require(bool(warned.warnings), "nobody was warned in grace")
+    show_created(stage, warned)
+    stage.screen.done("the money is spent, and grace begins: the next pod is let in as before, with a warning")
+    stage.command(["sessions", "-n", NAMESPACE], f"fairgpu sessions -n {NAMESPACE}")
     seen = stage.watch(BudgetState.OVER)
     require(seen.spent >= seen.available + GRACE_GPU_SECONDS * UNIT, f"over with {seen.spent} spent")
-    stage.screen.done("grace is used up: over. Nothing was killed")
+    require(0 < seen.used < seen.spent, f"used {seen.used} is not between nothing and the {seen.spent} reserved")
+    stage.screen.done(f"{count} sidecars report what is used; grace is used up: over. Nothing was killed")
 
 
 def next_pod_yields(stage: Stage) -> None:
     """The next pod of the team comes in with the lower class."""
     stage.screen.act("The next pod of the team yields to teams within budget")
-    stage.screen.command("kubectl create -f train-resnet.yaml")
-    late = stage.next_pod("too-late", names.OVER_BUDGET_CLASS, BudgetState.OVER)
-    stage.screen.output("\n".join(f"Warning: {line}" for line in late.warnings), "yellow")
-    stage.screen.output("pod/too-late created")
+    late = stage.next_pod("train-resnet-3", names.OVER_BUDGET_CLASS, BudgetState.OVER)
+    show_created(stage, late)
     require(bool(late.warnings) and late.pod["spec"]["priority"] == 0, "the pod over budget was not marked as such")
     stage.screen.done(f"its class is [red]{names.OVER_BUDGET_CLASS}[/], priority 0")
 
@@ -115,8 +115,9 @@ def grant(stage: Stage) -> None:
     stage.command(arguments, f'fairgpu grant {BUDGET} {gpu_hours(GRANT_GPU_SECONDS)} --reason "paper deadline"')
     seen = stage.watch(BudgetState.OPEN)
     require(seen.available > ALLOWANCE_GPU_SECONDS * UNIT, f"the grant is not in {seen.available}")
-    back = stage.next_pod("in-time", names.IN_BUDGET_CLASS, BudgetState.OPEN)
+    back = stage.next_pod("train-resnet-4", names.IN_BUDGET_CLASS, BudgetState.OPEN)
     require(back.pod["spec"]["priority"] > 0, "the pod within budget has no priority")
+    show_created(stage, back)
     stage.screen.done(f"open again; the next pod is [green]{names.IN_BUDGET_CLASS}[/]")
 
 
@@ -124,12 +125,10 @@ def refuse(stage: Stage) -> None:
     """A manifest that cannot work is refused with everything that is wrong with it."""
     stage.screen.act("A manifest that cannot work says so at once")
     document = manifest("wrong")
-    stage.screen.command("kubectl create -f wrong.yaml")
+    stage.screen.command(f"kubectl -n {NAMESPACE} create -f wishful.yaml")
     refused = stage.admission.create(NAMESPACE, document)
     require(bool(refused.refusal), "the wrong manifest was let in")
-    faults = [line for line in refused.refusal.splitlines() if line.strip()]
-    stage.screen.output("Error from server: admission webhook denied the request:", "red")
-    stage.screen.output("\n".join(faults), "red")
+    stage.screen.output(f"Error from server: admission webhook denied the request:\n{refused.refusal}", "red")
     for part in ("gpu-core", "150", "gpu-memory", "vcuda-memory"):
         require(part in refused.refusal, f"the refusal does not speak of {part}: {refused.refusal}")
     stage.screen.done("refused: each field, what was given, what is allowed, what to write instead")
@@ -146,6 +145,14 @@ def close_the_books(stage: Stage) -> None:
     spent = stage.reading().spent
     require(spent == expected, f"the ledger says {spent}, the pods' times say {expected} microGPU-seconds")
     stage.screen.done(f"{spent:,} microGPU-seconds in the ledger: what the pods' times come to, to the last one")
+
+
+def show_created(stage: Stage, admitted: Admitted) -> None:
+    """Shows a pod's creation as kubectl tells it."""
+    name = admitted.pod["metadata"]["name"]
+    stage.screen.command(f"kubectl -n {NAMESPACE} create -f {name}.yaml")
+    stage.screen.output("\n".join(f"Warning: {line}" for line in admitted.warnings), "yellow")
+    stage.screen.output(f"pod/{name} created")
 
 
 ALL = (start_services, admit_dialects, spend, next_pod_yields, grant, refuse, close_the_books)

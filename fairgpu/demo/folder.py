@@ -17,9 +17,10 @@ BUDGET = "research"
 Json = dict[str, Any]
 GPU_HOURS_PER_GPU_SECOND = 1 / 3600
 ALLOWANCE_GPU_SECONDS = 18
-GRACE_GPU_SECONDS = 9
+GRACE_GPU_SECONDS = 14
 GRANT_GPU_SECONDS = 180
 REPORT_INTERVAL_SECONDS = 1
+SETTLE_SECONDS = 0.25
 
 READER = "ada"
 ADMIN = "grace"
@@ -39,6 +40,7 @@ class Folder:
     signer: TokenSigner = field(default_factory=TokenSigner)
     timekeeper_port: int = field(default_factory=free_port)
     timekeeper_metrics_port: int = field(default_factory=free_port)
+    jobs_metrics_port: int = field(default_factory=free_port)
     webhook_port: int = field(default_factory=free_port)
     webhook_metrics_port: int = field(default_factory=free_port)
 
@@ -103,6 +105,13 @@ class Folder:
                     "metrics_port": self.timekeeper_metrics_port,
                     "workers": 1,
                     "report_interval_seconds": REPORT_INTERVAL_SECONDS,
+                },
+                "jobs": {
+                    "react_seconds": 0.1,
+                    "settle_seconds": SETTLE_SECONDS,
+                    "status_seconds": 1,
+                    "metrics_host": "127.0.0.1",
+                    "metrics_port": self.jobs_metrics_port,
                 },
             },
             "webhook": {

@@ -17,7 +17,8 @@ from rich.text import Text
 from fairgpu.states import BudgetState
 
 BAR_CELLS = 34
-PLAIN_WIDTH = 120
+PLAIN_WIDTH = 1000
+"""In a pipe no line is broken, so that grep finds whole ones."""
 PLAIN_SECONDS = 2.0
 UNIT = 1_000_000
 """microGPU-seconds in a GPU-second."""
@@ -95,7 +96,7 @@ class Screen:
         """Rows under headings."""
         table = Table(*headings, box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
         for row in rows:
-            table.add_row(*(Text(cell, style=_style(cell)) for cell in row))
+            table.add_row(*(Text(cell) for cell in row))
         self._console.print(Padding.indent(table, 3))
 
     @contextmanager
@@ -153,7 +154,3 @@ def _line(reading: Reading) -> Text:
         (f"  used {reading.used / UNIT:5.1f}", "dim"),
         (f"  at {reading.rate / UNIT:.2f} GPUs", "dim"),
     )
-
-
-def _style(cell: str) -> str:
-    return {"gpu-in-budget": "green", "gpu-over-budget": "red"}.get(cell, "")

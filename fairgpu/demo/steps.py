@@ -24,9 +24,6 @@ STEP_LIMIT_SECONDS = 20.0
 COMMAND_LIMIT_SECONDS = 20.0
 READING_SECONDS = 0.25
 
-MANIFEST_ANNOTATIONS = ("gpu-fraction", "nvidia-gpu-scheduler/gpu.model", names.USE_GPU_MODEL)
-"""The annotations of the demonstration's manifests by which a pod asks for GPUs."""
-
 
 def require(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - reads as a sentence where it is called
     """Raises StepError with what was seen instead."""
@@ -43,14 +40,24 @@ def accepted(admitted: Admitted, priority_class: str) -> Json:
     return admitted.pod
 
 
-def asks(pod: Json) -> str:
-    """What a pod asks of GPUs, in the words of its own dialect."""
-    annotations = pod["metadata"].get("annotations", {})
-    words = [f"{key.rpartition('/')[2]} {value}" for key, value in annotations.items() if key in MANIFEST_ANNOTATIONS]
-    for container in pod["spec"]["containers"]:
+def said(manifest: Json) -> str:
+    """What a manifest asks of GPUs, in the words of its own dialect."""
+    annotations = manifest["metadata"].get("annotations", {})
+    words = [f"{key.rpartition('/')[2]}: {value}" for key, value in annotations.items()]
+    for container in manifest["spec"]["containers"]:
         limits = container.get("resources", {}).get("limits", {})
-        words += [f"{key.rpartition('/')[2]} {value}" for key, value in limits.items()]
+        words += [f"{key.rpartition('/')[2]}: {value}" for key, value in limits.items()]
     return ", ".join(words)
+
+
+def meant(pod: Json) -> str:
+    """What an admitted pod asks of GPUs, for people."""
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    core, memory = int(limits[names.GPU_CORE]), limits.get(names.GPU_MEMORY)
+    models = pod["metadata"]["annotations"].get(names.USE_GPU_MODEL)
+    time_share = f"{core}% of a GPU" if core else "what others leave idle"
+    memory_share = f"{memory} MiB" if memory else f"{limits[names.GPU_MEMORY_PERCENTAGE]}% of its memory"
+    return f"{time_share}, {memory_share}" + (f", on {models}" if models else "")
 
 
 def watch(screen: Screen, children: Children, read: Callable[[], Reading], state: BudgetState) -> Reading:

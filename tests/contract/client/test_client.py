@@ -74,7 +74,7 @@ def test_budgets_are_listed_a_line_each(run: Run, server: ReportServer) -> None:
     status, output, _ = run("budget", "list", answer={"budgets": [BUDGET, UNLIMITED]})
     heading, research, free = output.splitlines()
     assert status == 0
-    assert heading.split()[:6] == ["NAME", "STATE", "SPENT", "AVAILABLE", "USED", "REMAINING"]
+    assert heading.split() == "NAME STATE SPENT AVAILABLE SPENT % REMAINING GPUS NOW PERIOD ENDS".split()  # noqa: SIM905
     assert research.split()[:7] == ["research", "grace", "121.00", "110.00", "110%", "-11.00", "2.85"]
     assert free.split()[:7] == ["free", "unlimited", "121.00", "-", "-", "-", "2.85"]
     assert (server.received[0].path, server.received[0].token) == ("/v1/budgets", "t0ken")
