@@ -29,14 +29,15 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     if not named:
         return None
     amounts = read_amounts(container, named, {MEMORY: settings.aliyun_memory_unit_mib})
-    reading = Reading(faults=amounts.faults, strip_resources=named)
-    if amounts.faults or not any(amounts.values.values()):
+    reading = Reading(strip_resources=named)
+    if not amounts.faults and not any(amounts.values.values()):
         return reading
-    memory = amounts.values.get(MEMORY)
     gpus, faults = _count(container, amounts.values)
-    if memory is None:
+    faults = [*amounts.faults, *faults]
+    memory = amounts.values.get(MEMORY)
+    if MEMORY not in named:
         faults.append(_no_memory(container, named[0]))
-    elif gpus and memory % gpus:
+    elif memory and gpus and memory % gpus:
         faults.append(_uneven(container, memory, gpus))
     if gpus > 1 and CORE in named:
         faults.append(_core_of_several(container, gpus))

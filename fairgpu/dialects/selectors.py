@@ -70,7 +70,8 @@ def _list(
         return parse_list(container.annotations[key], item)
     except ValueError:
         path = container.annotation_path(key)
-        selection.faults.append(Fault(path, show(container.annotations[key]), LIST_ALLOWED, '"A100,H100"'))
+        example = '"A100,H100"' if item is MODEL else '"GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76"'
+        selection.faults.append(Fault(path, show(container.annotations[key]), LIST_ALLOWED, example))
         return ()
 
 

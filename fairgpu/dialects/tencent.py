@@ -36,11 +36,14 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     memory = amounts.values.get(MEMORY)
     annotation = (CORE_LIMIT,) if CORE_LIMIT in container.annotations else ()
     reading = Reading(faults=amounts.faults, strip_resources=named, strip_annotations=annotation)
-    if amounts.faults or (not core and not memory):
+    if not amounts.faults and not core and not memory:
+        return reading
+    reading = _with_limit(container, core or 0, reading)
+    if amounts.faults:
         return reading
     faults = _faults(container, core, memory)
     if faults or core is None:
-        return replace(reading, faults=tuple(faults))
+        return replace(reading, faults=(*faults, *reading.faults))
     whole = core >= WHOLE_GPU_PERCENT
     ask = Ask(
         gpus=core // WHOLE_GPU_PERCENT if whole else 1,
@@ -50,7 +53,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         core_name=CORE,
         memory_name=MEMORY,
     )
-    return build_request(container, ask, settings, _with_limit(container, core, reading))
+    return build_request(container, ask, settings, reading)
 
 
 def _faults(container: Container, core: int | None, memory: int | None) -> list[Fault]:
@@ -92,7 +95,7 @@ def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
         return reading
     path = container.annotation_path(CORE_LIMIT)
     if _LIMIT.fullmatch(text.strip()) is None or int(text) == 0:
-        fault = Fault(path, show(text), "percent of a GPU as a whole number, 1 to 100", f'"{min(core, 100)}"')
+        fault = Fault(path, show(text), "percent of a GPU as a whole number, 1 to 100", f'"{min(core, 100) or 100}"')
         return replace(reading, faults=(*reading.faults, fault))
     limit = min(int(text), WHOLE_GPU_PERCENT)
     if limit <= core:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -176,13 +177,54 @@ def test_different_containers_may_speak_different_dialects() -> None:
     assert reading.demand.core_percent == 60
 
 
-def test_all_faults_of_a_container_come_at_once() -> None:
-    limits = {"fairgpu.io/gpu": "17", "fairgpu.io/gpu-core": "x", "fairgpu.io/gpu-memory": "-1"}
-    paths = [fault.path for fault in read_pod(pod_of(limits), SETTINGS).faults]
-    assert paths == [
-        f"spec.containers[0].resources.limits[{key}]"
-        for key in ("fairgpu.io/gpu-core", "fairgpu.io/gpu-memory", "fairgpu.io/gpu")
-    ]
+@pytest.mark.parametrize(
+    ("limits", "annotations", "blamed"),
+    [
+        (
+            {"fairgpu.io/gpu": "17", "fairgpu.io/gpu-core": "x", "fairgpu.io/gpu-memory": "-1", "fairgpu.io/gpus": "1"},
+            {"fairgpu.io/placement": "x"},
+            {"gpu-core", "gpu-memory", "gpus", "gpu", "placement"},
+        ),
+        (
+            {"tencent.com/vcuda-core": "150", "tencent.com/vcuda-memory": "1"},
+            {"tencent.com/vcuda-core-limit": "x"},
+            {"vcuda-core", "vcuda-core-limit"},
+        ),
+        (
+            {"tencent.com/vcuda-core": "x", "tencent.com/vcuda-memory": "x"},
+            {"tencent.com/vcuda-core-limit": "x"},
+            {"vcuda-core", "vcuda-memory", "vcuda-core-limit"},
+        ),
+        (
+            {
+                "nvidia.com/gpu": "17",
+                "nvidia.com/gpucores": "150",
+                "nvidia.com/gpumem": "x",
+                "nvidia.com/priority": "9",
+            },
+            {"nvidia.com/use-gputype": ";", "nvidia.com/nouse-gpuuuid": "a b"},
+            {"gpu", "gpucores", "gpumem", "priority", "use-gputype", "nouse-gpuuuid"},
+        ),
+        (
+            {"aliyun.com/gpu-mem": "9", "aliyun.com/gpu-count": "2", "aliyun.com/gpu-core.percentage": "30"},
+            {},
+            {"gpu-mem", "gpu-core.percentage"},
+        ),
+        (
+            {"volcano.sh/vgpu-number": "x", "volcano.sh/vgpu-cores": "150"},
+            {"nvidia.com/use-gputype": ";"},
+            {"vgpu-number", "vgpu-cores", "use-gputype"},
+        ),
+        ({}, {"gpu-fraction": "2", "gpu-fraction-num-devices": "x"}, {"gpu-fraction", "gpu-fraction-num-devices"}),
+    ],
+    ids=["native", "tencent", "tencent amounts", "hami", "aliyun", "volcano", "kai"],
+)
+def test_all_faults_of_a_pod_come_at_once(
+    limits: dict[str, Any], annotations: dict[str, Any], blamed: set[str]
+) -> None:
+    faults = read_pod(pod_of(limits, annotations), SETTINGS).faults
+    keys = [re.split(r"annotations\.|/", fault.path.rstrip("]"))[-1] for fault in faults]
+    assert sorted(keys) == sorted(blamed)
 
 
 def test_the_keys_of_all_dialects_are_listed_for_who_must_know_them() -> None:
