@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairgpu.cluster.api import ApiError
 from fairgpu.quantity import parse_count
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.waiting import wait_until
 
 _CONTAINER_STATES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "Pending": {"waiting": {"reason": "ContainerCreating"}},
@@ -36,7 +38,7 @@ class StandInNode:
         `finished_at` is the RFC 3339 time at which they ended; now where absent. Returns the pod.
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
-        spec = self.kubelet.api.get(path)["spec"]
+        spec = wait_until(lambda: self._read(path), f"{self.name} may read the pod that was bound to it")["spec"]
         at = finished_at or now()
         status = {
             "phase": phase,
@@ -47,6 +49,15 @@ class StandInNode:
         }
         # Conditions merge by type and statuses by name: what others wrote, PodScheduled above all, stays.
         return self.kubelet.api.patch(f"{path}/status", {"status": status}, "application/strategic-merge-patch+json")
+
+    def _read(self, path: str) -> dict[str, Any] | None:
+        """The pod; nothing as long as the node authorizer has not heard of its binding."""
+        try:
+            return self.kubelet.api.get(path)
+        except ApiError as error:
+            if error.status == 403:
+                return None
+            raise
 
     def remove_pod(self, namespace: str, pod: str) -> None:
         """Confirm that a pod which somebody deleted is gone from the node, as a kubelet does."""

@@ -117,6 +117,22 @@ def timekeeper_replica(plane: ControlPlane, name: str, ports: Ports, redis_url: 
 
 
 @contextmanager
+def timekeeper_jobs(plane: ControlPlane, name: str, metrics: int, redis_url: str) -> Iterator[Process]:
+    """One process that does the timekeeper's jobs while it leads, in a hurry."""
+    settings = {
+        "FAIRGPU_TIMEKEEPER_REDIS_URL": redis_url,
+        "FAIRGPU_TIMEKEEPER_JOBS_METRICS_HOST": "127.0.0.1",
+        "FAIRGPU_TIMEKEEPER_JOBS_METRICS_PORT": str(metrics),
+        "FAIRGPU_TIMEKEEPER_JOBS_REACT_SECONDS": "0.1",
+        "FAIRGPU_TIMEKEEPER_JOBS_SETTLE_SECONDS": "0.5",
+        "FAIRGPU_TIMEKEEPER_JOBS_STATUS_SECONDS": "0.5",
+    }
+    account = environment(plane, "fairgpu-timekeeper")
+    with service(plane, name, ["timekeeper", "jobs"], {**account, **settings}) as process:
+        yield process
+
+
+@contextmanager
 def service(plane: ControlPlane, name: str, arguments: list[str], settings: Mapping[str, str]) -> Iterator[Process]:
     """A `fairgpu` command for the length of a with statement."""
     log = plane.folder / f"{name}.log"

@@ -1,0 +1,43 @@
+"""Asks the timekeeper's REST API as a person would: with a token of the API server, over TLS that is verified."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.request
+from typing import Any
+from urllib.parse import urlencode
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.waiting import wait_until
+
+AUTHORITY = "/api/v1/namespaces/fairgpu-system/configmaps/fairgpu-timekeeper-ca"
+LIMIT_SECONDS = 10.0
+
+
+class TimekeeperClient:
+    """GET and POST with JSON."""
+
+    def __init__(self, plane: ControlPlane, port: int, token: str) -> None:
+        """Names the port on loopback, and the token to show."""
+        wait_until(lambda: plane.exists(AUTHORITY), "the timekeeper shows its CA")
+        authority = plane.admin.api.get(AUTHORITY)["data"]["ca.crt"]
+        self._context = ssl.create_default_context(cadata=authority)
+        self._address = f"https://localhost:{port}"
+        self._token = token
+
+    def get(self, path: str, **query: str) -> Any:
+        """The answer's document."""
+        return self._ask(urllib.request.Request(f"{self._address}{path}?{urlencode(query)}"))  # noqa: S310 - https
+
+    def post(self, path: str, document: Any) -> Any:
+        """The answer's document."""
+        data = json.dumps(document).encode()
+        request = urllib.request.Request(f"{self._address}{path}", data)  # noqa: S310 - https
+        request.add_header("Content-Type", "application/json")
+        return self._ask(request)
+
+    def _ask(self, request: urllib.request.Request) -> Any:
+        request.add_header("Authorization", f"Bearer {self._token}")
+        with urllib.request.urlopen(request, timeout=LIMIT_SECONDS, context=self._context) as answer:  # noqa: S310 - https
+            return json.load(answer)
