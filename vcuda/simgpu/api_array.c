@@ -1,10 +1,12 @@
 /* Arrays: opaque device memory, padded to whole granules. */
 #include <stdlib.h>
 
+#include "handle.h"
 #include "memory.h"
 
 struct CUarray_st {
     uint64_t address;
+    CUmemGenericAllocationHandle mapped; /* the memory behind a sparse array; one handle at a time */
     CUDA_ARRAY3D_DESCRIPTOR shape;
 };
 
@@ -124,9 +126,42 @@ SIM_EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray array)
         return CUDA_ERROR_INVALID_HANDLE;
     }
     CUresult result = array->address == 0 ? CUDA_SUCCESS : sim_release(array->address, SIM_ARRAY);
+    if (array->mapped != 0) {
+        sim_physical_ref(sim_physical_unpack(array->mapped), -1, NULL);
+    }
     free(array);
     return result;
 }
+
+static CUresult map_one(const CUarrayMapInfo *info)
+{
+    if (info->resourceType != CU_RESOURCE_TYPE_ARRAY || info->resource.array == NULL) {
+        return CUDA_ERROR_NOT_SUPPORTED;
+    }
+    CUarray array = info->resource.array;
+    if (array->mapped != 0) {
+        sim_physical_ref(sim_physical_unpack(array->mapped), -1, NULL);
+        array->mapped = 0;
+    }
+    if (info->memOperationType == CU_MEM_OPERATION_TYPE_UNMAP) {
+        return CUDA_SUCCESS;
+    }
+    CUresult result = sim_physical_ref(sim_physical_unpack(info->memHandle.memHandle), 1, NULL);
+    array->mapped = result == CUDA_SUCCESS ? info->memHandle.memHandle : 0;
+    return result;
+}
+
+static CUresult map(const CUarrayMapInfo *infos, unsigned int count)
+{
+    CUresult result = infos == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++) {
+        result = map_one(&infos[i]);
+    }
+    return result;
+}
+
+SIM_TWINS(cuMemMapArrayAsync, _ptsz, COST_VIRTUAL, (CUarrayMapInfo *infos, unsigned int count, CUstream stream),
+          ((void)stream, map(infos, count)))
 
 SIM_EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *array, const CUDA_ARRAY3D_DESCRIPTOR *shape,
                                                    unsigned int levels)

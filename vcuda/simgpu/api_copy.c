@@ -58,3 +58,37 @@ SIM_TWINS(cuMemsetD16Async, _ptsz, COST_COPY, (CUdeviceptr to, unsigned short va
           ((void)to, (void)value, queue(stream, count * 2, ON_DEVICE, 0)))
 SIM_TWINS(cuMemsetD32Async, _ptsz, COST_COPY, (CUdeviceptr to, unsigned int value, size_t count, CUstream stream),
           ((void)to, (void)value, queue(stream, count * 4, ON_DEVICE, 0)))
+
+static enum direction between(CUmemorytype from, CUmemorytype to)
+{
+    if (from == CU_MEMORYTYPE_HOST) {
+        return TO_DEVICE;
+    }
+    return to == CU_MEMORYTYPE_HOST ? FROM_DEVICE : ON_DEVICE;
+}
+
+static CUresult queue_2d(const CUDA_MEMCPY2D *copy, CUstream stream, int wait)
+{
+    return copy == NULL ? CUDA_ERROR_INVALID_VALUE
+                        : queue(stream, copy->WidthInBytes * copy->Height,
+                                between(copy->srcMemoryType, copy->dstMemoryType), wait);
+}
+
+static CUresult queue_3d(const CUDA_MEMCPY3D *copy, CUstream stream, int wait)
+{
+    return copy == NULL ? CUDA_ERROR_INVALID_VALUE
+                        : queue(stream, copy->WidthInBytes * copy->Height * copy->Depth,
+                                between(copy->srcMemoryType, copy->dstMemoryType), wait);
+}
+
+SIM_SYNC_TWINS(cuMemcpy2D_v2, _ptds, COST_COPY, (const CUDA_MEMCPY2D *copy), queue_2d(copy, stream, 1))
+SIM_SYNC_TWINS(cuMemcpy2DUnaligned_v2, _ptds, COST_COPY, (const CUDA_MEMCPY2D *copy), queue_2d(copy, stream, 1))
+SIM_SYNC_TWINS(cuMemcpy3D_v2, _ptds, COST_COPY, (const CUDA_MEMCPY3D *copy), queue_3d(copy, stream, 1))
+SIM_TWINS(cuMemcpy2DAsync_v2, _ptsz, COST_COPY, (const CUDA_MEMCPY2D *copy, CUstream stream), queue_2d(copy, stream, 0))
+SIM_TWINS(cuMemcpy3DAsync_v2, _ptsz, COST_COPY, (const CUDA_MEMCPY3D *copy, CUstream stream), queue_3d(copy, stream, 0))
+SIM_TWINS(cuMemPrefetchAsync, _ptsz, COST_COPY, (CUdeviceptr address, size_t bytes, CUdevice to, CUstream stream),
+          ((void)address, queue(stream, bytes, to == CU_DEVICE_CPU ? FROM_DEVICE : TO_DEVICE, 0)))
+SIM_TWINS(cuMemPrefetchAsync_v2, _ptsz, COST_COPY,
+          (CUdeviceptr address, size_t bytes, CUmemLocation to, unsigned int flags, CUstream stream),
+          ((void)address, (void)flags,
+           queue(stream, bytes, to.type == CU_MEM_LOCATION_TYPE_DEVICE ? TO_DEVICE : FROM_DEVICE, 0)))

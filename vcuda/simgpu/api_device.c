@@ -169,3 +169,15 @@ SIM_EXPORT CUresult CUDAAPI cuDeviceGetPCIBusId(char *text, int length, CUdevice
     snprintf(text, (size_t)length, "0000:%02x:00.0", (unsigned)device + 1);
     return CUDA_SUCCESS;
 }
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetByPCIBusId(CUdevice *device, const char *text)
+{
+    SIM_ENTER(COST_QUERY);
+    unsigned int domain = 0;
+    unsigned int bus = 0;
+    if (device == NULL || text == NULL || sscanf(text, "%x:%x:", &domain, &bus) != 2 || !valid((int)bus - 1)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *device = (int)bus - 1;
+    return CUDA_SUCCESS;
+}

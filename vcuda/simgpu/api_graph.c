@@ -182,3 +182,38 @@ SIM_EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, 
     SIM_ENTER(COST_EVENT);
     return add_any(node, graph, parameters);
 }
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                                 const CUDA_MEMCPY3D *copy, CUcontext context)
+{
+    (void)after;
+    (void)count;
+    (void)context;
+    SIM_ENTER(COST_EVENT);
+    if (copy == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct sim_op op = sim_copy_op(copy->WidthInBytes * copy->Height * copy->Depth,
+                                   copy->dstMemoryType == CU_MEMORYTYPE_HOST);
+    return add(node, graph, &op);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddMemsetNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                                 const CUDA_MEMSET_NODE_PARAMS *memset, CUcontext context)
+{
+    (void)after;
+    (void)count;
+    (void)context;
+    SIM_ENTER(COST_EVENT);
+    struct sim_op op = sim_kernel_op(2000, 100);
+    return memset == NULL ? CUDA_ERROR_INVALID_VALUE : add(node, graph, &op);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphAddHostNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                                               const CUDA_HOST_NODE_PARAMS *host)
+{
+    (void)after;
+    (void)count;
+    SIM_ENTER(COST_EVENT);
+    return host == NULL ? CUDA_ERROR_INVALID_VALUE : add(node, graph, &no_work);
+}

@@ -182,3 +182,23 @@ SIM_TWINS(cuStreamWaitValue32_v2, _ptsz, COST_EVENT,
 SIM_TWINS(cuStreamWriteValue32_v2, _ptsz, COST_EVENT,
           (CUstream stream, CUdeviceptr address, cuuint32_t value, unsigned int flags),
           ((void)flags, queue(stream, on_word(address, value, WRITES))))
+
+static CUresult batch(CUstream stream, unsigned int count, const CUstreamBatchMemOpParams *operations)
+{
+    CUresult result = operations == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+    for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++) {
+        const CUstreamBatchMemOpParams *each = &operations[i];
+        if (each->operation == CU_STREAM_MEM_OP_WAIT_VALUE_32) {
+            result = queue(stream, on_word(each->waitValue.address, each->waitValue.value, each->waitValue.flags & 3));
+        } else if (each->operation == CU_STREAM_MEM_OP_WRITE_VALUE_32) {
+            result = queue(stream, on_word(each->writeValue.address, each->writeValue.value, WRITES));
+        } else {
+            result = CUDA_ERROR_NOT_SUPPORTED;
+        }
+    }
+    return result;
+}
+
+SIM_TWINS(cuStreamBatchMemOp_v2, _ptsz, COST_EVENT,
+          (CUstream stream, unsigned int count, CUstreamBatchMemOpParams *operations, unsigned int flags),
+          ((void)flags, batch(stream, count, operations)))

@@ -193,3 +193,24 @@ SIM_EXPORT CUresult CUDAAPI cuMemHostGetDevicePointer_v2(CUdeviceptr *device, vo
     *device = (CUdeviceptr)(uintptr_t)host;
     return CUDA_SUCCESS;
 }
+
+SIM_EXPORT CUresult CUDAAPI cuMemHostRegister_v2(void *host, size_t bytes, unsigned int flags)
+{
+    (void)flags;
+    SIM_ENTER(COST_VIRTUAL);
+    return host == NULL || bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemHostUnregister(void *host)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    return host == NULL ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemAdvise(CUdeviceptr address, size_t bytes, CUmem_advise advice, CUdevice device)
+{
+    (void)advice;
+    (void)device;
+    SIM_ENTER(COST_QUERY);
+    return address == 0 || bytes == 0 ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}

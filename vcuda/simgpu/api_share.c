@@ -1,9 +1,12 @@
 /* Memory of other processes: legacy IPC handles, imported pointers of pools, and memory of other interfaces. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include "handle.h"
 #include "memory.h"
+#include "pool.h"
 
 /* What a 64-byte handle says. Memory handed out so lives on until the last process that opened it has closed it. */
 struct ticket {
@@ -130,6 +133,34 @@ SIM_EXPORT CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *address, CUmemor
     }
     memcpy(&ticket, data->reserved, sizeof ticket);
     return ticket.bytes == 0 ? CUDA_ERROR_INVALID_VALUE : attach(address, &ticket);
+}
+
+/* An imported pool is empty: pointers come into it one by one. */
+SIM_EXPORT CUresult CUDAAPI cuMemPoolExportToShareableHandle(void *exported, CUmemoryPool pool,
+                                                             CUmemAllocationHandleType type, unsigned long long flags)
+{
+    (void)flags;
+    SIM_ENTER(COST_VIRTUAL);
+    if (exported == NULL || pool == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    int file = memfd_create("simgpu-pool", MFD_CLOEXEC);
+    if (file < 0) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    *(int *)exported = file;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *shared,
+                                                               CUmemAllocationHandleType type, unsigned long long flags)
+{
+    (void)flags;
+    SIM_ENTER(COST_VIRTUAL);
+    if (pool == NULL || (intptr_t)shared < 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return sim_pool_make(pool, 0);
 }
 
 struct CUextMemory_st {

@@ -11,7 +11,7 @@ struct CUgraphExec_st {
     uint64_t alloc_bytes;
     int uploaded; /* its memory is reserved on the device */
     uint32_t count;
-    struct sim_op ops[]; /* kernels that follow each other are one operation: a launch takes one place in the queue */
+    struct sim_op *ops; /* kernels that follow each other are one operation: a launch takes one place in the queue */
 };
 
 /* Memory of graphs, per device: used by executables that were uploaded, reserved until it is trimmed. */
@@ -83,6 +83,18 @@ static void flatten(CUgraph graph, CUgraphExec exec)
     }
 }
 
+static CUresult fill(CUgraphExec exec, CUgraph graph)
+{
+    struct sim_op *ops = calloc(count_nodes(graph) + 1, sizeof *ops);
+    if (ops == NULL) {
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    }
+    exec->ops = ops;
+    exec->count = 0;
+    flatten(graph, exec);
+    return CUDA_SUCCESS;
+}
+
 static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
 {
     CUcontext context = NULL;
@@ -90,14 +102,37 @@ static CUresult instantiate(CUgraphExec *exec, CUgraph graph)
     if (result != CUDA_SUCCESS || exec == NULL || graph == NULL) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
-    CUgraphExec made = calloc(1, sizeof *made + count_nodes(graph) * sizeof made->ops[0]);
+    CUgraphExec made = calloc(1, sizeof *made);
     if (made == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     made->context = context;
-    flatten(graph, made);
+    result = fill(made, graph);
+    if (result != CUDA_SUCCESS) {
+        free(made);
+        return result;
+    }
     *exec = made;
     return CUDA_SUCCESS;
+}
+
+/* Takes over another graph's work; what memory it reserved stays as it is. */
+static CUresult update(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResult *outcome)
+{
+    if (exec == NULL || graph == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    struct sim_op *before = exec->ops;
+    uint64_t bytes = exec->alloc_bytes;
+    CUresult result = fill(exec, graph);
+    exec->alloc_bytes = bytes;
+    if (result == CUDA_SUCCESS) {
+        free(before);
+    }
+    if (outcome != NULL) {
+        *outcome = result == CUDA_SUCCESS ? CU_GRAPH_EXEC_UPDATE_SUCCESS : CU_GRAPH_EXEC_UPDATE_ERROR;
+    }
+    return result;
 }
 
 static CUresult upload(CUgraphExec exec)
@@ -151,8 +186,23 @@ SIM_EXPORT CUresult CUDAAPI cuGraphExecDestroy(CUgraphExec exec)
         graph_memory[exec->context->device].used -= exec->alloc_bytes;
     }
     pthread_mutex_unlock(&sim_process_lock);
+    free(exec->ops);
     free(exec);
     return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphExecUpdate(CUgraphExec exec, CUgraph graph, CUgraphNode *error,
+                                              CUgraphExecUpdateResult *outcome)
+{
+    (void)error;
+    SIM_ENTER(COST_GRAPH);
+    return update(exec, graph, outcome);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphExecUpdate_v2(CUgraphExec exec, CUgraph graph, CUgraphExecUpdateResultInfo *info)
+{
+    SIM_ENTER(COST_GRAPH);
+    return update(exec, graph, info == NULL ? NULL : &info->result);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuDeviceGraphMemTrim(CUdevice device)

@@ -15,7 +15,6 @@ struct CUmemPoolHandle_st {
     CUcontext context; /* what its memory is charged to */
     uint64_t life;     /* of that context when it was */
     uint32_t device;
-    int imported;
     uint64_t threshold;
     uint64_t reserved;
     uint64_t used;
@@ -152,14 +151,14 @@ SIM_TWINS(cuMemAllocFromPoolAsync, _ptsz, COST_MEMORY,
           pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate(address, bytes, pool, stream))
 SIM_TWINS(cuMemFreeAsync, _ptsz, COST_MEMORY, (CUdeviceptr address, CUstream stream), release(address, stream))
 
-static CUresult make(CUmemoryPool *pool, uint32_t device, int imported)
+CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device)
 {
     struct CUmemPoolHandle_st *made = calloc(1, sizeof *made);
     if (made == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     pthread_mutex_lock(&sim_process_lock);
-    *made = (struct CUmemPoolHandle_st){.next = pools, .device = device, .imported = imported};
+    *made = (struct CUmemPoolHandle_st){.next = pools, .device = device};
     pools = made;
     pthread_mutex_unlock(&sim_process_lock);
     *pool = made;
@@ -172,7 +171,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolP
     if (pool == NULL || properties == NULL || !valid(properties->location.id)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return make(pool, (uint32_t)properties->location.id, 0);
+    return sim_pool_make(pool, (uint32_t)properties->location.id);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)

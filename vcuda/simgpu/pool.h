@@ -6,5 +6,6 @@
 
 /* Gives back what no pool must keep; done at every synchronisation, as a driver does. */
 void sim_pools_release(void);
+CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device);
 
 #endif
