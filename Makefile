@@ -13,7 +13,7 @@ $(VENV)/.installed: requirements.lock setup.cfg tools/setup.sh
 	@touch $@
 
 demo: setup
-	$(BIN)/fairgpu demo $(if $(CLUSTER),--cluster)
+	$(BIN)/$(if $(CLUSTER),python -m tests.cluster.demonstration,fairgpu demo)
 
 test: lint types contracts unit contract cluster
 

@@ -31,7 +31,7 @@ def tell(keep: str | None) -> int:
     """
     screen = Screen()
     with ExitStack() as stack:
-        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt))
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, interrupt))
         root = _root(keep, stack)
         folder = Folder(root)
         folder.logs.mkdir()
@@ -63,6 +63,6 @@ def _root(keep: str | None, stack: ExitStack) -> Path:
     return root
 
 
-def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
     """Ends as Ctrl-C does, so that all child processes end too."""
     raise KeyboardInterrupt

@@ -1,0 +1,145 @@
+"""The acts on a real control plane: what kubectl is asked, what it says, and that it did happen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairgpu import names
+from fairgpu.demo.children import wait_until
+from fairgpu.demo.folder import (
+    ALLOWANCE_GPU_SECONDS,
+    BUDGET,
+    GRACE_GPU_SECONDS,
+    GRANT_GPU_SECONDS,
+    NAMESPACE,
+    budget,
+    gpu_hours,
+)
+from fairgpu.demo.running import cost, end_sidecars
+from fairgpu.demo.screen import UNIT
+from fairgpu.demo.steps import STEP_LIMIT_SECONDS, require
+from fairgpu.states import BudgetState
+from tests.cluster.demonstration.stage import PODS, ClusterStage, manifest_files
+
+PODS_COLUMNS = (
+    "custom-columns=POD:.metadata.name,"
+    r"DIALECT:.metadata.annotations.fairgpu\.io/source-dialect,"
+    r"CORE:.spec.containers[0].resources.limits.fairgpu\.io/gpu-core,"
+    r"MEMORY:.spec.containers[0].resources.limits.fairgpu\.io/gpu-memory,"
+    r"MEMORY %:.spec.containers[0].resources.limits.fairgpu\.io/gpu-memory-percentage,"
+    "SIDECAR:.spec.initContainers[0].name,CLASS:.spec.priorityClassName"
+)
+CLASS_COLUMNS = "custom-columns=POD:.metadata.name,CLASS:.spec.priorityClassName,PRIORITY:.spec.priority"
+
+
+def give_money(stage: ClusterStage) -> None:
+    """A budget, as a cluster-scoped object."""
+    stage.screen.act("A budget is an object of the cluster")
+    stage.kubectl(stage.money, "create", "-f", "-", shown="create -f budget.yaml", stdin=object_only(budget()))
+    wait_until("the timekeeper has read it", lambda: known(stage), stage.children, STEP_LIMIT_SECONDS)
+    stage.heard(BudgetState.OPEN)
+    stage.kubectl(stage.money, "get", "gpubudgets")
+    stage.screen.done(f"{ALLOWANCE_GPU_SECONDS} GPU-seconds, and {GRACE_GPU_SECONDS} of grace")
+
+
+def admit_dialects(stage: ClusterStage) -> None:
+    """One pod of each dialect through the API server."""
+    stage.screen.act("Seven ways to ask for a piece of a GPU, one meaning")
+    for file in manifest_files():
+        stage.create(file)
+    listed = stage.kubectl(
+        stage.ada, "-n", NAMESPACE, "get", "pods", "-o", PODS_COLUMNS, shown="get pods -o custom-columns=…"
+    )
+    for row in listed.splitlines()[1:]:
+        require(names.SIDECAR_CONTAINER in row and names.IN_BUDGET_CLASS in row, f"not rewritten: {row}")
+    stage.screen.done(
+        f"{len(listed.splitlines()) - 1} pods admitted by the API server: rewritten, classed, with a sidecar"
+    )
+
+
+def spend(stage: ClusterStage) -> None:
+    """The pods are bound and paid for until the money is gone."""
+    stage.screen.act("What is held is paid for")
+    for item in stage.plane.admin.api.get(PODS)["items"]:
+        stage.run(item["metadata"]["name"])
+    for pod in stage.bound:
+        stage.start_sidecar(pod)
+    seen = stage.watch(BudgetState.GRACE)
+    require(seen.spent >= seen.available, f"in grace with {seen.spent} of {seen.available} spent")
+    stage.screen.done("the money is spent, and grace begins")
+    seen = stage.watch(BudgetState.OVER)
+    require(seen.spent >= seen.available + GRACE_GPU_SECONDS * UNIT, f"over with {seen.spent} spent")
+    require(0 < seen.used < seen.spent, f"used {seen.used} is not between nothing and the {seen.spent} reserved")
+    wait_until("the budget's status says so", lambda: status(stage) == "over", stage.children, STEP_LIMIT_SECONDS)
+    stage.kubectl(stage.money, "get", "gpubudgets")
+    stage.screen.done("grace is used up: over. Nothing was killed")
+
+
+def next_pod_yields(stage: ClusterStage) -> None:
+    """The next pod of the team comes in with the lower class."""
+    stage.screen.act("The next pod of the team yields to teams within budget")
+    stage.heard(BudgetState.OVER)
+    said = stage.create("1-native.yaml", "train-resnet-2")
+    require("Warning:" in said, "kubectl showed no warning")
+    listed = stage.kubectl(stage.ada, "-n", NAMESPACE, "get", "pod", "train-resnet-2", "-o", CLASS_COLUMNS)
+    require(names.OVER_BUDGET_CLASS in listed, "the pod over budget is in no class of its own")
+    stage.screen.done(f"its class is [red]{names.OVER_BUDGET_CLASS}[/]")
+
+
+def grant(stage: ClusterStage) -> None:
+    """A grant lifts the budget, and the next pod is within it again."""
+    stage.screen.act("A grant brings it back")
+    spec = {"budget": BUDGET, "gpuHours": gpu_hours(GRANT_GPU_SECONDS), "reason": "paper deadline"}
+    body = {"apiVersion": names.BUDGET_API, "kind": "GPUGrant", "metadata": {"name": "paper-deadline"}, "spec": spec}
+    refused = stage.kubectl(
+        stage.ada, "create", "-f", "-", shown="--user=ada create -f grant.yaml", stdin=body, fails=True
+    )
+    require("forbidden" in refused, "one of the team could give the team money")
+    stage.kubectl(stage.money, "create", "-f", "-", shown="--user=finance create -f grant.yaml", stdin=body)
+    stage.watch(BudgetState.OPEN)
+    stage.heard(BudgetState.OPEN)
+    stage.create("1-native.yaml", "train-resnet-3")
+    listed = stage.kubectl(stage.ada, "-n", NAMESPACE, "get", "pod", "train-resnet-3", "-o", CLASS_COLUMNS)
+    require(names.IN_BUDGET_CLASS in listed, "the pod within budget is not in its class")
+    stage.kubectl(stage.money, "get", "gpubudgets,gpugrants")
+    stage.screen.done(f"open again; the next pod is [green]{names.IN_BUDGET_CLASS}[/]")
+
+
+def refuse(stage: ClusterStage) -> None:
+    """A manifest that cannot work is refused with everything that is wrong with it."""
+    stage.screen.act("A manifest that cannot work says so at once")
+    said = stage.create("wrong.yaml", fails=True)
+    for part in ("gpu-core", "150", "gpu-memory", "vcuda-memory"):
+        require(part in said, f"the refusal does not speak of {part}")
+    stage.screen.done("refused: each field, what was given, what is allowed, what to write instead")
+
+
+def close_the_books(stage: ClusterStage) -> None:
+    """All pods end; what was spent is computed here, from their objects alone, and must be the ledger's figure."""
+    stage.screen.act("The books are exact")
+    end_sidecars(stage.children, stage.sidecars)
+    expected = sum(cost(stage.finish(pod)) for pod in stage.bound)
+    wait_until("every pod is settled", lambda: stage.reading().rate == 0, stage.children, STEP_LIMIT_SECONDS)
+    stage.kubectl(stage.ada, "-n", NAMESPACE, "get", "pods")
+    spent = stage.reading().spent
+    require(spent == expected, f"the ledger says {spent}, the pods' times say {expected} microGPU-seconds")
+    stage.screen.done(f"{spent:,} microGPU-seconds in the ledger: what the pods' times come to, to the last one")
+
+
+def object_only(item: dict[str, Any]) -> dict[str, Any]:
+    """An object without what only the API server may give it."""
+    return {**item, "metadata": {"name": item["metadata"]["name"]}}
+
+
+def known(stage: ClusterStage) -> bool:
+    """Whether the timekeeper tells of the budget."""
+    return status(stage) == "open"
+
+
+def status(stage: ClusterStage) -> str:
+    """The state in the budget's status."""
+    found = stage.plane.admin.api.get(f"/apis/{names.BUDGET_API}/gpubudgets/{BUDGET}")
+    return str(found.get("status", {}).get("state", ""))
+
+
+ALL = (give_money, admit_dialects, spend, next_pod_yields, grant, refuse, close_the_books)

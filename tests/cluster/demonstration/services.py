@@ -1,0 +1,106 @@
+"""A control plane with all of FairGPU on it, for as long as the demonstration lasts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+
+from fairgpu import names
+from fairgpu.demo.children import Children
+from fairgpu.demo.folder import NAMESPACE
+from fairgpu.demo.gpus import Gpus
+from fairgpu.demo.redis_server import start_redis
+from fairgpu.demo.screen import Screen
+from fairgpu.demo.steps import COMMAND_LIMIT_SECONDS, python_module
+from tests.cluster.control_plane.build import control_plane_binaries
+from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
+from tests.cluster.control_plane.processes import Process, free_ports
+from tests.cluster.control_plane.stand_ins import create_node
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.demonstration.stage import FINANCE, ClusterStage
+from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render
+from tests.cluster.services.replicas import Ports, environment, service, timekeeper_jobs, webhook_replica
+
+READY_LIMIT_SECONDS = 90.0
+NODE = "gpu-node-1"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
+
+
+def build(screen: Screen, stack: ExitStack, folder: Path) -> ClusterStage:
+    """Starts everything; what is started ends with the stack."""
+    screen.act("A Kubernetes control plane, and FairGPU on it")
+    screen.say("The first time, its programs are compiled: some ten minutes. Then they are kept in the user's cache.")
+    plane = stack.enter_context(running_control_plane(control_plane_binaries(os.environ)))
+    screen.done("etcd, kube-apiserver, kube-controller-manager and kube-scheduler run")
+    install(plane)
+    screen.done("namespace, accounts, roles, CRDs, policies and priority classes are applied, as deploy/ ships them")
+    (folder / "logs").mkdir()
+    children = stack.enter_context(Children(folder / "logs"))
+    redis_url = start_redis(children, folder)
+    timekeeper, serve_metrics, jobs_metrics, webhook, webhook_metrics = free_ports(5)
+    stack.enter_context(_timekeeper(plane, Ports(timekeeper, serve_metrics), redis_url))
+    stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis_url))
+    stack.enter_context(webhook_replica(plane, "webhook", Ports(webhook, webhook_metrics), timekeeper))
+    apply(plane, [item for item in render(plane, webhook_port=webhook) if item["kind"] in WEBHOOK_CONFIGURATIONS])
+    _team(plane)
+    ada = plane.namespace_admin(NAMESPACE)
+    archive = python_module("sidecar.archive", str(folder / "sidecar.pyz"))
+    subprocess.run(archive, check=True, timeout=COMMAND_LIMIT_SECONDS)
+    gpus = Gpus()
+    gpus.start()
+    stack.callback(gpus.stop)
+    wait_until(lambda: _ca_is_there(plane), "the timekeeper has published its CA", READY_LIMIT_SECONDS)
+    screen.done("Redis, timekeeper and webhook run, each under its own account")
+    return ClusterStage(
+        screen=screen,
+        children=children,
+        gpus=gpus,
+        plane=plane,
+        ada=ada,
+        money=plane.service_account(names.SYSTEM_NAMESPACE, FINANCE),
+        node=create_node(plane, NODE, gpus=4),
+        scheduler=plane.service_account(names.SYSTEM_NAMESPACE, names.SCHEDULER_ACCOUNT),
+        timekeeper=timekeeper,
+        folder=folder,
+    )
+
+
+def _timekeeper(plane: ControlPlane, ports: Ports, redis_url: str) -> AbstractContextManager[Process]:
+    settings = {
+        "FAIRGPU_TIMEKEEPER_REDIS_URL": redis_url,
+        "FAIRGPU_TIMEKEEPER_SERVE_HOST": "127.0.0.1",
+        "FAIRGPU_TIMEKEEPER_SERVE_PORT": str(ports.https),
+        "FAIRGPU_TIMEKEEPER_SERVE_METRICS_PORT": str(ports.metrics),
+        "FAIRGPU_TIMEKEEPER_SERVE_WORKERS": "1",
+        "FAIRGPU_TIMEKEEPER_SERVE_DRAIN_SECONDS": "0",
+        "FAIRGPU_TIMEKEEPER_SERVE_CERTIFICATE_NAMES": "[localhost]",
+        "FAIRGPU_TIMEKEEPER_SERVE_REPORT_INTERVAL_SECONDS": "1",
+    }
+    return service(
+        plane, "timekeeper", ["timekeeper", "serve"], {**environment(plane, "fairgpu-timekeeper"), **settings}
+    )
+
+
+def _team(plane: ControlPlane) -> None:
+    """The team's namespace, and an account that may hand out money."""
+    api = plane.admin.api
+    api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": FINANCE}}
+    api.create(f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/serviceaccounts", account)
+    binding = {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": FINANCE},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "fairgpu-budget-admin"},
+        "subjects": [{"kind": "ServiceAccount", "name": FINANCE, "namespace": names.SYSTEM_NAMESPACE}],
+    }
+    api.create(f"{RBAC}/clusterrolebindings", binding)
+    default = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
+    wait_until(lambda: plane.exists(default), "the team's account", READY_LIMIT_SECONDS)
+
+
+def _ca_is_there(plane: ControlPlane) -> bool:
+    path = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps/{names.TIMEKEEPER_SERVICE}-ca"
+    return plane.exists(path) and bool((plane.admin.api.get(path).get("data") or {}).get("ca.crt"))

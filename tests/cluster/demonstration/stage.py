@@ -1,0 +1,137 @@
+"""What the acts on a real control plane share: who acts, what runs, what has been built up so far."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairgpu import names
+from fairgpu.allocation import encode
+from fairgpu.client.server import Server
+from fairgpu.demo.children import Child, Children, wait_until
+from fairgpu.demo.cluster import Cluster
+from fairgpu.demo.folder import BUDGET, NAMESPACE
+from fairgpu.demo.gpus import Gpus
+from fairgpu.demo.running import start_sidecar, work
+from fairgpu.demo.screen import Reading, Screen
+from fairgpu.demo.steps import STEP_LIMIT_SECONDS, read_budget, require, watch
+from fairgpu.states import BudgetState
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.stand_ins import StandInNode, bind
+
+Json = dict[str, Any]
+PODS = f"/api/v1/namespaces/{NAMESPACE}/pods"
+FINANCE = "finance"
+
+
+@dataclass
+class ClusterStage:
+    """The acts add to it as the story goes on.
+
+    `ada` may do everything inside her namespace and nothing outside; `money` may hand out GPU-hours.
+    """
+
+    screen: Screen
+    children: Children
+    gpus: Gpus
+    plane: ControlPlane
+    ada: Identity
+    money: Identity
+    node: StandInNode
+    scheduler: Identity
+    timekeeper: int
+    folder: Path
+    cluster: Cluster = field(init=False)
+    bound: list[Json] = field(default_factory=list)
+    sidecars: list[Child] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cluster = Cluster(self.folder, self.node.name)
+        config_map = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps/{names.TIMEKEEPER_SERVICE}-ca"
+        pem = self.plane.admin.api.get(config_map)["data"]["ca.crt"]
+        tls = ssl.create_default_context(cadata=pem)
+        token = self.plane.token(names.SYSTEM_NAMESPACE, FINANCE, audience=names.TOKEN_AUDIENCE)
+        self.server = Server("localhost", self.timekeeper, "", tls, token)
+
+    def kubectl(self, who: Identity, *arguments: str, shown: str = "", stdin: Any = None, fails: bool = False) -> str:
+        """Runs kubectl, and shows the command with all that it said.
+
+        Raises:
+            StepError: it failed, or did not where it was to.
+        """
+        self.screen.command("kubectl " + (shown or " ".join(arguments)))
+        self.children.check()
+        done = who.kubectl(*arguments, stdin=stdin, check=False)
+        self.screen.output(done.stderr, "red" if fails else "yellow")
+        self.screen.output(done.stdout)
+        require((done.returncode != 0) is fails, f"kubectl ended with {done.returncode}: {done.stderr}")
+        return done.stderr if fails else done.stdout + done.stderr
+
+    def create(self, file: str, name: str = "", *, fails: bool = False) -> str:
+        """`kubectl create` of one of the demonstration's manifests, in the team's namespace, by one of the team."""
+        document = yaml.safe_load(manifest_path(file).read_text())
+        document["metadata"]["name"] = name or document["metadata"]["name"]
+        shown = f"-n {NAMESPACE} create -f {name + '.yaml' if name else file}"
+        return self.kubectl(
+            self.ada, "-n", NAMESPACE, "create", "-f", "-", shown=shown, stdin=yaml.safe_dump(document), fails=fails
+        )
+
+    def heard(self, state: BudgetState) -> None:
+        """Returns once admission has heard of a state, which dry runs on the API server tell."""
+        document = yaml.safe_load(manifest_path("1-native.yaml").read_text())
+        document["metadata"]["name"] = "asking"
+
+        def told() -> bool:
+            dry = self.ada.api.create(PODS, document, query={"dryRun": "All"})
+            return bool(dry["metadata"]["annotations"].get(names.BUDGET_STATE) == state.value)
+
+        wait_until(f"admission has heard that the budget is {state}", told, self.children, STEP_LIMIT_SECONDS)
+
+    def run(self, name: str) -> None:
+        """Plays scheduler, kubelet and GPU for a pod that was admitted."""
+        pod = self.plane.admin.api.get(f"{PODS}/{name}")
+        bind(self.scheduler, pod, self.node.name, encode(self.cluster.allocate(pod)))
+        self.node.set_pod_phase(NAMESPACE, name, "Running")
+        bound = self.plane.admin.api.get(f"{PODS}/{name}")
+        self.bound.append(bound)
+        work(self.gpus, bound, self.usage(bound))
+
+    def start_sidecar(self, pod: Json) -> None:
+        """Starts a bound pod's sidecar with a token that the API server made for this pod."""
+        token = self.plane.token(NAMESPACE, "default", audience=names.TOKEN_AUDIENCE, pod=pod)
+        archive = self.folder / "sidecar.pyz"
+        self.sidecars.append(start_sidecar(self.children, archive, pod, token, self.usage(pod)))
+
+    def finish(self, pod: Json) -> Json:
+        """Lets a pod succeed; the pod as the API server has it then."""
+        name = pod["metadata"]["name"]
+        self.node.set_pod_phase(NAMESPACE, name, "Succeeded")
+        return self.plane.admin.api.get(f"{PODS}/{name}")
+
+    def usage(self, pod: Json) -> Path:
+        """The pod's usage volume."""
+        return self.folder / "usage" / str(pod["metadata"]["uid"])
+
+    def reading(self) -> Reading:
+        """The budget as the timekeeper tells it now."""
+        return read_budget(self.server, BUDGET, NAMESPACE)
+
+    def watch(self, state: BudgetState) -> Reading:
+        """Shows the budget until it is in a state."""
+        return watch(self.screen, self.children, self.reading, state)
+
+
+def manifest_path(file: str) -> Path:
+    """One of the demonstration's manifests."""
+    return Path("fairgpu", "demo", "manifests", file)
+
+
+def manifest_files() -> Iterable[str]:
+    """The dialects' manifests, in the order of their numbers."""
+    return sorted(file.name for file in manifest_path("").iterdir() if file.name[0].isdigit())

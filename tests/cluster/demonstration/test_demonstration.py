@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+CHECKOUT = Path(__file__).parents[3]
+LIMIT_SECONDS = 280
+
+
+def test_the_demonstration_happens_on_a_real_control_plane_too() -> None:
+    command = [sys.executable, "-m", "tests.cluster.demonstration"]
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for sign in (
+        "gpubudget.fairgpu.io/research created",
+        "7 pods admitted by the API server",
+        "its class is gpu-over-budget",
+        "gpugrants.fairgpu.io is forbidden",
+        "the next pod is gpu-in-budget",
+        'admission webhook "mutate.fairgpu.io" denied the request',
+        "to the last one",
+    ):
+        assert sign in done.stdout
