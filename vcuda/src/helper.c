@@ -88,7 +88,7 @@ static void *work(void *unused)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     while (__atomic_load_n(&stopping, __ATOMIC_ACQUIRE) == 0) {
         uint64_t now = clock_ns(), pause = look(now);
-        quiet = pacer_collect() ? 0 : quiet + 1;
+        quiet = pacer_collect(false) ? 0 : quiet + 1;
         if (now > cared + CARE_NS) {
             take_care(now);
             cared = now;
@@ -98,6 +98,8 @@ static void *work(void *unused)
         else
             nanosleep(&(struct timespec){0, (long)pause}, NULL);
     }
+    for (int i = 0; i < 5 && pacer_collect(true); i++)
+        nanosleep(&(struct timespec){0, 1000000}, NULL); /* what is as good as done still counts */
     __atomic_store_n(&stopped, 1, __ATOMIC_RELEASE);
     return unused;
 }

@@ -299,7 +299,7 @@ void pacer_captures(int change)
         set_gate(i, 0); /* everybody asks again */
 }
 
-bool pacer_collect(void)
+bool pacer_collect(bool all)
 {
     bool busy = false, pushed;
     uint64_t now = clock_ns();
@@ -307,7 +307,7 @@ bool pacer_collect(void)
     pthread_mutex_lock(&registry_lock);
     for (struct registered *thread = registry; thread != NULL; thread = thread->next)
         for (int i = 0; i < BATCHES; i++)
-            busy = close_batch(&thread->batches[i], QUIET_NS) || busy;
+            busy = close_batch(&thread->batches[i], all ? 0 : QUIET_NS) || busy;
     pthread_mutex_unlock(&registry_lock);
     for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
         pthread_mutex_lock(&queue->lock);

@@ -66,7 +66,8 @@ void pacer_captures(int change);
 struct turn;
 bool pacer_look(int index, uint64_t now_ns, struct turn *turn);
 
-/* For the helper: closes batches that went quiet and accounts for completed work. True while work is in flight. */
-bool pacer_collect(void);
+/* For the helper: closes batches that went quiet (or `all`) and accounts for completed work. True while work is in
+ * flight. */
+bool pacer_collect(bool all);
 
 #endif

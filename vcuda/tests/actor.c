@@ -7,6 +7,7 @@
  *     create NAME BYTES    map NAME BYTES      unmap NAME BYTES drop NAME       export NAME: "0 DESCRIPTOR"
  *     array NAME WIDTH HEIGHT                  freearray NAME   heap - BYTES    cuCtxSetLimit
  *     launch NAME          a kernel of that name, on the default stream
+ *     nvml ORDINAL         "USED TOTAL" by NVML    processes ORDINAL  "COUNT PID" by NVML    devices "COUNT"
  *     info                 "FREE TOTAL"    total                cuDeviceTotalMem
  *     fork                 goes on in a child; the parent waits for it and ends as it did
  *     exit CODE | kill     _exit, SIGKILL to itself
@@ -15,7 +16,9 @@
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
+#define NVML_NO_UNVERSIONED_FUNC_DEFS
 #include <dlfcn.h>
+#include <nvml.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -122,6 +125,36 @@ static CUresult launch(const char *name)
     return result == CUDA_SUCCESS ? CU(cuStreamSynchronize)(NULL) : result;
 }
 
+#define NVML(name) ((__typeof__(name) *)dlsym(nvml, #name))
+static int by_nvml(const char *verb, unsigned int ordinal, size_t *one, size_t *two)
+{
+    static void *nvml;
+    nvmlDevice_t device;
+    nvmlMemory_t memory;
+    nvmlProcessInfo_t list[64];
+    unsigned int count = 64;
+    if (nvml == NULL) {
+        nvml = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+        NVML(nvmlInit_v2)();
+    }
+    if (strcmp(verb, "devices") == 0) {
+        int result = (int)NVML(nvmlDeviceGetCount_v2)(&count);
+        *one = count;
+        return result;
+    }
+    int result = (int)NVML(nvmlDeviceGetHandleByIndex_v2)(ordinal, &device);
+    if (result == 0 && strcmp(verb, "nvml") == 0) {
+        result = (int)NVML(nvmlDeviceGetMemoryInfo)(device, &memory);
+        *one = memory.used;
+        *two = memory.total;
+    } else if (result == 0) {
+        result = (int)NVML(nvmlDeviceGetComputeRunningProcesses_v3)(device, &count, list);
+        *one = count;
+        *two = count != 0 ? list[0].pid : 0;
+    }
+    return result;
+}
+
 static CUresult context(const char *verb, int ordinal)
 {
     static CUcontext primary, own;
@@ -166,6 +199,8 @@ static int answer(const char *line)
         result = CU(cuMemGetInfo_v2)(&a, &b);
     else if (strcmp(verb, "total") == 0)
         result = CU(cuDeviceTotalMem_v2)(&a, atoi(name));
+    else if (strcmp(verb, "nvml") == 0 || strcmp(verb, "processes") == 0 || strcmp(verb, "devices") == 0)
+        result = (CUresult)by_nvml(verb, (unsigned int)atoi(name), &a, &b);
     else if (strcmp(verb, "heap") == 0)
         result = CU(cuCtxSetLimit)(CU_LIMIT_MALLOC_HEAP_SIZE, one);
     else if (strcmp(verb, "launch") == 0)

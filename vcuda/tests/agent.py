@@ -9,6 +9,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from node import Node, uuid
 
@@ -46,11 +47,13 @@ class Agent:
         self.write()
         self.thread = threading.Thread(target=self.work)
 
-    def __enter__(self) -> "Agent":
+    def __enter__(self) -> Self:
         self.thread.start()
         return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.done.set()
         self.thread.join()
 

@@ -104,7 +104,7 @@ class Container:
         """Starts a program with pipes to its input, output and errors."""
         pipe = subprocess.PIPE
         program = str(BUILD / "tests" / command[0])
-        return subprocess.Popen(  # noqa: S603 (our own programs)
+        return subprocess.Popen(
             [program, *command[1:]], env=self.environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True
         )
 
@@ -121,7 +121,8 @@ class Container:
         with ended(self.start("actor")) as actor:
 
             def ask(line: str) -> list[int]:
-                assert actor.stdin is not None and actor.stdout is not None
+                assert actor.stdin is not None
+                assert actor.stdout is not None
                 actor.stdin.write(line + "\n")
                 actor.stdin.flush()
                 return [int(word) for word in actor.stdout.readline().split()]

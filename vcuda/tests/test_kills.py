@@ -26,7 +26,8 @@ def test_a_kill_after_any_instruction_leaves_a_whole_ledger(tmp_path: Path) -> N
 def churned_and_killed(container: Container, seed: int, seconds: float) -> bool:
     """Starts a program that allocates and frees, and kills it after so long; false when it found no room to begin."""
     with ended(container.start("churn", "60", "2", str(64 * MIB), str(seed))) as process:
-        assert process.stdout is not None and process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdin is not None
         if process.stdout.readline() != "ready\n":
             return False
         process.stdin.write("\n")
@@ -59,7 +60,8 @@ def test_racing_processes_and_threads_never_pass_the_limit(node: Node) -> None:
     seconds = "60" if IN_CI else "3"
     crowd = [container.start("churn", seconds, "8", str(20 * MIB), str(i)) for i in range(processes)]
     for process in crowd:
-        assert process.stdout is not None and process.stdout.readline() == "ready\n"
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
     answers = [process.communicate("\n", timeout=180)[0].split() for process in crowd]
     assert sum(int(answer[0]) for answer in answers) > 1000
     assert sum(int(answer[1]) for answer in answers) > 100, "the limit was never reached"

@@ -89,4 +89,5 @@ def test_a_missing_config_where_there_must_be_one_refuses_cuda_with_one_line(nod
     container.config.unlink()
     out, errors = started_without(container)
     assert out == "802 0 0\n"
-    assert errors.count("\n") == 1 and "is missing in a FairGPU container" in errors
+    assert errors.count("\n") == 1
+    assert "is missing in a FairGPU container" in errors

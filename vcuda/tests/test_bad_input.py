@@ -1,0 +1,117 @@
+"""Files that are missing, broken or strange: CUDA is refused with one line, or the program goes on; nothing crashes."""
+
+import os
+import random
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+from agent import Agent, Tenant
+from node import Container, Node, Share
+
+
+def answers_of(container: Container) -> tuple[list[str], str]:
+    """What a short program gets, and what it reads on standard error."""
+    actor = container.start("actor")
+    out, errors = actor.communicate("init\nctx\nalloc a 1000\nlaunch spin_us_10\n", timeout=60)
+    assert actor.returncode == 0
+    return [line.split()[0] for line in out.splitlines()], errors
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "reason"),
+    [
+        (0, b"NOTOURS", "magic"),
+        (8, b"\x02", "version"),
+        (16, b"\0", "device_count"),
+        (16, b"\x11", "device_count"),
+        (128, b"x", "ledger_path"),
+        (320, b"\0", "uuid"),
+        (320 + 144, bytes(8), "memory_limit_bytes"),
+        (320 + 180, b"\x65", "core_percent"),
+        (320 + 180, b"\0", "best-effort"),
+        (320 + 184, b"\x03", "policy"),
+        (320 + 176, b"\x40", "slot"),
+    ],
+)
+def test_a_config_with_a_wrong_field_is_refused_by_name(node: Node, at: int, value: bytes, reason: str) -> None:
+    container = node.container("a")
+    body = bytearray(container.packed()[:-4])
+    body[at : at + len(value)] = value
+    container.config.write_bytes(bytes(body) + struct.pack("<I", zlib.crc32(bytes(body))))
+    results, errors = answers_of(container)
+    assert results[0] == "802"
+    assert errors.count("\n") == 1
+    assert reason in errors
+
+
+@pytest.mark.parametrize("size", [0, 1, 4047, 4049])
+def test_a_config_of_another_size_is_refused(node: Node, size: int) -> None:
+    container = node.container("a")
+    container.config.write_bytes((container.packed() + b"x")[:size])
+    results, errors = answers_of(container)
+    assert results[0] == "802"
+    assert "size" in errors
+
+
+def test_a_config_with_a_wrong_checksum_is_refused(node: Node) -> None:
+    container = node.container("a")
+    container.config.write_bytes(container.packed()[:-1] + b"\0")
+    assert answers_of(container)[0][0] == "802"
+
+
+def test_a_ledger_that_is_missing_or_of_another_size_refuses_cuda(node: Node) -> None:
+    container = node.container("a")
+    os.truncate(container.ledger, 100)
+    results, errors = answers_of(container)
+    assert results[0] == "802"
+    assert "100 bytes" in errors
+    container.ledger.unlink()
+    assert answers_of(container)[0][0] == "802"
+
+
+def test_a_usage_file_that_cannot_be_written_stops_nobody(node: Node) -> None:
+    container = node.container("a")
+    container.usage.mkdir()
+    assert answers_of(container)[0] == ["0", "0", "0", "0"]
+
+
+def test_a_program_works_by_its_share_alone_without_a_page(node: Node) -> None:
+    container = node.container("a", Share(core=50, schedule=str(node.folder / "none")))
+    results, errors = answers_of(container)
+    assert results == ["0", "0", "0", "0"]
+    assert errors.count("\n") == 1
+    assert "configured share alone" in errors
+
+
+def test_a_stale_page_goes_on_as_it_was(node: Node) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0))  # written once, by an agent that then died
+    assert answers_of(node.container("a", Share(schedule=str(page)))) == (["0", "0", "0", "0"], "")
+
+
+def test_a_page_without_a_turn_holds_a_launch_for_a_moment_only(node: Node) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0, turns=()))
+    assert answers_of(node.container("a", Share(schedule=str(page)))) == (["0", "0", "0", "0"], "")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_bytes_anywhere_crash_nothing(node: Node, seed: int) -> None:
+    chance = random.Random(seed)
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0))
+    container = node.container("a", Share(schedule=str(page)))
+
+    def spoil(path: Path, first: int) -> None:
+        data = bytearray(path.read_bytes())
+        for _ in range(chance.choice([1, 8, 200])):
+            data[chance.randrange(first, len(data))] = chance.randrange(256)
+        with path.open("r+b") as file:
+            file.write(data)
+
+    answers_of(container)
+    victim = chance.choice(["page", "usage", "config"])
+    spoil({"page": page, "usage": container.usage, "config": container.config}[victim], 0)
+    assert len(answers_of(container)[0]) == 4

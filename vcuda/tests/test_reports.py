@@ -1,0 +1,61 @@
+"""nvidia-smi in the container, and the sidecar beside it, see the container's slice and what it used."""
+
+import struct
+import zlib
+
+from agent import Agent, Tenant
+from node import MIB, Node, Share, until, uuid
+
+
+def test_nvml_shows_the_slice_and_the_processes_in_it(node: Node) -> None:
+    container = node.container("a", Share(memory=2048 * MIB), SIMGPU_HOST_PID_OFFSET="100000")
+    other = node.container("b")
+    with container.session() as ask, other.session() as neighbour:
+        for tell in (ask, neighbour):
+            assert [tell("init")[0], tell("ctx")[0], tell(f"alloc a {100 * MIB}")[0]] == [0, 0, 0]
+        assert ask("nvml 0") == [0, 356 * MIB, 2048 * MIB]
+        result, count, pid = ask("processes 0")
+        assert (result, count) == (0, 1)
+        assert pid < 100000  # the container's own number, not the host's
+
+
+def test_a_container_sees_only_the_devices_that_it_was_given(node: Node) -> None:
+    node.settings["SIMGPU_DEVICES"] = "3"
+    container = node.container("a", Share(ordinal=2, memory=512 * MIB))
+    with container.session() as ask:
+        assert ask("init")[0] == 0
+        assert ask("devices") == [0, 1, 0]
+        assert ask("nvml 0") == [0, 0, 512 * MIB]
+        assert ask("nvml 1")[0] != 0
+        assert ask("ctx 0")[0] == 101  # CUDA_ERROR_INVALID_DEVICE
+        assert ask("ctx 2")[0] == 0
+
+
+def test_usage_is_written_as_the_sidecar_reads_it(node: Node) -> None:
+    page = node.folder / "page"
+    container = node.container("a", Share(schedule=str(page)))
+    with Agent(node, page, Tenant("a", 0)):
+        answers = container.run("init", "ctx", f"alloc a {2000 * MIB}", "launch spin_ms_20", "launch spin_ms_20")
+    assert [answer[0] for answer in answers] == [0, 0, 2, 0, 0]
+    record = container.usage.read_bytes()
+    assert len(record) == 2112
+    assert container.usage.stat().st_mode & 0o777 == 0o644
+    assert zlib.crc32(record[:-4]) == int.from_bytes(record[-4:], "little")
+    magic, version, size, sequence, epoch, written, devices, _ = struct.unpack_from("<8sIIQQQII", record)
+    assert (magic, version, size, devices) == (b"FGUSAGE\0", 1, 2112, 1)
+    assert sequence >= 1
+    assert 0 < epoch <= written
+    name, busy, span, _, peak, _, limit, launches, oom = struct.unpack_from("<48s8Q", record, 48)
+    assert name.rstrip(b"\0").decode() == uuid()
+    assert 35_000_000 < busy <= span
+    assert peak >= 256 * MIB
+    assert (limit, launches, oom) == (1024 * MIB, 2, 1)
+
+
+def test_a_limit_changed_on_the_page_counts_at_once(node: Node) -> None:
+    page = node.folder / "page"
+    container = node.container("a", Share(schedule=str(page)))
+    with Agent(node, page, Tenant("a", 0, limit=512 * MIB)), container.session() as ask:
+        assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+        until(lambda: ask("info")[2] == 512 * MIB)
+        assert ask(f"alloc a {300 * MIB}")[0] == 2
