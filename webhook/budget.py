@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
@@ -99,15 +100,24 @@ def _warnings(state: NamespaceState, cost: tuple[float, float]) -> tuple[str, ..
     what = _consequence(state)
     if what is None:
         return ()
-    left = state.remaining / UGPU_SECONDS_PER_HOUR
-    available = state.available / UGPU_SECONDS_PER_HOUR
     low, high = cost
     price = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
-    line = (
-        f'GPU budget "{state.budget}": {what}. {left:.4g} of {available:.4g} GPU-hours are left; '
-        f"this pod costs about {price} GPU-hours an hour."
-    )
+    line = f'GPU budget "{state.budget}": {what}. {_balance(state)}; this pod costs about {price} GPU-hours an hour.'
     return (line,)
+
+
+def _balance(state: NamespaceState) -> str:
+    if state.remaining < 0:
+        return f"It is {_hours(-state.remaining)} GPU-hours over its {_hours(state.available)}"
+    return f"{_hours(state.remaining)} of {_hours(state.available)} GPU-hours are left"
+
+
+def _hours(amount: int) -> str:
+    """GPU-hours as people read them, rounded up, so that what is not nothing never reads as 0."""
+    hours = amount / UGPU_SECONDS_PER_HOUR
+    places = 2 if hours >= 1 else 6
+    rounded = math.ceil(hours * 10**places) / 10**places
+    return f"{rounded:.{places}f}".rstrip("0").rstrip(".")
 
 
 def _consequence(state: NamespaceState) -> str | None:

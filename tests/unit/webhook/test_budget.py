@@ -42,7 +42,7 @@ def test_a_spent_budget_is_said_in_a_warning(state: BudgetState, words: str) -> 
     [warning] = mutate(gpu_pod(), knowing(state, remaining_hours=-1.5)).warnings
     assert warning.startswith('GPU budget "research": spent')
     assert words in warning
-    assert "-1.5 of 100 GPU-hours are left" in warning
+    assert "It is 1.5 GPU-hours over its 100" in warning
     assert "this pod costs about 0.3 GPU-hours an hour" in warning
 
 
