@@ -194,16 +194,8 @@ def test_the_fields_of_a_later_sidecar_are_passed_over(rest: RestServer, store: 
 
 
 @pytest.mark.parametrize("path", ["/v1/reports", "/v1/grants", "/budget/team-a/report"])
-def test_ten_megabytes_are_refused_as_soon_as_they_are_announced(rest: RestServer, path: str) -> None:
-    connection = rest.connect()
-    try:
-        connection.putrequest("POST", path)
-        connection.putheader("Authorization", f"Bearer {rest.signer.pod(*POD)}")
-        connection.putheader("Content-Length", "10000000")
-        connection.endheaders()
-        assert connection.getresponse().status == 413
-    finally:
-        connection.close()
+def test_ten_megabytes_are_refused(rest: RestServer, path: str) -> None:
+    assert_problem(rest.ask("POST", path, rest.signer.pod(*POD), b" " * 10_000_000), 413)
 
 
 def test_ten_megabytes_that_come_unannounced_are_cut_off_and_the_service_goes_on(rest: RestServer) -> None:
