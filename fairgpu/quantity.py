@@ -36,11 +36,14 @@ class QuantityError(ValueError):
 def parse_quantity(value: Any) -> Fraction:
     """The exact number that a quantity stands for.
 
-    Accepts what the API server accepts in JSON: a string or a number; a boolean, null, list or map is refused.
+    Accepts what the API server accepts in JSON: a string, a number, or null, of which it makes 0. A boolean, list or
+    map is refused.
 
     Raises:
         QuantityError: the value is not in the grammar, is longer than 64 characters, or its exponent passes 30.
     """
+    if value is None:
+        return Fraction(0)
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise QuantityError("it is no quantity")
     if isinstance(value, int) and abs(value) >= 10**MAX_LENGTH:

@@ -34,6 +34,7 @@ NUMBERS = [
     ("1.5Gi", 3 * 1024**3 // 2),
     ("1e30", 10**30),
     (10**30, 10**30),
+    (None, 0),
 ]
 
 
@@ -63,7 +64,7 @@ def test_a_quantity_is_the_exact_number_that_it_says(given_value: Any, number: F
             "1e-31",
             "\u0661",
         ),
-        *(None, True, [], {}, [1], float("nan"), float("inf"), "9" * 65, 10**70),
+        *(True, [], {}, [1], float("nan"), float("inf"), "9" * 65, 10**70),
     ],
 )
 def test_what_is_no_quantity_is_said_to_be_none(value: Any) -> None:
@@ -94,7 +95,6 @@ def test_a_count_may_be_written_in_any_way_that_comes_out_whole(value: Any, coun
         ("1e30", f"it passes {MAX_QUANTITY}"),
         (10**30, f"it passes {MAX_QUANTITY}"),
         ("9" * 30, f"it passes {MAX_QUANTITY}"),
-        (None, "it is no quantity"),
         (True, "it is no quantity"),
         ("", "it is no quantity"),
     ],
