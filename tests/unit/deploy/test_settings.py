@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from fairgpu.commands import build_parser
 from fairgpu.settings import Section, environment_name, fields, load_settings
 from timekeeper.settings import Settings as TimekeeperSettings
 from webhook.settings import Settings as WebhookSettings
@@ -51,3 +52,31 @@ def test_the_image_of_the_sidecar_is_the_webhooks_own_default() -> None:
     (image,) = [g for g in kustomization["configMapGenerator"] if g["name"] == "fairgpu-sidecar-image"]
     repository, tag = (literal.partition("=")[2] for literal in image["literals"])
     assert f"{repository}:{tag}" == WebhookSettings().webhook.sidecar.image
+
+
+def test_the_jobs_are_probed_where_they_listen_and_lead_by_the_lease_that_they_may_write() -> None:
+    jobs = TimekeeperSettings().timekeeper.jobs
+    (container,) = [container for container in containers("timekeeper") if container["name"] == "jobs"]
+    assert container["ports"] == [{"name": "jobs-metrics", "containerPort": jobs.metrics_port}]
+    rules = yaml.safe_load_all((BASE / "access" / "timekeeper.yaml").read_text())
+    named = [
+        rule.get("resourceNames") for role in rules for rule in role.get("rules", []) if "leases" in rule["resources"]
+    ]
+    assert [jobs.lease_name] in named
+
+
+@pytest.mark.parametrize(("part", "command"), [("webhook", ["serve"]), ("timekeeper", ["serve", "jobs"])])
+def test_the_containers_run_commands_that_there_are(part: str, command: list[str]) -> None:
+    given = [container["args"] for container in containers(part)]
+    assert given == [[part, action] for action in command]
+    for arguments in given:
+        assert build_parser().parse_args(arguments).run
+
+
+@pytest.mark.parametrize("model", [WebhookSettings, TimekeeperSettings], ids=["webhook", "timekeeper"])
+def test_the_examples_in_the_settings_file_can_be_used_as_they_stand(model: type[Section], tmp_path: Path) -> None:
+    _, _, examples = (BASE / "settings.yaml").read_text().partition("\n\n")
+    file = tmp_path / "settings.yaml"
+    file.write_text("\n".join(line.removeprefix("#") for line in examples.splitlines()))
+    assert set(yaml.safe_load(file.read_text())) == {"webhook", "timekeeper"}
+    load_settings(model, {}, file)
