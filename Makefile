@@ -2,7 +2,6 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := fairgpu webhook timekeeper sidecar
 
 .PHONY: setup demo test lint types contracts unit contract cluster vcuda bench lock clean
 
@@ -15,7 +14,7 @@ $(VENV)/.installed: requirements.lock setup.cfg tools/setup.sh
 demo: setup
 	$(BIN)/$(if $(CLUSTER),python -m tests.cluster.demonstration,fairgpu demo)
 
-test: lint types contracts unit contract cluster
+test: lint types contracts unit contract cluster vcuda
 
 lint: setup
 	$(BIN)/ruff check .
@@ -37,6 +36,7 @@ cluster: setup
 	$(BIN)/pytest tests/cluster
 
 vcuda: setup
+	$(MAKE) -C vcuda/simgpu test PYTHON=$(abspath $(BIN)/python)
 	$(MAKE) -C vcuda test PYTHON=$(abspath $(BIN)/python)
 
 bench: setup
