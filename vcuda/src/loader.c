@@ -13,6 +13,7 @@
 
 #include "driver.h"
 #include "nvml_library.h"
+#include "state.h"
 
 typedef void *dlsym_function(void *, const char *);
 typedef void *dlvsym_function(void *, const char *, const char *);
@@ -134,15 +135,17 @@ static bool lies_in(const void *address, const char *stem)
 static void *replace(void *handle, const char *name, void *real)
 {
     void *hook = NULL;
-    if (real == NULL)
-        return NULL;
+    if (real == NULL || name == NULL)
+        return real;
     if (name[0] == 'c' && name[1] == 'u') {
         hook = hook_named(name);
-        if (hook == NULL || hook == real || !lies_in(real, "libcuda.so") || !driver_bind(handle))
+        if (hook == NULL || hook == real || !lies_in(real, "libcuda.so") || state_mode() == MODE_INERT ||
+            !driver_bind(handle))
             return real;
     } else if (strncmp(name, "nvml", 4) == 0) {
         hook = nvml_hook_named(name);
-        if (hook == NULL || hook == real || !lies_in(real, "libnvidia-ml.so") || !nvml_bind(handle))
+        if (hook == NULL || hook == real || !lies_in(real, "libnvidia-ml.so") || state_mode() == MODE_INERT ||
+            !nvml_bind(handle))
             return real;
     }
     return hook != NULL ? hook : real;

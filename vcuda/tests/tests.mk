@@ -8,6 +8,11 @@ $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $^ -o $@ -ldl
 
+# As old programs are, linked with the driver and the shim before it only at run time.
+$(TESTS)/resolve: tests/resolve.c $(HEADERS)/.fetched simgpu
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) $< -o $@ -L$(B)/simgpu/12 -l:libcuda.so.1 -ldl
+
 $(TESTS)/%: tests/%.c $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl

@@ -1,0 +1,77 @@
+"""However a program looks for the driver's functions, it finds the shim's where there are any, and the driver's own otherwise."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from node import BUILD, Node
+
+ROOT = BUILD.parent
+HOOKS = re.findall(r"^HOOK\((\w+)\)$", (ROOT / "src" / "hooks.def").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+@pytest.mark.parametrize("release", ["11.8", "12", "13"])
+def test_addresses_from_linking_dlsym_and_the_resolver_agree(node: Node, release: str) -> None:
+    node.driver = BUILD / "simgpu" / release
+    container = node.container("a")
+    out, errors = container.start("resolve").communicate(timeout=60)
+    assert (out, errors) == ("10 2\n", "")
+
+
+def test_outside_fairgpu_the_resolver_gives_the_drivers_own_functions(node: Node) -> None:
+    container = node.container("a")
+    container.config.unlink()
+    out, _ = container.start("resolve").communicate(timeout=60)
+    assert out.endswith("0 12\n")
+
+
+def prototypes(release: str) -> dict[str, list[str]]:
+    """Parameter types of every function that a release's cuda.h declares, names left out."""
+    header = BUILD / "headers" / release / "cuda.h"
+    flags = ["gcc", "-E", "-P", "-D__CUDA_API_VERSION_INTERNAL", str(header)]
+    text = " ".join(subprocess.run(flags, capture_output=True, text=True, check=True).stdout.split())
+    found = {}
+    for name, parameters in re.findall(r"CUresult (?:CUDAAPI )?(cu\w+) ?\(([^;]*)\);", text):
+        types = [re.sub(r"\s*\w+\s*$", "", one) if one != "void" else "" for one in parameters.split(",")]
+        found[name] = [re.sub(r"\s+", "", one).replace("_v1", "") for one in types]
+    return found
+
+
+@pytest.mark.parametrize("release", ["11.8", "12"])
+def test_hooks_have_the_same_prototype_in_every_release(release: str) -> None:
+    ours, theirs = prototypes("13"), prototypes(release)
+    assert set(HOOKS) <= set(ours)
+    differing = {name: (ours[name], theirs[name]) for name in HOOKS if name in theirs and ours[name] != theirs[name]}
+    assert differing == {}
+
+
+def exported(library: Path) -> set[str]:
+    listing = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
+    return {line.split()[2].split("@")[0] for line in listing.stdout.splitlines()}
+
+
+def test_the_shim_exports_its_hooks_and_nothing_else() -> None:
+    nvml = re.findall(r"^HOOK\((\w+)\)$", (ROOT / "src" / "nvml_hooks.def").read_text(encoding="utf-8"), re.MULTILINE)
+    assert exported(BUILD / "libvcuda.so.1") == {*HOOKS, *nvml, "dlsym", "dlvsym"}
+
+
+def test_the_shim_carries_no_version_names_of_its_own() -> None:
+    # With a named version the loader would not take its dlsym for the C library's.
+    report = subprocess.run(
+        ["readelf", "-V", str(BUILD / "libvcuda.so.1")], capture_output=True, text=True, check=True
+    ).stdout
+    assert "Version definition" not in report
+
+
+def test_the_shim_in_use_reads_nothing_from_the_environment() -> None:
+    listing = subprocess.run(["nm", "-D", str(BUILD / "libvcuda.so.1")], capture_output=True, text=True, check=True)
+    assert "getenv" not in listing.stdout
+
+
+def test_no_hook_is_entered_by_the_shim_itself() -> None:
+    for source in (ROOT / "src").glob("*.c"):
+        text = re.sub(r"/\*.*?\*/", "", source.read_text(encoding="utf-8"), flags=re.DOTALL)
+        calls = re.findall(r"(?<![\w(\"])(cu[A-Z]\w+)\(", text)
+        defined = re.findall(r"EXPORT CUresult (cu\w+)\(", text)
+        assert sorted(calls) == sorted(defined), source.name
