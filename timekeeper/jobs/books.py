@@ -109,7 +109,8 @@ def by_account(sessions: Mapping[str, Metered], books: Books) -> dict[str, list[
     """The sessions under each account that pays for them now or that they still have amounts in."""
     found: dict[str, list[Metered]] = {}
     for metered in sessions.values():
-        names = {books.account_of(metered.session.namespace), *(account for account, _ in metered.written)}
-        for name in names:
+        payer = books.account_of(metered.session.namespace)
+        found.setdefault(payer, []).append(metered)
+        for name in {account for account, _ in metered.written if account != payer}:
             found.setdefault(name, []).append(metered)
     return found

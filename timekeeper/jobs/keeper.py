@@ -229,6 +229,8 @@ class Keeper:
         opened: list[tuple[str, str]] = []
         closed: list[tuple[str, str]] = []
         for done in plans:
+            if done.plain:
+                continue
             uid = done.metered.session.uid
             for (account, _), item in done.items.items():
                 if item.action is Action.OPEN:

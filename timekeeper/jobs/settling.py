@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.metered import Key, Metered
 from timekeeper.metering.segments import Assignments, amounts, rate_now, spans
+from timekeeper.rules.money import cost
 from timekeeper.rules.timestamps import HOUR, format_exact
 from timekeeper.store.ledger import Action, Item, Kind
 from timekeeper.store.records import encode_session
@@ -18,11 +19,12 @@ POST_EVERY = HOUR
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What the store must be told of one session, and until when that is true."""
+    """What the store must be told of one session, and until when that is true; `plain` where it only spends on."""
 
     metered: Metered
     until: int
     items: Mapping[Key, Item]
+    plain: bool = False
 
 
 def plan(metered: Metered, assignments: Assignments, accounts: Mapping[str, Account], until: int) -> Plan:
@@ -34,6 +36,11 @@ def plan(metered: Metered, assignments: Assignments, accounts: Mapping[str, Acco
         accounts: the accounts, their periods opened up to that instant.
         until: nanoseconds since 1970; the session's end where it has ended.
     """
+    amount = _plain_amount(metered, assignments, accounts, until)
+    if amount is not None:
+        key = next(iter(metered.written))
+        changed = metered.written[key] != amount
+        return Plan(metered, until, {key: Item(metered.session.uid, amount)} if changed else {}, plain=True)
     session = metered.session
     if until < metered.final_until:
         _reopen(metered, assignments, accounts, until)
@@ -58,6 +65,10 @@ def plan(metered: Metered, assignments: Assignments, accounts: Mapping[str, Acco
 def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
     """Notes that the store holds all of a plan."""
     metered = done.metered
+    if done.plain:
+        for key, item in done.items.items():
+            metered.written[key] = item.amount
+        return
     for key, item in done.items.items():
         metered.written[key] = item.amount
         if item.action is Action.OPEN:
@@ -74,6 +85,27 @@ def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
     for key in ended:
         metered.final_until = max(metered.final_until, _end_of(accounts, key))
         del metered.written[key]
+
+
+def _plain_amount(
+    metered: Metered, assignments: Assignments, accounts: Mapping[str, Account], until: int
+) -> int | None:
+    """The amount of a session that goes on in the period and under the account where the store has it, as most do.
+
+    None where anything else is the case, or where the ledger is due an entry.
+    """
+    session = metered.session
+    if session.end is not None or len(assignments) != 1 or len(session.tariff) != 1 or len(metered.written) != 1:
+        return None
+    ((account, start),) = metered.written
+    period = accounts[account].periods[-1]
+    (_, rate) = session.tariff[0]
+    due = until - metered.posted_at >= POST_EVERY or rate != metered.posted_rate
+    if due or account != metered.recorded_in or account != assignments[0][1]:
+        return None
+    if start != period.start or not period.start <= until < period.end or until < metered.final_until:
+        return None
+    return cost(rate, max(until - max(session.start, period.start), 0))
 
 
 def _reopen(metered: Metered, assignments: Assignments, accounts: Mapping[str, Account], until: int) -> None:

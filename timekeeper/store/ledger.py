@@ -205,9 +205,9 @@ def _settle_calls(revision: Revision, now: int, settlement: Settlement) -> Itera
     for start in range(0, len(settlement.items), MAX_ITEMS):
         arguments: list[str | int] = [revision.epoch, revision.counter, now, period]
         for item in settlement.items[start : start + MAX_ITEMS]:
-            arguments += (item.uid, item.amount, item.action.value)
+            arguments += (item.uid, item.amount, item.action)
             if item.action is not Action.HOLD:
-                arguments += (item.kind.value, item.namespace, item.pod, item.note, item.record)
+                arguments += (item.kind, item.namespace, item.pod, item.note, item.record)
         yield Call("settle", touched, tuple(arguments))
 
 

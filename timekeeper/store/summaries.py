@@ -6,7 +6,7 @@ In the store it is JSON whose amounts are whole numbers; nothing computes with i
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from fairgpu.states import BudgetState
@@ -49,7 +49,9 @@ class Summary:
 
 def encode_summary(summary: Summary) -> str:
     """A summary as JSON."""
-    return json.dumps(asdict(summary), separators=(",", ":"))
+    # Not dataclasses.asdict, which copies deeply: ten thousand of these are written in one sweep.
+    document = {name: getattr(summary, name) for name in Summary.__slots__}
+    return json.dumps(document, separators=(",", ":"))
 
 
 def decode_summary(text: str | bytes) -> Summary:

@@ -1,0 +1,105 @@
+"""One sweep over 10,000 budgets with 5 running sessions each, on a real redis-server with appendonly everysec."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from tests.mirrored_world import MirroredWorld, budget_object
+from tests.redis_server import RedisServer
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.keeper import Keeper
+from timekeeper.rules.money import GPU_SECOND, SECOND
+from timekeeper.rules.timestamps import format_instant, parse_instant
+from timekeeper.store import reading
+
+BUDGETS = 10_000
+SESSIONS = 5
+SWEEPS = 5
+GOAL_SECONDS = 3.0
+START = parse_instant("2026-01-15T12:00:00Z")
+
+
+def rows() -> list[dict[str, Any]]:
+    """The figures beside their goals."""
+    clock = [START]
+    world = MirroredWorld(lambda: clock[0])
+    world.replace("budgets", [budget_object(f"b{number}", [f"ns-{number}"]) for number in range(BUDGETS)])
+    world.replace("pods", [pod(budget, number) for budget in range(BUDGETS) for number in range(SESSIONS)])
+    with (
+        tempfile.TemporaryDirectory(prefix="fairgpu-bench-") as folder,
+        RedisServer(Path(folder)) as server,
+        server.client() as client,
+    ):
+        marks: dict[str, float] = {}
+        keeper = Keeper(client, world, KeeperRules(), 1, step=lambda name: marks.setdefault(name, time.perf_counter()))
+        first = timed(keeper, clock)
+        sweeps, settled = [], []
+        for _ in range(SWEEPS):
+            marks.clear()
+            sweeps.append(timed(keeper, clock))
+            settled.append(marks["index"] - marks["settle"])
+        check(client, clock[0])
+    median = statistics.median(sweeps)
+    context = f"{BUDGETS} budgets x {SESSIONS} sessions, median of {SWEEPS}, slowest {max(sweeps):.2f} s"
+    return [
+        row("ledger: one sweep, all of it", median, context, GOAL_SECONDS),
+        row("ledger: of this in Redis, settling", statistics.median(settled), "10,000 script calls", None),
+        row("ledger: a new leader's first sweep", first, "every session is opened", None),
+    ]
+
+
+def pod(budget: int, number: int) -> dict[str, Any]:
+    """A running pod on three tenths of a GPU."""
+    uid = f"0b1c2d3e-{budget:05d}-4000-8000-{number:012d}"
+    stamp = format_instant(START)
+    device = {"uuid": "GPU-1", "model": "A100", "totalMiB": 81920, "core": 30, "memoryMiB": 4096}
+    allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": [device]}]}
+    limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30", "fairgpu.io/gpu-memory": "4096"}
+    return {
+        "metadata": {
+            "uid": uid,
+            "name": f"train-{number}",
+            "namespace": f"ns-{budget}",
+            "creationTimestamp": stamp,
+            "annotations": {"fairgpu.io/allocation": json.dumps(allocation)},
+        },
+        "spec": {"nodeName": "n1", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
+        },
+    }
+
+
+def timed(keeper: Keeper, clock: list[int]) -> float:
+    """Seconds that a full round takes, ten seconds of metered time after the one before."""
+    clock[0] += 10 * SECOND
+    began = time.perf_counter()
+    keeper.round(clock[0])
+    return time.perf_counter() - began
+
+
+def check(client: Any, now: int) -> None:
+    """What was measured must be right."""
+    expected = SESSIONS * 300_000 * (now - START) // SECOND
+    for name in ("b0", f"b{BUDGETS - 1}"):
+        standing = reading.standing(client, name, parse_instant("2026-01-01T00:00:00Z"))
+        if standing is None or standing.total != expected or expected < GPU_SECOND:
+            raise AssertionError(f"{name} stands at {standing}, not at {expected}")
+
+
+def row(name: str, seconds: float, context: str, goal: float | None) -> dict[str, Any]:
+    """One figure."""
+    return {
+        "name": name,
+        "value": round(seconds, 3),
+        "unit": "s",
+        "goal": f"<= {goal:g}" if goal is not None else None,
+        "met": seconds <= goal if goal is not None else None,
+        "context": context,
+    }

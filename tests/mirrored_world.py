@@ -1,0 +1,54 @@
+"""A source whose mirrors a test fills itself: for worlds too large for files, and for nodes that fall silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from timekeeper.sources.mirror import Mirror
+from timekeeper.sources.source import Mirrors, Notice
+
+Json = dict[str, Any]
+
+
+class MirroredWorld:
+    """Mirrors that are filled by hand; what is written is kept."""
+
+    def __init__(self, now: Callable[[], int]) -> None:
+        self.mirrors = Mirrors(**{name: Mirror(name, now) for name in Mirrors.__slots__})
+        self.budget_statuses: dict[str, Json] = {}
+        self.grant_statuses: dict[str, Json] = {}
+        self.notices: list[Notice] = []
+        for name in Mirrors.__slots__:
+            self.replace(name, [])
+
+    def replace(self, collection: str, items: list[Json]) -> None:
+        """The whole collection as it is now."""
+        mirror: Mirror = getattr(self.mirrors, collection)
+        mirror.replaced(items)
+        mirror.confirmed()
+
+    def start(self, wait: Callable[[float], bool]) -> None:
+        """Nothing is to be watched."""
+
+    def lift_gate(self, pod: Json) -> None:
+        """Takes the gate off in the mirror, as the API server's watch would show it."""
+        self.mirrors.pods.changed("MODIFIED", {**pod, "spec": {**pod["spec"], "schedulingGates": []}})
+
+    def write_budget_status(self, name: str, status: Json) -> None:
+        self.budget_statuses[name] = status
+
+    def write_grant_status(self, name: str, status: Json) -> None:
+        self.grant_statuses[name] = status
+
+    def create_grant(self, grant: Json) -> Json:
+        return grant
+
+    def tell(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+
+def budget_object(name: str, namespaces: list[str], **spec: Any) -> Json:
+    """A GPUBudget of 100 GPU-hours a month where nothing else is said."""
+    base = {"namespaces": namespaces, "allowance": {"gpuHours": 100}, "period": {"every": "month"}}
+    return {"metadata": {"name": name, "uid": f"budget-{name}", "generation": 1}, "spec": {**base, **spec}}
