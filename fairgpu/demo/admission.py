@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from http.client import HTTPException, HTTPSConnection
 from typing import Any
 
+import jsonpatch
+import jsonpointer
+
 from fairgpu.demo.children import StepError
 
 TIMEOUT_SECONDS = 10.0
@@ -98,35 +101,13 @@ class Admission:
 
 
 def apply_patch(document: Json, operations: list[Json]) -> Json:
-    """A copy with the JSON Patch (RFC 6902) applied: add, replace and remove, which is what admission sends.
+    """A copy with the JSON Patch (RFC 6902) applied.
 
     Raises:
-        StepError: an operation of another kind, or on a place that is not there.
+        StepError: it does not fit.
     """
-    patched = copy.deepcopy(document)
-    for operation in operations:
-        *parents, last = [step.replace("~1", "/").replace("~0", "~") for step in operation["path"].split("/")[1:]]
-        try:
-            target: Any = patched
-            for step in parents:
-                target = target[int(step) if isinstance(target, list) else step]
-            _apply(target, last, operation)
-        except (KeyError, IndexError, ValueError, TypeError) as error:
-            raise StepError(f"the patch cannot be applied: {operation}") from error
+    try:
+        patched: Json = jsonpatch.apply_patch(document, operations)
+    except (jsonpatch.JsonPatchException, jsonpointer.JsonPointerException) as error:
+        raise StepError(f"the patch cannot be applied: {error}: {operations}") from error
     return patched
-
-
-def _apply(target: Any, key: str, operation: Json) -> None:
-    match operation["op"], target:
-        case "remove", list():
-            del target[int(key)]
-        case "remove", dict():
-            del target[key]
-        case "add", list():
-            target.insert(len(target) if key == "-" else int(key), operation["value"])
-        case "replace", list():
-            target[int(key)] = operation["value"]
-        case "add" | "replace", dict():
-            target[key] = operation["value"]
-        case kind, _:
-            raise ValueError(kind)

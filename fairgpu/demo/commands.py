@@ -6,6 +6,8 @@ import argparse
 import importlib
 from typing import Any
 
+from fairgpu.commands import CommandError
+
 
 def register(subparsers: Any) -> None:
     """Adds the command."""
@@ -20,6 +22,11 @@ def register(subparsers: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     # Imported here because it needs the packages of the extra `demo`, and every other command is to work without.
-    story = importlib.import_module("fairgpu.demo.story")
+    try:
+        story = importlib.import_module("fairgpu.demo.story")
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"the demonstration needs the package {error.name}: pip install 'fairgpu[demo,timekeeper,webhook]'"
+        ) from error
     status: int = story.tell(arguments.keep)
     return status

@@ -58,6 +58,7 @@ def test_a_json_patch_is_applied_to_a_copy(operations: list[dict[str, object]], 
         {"op": "remove", "path": "/a/7"},
         {"op": "add", "path": "/a/b/c", "value": 1},
         {"op": "move", "path": "/a", "from": "/b"},
+        {"op": "shuffle", "path": "/a"},
     ],
 )
 def test_a_patch_that_does_not_fit_is_an_error(operation: dict[str, object]) -> None:
