@@ -71,8 +71,6 @@ def _judge(route: str, subject: Subject, memory: Memory, settings: Webhook) -> V
     verdict = judge(route, subject, memory.knowledge, settings, time.monotonic())
     if verdict.faults:
         _log.info("refused", webhook=route, **_ids(subject), faults=explain(verdict.faults))
-    else:
-        _log.debug("admitted", webhook=route, **_ids(subject), operations=len(verdict.operations))
     return verdict
 
 

@@ -14,7 +14,7 @@ from webhook.knowledge import Knowledge
 from webhook.priority import faults_of_class
 from webhook.settings import Webhook
 from webhook.sidecar import OUR_VOLUMES
-from webhook.verdict import mapping, objects
+from webhook.verdict import indexes_named, mapping, objects
 
 Path = tuple[str | int, ...]
 
@@ -73,14 +73,13 @@ def _faults_of_node(spec: dict[str, Any], root: Path) -> Iterator[Fault]:
 
 
 def _faults_of_names(spec: dict[str, Any], root: Path) -> Iterator[Fault]:
-    for index, container in objects(spec.get("containers")):
-        if container.get("name") == names.SIDECAR_CONTAINER:
-            yield Fault(
-                path=field_path(*root, "spec", "containers", index, "name"),
-                given=show(names.SIDECAR_CONTAINER),
-                allowed="any other name: this one is of the reporter that FairGPU adds",
-                instead="a name of your own",
-            )
+    for index in indexes_named(spec.get("containers"), (names.SIDECAR_CONTAINER,)):
+        yield Fault(
+            path=field_path(*root, "spec", "containers", index, "name"),
+            given=show(names.SIDECAR_CONTAINER),
+            allowed="any other name: this one is of the reporter that FairGPU adds",
+            instead="a name of your own",
+        )
 
 
 def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> Iterator[Fault]:

@@ -8,7 +8,7 @@ from fairgpu import names
 from fairgpu.pod import ContainerReading
 from webhook.json_patch import Operation, add, change_map, remove_elements
 from webhook.sidecar import OUR_VOLUMES, usage_mount
-from webhook.verdict import objects
+from webhook.verdict import indexes_named, objects
 
 
 def change_containers(
@@ -55,7 +55,7 @@ def _change_mounts(container: dict[str, Any], path: str, *, uses_gpu: bool) -> l
     if not isinstance(given, list):
         return [add(f"{path}/volumeMounts", [wanted])] if wanted else []
     here = f"{path}/volumeMounts"
-    ours = [index for index, mount in objects(given) if mount.get("name") in OUR_VOLUMES]
+    ours = indexes_named(given, OUR_VOLUMES)
     if not ours and wanted is None:
         return []
     if wanted is not None and len(ours) == 1 and given[ours[0]] == wanted:

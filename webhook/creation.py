@@ -17,7 +17,7 @@ from webhook.knowledge import Knowledge
 from webhook.priority import earned_class, keeps_own, set_class
 from webhook.settings import Webhook
 from webhook.sidecar import place_sidecar, place_volumes, shared_volumes, sidecar_container, strange_volumes
-from webhook.verdict import UNTOUCHED, Subject, Verdict, mapping, objects
+from webhook.verdict import UNTOUCHED, Subject, Verdict, indexes_named, mapping
 
 NATIVE_NAMES = frozenset(dialect.name for dialect in registry.NATIVE.dialects)
 ALL_NAMES = frozenset(dialect.name for dialect in registry.DIALECTS.dialects)
@@ -104,7 +104,7 @@ def _gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
     gate = {"name": names.BUDGET_GATE}
     if not isinstance(given, list):
         return [add(path, [gate])] if held else []
-    ours = [index for index, item in objects(given) if item.get("name") == names.BUDGET_GATE]
+    ours = indexes_named(given, (names.BUDGET_GATE,))
     if held:
         return [] if ours else [add(f"{path}/-", gate)]
     return remove_elements(path, ours)

@@ -12,7 +12,7 @@ from typing import Any
 from fairgpu import names
 from webhook.json_patch import Operation, add, remove_elements
 from webhook.settings import Sidecar
-from webhook.verdict import mapping, objects
+from webhook.verdict import indexes_named
 
 OUR_VOLUMES = (names.USAGE_VOLUME, names.TOKEN_VOLUME)
 USAGE_SIZE_LIMIT = "16Mi"
@@ -73,7 +73,7 @@ def place_sidecar(spec: dict[str, Any], sidecar: dict[str, Any]) -> list[Operati
     path = "/spec/initContainers"
     if not isinstance(given, list):
         return [add(path, [sidecar])]
-    ours = [index for index, container in objects(given) if container.get("name") == names.SIDECAR_CONTAINER]
+    ours = indexes_named(given, (names.SIDECAR_CONTAINER,))
     if ours == [0] and given[0] == sidecar:
         return []
     return [*remove_elements(path, ours), add(f"{path}/0", sidecar)]
@@ -87,11 +87,9 @@ def place_volumes(spec: dict[str, Any], wanted: list[dict[str, Any]]) -> list[Op
         return [add(path, wanted)]
     missing = list(wanted)
     stale = []
-    for index, volume in objects(given):
-        if volume.get("name") not in OUR_VOLUMES:
-            continue
-        if volume in missing:
-            missing.remove(volume)
+    for index in indexes_named(given, OUR_VOLUMES):
+        if given[index] in missing:
+            missing.remove(given[index])
         else:
             stale.append(index)
     return [*remove_elements(path, stale), *(add(f"{path}/-", volume) for volume in missing)]
@@ -100,8 +98,5 @@ def place_volumes(spec: dict[str, Any], wanted: list[dict[str, Any]]) -> list[Op
 def strange_volumes(spec: dict[str, Any]) -> list[int]:
     """The indexes of volumes that bear a name of ours without being of its kind: somebody meant another thing."""
     kinds = {names.USAGE_VOLUME: "emptyDir", names.TOKEN_VOLUME: "projected"}
-    return [
-        index
-        for index, volume in objects(spec.get("volumes"))
-        if isinstance(name := volume.get("name"), str) and name in kinds and kinds[name] not in mapping(volume)
-    ]
+    given: Any = spec.get("volumes")
+    return [index for index in indexes_named(given, OUR_VOLUMES) if kinds[given[index]["name"]] not in given[index]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,3 +66,10 @@ def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
     if not isinstance(value, list):
         return []
     return [(index, item) for index, item in enumerate(value) if isinstance(item, dict)]
+
+
+def indexes_named(value: Any, names: Collection[str]) -> list[int]:
+    """Where in a JSON list the objects of these names stand; nowhere where something else than a list stands."""
+    if not isinstance(value, list):
+        return []
+    return [index for index, item in enumerate(value) if isinstance(item, dict) and item.get("name") in names]

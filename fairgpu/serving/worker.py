@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 from typing import Any
 
@@ -58,6 +59,9 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         except RuntimeError as error:
             self.lifespan = None
             raise SystemExit(Arbiter.WORKER_BOOT_ERROR) from error
+        # What is there now stays: collections need not walk through it again and again while requests wait.
+        gc.collect()
+        gc.freeze()
         await self._listen(live)
         reloading = asyncio.create_task(self._reload(live, read_chain)) if live and read_chain else None
         while self.alive and self.ppid == os.getppid():
