@@ -156,4 +156,7 @@ def _version(match: re.Match[str] | None) -> tuple[int, ...]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(f"{control_plane_binaries(os.environ)}\n")
+    try:
+        sys.stdout.write(f"{control_plane_binaries(os.environ)}\n")
+    except ControlPlaneBinariesError as error:
+        sys.exit(str(error))

@@ -1,0 +1,101 @@
+"""How the control plane's binaries come to be there; Go itself is played by a script that compiles in no time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.control_plane.build import BINARIES
+
+ROOT = Path(__file__).parents[2]
+COMPILER = """#!/bin/sh
+if [ "$1" = env ]; then echo "$GO_SAYS"; exit; fi
+echo build >> "$GO_LOG"
+case "$GOCACHE" in "$XDG_CACHE_HOME"/*) ;; *) echo "leaves its cache at $GOCACHE"; exit 1;; esac
+sleep 0.3
+while [ "$1" != -o ]; do shift; done
+for name in server kube-apiserver kube-controller-manager kube-scheduler $GO_LAST; do
+    touch "$2$name" && chmod +x "$2$name"
+done
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> dict[str, str]:
+    """An environment with an empty cache and a Go that notes what it is asked for."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    (tools / "go").write_text(COMPILER)
+    (tools / "go").chmod(0o755)
+    return {
+        "PATH": f"{tools}:{os.defpath}",
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+        "GO_SAYS": "go1.99.1",
+        "GO_LAST": "kubectl",
+        "GO_LOG": str(tmp_path / "log"),
+        "PIP_NO_INDEX": "1",
+    }
+
+
+def start(world: dict[str, str]) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.cluster.control_plane.build"]
+    return subprocess.Popen(command, cwd=ROOT, env=world, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def run(world: dict[str, str]) -> tuple[int, str, str]:
+    process = start(world)
+    output, errors = process.communicate(timeout=60)
+    return process.returncode, output.strip(), errors
+
+
+def cached(world: dict[str, str]) -> list[str]:
+    folder = Path(world["XDG_CACHE_HOME"]) / "fairgpu" / "control-plane"
+    return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+
+def test_two_who_need_the_binaries_at_once_compile_them_once(world: dict[str, str]) -> None:
+    first, second = start(world), start(world)
+    folders = {process.communicate(timeout=60)[0].strip() for process in (first, second)}
+    assert (first.returncode, second.returncode) == (0, 0)
+    assert run(world)[1] in folders
+    assert Path(world["GO_LOG"]).read_text() == "build\n"
+    (folder,) = folders
+    assert sorted(path.name for path in Path(folder).iterdir()) == sorted(BINARIES)
+
+
+def test_nothing_stays_in_the_cache_but_the_binaries(world: dict[str, str]) -> None:
+    abandoned = Path(world["XDG_CACHE_HOME"]) / "fairgpu" / "control-plane" / "building-killed"
+    abandoned.mkdir(parents=True)
+    status, folder, _ = run(world)
+    assert status == 0
+    assert cached(world) == ["lock", Path(folder).name]
+
+
+def test_a_build_that_fails_leaves_nothing_and_says_what_to_do(world: dict[str, str]) -> None:
+    status, _, errors = run(world | {"GO_LAST": "something-else"})
+    assert status == 1
+    assert "lacks kubectl: set FAIRGPU_CONTROL_PLANE_BIN" in errors
+    assert cached(world) == ["lock"]
+
+
+def test_a_go_that_is_too_old_is_not_used(world: dict[str, str]) -> None:
+    status, _, errors = run(world | {"GO_SAYS": "go1.22.9"})
+    assert status == 1
+    assert "no Go of at least 1.24 on PATH" in errors
+    assert not Path(world["GO_LOG"]).exists()
+
+
+def test_a_folder_that_is_named_is_used_as_it_is(world: dict[str, str], tmp_path: Path) -> None:
+    for name in BINARIES:
+        (tmp_path / name).touch(mode=0o755)
+    assert run(world | {"FAIRGPU_CONTROL_PLANE_BIN": str(tmp_path)})[:2] == (0, str(tmp_path))
+    (tmp_path / "etcd").unlink()
+    status, _, errors = run(world | {"FAIRGPU_CONTROL_PLANE_BIN": str(tmp_path)})
+    assert status == 1
+    assert f"{tmp_path} lacks etcd" in errors
+    assert cached(world) == []
