@@ -165,7 +165,9 @@ static bool may_go(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns)
     struct turn turn;
     uint64_t others = account_peers(queue->index); /* they fill the GPU's queue, too */
     *pause_ns = 20000;
-    if (queue->head != queue->tail && (queue->in_flight_ns + queue->mean_ns) * others > IN_FLIGHT_NS) {
+    bool unknown = queue->mean_ns == 0; /* one kernel alone, until it has told how long it takes */
+    if (queue->head != queue->tail &&
+        (unknown || (queue->in_flight_ns + queue->mean_ns) * others > IN_FLIGHT_NS)) {
         if (queue->in_flight_ns * others > 2 * IN_FLIGHT_NS)
             *pause_ns = 50000;
         return false;
