@@ -156,7 +156,7 @@ class RestServer:
         (self.folder / "jwks.json").write_text(json.dumps(self.signer.key_set()))
         (self.folder / "access.yaml").write_text(yaml.safe_dump(ACCESS))
         settings = {
-            "redis": {"url": self.redis_url},
+            "redis": {"url": self.redis_url, "timeout_seconds": 2},
             "serve": {"port": self.port, "metrics_port": self.metrics_port, "workers": self.workers},
         }
         (self.folder / "settings.yaml").write_text(yaml.safe_dump({"timekeeper": settings}))

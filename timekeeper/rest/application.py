@@ -15,6 +15,9 @@ from timekeeper.rest.routes import build_flask
 from timekeeper.rest.states_follower import ReadChanges, follow
 from timekeeper.store.states_reading import Changes, Cursor
 
+WSGI_THREADS = 8
+"""Each may wait for the API server to say who asks."""
+
 
 class Loop:
     """The event loop of a worker, which is known once its first event comes."""
@@ -71,4 +74,4 @@ def build_application(lifecycle: Lifecycle, parts: Parts, read_changes: ReadChan
 
     lifecycle.run_thread("follow-states", lambda: follow(read, deliver, lifecycle.ending.wait))
     lifecycle.on_drain(parts.feed.end)
-    return RestApplication(Application(lifecycle, hot, build_flask(parts)), loop)
+    return RestApplication(Application(lifecycle, hot, build_flask(parts), WSGI_THREADS), loop)

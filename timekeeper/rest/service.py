@@ -11,6 +11,9 @@ from typing import Any
 
 import redis
 import redis.asyncio
+from redis.asyncio.retry import Retry as AsyncRetry
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 
 from fairgpu.certificates import utc_now
 from fairgpu.cluster.api import KubernetesAPI
@@ -43,6 +46,8 @@ from timekeeper.tls.folder_vault import FolderVault
 
 LOOPBACK = ("127.0.0.1", "localhost")
 CHAIN_CHECK_SECONDS = 60.0
+RETRIES = 1
+"""A connection that Redis has dropped is made anew; who asks is not kept waiting for a Redis that is away."""
 
 
 class World:
@@ -88,8 +93,8 @@ class Service:
     def __init__(self, settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
         self._world = World(api, folder)
-        local = () if api else LOOPBACK
-        self._names = [*service_names(), *settings.serve.certificate_names, *local]
+        # In a cluster, loopback is where a port is forwarded to.
+        self._names = [*service_names(), *settings.serve.certificate_names, *LOOPBACK]
 
     def chain(self) -> Chain:
         """The chain to present now."""
@@ -97,8 +102,10 @@ class Service:
 
     def build(self, lifecycle: Lifecycle) -> RestApplication:
         """The worker's application. No connection is made before the first request needs one."""
-        store = _store(self._settings.redis)
-        intake = redis.asyncio.Redis.from_url(self._settings.redis.url, **_options(self._settings.redis))
+        settings = self._settings.redis
+        store = redis.Redis.from_url(settings.url, retry=Retry(NoBackoff(), RETRIES), **_options(settings))
+        again = AsyncRetry(NoBackoff(), RETRIES)
+        intake = redis.asyncio.Redis.from_url(settings.url, retry=again, **_options(settings))
         loop, keys, measures = Loop(), self._world.keys, Measures()
         lifecycle.on_start(keys.refresh)
         parts = Parts(
@@ -146,10 +153,6 @@ def server_options(settings: TimekeeperSettings, *, standalone: bool) -> ServerO
         drain_seconds=0.0 if standalone else served.drain_seconds,
         access_log=served.access_log,
     )
-
-
-def _store(settings: RedisSettings) -> redis.Redis:
-    return redis.Redis.from_url(settings.url, **_options(settings))
 
 
 def _options(settings: RedisSettings) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract.timekeeper_rest.conftest import BIG, OTHER, RUNNING
+from timekeeper.store import book
 
 if TYPE_CHECKING:
+    from tests.redis_server import RedisServer
     from tests.rest_server import RestServer
 
 
@@ -38,6 +40,12 @@ def test_amounts_beyond_what_a_double_can_tell_are_exact(rest: RestServer) -> No
 def test_a_namespace_is_told_what_pays_for_it(rest: RestServer) -> None:
     answer = rest.as_person("alice", "GET", "/v1/namespaces/team-a/budget").document
     assert (answer["namespace"], answer["state"], answer["budget"]["name"]) == ("team-a", "open", "research")
+
+
+def test_a_namespace_that_moved_is_told_who_pays_for_it_now(rest: RestServer, store: RedisServer) -> None:
+    with store.client() as client:
+        book.write_assignments(client, {"team-m": ((0, "serving"), (1, "research"))})
+    assert rest.as_person("finance", "GET", "/v1/namespaces/team-m/budget").document["budget"]["name"] == "research"
 
 
 def test_a_namespace_that_nothing_pays_for_is_unlimited(rest: RestServer) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import time
 import uuid
 from typing import TYPE_CHECKING, Any
@@ -218,6 +219,20 @@ def test_reports_go_on_after_redis_was_killed_and_has_forgotten_the_scripts(
     store.start()
     pod = new_pod(store)
     assert send(rest, pod, report(seq=3)).status == 200
+
+
+def test_a_redis_that_hangs_is_answered_for_in_bounded_time_and_probes_go_on(
+    rest: RestServer, store: RedisServer
+) -> None:
+    pod = new_pod(store)
+    assert store.process is not None
+    store.process.send_signal(signal.SIGSTOP)
+    try:
+        assert_problem(send(rest, pod, report()), 503)
+        assert rest.ask("GET", "/healthz").status == 200
+    finally:
+        store.process.send_signal(signal.SIGCONT)
+    assert send(rest, pod, report(seq=2)).status == 200
 
 
 def test_the_ancestors_sidecar_proves_life_and_is_told_when_to_end(rest: RestServer, store: RedisServer) -> None:
