@@ -61,7 +61,10 @@ def _request(server: Server, method: str, path: str, body: bytes | None, headers
     except ssl.SSLCertVerificationError as error:
         raise CommandError(
             f"https://{server.host}:{server.port} is not trusted: {error.verify_message}.\n"
-            f"Name the CA that signed its certificate with {CA_FILE}=FILE"
+            "Fetch the CA that signed its certificate, and name the file:\n"
+            "    kubectl -n fairgpu-system get configmap fairgpu-timekeeper-ca"
+            " -o jsonpath='{.data.ca\\.crt}' > fairgpu-ca.crt\n"
+            f"    export {CA_FILE}=fairgpu-ca.crt"
         ) from error
     except (OSError, HTTPException, ValueError) as error:
         raise CommandError(f"https://{server.host}:{server.port} ({SERVER}) does not answer: {error}") from error

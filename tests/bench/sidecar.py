@@ -80,7 +80,11 @@ def rows() -> Iterator[dict[str, Any]]:
     milli = 1000 * (report_seconds + SAMPLES_PER_INTERVAL * sample_seconds) / INTERVAL_SECONDS
     note = f"a report {report_seconds * 1e3:.2f} ms, a sample {sample_seconds * 1e6:.0f} us"
     yield _row(f"sidecar: processor at {INTERVAL_SECONDS} s", milli, "mCPU", PROCESSOR_GOAL_MILLI, note)
-    yield {**_row("sidecar: start to first report", start_seconds, "CPU s", 0, "once in a pod"), "goal": None, "met": None}
+    yield {
+        **_row("sidecar: start to first report", start_seconds, "CPU s", 0, "once in a pod"),
+        "goal": None,
+        "met": None,
+    }
 
 
 def _measure(archive: Path, environment: dict[str, str]) -> list[float]:

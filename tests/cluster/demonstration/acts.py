@@ -67,6 +67,7 @@ def spend(stage: ClusterStage) -> None:
     seen = stage.watch(BudgetState.GRACE)
     require(seen.spent >= seen.available, f"in grace with {seen.spent} of {seen.available} spent")
     stage.screen.done("the money is spent, and grace begins")
+    stage.client("sessions", "-n", NAMESPACE)
     seen = stage.watch(BudgetState.OVER)
     require(seen.spent >= seen.available + GRACE_GPU_SECONDS * UNIT, f"over with {seen.spent} spent")
     require(0 < seen.used < seen.spent, f"used {seen.used} is not between nothing and the {seen.spent} reserved")

@@ -19,7 +19,7 @@ from fairgpu.demo.folder import BUDGET, NAMESPACE
 from fairgpu.demo.gpus import Gpus
 from fairgpu.demo.running import start_sidecar, work
 from fairgpu.demo.screen import Reading, Screen
-from fairgpu.demo.steps import STEP_LIMIT_SECONDS, read_budget, require, watch
+from fairgpu.demo.steps import STEP_LIMIT_SECONDS, read_budget, require, run_client, watch
 from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
@@ -54,8 +54,8 @@ class ClusterStage:
     def __post_init__(self) -> None:
         self.cluster = Cluster(self.folder, self.node.name)
         config_map = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps/{names.TIMEKEEPER_SERVICE}-ca"
-        pem = self.plane.admin.api.get(config_map)["data"]["ca.crt"]
-        tls = ssl.create_default_context(cadata=pem)
+        self.ca_pem = self.plane.admin.api.get(config_map)["data"]["ca.crt"]
+        tls = ssl.create_default_context(cadata=self.ca_pem)
         token = self.plane.token(names.SYSTEM_NAMESPACE, FINANCE, audience=names.TOKEN_AUDIENCE)
         self.server = Server("localhost", self.timekeeper, "", tls, token)
 
@@ -117,6 +117,17 @@ class ClusterStage:
     def usage(self, pod: Json) -> Path:
         """The pod's usage volume."""
         return self.folder / "usage" / str(pod["metadata"]["uid"])
+
+    def client(self, *arguments: str) -> None:
+        """Runs a command of the client with the kubeconfig's token, and shows it with what it said."""
+        ca_file = self.folder / "fairgpu-ca.crt"
+        ca_file.write_text(self.ca_pem)
+        environment = {
+            "FAIRGPU_SERVER": f"https://localhost:{self.server.port}",
+            "FAIRGPU_CA_FILE": str(ca_file),
+            "KUBECONFIG": str(self.money.kubeconfig),
+        }
+        run_client(self.screen, environment, list(arguments), " ".join(("fairgpu", *arguments)))
 
     def reading(self) -> Reading:
         """The budget as the timekeeper tells it now."""

@@ -180,7 +180,7 @@ def test_another_ca_is_named_with_the_variable_to_set(
     monkeypatch.setenv("FAIRGPU_CA_FILE", str(tmp_path / "other" / "ca.pem"))
     status, _, error = run("budget", "list")
     assert status == 1
-    assert "FAIRGPU_CA_FILE=FILE" in error
+    assert "export FAIRGPU_CA_FILE=" in error
     assert server.received == []
 
 
