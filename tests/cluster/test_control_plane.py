@@ -110,6 +110,18 @@ def test_tokens_bound_to_a_pod_verify_against_the_published_keys(control_plane: 
     assert claims["kubernetes.io"]["pod"] == {"name": "plain", "uid": pod["metadata"]["uid"]}
 
 
+def test_the_api_server_can_be_taken_away_and_comes_back_with_all_that_it_knew(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    api = control_plane.admin.api
+    made = api.create(f"/api/v1/namespaces/{namespace}/pods", plain_pod())
+    with control_plane.api_server_away(), pytest.raises(ApiError) as failure:
+        api.get(f"/api/v1/namespaces/{namespace}/pods")
+    assert failure.value.status == 0
+    assert api.get(f"/api/v1/namespaces/{namespace}/pods/plain")["metadata"]["uid"] == made["metadata"]["uid"]
+    control_plane.create_namespace("after-")  # waits for its default account: the controllers are at work again
+
+
 def test_a_process_ends_when_the_session_that_started_it_is_killed(tmp_path: Path) -> None:
     script = (
         "import sys, time; from pathlib import Path; from tests.cluster.control_plane.processes import running\n"

@@ -10,6 +10,7 @@ import re
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane import components
 from tests.cluster.control_plane.certificates import Authority, service_account_keys
 from tests.cluster.control_plane.identities import Identity, write_kubeconfig
-from tests.cluster.control_plane.processes import Process, free_ports, running
+from tests.cluster.control_plane.processes import Restartable, free_ports, running
 from tests.cluster.control_plane.waiting import wait_until
 
 START_LIMIT_S = 90.0
@@ -31,6 +32,7 @@ class ControlPlane:
         self.kubectl_binary = binaries / "kubectl"
         self.server = addresses.server
         self.certificate_authority = authority.certificate
+        self.servers: dict[str, Restartable] = {}
         self._authority = authority
         self._numbers = itertools.count()
         self.admin = self.user("admin", ["system:masters"])
@@ -96,6 +98,30 @@ class ControlPlane:
             raise
         return True
 
+    @contextmanager
+    def api_server_away(self) -> Iterator[None]:
+        """End the API server for the length of a block; afterwards it is back at its address, with all that it knew."""
+        with self.servers["kube-apiserver"].away():
+            yield
+        self.wait_until_ready()
+
+    def wait_until_ready(self) -> None:
+        """Return once the API server says that it is ready; RBAC's own roles are among what it waits for."""
+        wait_until(lambda: self.check_servers() and self._ready(), "the API server's /readyz", START_LIMIT_S)
+
+    def check_servers(self) -> bool:
+        """True; raises RuntimeError with the end of its log if a server ended by itself."""
+        for server in self.servers.values():
+            server.process.check_alive()
+        return True
+
+    def _ready(self) -> bool:
+        try:
+            self.admin.api.get("/api/v1/namespaces/kube-system")
+        except ApiError:
+            return False
+        return self.admin.kubectl("get", "--raw", "/readyz", check=False).stdout == "ok"
+
     def _file(self, name: str) -> Path:
         return self.folder / f"{next(self._numbers)}-{re.sub(r'[^a-z0-9.-]', '-', name)}.kubeconfig"
 
@@ -107,55 +133,36 @@ def running_control_plane(binaries: Path) -> Iterator[ControlPlane]:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-cluster-")))
         addresses = components.Addresses(*free_ports(3))
         authority = Authority(folder / "pki")
-        serving = authority.server("kube-apiserver", ["127.0.0.1", "localhost", "10.96.0.1"])
-        accounts = service_account_keys(folder / "pki")
         plane = ControlPlane(folder, binaries, addresses, authority)
+        commands = _commands(plane, binaries, addresses, authority)
+        environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "TMPDIR": str(folder)}
 
-        def start(name: str, command: list[str]) -> Process:
-            environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "TMPDIR": str(folder)}
-            return stack.enter_context(running(name, command, folder / f"{name}.log", environment))
+        def start(name: str) -> None:
+            run = partial(running, name, commands[name], folder / f"{name}.log", environment)
+            plane.servers[name] = stack.enter_context(Restartable(run))
 
-        started = [
-            start("etcd", components.etcd(binaries / "etcd", folder / "etcd", addresses)),
-            start(
-                "kube-apiserver",
-                components.api_server(binaries / "kube-apiserver", addresses, serving, authority.certificate, accounts),
-            ),
-        ]
-        _wait(plane, started, _ready, "the API server's /readyz")
-        manager = plane.user("system:kube-controller-manager").kubeconfig
-        started.append(
-            start(
-                "kube-controller-manager",
-                components.controller_manager(
-                    binaries / "kube-controller-manager", manager, authority.certificate, accounts.key
-                ),
-            )
-        )
-        stock = plane.user("system:kube-scheduler").kubeconfig
-        started.append(start("kube-scheduler", components.scheduler(binaries / "kube-scheduler", stock)))
-        _wait(plane, started, _controllers_work, "the default service account")
+        start("etcd")
+        start("kube-apiserver")
+        plane.wait_until_ready()
+        start("kube-controller-manager")
+        start("kube-scheduler")
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        wait_until(lambda: plane.check_servers() and plane.exists(account), "the controllers work", START_LIMIT_S)
         yield plane
 
 
-def _wait(plane: ControlPlane, started: Sequence[Process], condition: Any, what: str) -> None:
-    def probe() -> bool:
-        for process in started:
-            process.check_alive()
-        answer: bool = condition(plane)
-        return answer
-
-    wait_until(probe, what, START_LIMIT_S)
-
-
-def _ready(plane: ControlPlane) -> bool:
-    """Whether the API server says so. RBAC's own roles are among what it waits for."""
-    try:
-        plane.admin.api.get("/api/v1/namespaces/kube-system")
-        return plane.admin.kubectl("get", "--raw", "/readyz", check=False).stdout == "ok"
-    except ApiError:
-        return False
-
-
-def _controllers_work(plane: ControlPlane) -> bool:
-    return plane.exists("/api/v1/namespaces/default/serviceaccounts/default")
+def _commands(
+    plane: ControlPlane, binaries: Path, addresses: components.Addresses, authority: Authority
+) -> dict[str, list[str]]:
+    serving = authority.server("kube-apiserver", ["127.0.0.1", "localhost", "10.96.0.1"])
+    accounts = service_account_keys(plane.folder / "pki")
+    trusted = authority.certificate
+    manager, scheduler = (plane.user(f"system:kube-{name}").kubeconfig for name in ("controller-manager", "scheduler"))
+    return {
+        "etcd": components.etcd(binaries / "etcd", plane.folder / "etcd", addresses),
+        "kube-apiserver": components.api_server(binaries / "kube-apiserver", addresses, serving, trusted, accounts),
+        "kube-controller-manager": components.controller_manager(
+            binaries / "kube-controller-manager", manager, trusted, accounts.key
+        ),
+        "kube-scheduler": components.scheduler(binaries / "kube-scheduler", scheduler),
+    }

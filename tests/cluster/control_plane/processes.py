@@ -8,10 +8,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 _HELPER = Path(__file__).with_name("die_with_parent.py")
 _TAIL = 4000
@@ -54,6 +55,30 @@ def running(
         yield Process(name, popen, log)
     finally:
         _end(popen, stop_limit_s)
+
+
+class Restartable:
+    """A server that a test can take away and bring back with the same ports and files."""
+
+    def __init__(self, start: Callable[[], AbstractContextManager[Process]]) -> None:
+        self._start = start
+        self._stack = ExitStack()
+        self.process = self._stack.enter_context(start())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """End the server, and start it again at the end of the block."""
+        self._stack.close()
+        try:
+            yield
+        finally:
+            self.process = self._stack.enter_context(self._start())
 
 
 def _end(popen: subprocess.Popen[bytes], limit_s: float) -> None:
