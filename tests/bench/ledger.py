@@ -16,6 +16,7 @@ from timekeeper.jobs.keeper import Keeper
 from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.store import reading
+from timekeeper.store.ledger import take_epoch
 
 BUDGETS = 10_000
 SESSIONS = 5
@@ -36,7 +37,13 @@ def rows() -> list[dict[str, Any]]:
         server.client() as client,
     ):
         marks: dict[str, float] = {}
-        keeper = Keeper(client, world, KeeperRules(), 1, step=lambda name: marks.setdefault(name, time.perf_counter()))
+        keeper = Keeper(
+            client,
+            world,
+            KeeperRules(),
+            take_epoch(client, 0),
+            step=lambda name: marks.setdefault(name, time.perf_counter()),
+        )
         first = timed(keeper, clock)
         sweeps, settled = [], []
         for _ in range(SWEEPS):

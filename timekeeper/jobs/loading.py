@@ -61,12 +61,15 @@ def take_checkpoints(books: Books) -> set[str]:
     return restored
 
 
-def bring_back(books: Books, lost: set[str]) -> None:
-    """Puts sessions back on the meter that had left after the checkpoint from which their account starts again."""
+def bring_back(books: Books) -> None:
+    """Puts sessions back on the meter that have left since the checkpoint that their account starts again from.
+
+    Where the store still holds them, it takes no notice.
+    """
     for left_at, metered in books.left:
-        names = {account for account, _ in metered.written} & lost
-        checkpoints = [books.accounts[name].checkpoint for name in names]
-        if any(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
+        names = {account for account, _ in metered.written}
+        checkpoints = [books.accounts[name].checkpoint for name in names if not books.accounts[name].periods]
+        if all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
             metered.forget_store()
             books.pods.sessions.setdefault(metered.session.uid, metered)
     books.left = []

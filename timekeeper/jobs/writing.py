@@ -23,6 +23,9 @@ from timekeeper.sources.source import ChangedMeanwhileError, Source
 REFRESH = 60 * SECOND
 """Figures that change all the time are written this often at most."""
 
+FORGOTTEN_BY_A_KILLED_REDIS = 60 * SECOND
+"""Far longer than what a killed Redis can have forgotten of what it had acknowledged."""
+
 _log = structlog.get_logger()
 
 
@@ -48,7 +51,7 @@ class StatusWriter:
         count += sum(
             self._write_grant(name, item, settled_at) for name, item in self.books.budgets.grant_objects.items()
         )
-        self._forget_left()
+        self._forget_left(settled_at)
         return count
 
     def _write_budget(self, name: str, item: Json, now: int) -> bool:
@@ -104,13 +107,14 @@ class StatusWriter:
             return None  # its budget may yet come
         return grant_status(grant, account.period_at(min(grant.created or now, now)), generation, now, before)
 
-    def _forget_left(self) -> None:
-        """Drops the sessions whose cost a written checkpoint holds, and those that none ever will."""
+    def _forget_left(self, now: int) -> None:
+        """Drops the sessions whose cost a written checkpoint holds, and those that none ever will, after a while."""
         accounts = self.books.accounts
         self.books.left = [
             (left_at, metered)
             for left_at, metered in self.books.left
-            if any(_still_needed(accounts[name], left_at) for name, _ in metered.written)
+            if now - left_at < FORGOTTEN_BY_A_KILLED_REDIS
+            or any(_still_needed(accounts[name], left_at) for name, _ in metered.written)
         ]
 
 

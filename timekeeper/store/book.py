@@ -60,6 +60,11 @@ def write_prices(client: redis.Redis, prices: Prices) -> None:
     client.set(keys.PRICES, encode_prices(prices))
 
 
+def write_epoch(client: redis.Redis, epoch: int) -> None:
+    """Writes down the epoch of the leader again where the store has lost it."""
+    client.set(keys.BOOK_EPOCH, str(epoch), nx=True)
+
+
 def write_watched(client: redis.Redis, until: int) -> None:
     """Writes down until when all open sessions are known to live."""
     client.set(keys.WATCHED, str(until))

@@ -83,13 +83,19 @@ class Settlement:
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """A period to open. `checkpoint` is what was spent in it by sessions that nobody can recompute."""
+    """A period to open.
+
+    Attributes:
+        checkpoint: what was spent in it by sessions that nobody can recompute.
+        known: whether the account was in the store before, so that its absence means that this was emptied.
+    """
 
     account: str
     start: int
     end: int
     checkpoint: int = 0
     exhausted_at: int | None = None
+    known: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +152,8 @@ def open_periods(client: redis.Redis, epoch: int, now: int, openings: Sequence[O
     calls = []
     for opening in openings:
         account = keys.AccountKeys(opening.account)
-        arguments = (epoch, now, opening.start, opening.end, opening.checkpoint, _optional(opening.exhausted_at))
+        exhausted_at = _optional(opening.exhausted_at)
+        arguments = (epoch, now, opening.start, opening.end, opening.checkpoint, exhausted_at, int(opening.known))
         touched = (account.head, account.periods, account.period(opening.start), account.ledger)
         calls.append(Call("open_period", touched, arguments))
     return [_standing_with_flag(answer) for answer in run(client, calls)]

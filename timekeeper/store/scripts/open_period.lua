@@ -1,15 +1,16 @@
--- Opens a period of an account, and the account with it where the store does not know it. Does nothing twice.
+-- Opens a period of an account, and the account with it where neither the store nor the caller knows it. Does nothing
+-- twice.
 --
 -- KEYS  head, periods, period, ledger
--- ARGV  epoch, instant, start, end, checkpoint, exhausted
+-- ARGV  epoch, instant, start, end, checkpoint, exhausted, whether the caller knows the account
 -- Returns whether the account was not in the store, then total, granted, gone, exhausted.
 local head, periods, period, ledger = unpack(KEYS)
-local epoch, instant, start, finish, checkpoint, exhausted = unpack(ARGV)
+local epoch, instant, start, finish, checkpoint, exhausted, expected = unpack(ARGV)
 if not limbs(checkpoint) then
   return redis.error_reply('AMOUNT ' .. checkpoint .. ' is no whole number from 0 to 10^24 - 1')
 end
 local unknown = redis.call('EXISTS', head) == 0
-local refused = not unknown and refusal(head, epoch)
+local refused = (not unknown or expected == '1') and refusal(head, epoch)
 if refused then
   return refused
 end

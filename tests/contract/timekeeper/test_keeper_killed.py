@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import os
+import threading
+from dataclasses import dataclass
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.writing import StatusWriter
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.rules.timestamps import HOUR
+from timekeeper.store import reading
+from timekeeper.store.calls import FencedError, StoreEmptyError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+ROUNDS = 12
+
+
+class KilledError(BaseException):
+    """The process ends here, as with SIGKILL: nothing of it runs any more, and its memory is lost."""
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+@dataclass
+class Reserved:
+    """What really happened to a pod: an independent account of it."""
+
+    namespace: str
+    rate: int
+    start: int
+    end: int | None = None
+
+
+def truth(pods: list[Reserved], payers: list[tuple[int, dict[str, str]]], now: int) -> dict[tuple[str, int], int]:
+    """What each budget has spent in each hour, pod by pod and piece by piece, from the events alone."""
+    spent: dict[tuple[str, int], int] = {}
+    for pod in pods:
+        end = now if pod.end is None else pod.end
+        for index, (since, paying) in enumerate(payers):
+            until = payers[index + 1][0] if index + 1 < len(payers) else end
+            low, high = max(pod.start, since if index else 0), min(end, until)
+            while low < high:
+                hour = low - low % HOUR
+                piece = min(high, hour + HOUR) - low
+                key = (paying[pod.namespace], hour)
+                spent[key] = spent.get(key, 0) + pod.rate * piece // SECOND
+                low += piece
+    return spent
+
+
+class Story:
+    """Hours of a cluster in one sitting: pods come, finish and are removed, a namespace moves, grants come."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self.stage = stage
+        self.random = Random(seed)
+        self.pods: dict[str, Reserved] = {}
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.payers: list[tuple[int, dict[str, str]]] = [(0, {"team-a": "a", "team-b": "b"})]
+        self.granted = 0
+        stage.budget("a", ["team-a"], period={"every": "hour"})
+        stage.budget("b", ["team-b"], period={"every": "hour"})
+
+    def step(self, number: int) -> None:
+        """Lets something happen, then time pass."""
+        for _ in range(self.random.randint(0, 2)):
+            self.start(f"pod-{number}-{len(self.pods)}")
+        running = [uid for uid, pod in self.pods.items() if pod.end is None]
+        if running and self.random.random() < 0.6:
+            self.finish(self.random.choice(running))
+        ended = [uid for uid in self.objects if (self.pods[uid].end or self.stage.now) < self.stage.now]
+        if ended and self.random.random() < 0.5:
+            uid = self.random.choice(ended)
+            self.stage.remove(uid)
+            del self.objects[uid]
+        if number == 3:
+            self.stage.grant("more", "a", 1)
+        if number == 5:
+            self.stage.budget("a", ["nobody"], period={"every": "hour"})
+            self.stage.budget("b", ["team-b", "team-a"], period={"every": "hour"})
+        self.stage.pass_time(self.random.choice([1, 17, 600, 1800, 4000]))
+        if number == 5:
+            self.payers.append((self.stage.now, {"team-a": "b", "team-b": "b"}))
+
+    def start(self, uid: str) -> None:
+        core = self.random.choice([1, 33, 100])
+        namespace = self.random.choice(["team-a", "team-b"])
+        self.objects[uid] = self.stage.pod(uid, namespace, core=core)
+        self.pods[uid] = Reserved(namespace, core * GPU_SECOND // 100, self.stage.now)
+
+    def finish(self, uid: str) -> None:
+        self.stage.finish(self.objects[uid])
+        self.pods[uid].end = self.stage.now
+
+    def check(self) -> None:
+        """Holds the store to what really happened."""
+        expected = truth(list(self.pods.values()), self.payers, self.stage.now)
+        assert expected
+        for (account, hour), amount in expected.items():
+            assert self.stage.spent(account, hour) == amount
+
+
+def steps_of(stage: Stage, rounds: int) -> int:
+    """How many steps the story has when nobody ends it."""
+    count = 0
+
+    def step(_name: str) -> None:
+        nonlocal count
+        count += 1
+
+    story = Story(stage, 1)
+    stage.lead(step=step)
+    for number in range(rounds):
+        story.step(number)
+        stage.round()
+    story.check()
+    return count
+
+
+def test_killed_before_any_step_of_any_round_the_next_leader_comes_to_the_same_spend(
+    stage: Stage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    total = steps_of(stage, ROUNDS)
+    assert total > ROUNDS
+    stride = 1 if os.environ.get("CI") == "true" else 5
+    for killed_at in range(0, total, stride):
+        stage.client.flushall()
+        other = Stage(tmp_path_factory.mktemp("folder"), stage.client)
+        story = Story(other, 1)
+        killed_in_round(other, story, killed_at)
+        story.check()
+
+
+def killed_in_round(stage: Stage, story: Story, killed_at: int) -> None:
+    count = 0
+
+    def step(_name: str) -> None:
+        nonlocal count
+        count += 1
+        if count == killed_at + 1:
+            raise KilledError
+
+    stage.lead(step=step)
+    for number in range(ROUNDS):
+        story.step(number)
+        try:
+            stage.round()
+        except KilledError:
+            stage.lead()
+            stage.round()
+
+
+@pytest.mark.parametrize("paused_at", ["assign", "open", "settle", "index", "publish", "watched"])
+def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(stage: Stage, paused_at: str) -> None:
+    story = Story(stage, 2)
+    story.step(0)
+    story.start("runs-on")
+    stage.round()
+    reached, go_on = threading.Event(), threading.Event()
+    refused: list[Exception] = []
+
+    def step(name: str) -> None:
+        if name == paused_at and stage.now > NOON + 4000 * SECOND:
+            reached.set()
+            assert go_on.wait(30)
+
+    def round_of_the_paused() -> None:
+        try:
+            paused.round(paused_now)
+        except FencedError as error:
+            refused.append(error)
+
+    paused = stage.lead(step=step)
+    stage.round()
+    stage.pass_time(8000)
+    paused_now = stage.now
+    thread = threading.Thread(target=round_of_the_paused)
+    thread.start()
+    assert reached.wait(30)
+    stage.lead()
+    stage.round(3600)
+    story.finish("runs-on")
+    stage.round()
+    before = {key: stage.client.dump(key) for key in stage.client.scan_iter("fairgpu:{a}*")}
+    go_on.set()
+    thread.join(30)
+    assert {key: stage.client.dump(key) for key in stage.client.scan_iter("fairgpu:{a}*")} == before
+    assert refused or paused_at in {"index", "watched", "publish"}
+    story.check()
+
+
+@pytest.mark.parametrize("seed", range(20 if os.environ.get("CI") == "true" else 4))
+def test_an_emptied_redis_is_filled_again_by_the_running_leader_to_the_last_unit(stage: Stage, seed: int) -> None:
+    story = Story(stage, seed)
+    keeper = stage.lead()
+    writer = StatusWriter(stage.source, keeper.books)
+    random = Random(seed)
+    for number in range(5):
+        story.step(number)
+        stage.round()
+        if random.random() < 0.7:
+            writer.write(stage.now)
+    hour = stage.now - stage.now % HOUR
+    stage.client.flushall()
+    with pytest.raises(StoreEmptyError):
+        stage.round(1)
+    stage.round(1)
+    expected = truth(list(story.pods.values()), story.payers, stage.now)
+    for account in ("a", "b"):
+        if (account, hour) in expected and stage.now < hour + HOUR:
+            assert stage.spent(account, hour) == expected[account, hour]
+    assert reading.standing(stage.client, "a", stage.now - stage.now % HOUR) is not None
+
+
+def test_a_grant_survives_an_emptied_redis(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.grant("more", "a", 1)
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.client.flushall()
+    with pytest.raises(StoreEmptyError):
+        stage.round(1)
+    stage.round(1)
+    standing = reading.standing(stage.client, "a", NOON - (NOON - 1767225600 * SECOND))
+    assert standing is not None
+    assert (standing.granted, standing.total) == (GPU_HOUR, 2 * GPU_SECOND)
