@@ -26,6 +26,7 @@ def pods(control_plane: ControlPlane, namespace: str) -> str:
     pod = canonical_pod(gated=True)
     pod["metadata"] |= {"labels": {"app": "x"}, "finalizers": ["example.org/own", "fairgpu.io/meter"]}
     pod["metadata"]["annotations"]["example.org/note"] = "mine"
+    pod["spec"]["initContainers"].append({"name": "prepare", "image": "example.org/prepare:1"})
     control_plane.admin.api.create(path, pod)
     return path
 
@@ -47,7 +48,7 @@ def test_it_lifts_its_gate_removes_its_finalizer_and_writes_its_annotations(
     ("operation", "what"),
     [
         ({"op": "replace", "path": "/spec/containers/0/image", "value": "example.org/evil:1"}, "spec.containers"),
-        ({"op": "replace", "path": "/spec/initContainers/0/image", "value": "evil:1"}, "spec.initContainers"),
+        ({"op": "replace", "path": "/spec/initContainers/1/image", "value": "evil:1"}, "spec.initContainers"),
         ({"op": "replace", "path": "/spec/schedulingGates", "value": []}, "example.org/own"),
         ({"op": "add", "path": "/spec/nodeSelector", "value": {"a": "b"}}, "spec.nodeSelector"),
         ({"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 1}, "spec.activeDeadlineSeconds"),
