@@ -117,10 +117,11 @@ def _grant(arguments: argparse.Namespace) -> int:
         body["name"] = arguments.name
     else:
         headers["Idempotency-Key"] = str(uuid.uuid4())
-    answer = transport.post(from_environment(os.environ), "/v1/grants", body, headers)
+    answer, made = transport.post(from_environment(os.environ), "/v1/grants", body, headers)
     if arguments.output == "json":
         return _print_json(answer)
-    return _print(f"granted {answer['gpuHours']} GPU-hours to budget {answer['budget']} (grant {answer['name']})")
+    what = f"{answer['gpuHours']} GPU-hours to budget {answer['budget']} (grant {answer['name']})"
+    return _print(f"granted {what}" if made else f"nothing to do: {what} was made before")
 
 
 def _sessions(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import ssl
 from collections.abc import Mapping
+from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
 
@@ -35,19 +36,23 @@ def get(server: Server, path: str) -> Json:
     Raises:
         CommandError: the server cannot be reached, or refuses (RefusedError).
     """
-    return _request(server, "GET", path, None, {})
+    return _request(server, "GET", path, None, {})[1]
 
 
-def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> Json:
-    """The answer to a posted JSON object.
+def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> tuple[Json, bool]:
+    """The answer to a posted JSON object, and whether something was made that was not there before.
 
     Raises:
         CommandError: as for `get`.
     """
-    return _request(server, "POST", path, json.dumps(body).encode(), {"Content-Type": "application/json", **headers})
+    sent = json.dumps(body).encode()
+    status, answer = _request(server, "POST", path, sent, {"Content-Type": "application/json", **headers})
+    return answer, status == HTTPStatus.CREATED
 
 
-def _request(server: Server, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Json:
+def _request(
+    server: Server, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+) -> tuple[int, Json]:
     connection = HTTPSConnection(server.host, server.port, timeout=TIMEOUT_SECONDS, context=server.tls)
     common = {
         "Authorization": f"Bearer {server.token}",
@@ -57,7 +62,7 @@ def _request(server: Server, method: str, path: str, body: bytes | None, headers
     try:
         connection.request(method, server.base_path + path, body, {**common, **headers})
         response = connection.getresponse()
-        return _answer(response, response.read(MAX_ANSWER_BYTES))
+        return response.status, _answer(response, response.read(MAX_ANSWER_BYTES))
     except ssl.SSLCertVerificationError as error:
         raise CommandError(
             f"https://{server.host}:{server.port} is not trusted: {error.verify_message}.\n"

@@ -129,15 +129,17 @@ GRANTED = {"name": "rest-1", "budget": "research", "gpuHours": "2.5", "reason": 
 
 def test_a_grant_is_ordered_under_a_key_of_its_own(run: Run, server: ReportServer) -> None:
     grant = ("grant", "research", "2.5", "--reason", "deadline")
-    assert run(*grant, answer=GRANTED)[1] == "granted 2.5 GPU-hours to budget research (grant rest-1)\n"
-    run(*grant, answer=GRANTED)
+    said = run(*grant, answer=GRANTED, status=201)[1]
+    assert said == "granted 2.5 GPU-hours to budget research (grant rest-1)\n"
+    run(*grant, answer=GRANTED, status=201)
     first, second = server.received
     assert (first.path, first.body) == ("/v1/grants", {"budget": "research", "gpuHours": "2.5", "reason": "deadline"})
     assert first.headers["Idempotency-Key"] != second.headers["Idempotency-Key"]
 
 
 def test_a_grant_with_a_name_can_be_repeated(run: Run, server: ReportServer) -> None:
-    run("grant", "research", "2.5", "--reason", "deadline", "--name", "deadline-1", answer=GRANTED)
+    said = run("grant", "research", "2.5", "--reason", "deadline", "--name", "deadline-1", answer=GRANTED)[1]
+    assert said == "nothing to do: 2.5 GPU-hours to budget research (grant rest-1) was made before\n"
     assert server.received[0].body["name"] == "deadline-1"
     assert "Idempotency-Key" not in server.received[0].headers
 
