@@ -11,8 +11,9 @@ ACTIVE_FOR_NS = 2 * PERIOD_NS
 
 @dataclass(frozen=True)
 class Seen:
-    """What is kept of a container between two looks: its overrun counter, ns, and when it was read."""
+    """What is kept of a container between two looks: its counters, in ns of GPU time, and when they were read."""
 
+    busy_ns: int
     overrun_ns: int
     at_ns: int
 
@@ -22,11 +23,14 @@ def is_active(activity: Activity, now_ns: int) -> bool:
     return activity.activity_ns != 0 and now_ns - min(activity.activity_ns, now_ns) < ACTIVE_FOR_NS
 
 
-def new_overrun_ns(activity: Activity, before: Seen | None, now_ns: int) -> int:
-    """GPU time that ran past the container's turns since the last look.
+def wants_more(activity: Activity, now_ns: int) -> bool:
+    """True when a launch of the container was held lately: whatever time it had, it would have used more."""
+    return activity.waiting_ns != 0 and now_ns - min(activity.waiting_ns, now_ns) < ACTIVE_FOR_NS
 
-    A counter that runs backwards (a ledger made anew) counts nothing; none runs faster than the clock.
+
+def growth(before: int, now: int, elapsed_ns: int) -> int:
+    """What a counter of GPU time grew by.
+
+    One that runs backwards (a ledger made anew) has not grown; none runs faster than the clock.
     """
-    if before is None or activity.overrun_ns < before.overrun_ns:
-        return 0
-    return min(activity.overrun_ns - before.overrun_ns, now_ns - before.at_ns)
+    return min(max(now - before, 0), elapsed_ns)

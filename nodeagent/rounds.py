@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from nodeagent import turns
-from nodeagent.observations import Seen, is_active, new_overrun_ns
+from nodeagent.observations import Seen, growth, is_active, wants_more
 from nodeagent.schedule_page import Activity, Page, PageSlot
 
 
@@ -32,7 +32,11 @@ class State:
     plan: turns.Plan | None = None
     active: frozenset[int] = frozenset()
     overruns: Mapping[int, int] = field(default_factory=dict)
-    """Overruns seen in this period, by slot."""
+    """GPU time outside their turns that the slots had in this period, as far as seen."""
+    used: Mapping[int, int] = field(default_factory=dict)
+    """All GPU time that they had in it."""
+    wanting: frozenset[int] = frozenset()
+    """Those that would have used more."""
     seen: Mapping[int, Seen] = field(default_factory=dict)
 
 
@@ -48,11 +52,7 @@ def step(
         OvercommittedError: the containers' shares sum to more than 100 percent.
     """
     active = frozenset(slot for slot, activity in activities.items() if is_active(activity, now_ns))
-    overruns = dict(state.overruns)
-    for slot, activity in activities.items():
-        overruns[slot] = overruns.get(slot, 0) + new_overrun_ns(activity, state.seen.get(slot), now_ns)
-    seen = {slot: Seen(activity.overrun_ns, now_ns) for slot, activity in activities.items()}
-    state = replace(state, overruns=overruns, seen=seen)
+    state = _observe(state, activities, now_ns)
     passed = (now_ns - state.epoch_ns) // turns.PERIOD_NS
     if passed > 0:
         state = _begin_period(state, passed)
@@ -66,14 +66,35 @@ def step(
     return replace(state, plan=made, active=active), made
 
 
+def _observe(state: State, activities: Mapping[int, Activity], now_ns: int) -> State:
+    """Adds what the containers' counters grew by since the last look."""
+    overruns = dict(state.overruns)
+    used = dict(state.used)
+    for slot, activity in activities.items():
+        before = state.seen.get(slot)
+        if before is not None:
+            elapsed_ns = now_ns - before.at_ns
+            overruns[slot] = overruns.get(slot, 0) + growth(before.overrun_ns, activity.overrun_ns, elapsed_ns)
+            used[slot] = used.get(slot, 0) + growth(before.busy_ns, activity.busy_ns, elapsed_ns)
+    wanting = state.wanting | {slot for slot, activity in activities.items() if wants_more(activity, now_ns)}
+    seen = {slot: Seen(activity.busy_ns, activity.overrun_ns, now_ns) for slot, activity in activities.items()}
+    return replace(state, overruns=overruns, used=used, wanting=wanting, seen=seen)
+
+
 def _begin_period(state: State, passed: int) -> State:
-    """Charges the overruns of the period that is over, and opens the next."""
+    """Settles the period that is over, and opens the next.
+
+    A shim that divides its overrun among all who are active counts too little where few of them were at work; what a
+    container used beyond its turns in all tells as well.
+    """
     balances: Mapping[int, int] = state.opening
     if state.plan is not None:
-        balances = state.plan.balances
-        for slot, overrun_ns in state.overruns.items():
-            if slot in balances:
-                balances = turns.charge(replace(state.plan, balances=balances), slot, overrun_ns)
+        used = {slot: had for slot, had in state.used.items() if slot in state.wanting}
+        made = state.plan
+        beyond = {
+            slot: max(ran, state.used.get(slot, 0) - made.granted_ns(slot)) for slot, ran in state.overruns.items()
+        }
+        balances = turns.settle(made, beyond, used)
     return replace(
         state,
         epoch_ns=state.epoch_ns + passed * turns.PERIOD_NS,
@@ -81,6 +102,8 @@ def _begin_period(state: State, passed: int) -> State:
         opening=balances,
         plan=None,
         overruns={},
+        used={},
+        wanting=frozenset(),
     )
 
 

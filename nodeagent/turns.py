@@ -2,8 +2,8 @@
 
 Every container with a share owns a turn of that length in every period, in the order of the slots, so that turns move
 as little as possible. Time that nobody active owns (idle turns and what was never promised) is lent to elastic and
-best-effort containers. Work that ran past the end of its turn took time from the owner of the next one; the account of
-who owes whom (`balance_ns`) is settled in later periods, when both are active.
+best-effort containers. Work that runs past the end of its turn takes time from the owners of others; the account of who
+owes whom (`balance_ns`) is settled in later periods, when both are active.
 
 Everything here is a pure function; times are nanoseconds, all of them whole.
 """
@@ -100,7 +100,7 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: in
     shares = {tenant.slot: period_ns * tenant.core_percent // 100 for tenant in ordered if tenant.core_percent > 0}
     idle_ns = period_ns - sum(shares[tenant.slot] for tenant in ordered if tenant.active and tenant.slot in shares)
     loans = _loans(ordered, idle_ns, round_number)
-    paid, received = _payments(ordered, shares, loans)
+    paid, received = _payments(ordered, shares, loans, round_number)
     lengths = {slot: share + received.get(slot, 0) for slot, share in shares.items()}
     for slot, amount in paid.items():
         from_loan = min(amount, loans.get(slot, 0))
@@ -116,31 +116,24 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: in
     return Plan(period_ns, turns, tuple(owned), balances)
 
 
-def charge(made: Plan, slot: int, overrun_ns: int) -> dict[int, int]:
-    """The balances after a slot's work ran past its turn by so much GPU time.
+def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> dict[int, int]:
+    """The balances after a period in which work ran past the end of turns.
 
-    The time is owed to those whose own turns come next, in their order, each for at most the length of its turn; what
-    ran into time that nobody owned is owed to nobody.
+    Overruns are the GPU time, by slot, that work took outside its turns; used is the GPU time that each slot had in
+    all, for those alone that wanted more. What they lack of their own turns is owed to them by those who ran over, in
+    proportion on both sides; an overrun that nobody missed is owed to nobody.
     """
+    owned: dict[int, int] = {}
+    for turn in made.owned:
+        owned[turn.slot] = owned.get(turn.slot, 0) + turn.length_ns
+    lacking = {slot: max(0, owned[slot] - had) for slot, had in used.items() if slot in owned}
+    over = {slot: overrun_ns for slot, overrun_ns in overruns.items() if slot in made.balances and overrun_ns > 0}
+    amount = min(sum(lacking.values()), sum(over.values()))
     balances = dict(made.balances)
-    ends = [turn.end_ns for turn in made.turns if turn.slot == slot]
-    if not ends or overrun_ns <= 0:
-        return balances
-    end = ends[-1]
-    ahead = sorted(
-        (turn for turn in made.owned if turn.slot != slot), key=lambda turn: (turn.start_ns - end) % made.period_ns
-    )
-    position = end
-    left = overrun_ns
-    for turn in ahead:
-        left -= (turn.start_ns - position) % made.period_ns
-        if left <= 0:
-            break
-        taken = min(left, turn.length_ns)
-        balances[slot] = max(balances[slot] - taken, -LARGEST_BALANCE_NS)
-        balances[turn.slot] = min(balances[turn.slot] + taken, LARGEST_BALANCE_NS)
-        left -= taken
-        position = turn.end_ns
+    for slot, owed in _divide(amount, over).items():
+        balances[slot] = max(balances[slot] - owed, -LARGEST_BALANCE_NS)
+    for slot, due in _divide(amount, lacking).items():
+        balances[slot] = min(balances[slot] + due, LARGEST_BALANCE_NS)
     return balances
 
 
@@ -150,30 +143,41 @@ def with_balances(tenants: Iterable[Tenant], balances: Mapping[int, int]) -> lis
 
 
 def _loans(ordered: Sequence[Tenant], idle_ns: int, round_number: int) -> dict[int, int]:
-    """Idle time, divided by weight among the active who borrow; at most as many of them as get a useful piece."""
-    borrowers = [tenant for tenant in ordered if tenant.borrows and tenant.active]
-    places = min(len(borrowers), max(1, idle_ns // SHORTEST_LOAN_NS))
-    if not places or not idle_ns:
+    """Idle time, divided by weight among the active who borrow.
+
+    Best-effort containers share their part one half of them at a time, so that a piece is long enough for a kernel and
+    nobody waits for more than one period; more of them yet are served in turn as far as pieces of use go round.
+    """
+    elastic = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.ELASTIC]
+    best_effort = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.BEST_EFFORT]
+    total = sum(tenant.weight for tenant in elastic + best_effort)
+    if not total or not idle_ns:
         return {}
-    first = round_number * places % len(borrowers)
-    chosen = (borrowers + borrowers)[first : first + places]
-    total = sum(tenant.weight for tenant in chosen)
-    return {tenant.slot: idle_ns * tenant.weight // total for tenant in chosen}
+    loans = {tenant.slot: idle_ns * tenant.weight // total for tenant in elastic}
+    if best_effort:
+        left = idle_ns - sum(loans.values())
+        places = max(1, min((len(best_effort) + 1) // 2, left // SHORTEST_LOAN_NS))
+        first = round_number * places % len(best_effort)
+        for tenant in (best_effort + best_effort)[first : first + places]:
+            loans[tenant.slot] = left // places
+    return {slot: loan for slot, loan in loans.items() if loan}
 
 
 def _payments(
-    ordered: Sequence[Tenant], shares: Mapping[int, int], loans: Mapping[int, int]
+    ordered: Sequence[Tenant], shares: Mapping[int, int], loans: Mapping[int, int], round_number: int
 ) -> tuple[dict[int, int], dict[int, int]]:
     """What each debtor gives in this period and each creditor gets; the two sums are equal.
 
-    A debtor gives all that it borrows but never more than half of what it owns, so that it goes on working.
+    A debtor gives all that it borrows and up to half of what it owns. One that owes a whole turn gives that every other
+    period: where one kernel is longer than half a turn, shortening the turn alone would not stop it.
     """
     debts: dict[int, int] = {}
     claims: dict[int, int] = {}
     for tenant in ordered:
         share = shares.get(tenant.slot, 0)
         if tenant.active and tenant.balance_ns < 0:
-            debts[tenant.slot] = min(-tenant.balance_ns, share // 2 + loans.get(tenant.slot, 0))
+            skips = -tenant.balance_ns >= share and (round_number + tenant.slot) % 2 == 0
+            debts[tenant.slot] = min(-tenant.balance_ns, (share if skips else share // 2) + loans.get(tenant.slot, 0))
         elif tenant.active and tenant.balance_ns > 0:
             claims[tenant.slot] = min(tenant.balance_ns, share)
     amount = min(sum(debts.values()), sum(claims.values()))

@@ -15,8 +15,8 @@ SEVENTY = Container(1, 22, 70, Policy.HARD, Path("seventy"))
 ELASTIC = Container(1, 22, 70, Policy.ELASTIC, Path("seventy"))
 
 
-def busy(at_ns: int, overrun_ns: int = 0) -> Activity:
-    return Activity(activity_ns=at_ns, overrun_ns=overrun_ns)
+def busy(at_ns: int, overrun_ns: int = 0, busy_ns: int = 0) -> Activity:
+    return Activity(activity_ns=at_ns, waiting_ns=at_ns, overrun_ns=overrun_ns, busy_ns=busy_ns)
 
 
 def test_a_container_counts_as_active_for_two_periods_after_it_last_had_work() -> None:
@@ -50,15 +50,25 @@ def test_the_epoch_moves_by_whole_periods() -> None:
 
 def test_overruns_of_a_period_are_paid_back_in_the_next() -> None:
     containers = (THIRTY, SEVENTY)
+    end = NOW + PERIOD_NS
     state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
-    state, _ = step(state, containers, {0: busy(NOW, 2 * MS), 1: busy(NOW)}, NOW + 10 * MS)
-    state, made = step(state, containers, {0: busy(NOW, 4 * MS), 1: busy(NOW)}, NOW + PERIOD_NS)
+    seen = {0: busy(end, 4 * MS, 19 * MS), 1: busy(end, 0, 31 * MS)}
+    state, made = step(state, containers, seen, end)
     assert (made.granted_ns(0), made.granted_ns(1)) == (11 * MS, 39 * MS)
-    _, made = step(state, containers, {0: busy(NOW, 4 * MS), 1: busy(NOW)}, NOW + 2 * PERIOD_NS - 1)
+    state, made = step(state, containers, seen, end + PERIOD_NS - 1)
     assert made.granted_ns(0) == 11 * MS
-    later = NOW + 2 * PERIOD_NS
-    _, made = step(state, containers, {0: busy(later, 4 * MS), 1: busy(later)}, later)
+    later = end + PERIOD_NS
+    seen = {0: busy(later, 4 * MS, 30 * MS), 1: busy(later, 0, 70 * MS)}
+    _, made = step(state, containers, seen, later)
     assert (made.granted_ns(0), made.granted_ns(1)) == (15 * MS, 35 * MS)
+
+
+def test_time_used_beyond_all_turns_counts_as_overrun_whatever_the_container_says() -> None:
+    containers = (THIRTY, SEVENTY)
+    end = NOW + PERIOD_NS
+    state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
+    _, made = step(state, containers, {0: busy(end, 0, 20 * MS), 1: busy(end, 0, 30 * MS)}, end)
+    assert made.granted_ns(0) == 10 * MS
 
 
 def test_a_counter_that_runs_backwards_or_faster_than_the_clock_is_not_believed() -> None:
