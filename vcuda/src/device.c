@@ -46,14 +46,34 @@ int device_index(CUdevice ordinal)
     return found > 0 ? found - 1 : -1;
 }
 
+/* A thread seldom changes its context: what it last found is good until some context ends. */
+static __thread struct {
+    CUcontext context;
+    uint64_t ends;
+    int index;
+} last __attribute__((tls_model("initial-exec")));
+static uint64_t contexts_ended; /* atomic */
+
+void device_context_ends(void)
+{
+    __atomic_add_fetch(&contexts_ended, 1, __ATOMIC_RELEASE);
+}
+
 bool current_device(CUcontext *context, int *index)
 {
     CUdevice ordinal;
     *context = NULL;
-    if (REAL(cuCtxGetCurrent)(context) != CUDA_SUCCESS || *context == NULL ||
-        REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS)
+    if (REAL(cuCtxGetCurrent)(context) != CUDA_SUCCESS || *context == NULL)
         return false;
-    *index = device_index(ordinal);
+    uint64_t ends = __atomic_load_n(&contexts_ended, __ATOMIC_ACQUIRE);
+    if (last.context != *context || last.ends != ends) {
+        if (REAL(cuCtxGetDevice)(&ordinal) != CUDA_SUCCESS)
+            return false;
+        last.index = device_index(ordinal);
+        last.context = *context;
+        last.ends = ends;
+    }
+    *index = last.index;
     return *index >= 0;
 }
 

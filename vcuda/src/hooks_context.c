@@ -73,6 +73,7 @@ static struct estate begin_end(CUcontext context)
     struct estate estate = {0, 0};
     struct allocation allocation;
     pacer_context_ends(context);
+    device_context_ends();
     while (allocations_take_of_context(&process()->allocations, (uint64_t)(uintptr_t)context, &allocation)) {
         estate.bytes += allocation.bytes;
         if (allocation.kind == KIND_BLOCK)

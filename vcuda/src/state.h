@@ -53,6 +53,8 @@ int device_index(CUdevice ordinal);
 
 /* The current context and the index of its device: false when there is no context, or not on a device of ours. */
 bool current_device(CUcontext *context, int *index);
+/* A context is about to end: its handle may come to mean another. */
+void device_context_ends(void);
 
 /* The limit in force: the schedule page's where a live one tells another than the config. */
 uint64_t memory_limit(int index);

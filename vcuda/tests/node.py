@@ -144,7 +144,7 @@ class Node:
     driver: Path = BUILD / "simgpu" / "13"
 
     def container(self, name: str, *shares: Share, **settings: str) -> Container:
-        """Makes a container's files."""
+        """Makes a container's files; the settings are environment variables of its programs."""
         return Container(self, self.folder / name, shares or (Share(),), settings=settings)
 
     def truth(self, name: str, device: int = 0) -> tuple[int, int]:

@@ -27,3 +27,18 @@ programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS)
 
 test: all programs simgpu
 	PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider tests
+
+# Figures, as JSON rows on standard output.
+BENCH := $(B)/bench
+$(BENCH)/calls: bench/calls.c $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) -O2 $< -o $@ -ldl
+$(BENCH)/null/libcuda.so.1: bench/null_driver.c $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 -isystem $(CUDA) $< -o $@
+
+.PHONY: bench bench-programs
+bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/null/libcuda.so.1
+bench: bench-programs
+	@$(PYTHON) bench/costs.py
+	@$(PYTHON) bench/shares.py

@@ -1,0 +1,93 @@
+"""What the shim costs: nanoseconds added to calls, with and without it in one run. Prints JSON rows."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
+from agent import Agent, Tenant
+from node import BUILD, MIB, Container, Node, Share
+
+CALLS = str(BUILD / "bench" / "calls")
+ROUNDS = 5
+
+
+def row(name: str, value: float, unit: str, goal: float, context: str) -> dict[str, Any]:
+    """One figure whose goal is an upper bound."""
+    value = round(value, 1)
+    return {
+        "name": name, "value": value, "unit": unit, "goal": f"<= {goal:g}", "met": value <= goal, "context": context,
+    }  # fmt: skip
+
+
+def environment(container: Container, shim: bool) -> dict[str, str]:
+    """The container's, or the same without the shim."""
+    given = container.environment()
+    if not shim:
+        del given["LD_PRELOAD"]
+    return given
+
+
+def timed(container: Container, shim: bool, *arguments: str, processes: int = 1) -> tuple[float, float]:
+    """Median mean and 99.9th percentile of a call, ns; the mean of both over several processes at once."""
+    given = environment(container, shim)
+    pipe = subprocess.PIPE
+    running = [subprocess.Popen([CALLS, *arguments], env=given, stdout=pipe, text=True) for _ in range(processes)]  # noqa: S603
+    answers = [[float(word) for word in process.communicate()[0].split()] for process in running]
+    return statistics.mean(a[0] for a in answers), statistics.mean(a[1] for a in answers)
+
+
+def added(container: Container, *arguments: str, processes: int = 1) -> tuple[float, float, float]:
+    """What the shim adds to the mean, the mean without it, and the 99.9th percentile with it; medians of rounds."""
+    with_shim, without = [], []
+    for _ in range(ROUNDS):
+        without.append(timed(container, False, *arguments, processes=processes))
+        with_shim.append(timed(container, True, *arguments, processes=processes))
+    plain = statistics.median(one[0] for one in without)
+    return statistics.median(one[0] for one in with_shim) - plain, plain, statistics.median(one[1] for one in with_shim)
+
+
+def rows(folder: Path) -> Iterator[dict[str, Any]]:
+    """All figures."""
+    null = Node(folder / "null", driver=BUILD / "bench" / "null")
+    page = folder / "page"
+    paced = null.container("a", Share(memory=65536 * MIB, schedule=str(page)))
+    with Agent(null, page, Tenant("a", 0)):
+        mean, plain, tail = added(paced, "launch", "2000")
+    context = f"empty driver, {plain:,.1f} ns without; p99.9 with: {tail:,.0f} ns"
+    yield row("vcuda: launch in its turn, sampling included", mean, "ns added", 50, context)
+    mean, plain, _ = added(paced, "alloc", "1000")
+    yield row("vcuda: alloc + free of 1 MiB", mean, "ns added", 300, f"empty driver, {plain:,.1f} ns without")
+    mean, plain, _ = added(paced, "alloc", "200", processes=16)
+    context = f"empty driver, {plain:,.1f} ns without"
+    yield row("vcuda: alloc + free of 1 MiB, 16 processes", mean, "ns added", 1500, context)
+    paced.config.unlink()
+    mean, plain, _ = added(paced, "launch", "2000")
+    yield row("vcuda: launch without config", mean, "ns added", 5, f"empty driver, {plain:,.1f} ns without")
+    allocating = Node(folder / "cheap").container("a")
+    yield starting(allocating)
+
+
+def starting(container: Container) -> dict[str, Any]:
+    """300 processes through cuInit, one after the other."""
+    seconds = []
+    for shim in (False, True):
+        began = time.monotonic()
+        for _ in range(300):
+            subprocess.run([CALLS, "init"], env=environment(container, shim), check=True)  # noqa: S603
+        seconds.append(time.monotonic() - began)
+    return row("vcuda: 300 processes through cuInit", seconds[1] - seconds[0], "s added", 1, f"{seconds[0]:.1f} s without")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        for each in rows(Path(name)):
+            print(json.dumps(each), flush=True)

@@ -1,0 +1,166 @@
+"""How exactly containers get their shares on the simulated GPU, at real time. Prints JSON rows.
+
+Truth is the simulator's own record of completed work, in time that the work would take alone on the GPU, cut into
+windows of a second (ten for kernels as long as a period); the error is the mean absolute difference from the share, in
+percentage points. The page is written by the node agent's own turn-maker.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+VCUDA = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(VCUDA / "tests"), str(VCUDA / "simgpu")]
+import truth
+from node import BEST_EFFORT, ELASTIC, HARD, MIB, Container, Node, Share, until, uuid
+
+POLICIES = {HARD: "hard", ELASTIC: "elastic", BEST_EFFORT: "best_effort"}
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """One container: its share, and the arguments of each of its programs (spin.c)."""
+
+    core: int
+    programs: tuple[tuple[str, ...], ...]
+    policy: int = HARD
+
+
+@contextmanager
+def paged(node: Node, containers: list[Container]) -> Iterator[None]:
+    """The node agent's writer of the schedule page, while the containers run."""
+    listed = [
+        {
+            "slot": share.slot, "key": 1000 + share.slot, "corePercent": share.core, "policy": POLICIES[share.policy],
+            "ledger": str(container.ledger), "device": 0,
+        }
+        for container in containers
+        for share in container.shares
+    ]  # fmt: skip
+    config = node.folder / "containers.json"
+    config.write_text(json.dumps({"uuid": uuid(), "containers": listed}))
+    page = node.folder / "page"
+    command = [sys.executable, "-m", "nodeagent.schedule", "--page", str(page), "--containers", str(config)]
+    writer = subprocess.Popen(command, cwd=VCUDA.parent)  # noqa: S603
+    try:
+        until(lambda: page.exists() and page.stat().st_size == 7296 and page.read_bytes()[:7] == b"FGSCHED", 30)
+        yield
+    finally:
+        writer.terminate()
+        writer.wait()
+
+
+def work_done(node: Node) -> dict[str, int]:
+    """Completed work of each container, ns."""
+    with (node.folder / "gpu" / "truth").open("rb") as file:
+        head = file.read(truth.DEVICES_AT)
+    _, _, _, contexts, groups, _ = truth.HEADER.unpack_from(head)
+    labels = [
+        truth.GROUP.unpack_from(head, truth.HEADER.size + i * truth.GROUP.size)[0].rstrip(b"\0").decode()
+        for i in range(groups)
+    ]
+    sums = dict.fromkeys(labels, 0)
+    for i in range(contexts):
+        context = truth.Context(*truth.CONTEXT.unpack_from(head, truth.CONTEXTS_AT + i * truth.CONTEXT.size))
+        sums[labels[context.group]] += context.solo_ns
+    return sums
+
+
+def shares(folder: Path, tenants: list[Tenant], windows: int, window_s: float, shim: bool = True) -> list[list[float]]:
+    """Percent of each window that each tenant's completed work came to."""
+    node = Node(folder, settings={"SIMGPU_CALL_COSTS": "1"})
+    folder.mkdir()
+    page = str(folder / "page")
+    containers = [
+        node.container(f"c{i}", Share(8192 * MIB, tenant.core, tenant.policy, slot=i, schedule=page))
+        for i, tenant in enumerate(tenants)
+    ]
+    if not shim:
+        for container in containers:
+            container.config.unlink()
+    seconds = str(windows * window_s + 3)
+    with paged(node, containers):
+        running = [
+            container.start("spin", seconds, *program)
+            for container, tenant in zip(containers, tenants, strict=True)
+            for program in tenant.programs
+        ]
+        for process in running:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        for process in running:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+        time.sleep(1)
+        before, at = work_done(node), time.monotonic()
+        measured = []
+        for _ in range(windows):
+            time.sleep(max(0.0, at + window_s - time.monotonic()))
+            after, now = work_done(node), time.monotonic()
+            measured.append([(after[f"c{i}"] - before[f"c{i}"]) / (now - at) / 1e7 for i in range(len(tenants))])
+            before, at = after, now
+        for process in running:
+            process.communicate()
+    return measured
+
+
+def row(name: str, value: float, unit: str, goal: str, met: bool, context: str) -> dict[str, Any]:
+    """One figure."""
+    return {"name": f"vcuda: {name}", "value": round(value, 3), "unit": unit, "goal": goal, "met": met, "context": context}
+
+
+def hard(core: int, *programs: tuple[str, ...]) -> Tenant:
+    """A tenant of the default policy."""
+    return Tenant(core, programs)
+
+
+SHORT, LONG, VERY_LONG = ("100",), ("5000",), ("50000",)
+CASES = [
+    ("30/70, kernels of 0.1 ms", [hard(30, SHORT), hard(70, SHORT)], 6, 1.0),
+    ("50/50, kernels of 0.1 and 5 ms", [hard(50, SHORT), hard(50, LONG)], 6, 1.0),
+    ("10/20/70, kernels of 0.1 ms", [hard(10, SHORT), hard(20, SHORT), hard(70, SHORT)], 6, 1.0),
+    ("30/70, kernels of 5 ms", [hard(30, LONG), hard(70, LONG)], 6, 1.0),
+    ("30/70, eight processes in the first", [hard(30, *[SHORT] * 8), hard(70, SHORT)], 6, 1.0),
+    ("30/70, four streams", [hard(30, ("100", "4")), hard(70, ("100", "4"))], 6, 1.0),
+    ("30/70, graphs of eight kernels", [hard(30, ("100", "1", "graph")), hard(70, ("100", "1", "graph"))], 6, 1.0),
+    ("30/70, kernels of 50 ms", [hard(30, VERY_LONG), hard(70, VERY_LONG)], 1, 10.0),
+]
+
+
+def rows(folder: Path, wanted: str = "") -> Iterator[dict[str, Any]]:
+    """All figures whose name has `wanted` in it."""
+    for number, (name, tenants, windows, window_s) in enumerate(CASES):
+        if wanted not in name:
+            continue
+        measured = shares(folder / str(number), tenants, windows, window_s)
+        errors = [abs(part - t.core) for window in measured for part, t in zip(window, tenants, strict=True)]
+        got = "/".join(f"{sum(window[i] for window in measured) / windows:.1f}" for i in range(len(tenants)))
+        error = sum(errors) / len(errors)
+        yield row(f"share error, {name}", error, "points", "<= 2", error <= 2, f"got {got}, {windows} windows")
+    if wanted in "elastic alone":
+        alone = [Tenant(30, (SHORT,), ELASTIC)]
+        plain = shares(folder / "plain", alone, 4, 1.0, shim=False)
+        paced = shares(folder / "paced", alone, 4, 1.0)
+        ratio = sum(w[0] for w in paced) / sum(w[0] for w in plain)
+        yield row("elastic alone, throughput", ratio, "of no shim", ">= 0.98", ratio >= 0.98, "kernels of 0.1 ms")
+    if wanted in "best effort":
+        crowd = [hard(70, SHORT), *[Tenant(0, (SHORT,), BEST_EFFORT)] * 8]
+        measured = shares(folder / "crowd", crowd, 4, 1.0)
+        first = sum(window[0] for window in measured) / 4
+        yield row("hard 70 beside eight best effort", first, "percent", ">= 68", first >= 68, "kernels of 0.1 ms")
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as name:
+        for each in rows(Path(name), *sys.argv[1:2]):
+            print(json.dumps(each), flush=True)
