@@ -1,0 +1,182 @@
+"""Admission: the pure functions alone, and the whole webhook over TLS beside a constant answer from Flask.
+
+The peer is what a webhook in Python commonly is: a Flask view on gunicorn's gthread worker, here without any work to
+do. Both run with two workers and a certificate of the same kind, in turns, called by the same client.
+"""
+
+from __future__ import annotations
+
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from fairgpu.certificates import make_authority, make_leaf, utc_now
+from tests.admission import SETTINGS, Pod, apply, container, knowing, pod, read_answer, review
+from tests.bench._https_load import Load, measure
+from tests.redis_server import free_port
+from tests.webhook_server import WebhookServer
+from webhook.review import answer
+
+ROUNDS = 3
+SECONDS = 3.0
+PURE_CALLS = 4000
+PURE_GOAL_US = 150
+P50_GOAL_RATIO = 0.4
+RATE_GOAL_RATIO = 3.0
+WORKERS = 2
+
+CONSTANT_ANSWER = """
+from flask import Flask, Response
+application = Flask("constant")
+ANSWER = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true}}'
+@application.post("/<route>")
+def review(route):
+    return Response(ANSWER, content_type="application/json")
+"""
+
+Row = dict[str, Any]
+Reviews = list[tuple[str, bytes]]
+
+
+def rows() -> list[Row]:
+    """All figures."""
+    return [*pure_rows(), *served_rows()]
+
+
+def four_kilobyte_pod() -> Pod:
+    """A training pod as people have them: environment, volumes, a helper beside the main container."""
+    environment = [{"name": f"SETTING_{index}", "value": "x" * 44} for index in range(26)]
+    mounts = [{"name": f"volume-{index}", "mountPath": f"/data/{index}"} for index in range(6)]
+    volumes = [
+        {"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": f"claim-{index}"}} for index in range(6)
+    ]
+    limits = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}
+    main = container(
+        limits={**limits, "nvidia.com/gpucores": "30"},
+        env=environment,
+        volumeMounts=mounts,
+        command=["python", "-m", "train"],
+        args=["--epochs", "100", "--batch-size", "256"],
+    )
+    helper = container("logs", {"cpu": "1", "memory": "256Mi"}, volumeMounts=mounts[:2])
+    return pod(
+        main,
+        helper,
+        annotations={"example.com/note": "n" * 200},
+        metadata={"labels": {f"example.com/label-{index}": "v" * 20 for index in range(6)}},
+        volumes=volumes,
+        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
+    )
+
+
+def both_reviews() -> Reviews:
+    """What an API server asks when the pod is created: to mutate it, and to validate what came of that."""
+    item = four_kilobyte_pod()
+    body = review(item)
+    stored = apply(item, read_answer(answer("mutate", body, knowing(), SETTINGS, 0.0)).patch)
+    return [("/mutate", body), ("/validate", review(stored))]
+
+
+def pure_rows() -> list[Row]:
+    """Mutate and validate, from the body to the answer, without a server."""
+    knowledge = knowing()
+    (_, mutated), (_, validated) = both_reviews()
+
+    def both() -> None:
+        answer("mutate", mutated, knowledge, SETTINGS, 0.0)
+        answer("validate", validated, knowledge, SETTINGS, 0.0)
+
+    micros = median_micros(both, PURE_CALLS)
+    size = len(orjson.dumps(four_kilobyte_pod()))
+    return [
+        {
+            "name": "mutate + validate, pure, median",
+            "value": micros,
+            "unit": "us",
+            "goal": f"< {PURE_GOAL_US}",
+            "met": micros < PURE_GOAL_US,
+            "context": f"a pod of {size} bytes in HAMi's dialect",
+        }
+    ]
+
+
+def median_micros(call: Callable[[], None], times: int) -> float:
+    """The median of single calls, after a tenth of them to warm up."""
+    for _ in range(times // 10):
+        call()
+    taken = []
+    for _ in range(times):
+        started = time.perf_counter_ns()
+        call()
+        taken.append(time.perf_counter_ns() - started)
+    return statistics.median(taken) / 1000
+
+
+def served_rows() -> list[Row]:
+    """The webhook and the peer over TLS with keep-alive, in turns."""
+    reviews = both_reviews()
+    with tempfile.TemporaryDirectory() as folder:
+        settings = {"serving": {"workers": WORKERS}}
+        with WebhookServer(Path(folder, "webhook"), settings) as ours, constant_answer(Path(folder)) as peer:
+            single = compare(ours.port, peer, reviews, clients=1)
+            eight = compare(ours.port, peer, reviews, clients=8)
+    p50 = single[0].p50 / single[1].p50
+    rate = eight[0].rate / eight[1].rate
+    return [
+        ratio_row("p50 at 1 client, of a constant Flask answer", p50, f"<= {P50_GOAL_RATIO}", p50 <= P50_GOAL_RATIO)
+        | {"context": f"{single[0].p50 * 1e3:.2f} ms against {single[1].p50 * 1e3:.2f} ms"},
+        ratio_row("reviews/s at 8 clients, of it", rate, f">= {RATE_GOAL_RATIO}", rate >= RATE_GOAL_RATIO)
+        | {"context": f"{eight[0].rate:,.0f}/s against {eight[1].rate:,.0f}/s"},
+        ratio_row("p99 at 8 clients, of it", eight[0].p99 / eight[1].p99, "< 1", eight[0].p99 < eight[1].p99)
+        | {"context": f"{eight[0].p99 * 1e3:.2f} ms against {eight[1].p99 * 1e3:.2f} ms"},
+    ]
+
+
+def ratio_row(name: str, value: float, goal: str, met: bool) -> Row:  # noqa: FBT001
+    return {"name": f"webhook: {name}", "value": round(value, 3), "unit": "ratio", "goal": goal, "met": met}
+
+
+def compare(ours: int, peer: int, reviews: Reviews, clients: int) -> tuple[Load, Load]:
+    """Both under the same load in turns; of each the round with the median p50."""
+    loads = [
+        (measure(ours, reviews, clients, SECONDS), measure(peer, reviews, clients, SECONDS)) for _ in range(ROUNDS)
+    ]
+    mine, theirs = zip(*loads, strict=True)
+    return middle(mine), middle(theirs)
+
+
+def middle(loads: tuple[Load, ...]) -> Load:
+    return sorted(loads, key=lambda load: load.p50)[len(loads) // 2]
+
+
+@contextmanager
+def constant_answer(folder: Path) -> Any:
+    """The peer's port, while it runs."""
+    (folder / "constant.py").write_text(CONSTANT_ANSWER)
+    authority = make_authority("bench", utc_now(), timedelta(days=1))
+    leaf = make_leaf(authority, ("localhost",), utc_now(), timedelta(days=1))
+    certificate, key = folder / "peer.crt", folder / "peer.key"
+    certificate.write_bytes(leaf.certificate_pem)
+    key.write_bytes(leaf.key_pem)
+    port = free_port()
+    command = [
+        sys.executable, "-m", "gunicorn", "--chdir", str(folder), "--bind", f"127.0.0.1:{port}", "--workers",
+        str(WORKERS), "--worker-class", "gthread", "--threads", "8", "--keep-alive", "120", "--certfile",
+        str(certificate), "--keyfile", str(key), "--log-level", "error", "--no-control-socket", "constant:application",
+    ]  # fmt: skip
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        measure(port, [("/mutate", b"{}")], 1, 0.2)
+        yield port
+    finally:
+        process.terminate()
+        process.wait(30)
