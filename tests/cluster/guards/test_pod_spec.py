@@ -105,6 +105,15 @@ def test_all_faults_of_a_gpu_pod_are_named_at_once(editor: Identity, pods: str) 
         assert field in message
 
 
+def test_a_pod_of_300_gpu_containers_stays_within_what_policies_may_cost(editor: Identity, pods: str) -> None:
+    pod = canonical_pod()
+    (main,) = pod["spec"]["containers"]
+    pod["spec"]["containers"] = [{**main, "name": f"c{index}"} for index in range(300)]
+    pod["metadata"]["annotations"] |= {f"example.org/note-{index}": "x" * 100 for index in range(300)}
+    editor.api.create(pods, pod)
+    editor.api.patch(f"{pods}/gpu", {"metadata": {"labels": {"run": "7"}, "annotations": {"example.org/more": "1"}}})
+
+
 @pytest.mark.parametrize("version", [":0.1.1", "@sha256:" + "0" * 64])
 def test_any_version_of_the_sidecar_will_do_so_that_an_upgrade_has_no_gap(
     editor: Identity, pods: str, version: str
