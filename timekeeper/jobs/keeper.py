@@ -19,6 +19,7 @@ from timekeeper.jobs.metered import Key, Metered, MeterRules
 from timekeeper.jobs.observing import nodes_that_are_silent
 from timekeeper.jobs.publishing import publish
 from timekeeper.jobs.settling import Plan, acknowledge, plan
+from timekeeper.jobs.using import billing, take_use
 from timekeeper.metering.sessions import alive_until
 from timekeeper.rules.budgets import payers
 from timekeeper.sources.source import Notice, Source
@@ -218,8 +219,13 @@ class Keeper:
             if _unsettled(metered)
         }
         self._open(now, {account for m in concerned.values() for _, account in books.assignments[m.session.namespace]})
+        billed = billing(books.rules.bill, books.prices, books.rules.charge)
+        if billed:
+            self._take_use(list(concerned.values()))
         plans = [
-            plan(metered, books.assignments[metered.session.namespace], books.accounts, self._until(metered, now))
+            plan(
+                metered, books.assignments[metered.session.namespace], books.accounts, self._until(metered, now), billed
+            )
             for metered in concerned.values()
         ]
         batches: dict[Key, list[Item]] = {}
@@ -259,6 +265,11 @@ class Keeper:
             if done.metered.pod_gone and done.metered.closed:
                 self.books.left.append((now, done.metered))
                 del self.books.pods.sessions[done.metered.session.uid]
+
+    def _take_use(self, sessions: list[Metered]) -> None:
+        bodies = reading.reports(self._client, [metered.session.uid for metered in sessions])
+        for metered, body in zip(sessions, bodies, strict=True):
+            take_use(metered, body, self.books.prices)
 
     def _until(self, metered: Metered, now: int) -> int:
         session = metered.session

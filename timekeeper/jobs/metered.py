@@ -38,6 +38,8 @@ class Metered:
         posted_rate: its rate then.
         closed: whether the store holds its close.
         pod_gone: whether its pod has left the API server.
+        used: what its reports amount to, where use is billed; None before the first.
+        record_stale: whether the store's record of it must be written anew.
     """
 
     session: Session
@@ -49,6 +51,8 @@ class Metered:
     posted_rate: int = 0
     closed: bool = False
     pod_gone: bool = False
+    used: int | None = None
+    record_stale: bool = False
 
     def forget_store(self) -> None:
         """The store was emptied: it holds nothing of this session."""

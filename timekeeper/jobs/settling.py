@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.metered import Key, Metered
+from timekeeper.jobs.using import Billing
 from timekeeper.metering.segments import Assignments, amounts, rate_now, spans
 from timekeeper.rules.money import cost
 from timekeeper.rules.timestamps import HOUR, format_exact
@@ -27,7 +28,13 @@ class Plan:
     plain: bool = False
 
 
-def plan(metered: Metered, assignments: Assignments, accounts: Mapping[str, Account], until: int) -> Plan:
+def plan(
+    metered: Metered,
+    assignments: Assignments,
+    accounts: Mapping[str, Account],
+    until: int,
+    billing: Billing | None = None,
+) -> Plan:
     """What the store must be told of a session that is charged until an instant.
 
     Args:
@@ -35,8 +42,9 @@ def plan(metered: Metered, assignments: Assignments, accounts: Mapping[str, Acco
         assignments: who pays for its namespace.
         accounts: the accounts, their periods opened up to that instant.
         until: nanoseconds since 1970; the session's end where it has ended.
+        billing: how use is billed; None where reservations are.
     """
-    amount = _plain_amount(metered, assignments, accounts, until)
+    amount = None if billing else _plain_amount(metered, assignments, accounts, until)
     if amount is not None:
         key = next(iter(metered.written))
         changed = metered.written[key] != amount
@@ -47,6 +55,8 @@ def plan(metered: Metered, assignments: Assignments, accounts: Mapping[str, Acco
     settled = max(metered.final_until, session.start - 1)
     stretches = list(spans(assignments, lambda name: accounts[name].periods_after(settled), session.start, until))
     found = amounts(session.tariff, stretches)
+    if billing:
+        found = billing(metered, found, stretches)
     current = _current(assignments, accounts, until)
     last = max((key for key in found), key=lambda key: key[1], default=current)
     if session.end is None or current in found:
@@ -72,7 +82,7 @@ def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
     for key, item in done.items.items():
         metered.written[key] = item.amount
         if item.action is Action.OPEN:
-            metered.recorded_in = key[0]
+            metered.recorded_in, metered.record_stale = key[0], False
             metered.posted_at, metered.posted_rate = now, rate_now(metered.session.tariff, now)
         elif item.action is not Action.HOLD:
             metered.posted_at, metered.posted_rate = now, rate_now(metered.session.tariff, now)
@@ -136,7 +146,9 @@ def _action(
         return Action.OPEN, kind
     if rate_now(metered.session.tariff, until) != metered.posted_rate:
         return Action.POST, Kind.RATE
-    return (Action.POST if until - metered.posted_at >= POST_EVERY else Action.HOLD), Kind.HOURLY
+    if until - metered.posted_at >= POST_EVERY:
+        return Action.POST, Kind.HOURLY
+    return (Action.OPEN if metered.record_stale else Action.HOLD), Kind.HOURLY
 
 
 def _item(metered: Metered, amount: int, action: Action, kind: Kind) -> Item:

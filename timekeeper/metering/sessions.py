@@ -40,6 +40,8 @@ class Session:
         tariff: its rates over time, the first from `start`.
         end: when it ended; None while it runs.
         proof: what the end is known by.
+        use_bases: (account, period, microGPU-seconds): what its reports amounted to when each period began, where use
+            is billed.
     """
 
     uid: str
@@ -50,6 +52,7 @@ class Session:
     tariff: Tariff
     end: int | None = None
     proof: EndProof | None = None
+    use_bases: tuple[tuple[str, int, int], ...] = ()
 
 
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:

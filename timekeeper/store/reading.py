@@ -158,6 +158,14 @@ def watched(client: redis.Redis) -> int | None:
     return int(text) if text is not None else None
 
 
+def reports(client: redis.Redis, uids: Sequence[str]) -> list[bytes | str | None]:
+    """The latest report of each pod as JSON; None where it never sent any."""
+    pipeline = client.pipeline(transaction=False)
+    for uid in uids:
+        pipeline.hget(keys.report(uid), "body")
+    return pipeline.execute() if uids else []
+
+
 def identity(client: redis.Redis) -> tuple[str, bool]:
     """Which run of the server answers, and whether the store was ever led: both change where something was lost."""
     pipeline = client.pipeline(transaction=False)

@@ -28,6 +28,8 @@ def encode_session(session: Session) -> str:
     }
     if session.end is not None and session.proof is not None:
         document |= {"end": session.end, "proof": session.proof.value}
+    if session.use_bases:
+        document["use"] = session.use_bases
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -48,6 +50,7 @@ def decode_session(text: str | bytes) -> Session:
             tariff=tuple((since, rate) for since, rate in document["tariff"]),
             end=document.get("end"),
             proof=EndProof(document["proof"]) if "proof" in document else None,
+            use_bases=tuple((account, period, base) for account, period, base in document.get("use", ())),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(f"no session: {error!r}") from error

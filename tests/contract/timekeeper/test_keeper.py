@@ -8,11 +8,13 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage
 from timekeeper.jobs.books import KeeperRules
+from timekeeper.metering.bill import Bill
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.pricing import PricePoint
 from timekeeper.rules.timestamps import HOUR, parse_instant
 from timekeeper.store import keys, reading
+from timekeeper.store.book import PodReport, take_reports
 from timekeeper.store.calls import FencedError
 from timekeeper.store.summaries import Summary, decode_summary
 
@@ -289,3 +291,54 @@ def test_money_beyond_two_to_the_53_is_exact_through_all_of_it(stage: Stage) -> 
     assert expected > 2**53
     assert stage.spent("a") == expected
     assert published(stage, "a").spent == expected
+
+
+def report(stage: Stage, uid: str, seq: int, busy_seconds: float) -> None:
+    busy, span = int(busy_seconds * SECOND), 100 * SECOND
+    device = {"uuid": f"GPU-{uid}", "busyNs": busy, "spanNs": span, "memoryPeakMiB": 0, "launches": 1, "oom": 0}
+    body = json.dumps([{"name": "main", "devices": [device]}])
+    take_reports(stage.client, stage.now, [PodReport(uid, "b", seq, body)])
+
+
+def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_reserves(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.pod("p1", "team-a", core=50)
+    stage.pod("silent", "team-a", core=10)
+    stage.round()
+    stage.pass_time(10)
+    report(stage, "p1", 1, 2)
+    stage.round()
+    assert stage.spent("a") == 2 * GPU_SECOND + 1 * GPU_SECOND
+    stage.pass_time(10)
+    report(stage, "p1", 2, 1000)
+    stage.round()
+    assert stage.spent("a") == 10 * GPU_SECOND + 2 * GPU_SECOND
+
+
+def test_what_is_used_after_a_period_began_is_paid_in_that_period_also_under_the_next_leader(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(3600)
+    report(stage, "p1", 1, 600)
+    stage.round()
+    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.pass_time(1800)
+    report(stage, "p1", 2, 700)
+    stage.round()
+    assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (600 * GPU_SECOND, 100 * GPU_SECOND)
+
+
+def test_where_the_larger_is_billed_a_pod_that_borrows_pays_for_what_it_borrowed(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(KeeperRules(bill=Bill.MAX))
+    item = stage.pod("p1", "team-a", core=50)
+    item["metadata"]["annotations"]["fairgpu.io/core-policy"] = "elastic"
+    stage.write_pod(item)
+    stage.round()
+    stage.pass_time(10)
+    report(stage, "p1", 1, 8)
+    stage.round()
+    assert stage.spent("a") == 8 * GPU_SECOND

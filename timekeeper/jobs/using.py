@@ -1,0 +1,106 @@
+"""Bills what was used instead of what was reserved, where the admin wants that: from the pods' own reports.
+
+Counters are cumulative over a pod's life. What they have grown by since a period began is that period's; so the total
+at which each period began is part of the session's record.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import structlog
+
+from timekeeper.jobs.metered import Key, Metered
+from timekeeper.metering.bill import Bill, DeviceUse, Use, billed, use_cost
+from timekeeper.metering.reservations import ChargeRules, Reservation, Tariff, tariff
+from timekeeper.metering.segments import Span, amounts
+from timekeeper.rules.pricing import Prices, price_at
+
+Billing = Callable[[Metered, Mapping[Key, int], Sequence[Span]], dict[Key, int]]
+"""From a session, what its reservation costs in each period, and its pieces, to what is billed in each period."""
+
+_log = structlog.get_logger()
+
+
+def read_use(body: str | bytes) -> Use:
+    """The counters of a report as the REST API stores it, a list of containers; those that are none are passed over."""
+    try:
+        document = json.loads(body)
+        return {
+            (str(container["name"]), str(device["uuid"])): DeviceUse(
+                int(device["busyNs"]), int(device["spanNs"]), int(device["memoryPeakMiB"])
+            )
+            for container in document
+            for device in container["devices"]
+        }
+    except (ValueError, KeyError, TypeError) as error:
+        _log.warning("report not understood", error=repr(error))
+        return {}
+
+
+def take_use(metered: Metered, body: str | bytes | None, prices: Prices) -> None:
+    """Takes over a pod's latest report. What it amounts to never shrinks: a counter that begins anew loses no money."""
+    if body is None or metered.reservation is None or not metered.reservation.placed:
+        return
+    devices = metered.reservation.devices
+    start = metered.session.start
+    price = {device.model: price_at(prices, device.model, start) for device in devices.values()}
+    metered.used = max(metered.used or 0, use_cost(read_use(body), devices, price))
+
+
+def bill_use(bill: Bill, metered: Metered, reserved: Mapping[Key, int], most: Mapping[Key, int]) -> dict[Key, int]:
+    """The amount of each period where not simply the reservation is billed.
+
+    Args:
+        bill: what is billed.
+        metered: the session; its record notes at what total each of its periods began.
+        reserved: what the reservation costs in each period.
+        most: the most that it can have used in each.
+
+    A pod that has never reported is billed what it reserves: silence is no way to run for nothing.
+    """
+    if metered.used is None:
+        return dict(reserved)
+    bases = {(account, period): base for account, period, base in metered.session.use_bases}
+    result = {}
+    for key in sorted(reserved, key=lambda key: key[1]):
+        base = bases.setdefault(key, metered.used if bases else 0)
+        result[key] = billed(bill, reserved[key], metered.used - base, most[key])
+    kept = tuple((*key, base) for key, base in bases.items() if key in reserved)
+    if kept and kept != metered.session.use_bases:
+        metered.session = replace(metered.session, use_bases=kept)
+        metered.record_stale = True
+    return result
+
+
+def billing(bill: Bill, prices: Prices, charge: ChargeRules) -> Billing | None:
+    """How plans bill what was used; None where reservations are billed."""
+    if bill is Bill.RESERVED:
+        return None
+
+    def amounts_of(metered: Metered, reserved: Mapping[Key, int], stretches: Sequence[Span]) -> dict[Key, int]:
+        return bill_use(bill, metered, reserved, amounts(ceiling_tariff(metered, prices, charge), stretches))
+
+    return amounts_of
+
+
+def ceiling_tariff(metered: Metered, prices: Prices, charge: ChargeRules) -> Tariff:
+    """The rates of the most that a session can use: its reservation, or its whole devices where it may borrow."""
+    reservation = metered.reservation
+    if reservation is None or not reservation.lends:
+        return metered.session.tariff
+    return tariff(_whole(reservation), prices, metered.session.start, charge)
+
+
+def _whole(reservation: Reservation) -> Reservation:
+    def whole(held: Any) -> Any:
+        return tuple(replace(device, core_percent=100) for device in held) if isinstance(held, tuple) else held
+
+    return replace(
+        reservation,
+        containers=tuple(whole(held) for held in reservation.containers),
+        init_steps=tuple((whole(held), keeps) for held, keeps in reservation.init_steps),
+    )
