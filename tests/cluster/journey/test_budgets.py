@@ -13,8 +13,8 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
 from tests.cluster.control_plane.waiting import wait_until
-from tests.cluster.journey.conftest import Services
 from tests.cluster.journey.manifests import Manifest, pod
+from tests.cluster.services.everything import Services
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from timekeeper.rules.timestamps import parse_instant
 

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.waiting import wait_until
-from tests.cluster.journey.conftest import Services
 from tests.cluster.journey.manifests import pod
+from tests.cluster.services.everything import Services
 
 MAX_PODS = 600
 PAUSE_SECONDS = 0.05

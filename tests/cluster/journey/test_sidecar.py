@@ -15,8 +15,8 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import running
 from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
 from tests.cluster.control_plane.waiting import wait_until
-from tests.cluster.journey.conftest import Services
 from tests.cluster.journey.manifests import Manifest, pod
+from tests.cluster.services.everything import Services
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.shim_writer import Device, usage_record, write_usage
 
