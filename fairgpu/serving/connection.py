@@ -16,6 +16,11 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self.app = application
         self._connections = connections
 
+    @classmethod
+    def _check_h1c_protocol_available(cls) -> bool:
+        """Asks the base class, which keeps the answer with the class that it is called on, and reads it from itself."""
+        return bool(ASGIProtocol._check_h1c_protocol_available())  # noqa: SLF001 - see above
+
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Starts the clock for the first request; gunicorn itself starts it only between requests."""
         super().connection_made(transport)
