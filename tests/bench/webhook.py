@@ -1,7 +1,8 @@
 """Admission: the pure functions alone, and the whole webhook over TLS beside a constant answer from Flask.
 
-The peer is what a webhook in Python commonly is: a Flask view on gunicorn's gthread worker, here without any work to
-do. Both run with two workers and a certificate of the same kind, in turns, called by the same client.
+The peer is the least that a webhook in Flask can be: it reads the review, since an answer has to name its uid, and
+allows everything, on gunicorn's gthread worker. Both run with two workers and a certificate of the same kind, in turns,
+called by the same client, which asks for a pod to be mutated and then validated as an API server does.
 """
 
 from __future__ import annotations
@@ -35,12 +36,12 @@ RATE_GOAL_RATIO = 3.0
 WORKERS = 2
 
 CONSTANT_ANSWER = """
-from flask import Flask, Response
+from flask import Flask, jsonify, request
 application = Flask("constant")
-ANSWER = b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview","response":{"uid":"u","allowed":true}}'
 @application.post("/<route>")
 def review(route):
-    return Response(ANSWER, content_type="application/json")
+    uid = request.get_json()["request"]["uid"]
+    return jsonify(apiVersion="admission.k8s.io/v1", kind="AdmissionReview", response={"uid": uid, "allowed": True})
 """
 
 Row = dict[str, Any]
@@ -175,7 +176,7 @@ def constant_answer(folder: Path) -> Any:
     ]  # fmt: skip
     process = subprocess.Popen(command, start_new_session=True)
     try:
-        measure(port, [("/mutate", b"{}")], 1, 0.2)
+        measure(port, both_reviews(), 1, 0.2)
         yield port
     finally:
         process.terminate()
