@@ -102,7 +102,7 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.Store
             sessions.setdefault(session.uid, Metered(session)).closed = True
         for session in account.sessions:
             metered = sessions.setdefault(session.uid, Metered(session))
-            metered.recorded_in = account.name
+            metered.recorded_in, metered.final_until = account.name, metered.known_from
             metered.posted_at, metered.posted_rate = now, rate_now(session.tariff, now)
     wanted = [(account.name, start) for account in stored for start in account.standings if account.sessions]
     for key, amounts in reading.amounts_of(client, wanted).items():

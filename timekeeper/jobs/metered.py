@@ -56,7 +56,12 @@ class Metered:
 
     def forget_store(self) -> None:
         """The store was emptied: it holds nothing of this session."""
-        self.written, self.final_until, self.recorded_in, self.closed = {}, 0, "", False
+        self.written, self.final_until, self.recorded_in, self.closed = {}, self.known_from, "", False
+
+    @property
+    def known_from(self) -> int:
+        """Periods that end by then cannot be computed again: nobody knows any more what had been used before them."""
+        return min((period for _, period, _ in self.session.use_bases), default=0)
 
 
 @dataclass(frozen=True, slots=True)

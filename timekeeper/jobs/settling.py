@@ -55,10 +55,11 @@ def plan(
     settled = max(metered.final_until, session.start - 1)
     stretches = list(spans(assignments, lambda name: accounts[name].periods_after(settled), session.start, until))
     found = amounts(session.tariff, stretches)
-    if billing:
-        found = billing(metered, found, stretches)
     current = _current(assignments, accounts, until)
-    last = max((key for key in found), key=lambda key: key[1], default=current)
+    if billing:
+        begun = {current: 0} if current is not None and session.end is None else {}
+        found = billing(metered, {**begun, **found}, stretches)
+    last = max(found, key=lambda key: key[1], default=current)
     if session.end is None or current in found:
         last = current
     totals: dict[Key, int] = {**dict.fromkeys(metered.written, 0), **found}
@@ -120,7 +121,7 @@ def _plain_amount(
 
 def _reopen(metered: Metered, assignments: Assignments, accounts: Mapping[str, Account], until: int) -> None:
     """Takes back what counted as final: the clock had been ahead, or the session ended before it was seen to end."""
-    metered.final_until = 0
+    metered.final_until = metered.known_from
     for _, name in assignments:
         for period in accounts[name].periods_after(until):
             metered.written.setdefault((name, period.start), -1)
@@ -142,13 +143,11 @@ def _action(
     if key != last:
         left = Action.MOVE if key[0] == metered.recorded_in else Action.HOLD
         return (Action.POST if kind is Kind.PERIOD else left), kind
-    if key[0] != metered.recorded_in:
+    if key[0] != metered.recorded_in or metered.record_stale:
         return Action.OPEN, kind
     if rate_now(metered.session.tariff, until) != metered.posted_rate:
         return Action.POST, Kind.RATE
-    if until - metered.posted_at >= POST_EVERY:
-        return Action.POST, Kind.HOURLY
-    return (Action.OPEN if metered.record_stale else Action.HOLD), Kind.HOURLY
+    return (Action.POST if until - metered.posted_at >= POST_EVERY else Action.HOLD), Kind.HOURLY
 
 
 def _item(metered: Metered, amount: int, action: Action, kind: Kind) -> Item:

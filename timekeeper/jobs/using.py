@@ -66,9 +66,12 @@ def bill_use(bill: Bill, metered: Metered, reserved: Mapping[Key, int], most: Ma
         return dict(reserved)
     bases = {(account, period): base for account, period, base in metered.session.use_bases}
     result = {}
-    for key in sorted(reserved, key=lambda key: key[1]):
-        base = bases.setdefault(key, metered.used if bases else 0)
-        result[key] = billed(bill, reserved[key], metered.used - base, most[key])
+    ordered = sorted(reserved, key=lambda key: key[1])
+    for key in ordered:
+        bases.setdefault(key, metered.used if bases else 0)
+    for key, following in zip(ordered, [*ordered[1:], None], strict=True):
+        until = metered.used if following is None else bases[following]
+        result[key] = billed(bill, reserved[key], until - bases[key], most.get(key, 0))
     kept = tuple((*key, base) for key, base in bases.items() if key in reserved)
     if kept and kept != metered.session.use_bases:
         metered.session = replace(metered.session, use_bases=kept)
