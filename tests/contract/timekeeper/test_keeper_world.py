@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.keeper_stage import MONTH, NOON, Stage
+from tests.mirrored_world import MirroredWorld, budget_object
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.keeper import Keeper, NotReadyError
+from timekeeper.jobs.releasing import Releaser
+from timekeeper.jobs.writing import StatusWriter
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.rules.timestamps import format_instant, format_micro
+from timekeeper.sources.mirror import Mirror
+from timekeeper.store import reading
+from timekeeper.store.ledger import take_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis
+
+    from tests.redis_server import RedisServer
+
+
+class World(MirroredWorld):
+    """A cluster whose objects the test holds, and its leader."""
+
+    def __init__(self, client: redis.Redis, tmp_path: Path) -> None:
+        self.now = NOON
+        super().__init__(lambda: self.now)
+        self.client = client
+        self.stage = Stage(tmp_path, client)
+        self.keeper = self.lead()
+
+    def lead(self) -> Keeper:
+        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, 0))
+        self.writer = StatusWriter(self, self.keeper.books)
+        self.releaser = Releaser(self, self.keeper.books)
+        return self.keeper
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += int(seconds * SECOND)
+        self.stage.now = self.now
+        for name in self.mirrors.__slots__:
+            getattr(self.mirrors, name).confirmed()
+
+    def round(self, seconds: float = 0) -> None:
+        self.pass_time(seconds)
+        self.keeper.round(self.now)
+
+    def written_back(self) -> None:
+        """The API server's view after the statuses were written."""
+        objects = [copy.deepcopy(item) for item in self.mirrors.budgets.items()]
+        for item in objects:
+            item["status"] = self.budget_statuses.get(item["metadata"]["name"], {})
+        self.replace("budgets", objects)
+
+
+@pytest.fixture
+def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+    with redis_server.client() as client:
+        yield World(client, tmp_path)
+
+
+def node(ready: str) -> dict[str, Any]:
+    return {"metadata": {"name": "n1"}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}
+
+
+def lease(renewed: int) -> dict[str, Any]:
+    return {"metadata": {"name": "n1"}, "spec": {"renewTime": format_micro(renewed)}}
+
+
+def test_a_silent_node_stops_the_meter_at_its_last_sign_of_life_and_its_return_charges_the_gap(world: World) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    world.replace("pods", [world.stage.pod("p1", "team-a")])
+    world.replace("nodes", [node("True")])
+    world.round(40)
+    world.replace("node_leases", [lease(NOON + 30 * SECOND)])
+    world.replace("nodes", [node("Unknown")])
+    world.round(60)
+    assert world.stage.spent("a") == 30 * GPU_SECOND
+    world.replace("nodes", [node("True")])
+    world.round(100)
+    assert world.stage.spent("a") == 200 * GPU_SECOND
+
+
+def test_a_pod_removed_behind_a_silent_node_is_charged_to_the_last_sign_of_life(world: World) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    pod = world.stage.pod("p1", "team-a")
+    world.replace("pods", [pod])
+    world.round(40)
+    world.replace("node_leases", [lease(NOON + 30 * SECOND)])
+    world.replace("nodes", [node("Unknown")])
+    world.round(60)
+    world.mirrors.pods.changed("DELETED", pod)
+    world.round(60)
+    assert world.stage.spent("a") == 30 * GPU_SECOND
+
+
+def test_nothing_is_done_before_the_whole_world_was_seen(world: World) -> None:
+    world.mirrors = type(world.mirrors)(
+        **{name: Mirror(name, lambda: world.now) for name in type(world.mirrors).__slots__}
+    )
+    with pytest.raises(NotReadyError):
+        world.keeper.round(world.now)
+    assert world.client.exists("fairgpu:{book}:namespaces") == 0
+
+
+def test_a_new_process_fills_an_emptied_redis_from_the_checkpoint_and_the_pods_that_are_there(world: World) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    gone, done, runs = (world.stage.pod(uid, "team-a") for uid in ("gone", "done", "runs"))
+    world.replace("pods", [gone, done, runs])
+    world.round()
+    world.pass_time(10)
+    world.mirrors.pods.changed("DELETED", gone)
+    world.stage.finish(done)
+    world.mirrors.pods.changed("MODIFIED", done)
+    world.round()
+    world.writer.write(world.now)
+    world.written_back()
+    world.client.flushall()
+    world.lead()
+    world.round(10)
+    assert world.stage.spent("a") == (10 + 10 + 20) * GPU_SECOND
+    assert [notice.reason for notice in world.notices] == ["LedgerRestored"]
+    world.mirrors.pods.changed("DELETED", done)
+    world.round(10)
+    assert world.stage.spent("a") == (10 + 10 + 30) * GPU_SECOND
+    standing = reading.standing(world.client, "a", MONTH)
+    assert standing is not None
+    assert standing.gone == 20 * GPU_SECOND
+
+
+def test_a_status_says_what_is_spent_what_is_left_and_until_when(world: World) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"], allowance={"gpuHours": "0.01"})])
+    world.replace("pods", [world.stage.pod("p1", "team-a", core=50)])
+    world.round()
+    world.round(40)
+    assert world.writer.write(world.now) == 1
+    status = world.budget_statuses["a"]
+    assert status["spent"] == {"gpuHours": "0.005556", "microGPUSeconds": str(20 * GPU_SECOND)}
+    assert status["remaining"]["microGPUSeconds"] == str(16 * GPU_SECOND)
+    assert (status["state"], status["burnRate"]) == ("open", "0.50")
+    assert status["projectedExhaustion"] == format_instant(NOON + 72 * SECOND)
+    assert {item["type"]: item["status"] for item in status["conditions"]} == {
+        "Ready": "True",
+        "Conflict": "False",
+        "HalfSpent": "True",
+        "MostlySpent": "False",
+        "Exhausted": "False",
+    }
+    world.written_back()
+    assert world.writer.write(world.now) == 0
+    world.round(5)
+    assert world.writer.write(world.now) == 0
+    world.round(60)
+    assert world.writer.write(world.now) == 1
+    assert world.budget_statuses["a"]["exhaustedAt"] == format_instant(NOON + 105 * SECOND)
+
+
+def test_a_budget_that_cannot_be_used_says_why_and_goes_on_as_it_was(world: World) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    world.replace("pods", [world.stage.pod("p1", "team-a")])
+    world.round()
+    world.replace("budgets", [budget_object("a", ["team-a"], allowance={"gpuHours": "many"})])
+    world.round(10)
+    world.writer.write(world.now)
+    (ready,) = [item for item in world.budget_statuses["a"]["conditions"] if item["type"] == "Ready"]
+    assert (ready["status"], ready["reason"]) == ("False", "Invalid")
+    assert "spec.allowance.gpuHours" in ready["message"]
+    assert world.stage.spent("a") == 10 * GPU_SECOND
+
+
+def test_a_namespace_in_two_budgets_is_the_olders_and_the_other_says_so(world: World) -> None:
+    older, younger = budget_object("z", ["team-a"]), budget_object("a", ["team-a", "own"])
+    older["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
+    younger["metadata"]["creationTimestamp"] = "2025-01-02T00:00:00Z"
+    world.replace("budgets", [older, younger])
+    world.replace("pods", [world.stage.pod("p1", "team-a")])
+    world.round()
+    world.round(10)
+    world.writer.write(world.now)
+    (conflict,) = [item for item in world.budget_statuses["a"]["conditions"] if item["type"] == "Conflict"]
+    assert (conflict["status"], conflict["message"]) == ("True", "team-a is paid for by the older budget z")
+    assert (world.stage.spent("z"), world.stage.spent("a")) == (10 * GPU_SECOND, 0)
+
+
+def grant(name: str, **spec: Any) -> dict[str, Any]:
+    base = {"budget": "a", "gpuHours": 1, "reason": "deadline"}
+    return {"metadata": {"name": name, "creationTimestamp": format_instant(NOON)}, "spec": {**base, **spec}}
+
+
+def test_grants_say_what_became_of_them_and_a_bad_one_stops_nobody(world: World) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    lapsed = grant("lapsed")
+    lapsed["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
+    world.replace("grants", [grant("good"), grant("bad", gpuHours=-3), grant("early", budget="later"), lapsed])
+    world.round()
+    world.writer.write(world.now)
+    world.writer.write(world.now)
+    assert world.grant_statuses.keys() == {"good", "bad", "lapsed"}
+    assert (world.grant_statuses["good"]["applied"], world.grant_statuses["good"]["microGPUSeconds"]) == (
+        True,
+        str(GPU_HOUR),
+    )
+    assert "spec.gpuHours" in world.grant_statuses["bad"]["conditions"][0]["message"]
+    assert world.grant_statuses["lapsed"]["conditions"][0]["reason"] == "Lapsed"
+    world.replace("budgets", [budget_object("a", ["team-a"]), budget_object("later", ["team-b"])])
+    world.round(1)
+    world.writer.write(world.now)
+    assert world.grant_statuses["early"]["applied"] is True
+
+
+def test_a_held_pod_is_released_once_a_grant_pays_for_it(world: World) -> None:
+    spec = {"allowance": {"gpuHours": 0}, "onExhausted": "hold", "minRuntime": "30m"}
+    world.replace("budgets", [budget_object("a", ["team-a"], **spec)])
+    pods = [world.stage.pod(uid, "team-a") for uid in ("p1", "p2")]
+    for number, pod in enumerate(pods):
+        pod["metadata"]["creationTimestamp"] = format_instant(NOON + number * SECOND)
+        pod["metadata"]["annotations"] = {}
+        pod["spec"] = {"containers": pod["spec"]["containers"], "schedulingGates": [{"name": "fairgpu.io/budget"}]}
+        pod["status"] = {"phase": "Pending"}
+    world.replace("pods", pods)
+    world.round(10)
+    assert world.releaser.release(world.now) == 0
+    world.replace("grants", [grant("some", gpuHours="0.75")])
+    world.round(1)
+    assert world.releaser.release(world.now) == 1
+    world.round(1)
+    assert world.releaser.release(world.now) == 0
+    gates = {item["metadata"]["uid"]: item["spec"]["schedulingGates"] for item in world.mirrors.pods.items()}
+    assert gates == {"p1": [], "p2": [{"name": "fairgpu.io/budget"}]}
