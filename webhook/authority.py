@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-from fairgpu.certificates import CertificateError, Pair, make_authority, make_leaf, renewal_due, serves
+from fairgpu.certificates import CertificateError, Pair, expires_at, make_authority, make_leaf, renewal_due, serves
 from fairgpu.serving.tls import Chain
 from webhook.settings import Certificates
 
@@ -67,7 +67,11 @@ def next_step(holding: Holding | None, settings: Certificates, now: datetime) ->
         served_by_newest = serves(holding.leaf.certificate_pem, holding.newest.certificate_pem, settings.names)
         leaf_due = renewal_due(holding.leaf.certificate_pem, now)
         authority_due = renewal_due(holding.newest.certificate_pem, now)
+        # What has ended is taken by nobody, so that nobody's trust is lost with it.
+        usable = now < expires_at(holding.leaf.certificate_pem)
     except CertificateError:
+        usable = False
+    if not usable:
         return Step.START
     if len(holding.authorities) > 1:
         spread = now >= holding.changed_at + timedelta(seconds=settings.spread_seconds)

@@ -1,0 +1,75 @@
+"""What a worker knows: learnt piece by piece, taken as a whole."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairgpu.permissions import Permission
+from fairgpu.states import BudgetState, NamespaceState, StatesDocument
+from webhook.memory import Memory
+from webhook.settings import Priorities
+from webhook.watches import NamespacesView, PriorityClassesView
+
+
+def state(namespace: str, which: BudgetState) -> NamespaceState:
+    return NamespaceState(namespace, "budget", which, 1, 1, 0)
+
+
+def document(*states: NamespaceState, full: bool) -> StatesDocument:
+    return StatesDocument("e.1", full, states, BudgetState.OPEN, {"*": 1.0})
+
+
+def namespace(name: str, allow: str | None) -> dict[str, Any]:
+    annotations = {"fairgpu.io/allow": allow} if allow else None
+    return {"metadata": {"name": name, "annotations": annotations}}
+
+
+def test_changes_build_on_what_was_known_and_a_full_document_replaces_it() -> None:
+    memory = Memory()
+    memory.learn_states(document(state("a", BudgetState.OPEN), state("b", BudgetState.OVER), full=True), 1.0)
+    memory.learn_states(document(state("a", BudgetState.HELD), full=False), 2.0)
+    known = memory.knowledge.states
+    assert known is not None
+    assert [known.of(name).state for name in "abc"] == [BudgetState.HELD, BudgetState.OVER, BudgetState.OPEN]
+    assert known.confirmed_at == 2.0
+    memory.learn_states(document(full=True), 3.0)
+    after = memory.knowledge.states
+    assert after is not None
+    assert after.of("a").state is BudgetState.OPEN
+    assert known.of("a").state is BudgetState.HELD
+
+
+def test_nothing_is_missing_once_all_was_learnt() -> None:
+    memory = Memory()
+    assert memory.missing(cluster=False) == ("the timekeeper's CA",)
+    memory.learn_authority("pem")
+    assert memory.missing(cluster=False) == ()
+    assert memory.missing(cluster=True) == ("namespaces", "priority classes")
+    NamespacesView(memory).replaced([])
+    PriorityClassesView(memory, Priorities()).replaced([])
+    assert memory.missing(cluster=True) == ()
+
+
+def test_permissions_follow_the_namespaces() -> None:
+    memory = Memory()
+    view = NamespacesView(memory)
+    view.replaced([namespace("a", "elastic"), namespace("b", None)])
+    assert memory.knowledge.permissions_of("a") == {Permission.ELASTIC}
+    assert memory.knowledge.permissions_of("b") == frozenset()
+    assert memory.knowledge.permissions_of("unseen") == frozenset()
+    view.changed("MODIFIED", namespace("b", "high-priority, nonsense"))
+    assert memory.knowledge.permissions_of("b") == {Permission.HIGH_PRIORITY}
+    view.changed("MODIFIED", namespace("a", None))
+    view.changed("DELETED", namespace("b", "high-priority"))
+    assert memory.knowledge.permissions == {}
+
+
+def test_classes_and_the_default_follow_the_api_server() -> None:
+    memory = Memory()
+    view = PriorityClassesView(memory, Priorities())
+    view.replaced([{"metadata": {"name": "gpu-in-budget"}, "value": 1000, "preemptionPolicy": "Never"}])
+    view.changed("ADDED", {"metadata": {"name": "everyday"}, "value": 5, "globalDefault": True})
+    assert memory.knowledge.default_class == "everyday"
+    assert memory.knowledge.classes["gpu-in-budget"].value == 1000
+    view.changed("DELETED", {"metadata": {"name": "everyday"}})
+    assert memory.knowledge.default_class is None
