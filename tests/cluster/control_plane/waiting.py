@@ -11,7 +11,7 @@ T = TypeVar("T")
 _POLL_S = 0.05
 
 
-def wait_until(probe: Callable[[], T | None], what: str, limit_s: float = 30.0) -> T:
+def wait_until(probe: Callable[[], T | None], what: str, limit_s: float = 60.0) -> T:
     """Call `probe` until it answers something true, and return that.
 
     Raises TimeoutError with `what` and the last answer once `limit_s` has passed.
