@@ -82,20 +82,30 @@ CUresult sim_capture_implicit(CUstream stream)
     return found ? CUDA_ERROR_STREAM_CAPTURE_IMPLICIT : CUDA_SUCCESS;
 }
 
-CUgraph sim_capture_graph(CUstream stream)
-{
-    return stream->capture == NULL ? NULL : stream->capture->graph;
-}
-
-CUresult sim_capture_add(CUstream stream, const struct sim_op *op)
+static CUresult add(CUstream stream, const struct sim_op *op, uint64_t bytes)
 {
     CUresult result = CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
     pthread_mutex_lock(&sim_process_lock);
     if (stream->capture != NULL && !stream->capture->invalid) {
-        result = sim_graph_add(stream->capture->graph, op) == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+        CUgraphNode node = sim_graph_add(stream->capture->graph, op);
+        result = node == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
+        if (node != NULL) {
+            node->alloc_bytes = bytes;
+        }
     }
     pthread_mutex_unlock(&sim_process_lock);
     return result;
+}
+
+CUresult sim_capture_add(CUstream stream, const struct sim_op *op)
+{
+    return add(stream, op, 0);
+}
+
+CUresult sim_capture_allocate(CUstream stream, uint64_t bytes)
+{
+    const struct sim_op no_work = {.kind = OP_WAIT};
+    return add(stream, &no_work, bytes);
 }
 
 CUresult sim_capture_join(CUstream stream, CUevent event)

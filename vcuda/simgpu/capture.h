@@ -11,13 +11,13 @@ CUresult sim_capture_spoil(CUstream stream);
 int sim_capturing(CUstream stream);
 /* Adds work to the graph that the stream is captured into. */
 CUresult sim_capture_add(CUstream stream, const struct sim_op *op);
+/* The same for memory that the graph takes while it runs. */
+CUresult sim_capture_allocate(CUstream stream, uint64_t bytes);
 /* Starts capturing a stream because it waits for an event that a captured stream recorded. */
 CUresult sim_capture_join(CUstream stream, CUevent event);
 /* Work in the legacy stream would wait for captured streams: it ends their captures. */
 CUresult sim_capture_implicit(CUstream stream);
 /* The stream goes: what it captured is lost. */
 void sim_capture_forget(CUstream stream);
-/* The graph that a stream is being captured into; NULL when it is not. */
-CUgraph sim_capture_graph(CUstream stream);
 
 #endif

@@ -10,31 +10,19 @@
 #define STEP (32ULL << 20)
 #define UNIT 512ULL
 
-struct CUmemPoolHandle_st {
-    struct CUmemPoolHandle_st *next;
-    CUcontext context; /* what its memory is charged to */
-    uint64_t life;     /* of that context when it was */
-    uint32_t device;
-    uint64_t threshold;
-    uint64_t reserved;
-    uint64_t used;
-    uint64_t reserved_high;
-    uint64_t used_high;
-};
-
-static struct CUmemPoolHandle_st *pools;                 /* guarded by sim_process_lock, as all below */
+static struct CUmemPoolHandle_st *pools; /* guarded by sim_process_lock, as all below */
 static struct CUmemPoolHandle_st defaults[SIM_DEVICES];
-static struct CUmemPoolHandle_st *currents[SIM_DEVICES]; /* NULL for the default */
+static CUmemoryPool currents[SIM_DEVICES]; /* NULL for the default */
 
-static struct CUmemPoolHandle_st *default_pool(uint32_t device)
+CUmemoryPool *sim_pool_current(uint32_t device)
+{
+    return &currents[device];
+}
+
+CUmemoryPool sim_pool_default(uint32_t device)
 {
     defaults[device].device = device;
     return &defaults[device];
-}
-
-static int valid(CUdevice device)
-{
-    return device >= 0 && (uint32_t)device < sim_seat.node->settings.devices;
 }
 
 static int backed(CUmemoryPool pool)
@@ -72,7 +60,7 @@ static CUresult grow(CUmemoryPool pool, uint64_t bytes)
     return CUDA_SUCCESS;
 }
 
-static void shrink(CUmemoryPool pool, uint64_t keep)
+void sim_pool_shrink(CUmemoryPool pool, uint64_t keep)
 {
     uint64_t floor = ((pool->used > keep ? pool->used : keep) + STEP - 1) / STEP * STEP;
     if (floor < pool->reserved && backed(pool)) {
@@ -85,15 +73,24 @@ void sim_pools_release(void)
 {
     pthread_mutex_lock(&sim_process_lock);
     for (uint32_t i = 0; i < SIM_DEVICES; i++) {
-        shrink(&defaults[i], defaults[i].threshold);
+        sim_pool_shrink(&defaults[i], defaults[i].threshold);
     }
     for (CUmemoryPool pool = pools; pool != NULL; pool = pool->next) {
-        shrink(pool, pool->threshold);
+        sim_pool_shrink(pool, pool->threshold);
     }
     pthread_mutex_unlock(&sim_process_lock);
 }
 
-/* What a captured stream allocates is its graph's, charged when that is uploaded: not simulated through capture. */
+/* What a captured stream allocates is its graph's, and charged when that is uploaded. */
+static CUresult capture(CUdeviceptr *address, uint64_t bytes, CUstream stream)
+{
+    CUresult result = sim_capture_allocate(stream, sim_granules(bytes));
+    pthread_mutex_lock(&sim_process_lock);
+    *address = result == CUDA_SUCCESS ? sim_addresses(bytes, SIM_GRANULE) : 0;
+    pthread_mutex_unlock(&sim_process_lock);
+    return result;
+}
+
 static CUresult allocate(CUdeviceptr *address, uint64_t bytes, CUmemoryPool pool, CUstream handle)
 {
     CUstream stream = NULL;
@@ -102,7 +99,7 @@ static CUresult allocate(CUdeviceptr *address, uint64_t bytes, CUmemoryPool pool
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_VALUE;
     }
     if (sim_capturing(stream)) {
-        return sim_capture_spoil(stream);
+        return capture(address, bytes, stream);
     }
     struct sim_allocation *made = calloc(1, sizeof *made);
     if (made == NULL || bytes > sim_seat.node->settings.memory_bytes) {
@@ -112,7 +109,7 @@ static CUresult allocate(CUdeviceptr *address, uint64_t bytes, CUmemoryPool pool
     uint64_t rounded = (bytes + UNIT - 1) / UNIT * UNIT;
     uint32_t device = stream->context->device;
     pthread_mutex_lock(&sim_process_lock);
-    pool = pool != NULL ? pool : (currents[device] != NULL ? currents[device] : default_pool(device));
+    pool = pool != NULL ? pool : (currents[device] != NULL ? currents[device] : sim_pool_default(device));
     adopt(pool, stream->context);
     result = grow(pool, rounded);
     if (result == CUDA_SUCCESS) {
@@ -135,7 +132,10 @@ static CUresult release(CUdeviceptr address, CUstream handle)
     if (result != CUDA_SUCCESS) {
         return result;
     }
-    result = sim_capturing(stream) ? sim_capture_spoil(stream) : sim_release(address, SIM_POOLED);
+    if (sim_capturing(stream)) {
+        return sim_capture_allocate(stream, 0); /* a node without effect: a graph keeps its memory until it is trimmed */
+    }
+    result = sim_release(address, SIM_POOLED);
     return result == CUDA_ERROR_INVALID_VALUE ? sim_release(address, SIM_LINEAR) : result;
 }
 
@@ -165,21 +165,9 @@ CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device)
     return CUDA_SUCCESS;
 }
 
-SIM_EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+/* Only a pool that was made is found: the defaults are in no list. */
+CUresult sim_pool_end(CUmemoryPool pool)
 {
-    SIM_ENTER(COST_VIRTUAL);
-    if (pool == NULL || properties == NULL || !valid(properties->location.id)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    return sim_pool_make(pool, (uint32_t)properties->location.id);
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
-{
-    SIM_ENTER(COST_VIRTUAL);
-    if (pool == NULL || (pool >= defaults && pool < defaults + SIM_DEVICES)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
     pthread_mutex_lock(&sim_process_lock);
     struct CUmemPoolHandle_st **link = &pools;
     while (*link != NULL && *link != pool) {
@@ -190,106 +178,9 @@ SIM_EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
         *link = pool->next;
         currents[pool->device] = currents[pool->device] == pool ? NULL : currents[pool->device];
         pool->used = 0;
-        shrink(pool, 0);
+        sim_pool_shrink(pool, 0);
         free(pool);
     }
     pthread_mutex_unlock(&sim_process_lock);
     return found ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
-{
-    SIM_ENTER(COST_VIRTUAL);
-    if (pool == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&sim_process_lock);
-    shrink(pool, keep);
-    pthread_mutex_unlock(&sim_process_lock);
-    return CUDA_SUCCESS;
-}
-
-static uint64_t *field_of(CUmemoryPool pool, CUmemPool_attribute which)
-{
-    switch (which) {
-    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
-        return &pool->threshold;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
-        return &pool->reserved;
-    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
-        return &pool->reserved_high;
-    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
-        return &pool->used;
-    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
-        return &pool->used_high;
-    default:
-        return NULL;
-    }
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value)
-{
-    SIM_ENTER(COST_QUERY);
-    const uint64_t *field = pool == NULL || value == NULL ? NULL : field_of(pool, which);
-    if (field == NULL) { /* the reuse policies: whole numbers that are always 1 */
-        if (pool != NULL && value != NULL && which >= 1 && which <= 3) {
-            *(int *)value = 1;
-            return CUDA_SUCCESS;
-        }
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&sim_process_lock);
-    *(cuuint64_t *)value = *field;
-    pthread_mutex_unlock(&sim_process_lock);
-    return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value)
-{
-    SIM_ENTER(COST_QUERY);
-    if (pool == NULL || value == NULL) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (which == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
-        pthread_mutex_lock(&sim_process_lock);
-        pool->threshold = *(cuuint64_t *)value;
-        pthread_mutex_unlock(&sim_process_lock);
-    }
-    return CUDA_SUCCESS;
-}
-
-static CUresult current(CUmemoryPool *pool, CUdevice device, int as_default)
-{
-    if (pool == NULL || !valid(device)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&sim_process_lock);
-    int own = !as_default && currents[device] != NULL;
-    *pool = own ? currents[device] : default_pool((uint32_t)device);
-    pthread_mutex_unlock(&sim_process_lock);
-    return CUDA_SUCCESS;
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
-{
-    SIM_ENTER(COST_QUERY);
-    return current(pool, device, 1);
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
-{
-    SIM_ENTER(COST_QUERY);
-    return current(pool, device, 0);
-}
-
-SIM_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
-{
-    SIM_ENTER(COST_QUERY);
-    if (pool == NULL || !valid(device)) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&sim_process_lock);
-    currents[device] = pool;
-    pthread_mutex_unlock(&sim_process_lock);
-    return CUDA_SUCCESS;
 }

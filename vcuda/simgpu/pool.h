@@ -4,8 +4,27 @@
 
 #include "driver.h"
 
+struct CUmemPoolHandle_st {
+    struct CUmemPoolHandle_st *next;
+    CUcontext context; /* what its memory is charged to */
+    uint64_t life;     /* of that context when it was */
+    uint32_t device;
+    uint64_t threshold;
+    uint64_t reserved;
+    uint64_t used;
+    uint64_t reserved_high;
+    uint64_t used_high;
+};
+
+/* The pool that a device's streams allocate from, NULL for its default; under sim_process_lock, as the next two. */
+CUmemoryPool *sim_pool_current(uint32_t device);
+CUmemoryPool sim_pool_default(uint32_t device);
+/* Gives back all that is neither used nor to be kept. */
+void sim_pool_shrink(CUmemoryPool pool, uint64_t keep);
+
+CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device);
+CUresult sim_pool_end(CUmemoryPool pool);
 /* Gives back what no pool must keep; done at every synchronisation, as a driver does. */
 void sim_pools_release(void);
-CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device);
 
 #endif

@@ -157,6 +157,27 @@ static void graph_memory_is_taken_at_upload_and_kept_until_trimmed(void)
     OK(cuGraphDestroy(graph));
 }
 
+static void memory_allocated_in_a_captured_stream_is_its_graphs(void)
+{
+    CUgraph graph = NULL;
+    CUgraphExec exec = NULL;
+    CUdeviceptr address = 0;
+    size_t before = left();
+    OK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+    OK(cuMemAllocAsync(&address, 6 << 20, stream));
+    OK(cuMemFreeAsync(address, stream));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(left() == before);
+    OK(cuGraphLaunch(exec, stream));
+    OK(cuStreamSynchronize(stream));
+    CHECK(before - left() == 6 << 20);
+    OK(cuGraphExecDestroy(exec));
+    OK(cuDeviceGraphMemTrim(0));
+    CHECK(left() == before);
+    OK(cuGraphDestroy(graph));
+}
+
 int main(void)
 {
     start();
@@ -169,5 +190,6 @@ int main(void)
     HOLDS(the_legacy_stream_breaks_the_capture_of_a_blocking_stream);
     HOLDS(a_stream_that_waits_for_a_captured_event_is_captured_too);
     HOLDS(graph_memory_is_taken_at_upload_and_kept_until_trimmed);
+    HOLDS(memory_allocated_in_a_captured_stream_is_its_graphs);
     return 0;
 }

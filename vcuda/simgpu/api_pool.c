@@ -1,0 +1,122 @@
+/* Calls about memory pools themselves; pool.c allocates from them. */
+#include "pool.h"
+
+static int valid(CUdevice device)
+{
+    return device >= 0 && (uint32_t)device < sim_seat.node->settings.devices;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    if (pool == NULL || properties == NULL || !valid(properties->location.id)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return sim_pool_make(pool, (uint32_t)properties->location.id);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemPoolDestroy(CUmemoryPool pool)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    if (pool == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    return sim_pool_end(pool);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemPoolTrimTo(CUmemoryPool pool, size_t keep)
+{
+    SIM_ENTER(COST_VIRTUAL);
+    if (pool == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&sim_process_lock);
+    sim_pool_shrink(pool, keep);
+    pthread_mutex_unlock(&sim_process_lock);
+    return CUDA_SUCCESS;
+}
+
+static uint64_t *field_of(CUmemoryPool pool, CUmemPool_attribute which)
+{
+    switch (which) {
+    case CU_MEMPOOL_ATTR_RELEASE_THRESHOLD:
+        return &pool->threshold;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT:
+        return &pool->reserved;
+    case CU_MEMPOOL_ATTR_RESERVED_MEM_HIGH:
+        return &pool->reserved_high;
+    case CU_MEMPOOL_ATTR_USED_MEM_CURRENT:
+        return &pool->used;
+    case CU_MEMPOOL_ATTR_USED_MEM_HIGH:
+        return &pool->used_high;
+    default:
+        return NULL;
+    }
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value)
+{
+    SIM_ENTER(COST_QUERY);
+    const uint64_t *field = pool == NULL || value == NULL ? NULL : field_of(pool, which);
+    if (field == NULL) { /* the reuse policies: whole numbers that are always 1 */
+        if (pool != NULL && value != NULL && which >= 1 && which <= 3) {
+            *(int *)value = 1;
+            return CUDA_SUCCESS;
+        }
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&sim_process_lock);
+    *(cuuint64_t *)value = *field;
+    pthread_mutex_unlock(&sim_process_lock);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value)
+{
+    SIM_ENTER(COST_QUERY);
+    if (pool == NULL || value == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    if (which == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD) {
+        pthread_mutex_lock(&sim_process_lock);
+        pool->threshold = *(cuuint64_t *)value;
+        pthread_mutex_unlock(&sim_process_lock);
+    }
+    return CUDA_SUCCESS;
+}
+
+static CUresult current(CUmemoryPool *pool, CUdevice device, int as_default)
+{
+    if (pool == NULL || !valid(device)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&sim_process_lock);
+    CUmemoryPool set = *sim_pool_current((uint32_t)device);
+    *pool = set != NULL && !as_default ? set : sim_pool_default((uint32_t)device);
+    pthread_mutex_unlock(&sim_process_lock);
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    SIM_ENTER(COST_QUERY);
+    return current(pool, device, 1);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    SIM_ENTER(COST_QUERY);
+    return current(pool, device, 0);
+}
+
+SIM_EXPORT CUresult CUDAAPI cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+    SIM_ENTER(COST_QUERY);
+    if (pool == NULL || !valid(device)) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    pthread_mutex_lock(&sim_process_lock);
+    *sim_pool_current((uint32_t)device) = pool;
+    pthread_mutex_unlock(&sim_process_lock);
+    return CUDA_SUCCESS;
+}
