@@ -117,7 +117,9 @@ def timekeeper_replica(plane: ControlPlane, name: str, ports: Ports, redis_url: 
 
 
 @contextmanager
-def timekeeper_jobs(plane: ControlPlane, name: str, metrics: int, redis_url: str) -> Iterator[Process]:
+def timekeeper_jobs(
+    plane: ControlPlane, name: str, metrics: int, redis_url: str, lease_seconds: int = 15
+) -> Iterator[Process]:
     """One process that does the timekeeper's jobs while it leads, in a hurry."""
     settings = {
         "FAIRGPU_TIMEKEEPER_REDIS_URL": redis_url,
@@ -126,6 +128,7 @@ def timekeeper_jobs(plane: ControlPlane, name: str, metrics: int, redis_url: str
         "FAIRGPU_TIMEKEEPER_JOBS_REACT_SECONDS": "0.1",
         "FAIRGPU_TIMEKEEPER_JOBS_SETTLE_SECONDS": "0.5",
         "FAIRGPU_TIMEKEEPER_JOBS_STATUS_SECONDS": "0.5",
+        "FAIRGPU_TIMEKEEPER_JOBS_LEASE_SECONDS": str(lease_seconds),
     }
     account = environment(plane, "fairgpu-timekeeper")
     with service(plane, name, ["timekeeper", "jobs"], {**account, **settings}) as process:

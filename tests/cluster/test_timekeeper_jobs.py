@@ -1,0 +1,178 @@
+"""Two processes of the timekeeper's jobs on the real API server: one is paused past its Lease, or killed."""
+
+from __future__ import annotations
+
+import signal
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.processes import Process
+from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.pods import canonical_pod
+from tests.cluster.services.replicas import timekeeper_jobs
+from tests.redis_server import RedisServer, free_port
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import format_instant, parse_instant
+from timekeeper.store import reading
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+RATE = 300_000
+LEASE_SECONDS = 3
+
+
+@dataclass
+class Jobs:
+    """Two processes, and what each says of itself."""
+
+    processes: dict[int, Process] = field(default_factory=dict)
+
+    def leader(self) -> int | None:
+        """The metrics port of the one that says that it leads, of those that answer."""
+        return next((port for port in self.processes if self.leads(port)), None)
+
+    def leads(self, port: int) -> bool:
+        try:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=1) as answer:
+                return b"fairgpu_timekeeper_leading 1.0" in answer.read()
+        except OSError:
+            return False
+
+    def send(self, port: int, number: signal.Signals) -> None:
+        self.processes[port].popen.send_signal(number)
+
+
+@dataclass
+class Team:
+    """A namespace with a budget, and what really happened to its pods."""
+
+    plane: ControlPlane
+    namespace: str
+    node: StandInNode
+    reserved: dict[str, list[int]] = field(default_factory=dict)
+
+    def run_pod(self, name: str) -> None:
+        """A pod that is bound with an allocation and runs."""
+        created = self.plane.admin.api.create(f"/api/v1/namespaces/{self.namespace}/pods", canonical_pod(name))
+        scheduler = self.plane.service_account("fairgpu-system", "fairgpu-scheduler")
+        bind(scheduler, created, self.node.name, allocation_of(created, self.node.name))
+        pod = self.node.set_pod_phase(self.namespace, name, "Running")
+        (stamp,) = [c["lastTransitionTime"] for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"]
+        self.reserved[name] = [parse_instant(stamp)]
+
+    def finish_pod(self, name: str, finished: int | None = None) -> None:
+        """The kubelet says that its containers ended, now or then."""
+        at = format_instant(time.time_ns() if finished is None else finished)
+        self.node.set_pod_phase(self.namespace, name, "Succeeded", at)
+        self.reserved[name].append(max(parse_instant(at), self.reserved[name][0]))
+
+    def expected(self) -> int:
+        """What it must have spent once all its pods have ended, from the API server's stamps alone."""
+        return sum(RATE * (end - start) // SECOND for start, end in self.reserved.values())
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def jobs(control_plane: ControlPlane, redis_server: RedisServer) -> Iterator[Jobs]:
+    with ExitStack() as stack:
+        running = Jobs()
+        for number in (1, 2):
+            port = free_port()
+            process = timekeeper_jobs(control_plane, f"jobs-{number}", port, redis_server.url, LEASE_SECONDS)
+            running.processes[port] = stack.enter_context(process)
+        wait_until(running.leader, "one of them leads", 60)
+        yield running
+        for process in running.processes.values():
+            process.popen.send_signal(signal.SIGCONT)
+
+
+@pytest.fixture
+def team(control_plane: ControlPlane, namespace: str) -> Team:
+    item: dict[str, Any] = {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": "GPUBudget",
+        "metadata": {"name": namespace},
+        "spec": {"namespaces": [namespace], "allowance": {"gpuHours": 10}, "period": {"every": "month"}},
+    }
+    control_plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpubudgets", item)
+    return Team(control_plane, namespace, create_node(control_plane, f"node-{namespace}"))
+
+
+def spent(server: RedisServer, team: Team) -> int:
+    """What the store says that the budget has spent in its periods."""
+    with server.client() as client:
+        (account,) = reading.load_accounts(client, [team.namespace]) or [None]
+        return sum(standing.total for standing in account.standings.values()) if account else -1
+
+
+def open_sessions(server: RedisServer) -> int:
+    with server.client() as client:
+        return len(reading.open_sessions(client, "", 1000))
+
+
+def test_a_leader_that_was_stopped_past_its_lease_spoils_nothing_when_it_goes_on(
+    jobs: Jobs, team: Team, redis_server: RedisServer
+) -> None:
+    team.run_pod("before")
+    team.run_pod("across")
+    wait_until(lambda: spent(redis_server, team) > 0, "something is spent")
+    stopped = wait_until(jobs.leader, "one of them leads")
+    jobs.send(stopped, signal.SIGSTOP)
+    team.finish_pod("before")
+    team.run_pod("meanwhile")
+    wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != stopped), "the other leads", 60)
+    team.finish_pod("meanwhile")
+    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter", 60)
+    jobs.send(stopped, signal.SIGCONT)
+    wait_until(lambda: not jobs.leads(stopped), "the one that was stopped has heard of it")
+    team.finish_pod("across")
+    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter", 60)
+    assert spent(redis_server, team) == team.expected()
+
+
+def test_a_leader_that_is_killed_is_followed_by_one_that_comes_to_the_same_spend(
+    jobs: Jobs, team: Team, redis_server: RedisServer
+) -> None:
+    team.run_pod("runs-on")
+    team.run_pod("ends")
+    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter", 60)
+    killed = wait_until(jobs.leader, "one of them leads")
+    jobs.send(killed, signal.SIGKILL)
+    team.finish_pod("ends")
+    wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != killed), "the other leads", 60)
+    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter", 60)
+    team.finish_pod("runs-on")
+    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter", 60)
+    assert spent(redis_server, team) == team.expected()
+
+
+def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_ends(
+    jobs: Jobs, team: Team, redis_server: RedisServer
+) -> None:
+    team.run_pod("ends-meanwhile")
+    team.run_pod("runs-on")
+    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter", 60)
+    assert jobs.leader() is not None
+    with team.plane.api_server_away():
+        left = time.time_ns()
+        wait_until(lambda: time.time_ns() - left > 2 * LEASE_SECONDS * SECOND, "longer than the Lease lasts")
+        ended = left + 2 * SECOND
+    team.finish_pod("ends-meanwhile", ended)
+    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter", 90)
+    team.finish_pod("runs-on")
+    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter", 60)
+    assert spent(redis_server, team) == team.expected()
