@@ -81,7 +81,7 @@ def deliver(settings: Settings, context: ssl.SSLContext, body: bytes) -> Outcome
     try:
         connection.request("POST", settings.base_path + PATH, body, headers)
         return _outcome(connection.getresponse())
-    except (OSError, HTTPException) as error:
+    except (OSError, HTTPException, ValueError) as error:  # ValueError: a name that cannot be put into IDNA
         return Refused(_describe(error))
     finally:
         connection.close()

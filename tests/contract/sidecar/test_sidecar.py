@@ -116,6 +116,12 @@ def test_a_timekeeper_under_another_ca_gets_no_token(start: Start, server: Repor
     assert server.received == []
 
 
+def test_a_name_that_cannot_be_looked_up_is_no_end(start: Start) -> None:
+    sidecar = start(FAIRGPU_TIMEKEEPER_URL=f"https://{'a' * 70}.example")
+    assert "UnicodeError" in sidecar.wait_for_event("report_not_taken")["reason"]
+    assert sidecar.stop() == 0
+
+
 def test_without_its_token_it_waits_for_one(start: Start, server: ReportServer, tmp_path: Path) -> None:
     (tmp_path / "token").rename(tmp_path / "away")
     sidecar = start()
