@@ -16,6 +16,7 @@ from timekeeper.identity.pod_tokens import PodIdentity, PodTokens
 from timekeeper.rest.batching import Batcher
 from timekeeper.rest.bodies import MAX_REPORT_BYTES, ContainerReport, Report
 from timekeeper.rest.measures import Measures
+from timekeeper.rest.paging import refuse_unknown
 from timekeeper.rest.problems import ProblemError, answer, invalid, problem_of
 from timekeeper.rest.states_feed import CursorError, StatesFeed, parse_cursor
 from timekeeper.store.report_intake import Outcome, Submission
@@ -76,6 +77,7 @@ class StatesRoute:
         token = bearer_token(_authorization(request))
         await asyncio.to_thread(require, self._authority, token, LIST_BUDGETS)
         query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        refuse_unknown(query, ("since", "wait"))
         since, wait = _cursor(query.get("since", [""])[-1]), _wait(query.get("wait", ["0"])[-1])
         with self._waiting.track_inprogress():
             body = await self._feed.answer(since, wait)

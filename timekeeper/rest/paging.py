@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+from collections.abc import Iterable, Sequence
 
 from flask import request
 
@@ -12,6 +13,26 @@ from timekeeper.rest.problems import invalid
 DEFAULT_LIMIT = 200
 MAX_LIMIT = 1000
 MAX_CURSOR_LENGTH = 512
+
+
+def only_parameters(*known: str) -> None:
+    """Refuses a misspelt parameter, which would otherwise silently select more than was asked for.
+
+    Raises:
+        ProblemError: the present request has a parameter that is none of these.
+    """
+    refuse_unknown(request.args, known)
+
+
+def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuses parameters that are none of those known.
+
+    Raises:
+        ProblemError: there is one.
+    """
+    for name in given:
+        if name not in known:
+            raise invalid(name, "a parameter", f"the parameters {', '.join(known)}")
 
 
 def page_limit() -> int:

@@ -12,7 +12,7 @@ from timekeeper.rest.ancestor import add_ancestor_routes
 from timekeeper.rest.bodies import GrantRequest, is_namespace
 from timekeeper.rest.granting import GrantOrder, gpu_hours_text, missing_key, name_of_key, place
 from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
-from timekeeper.rest.paging import cursor_after, page_limit, page_start
+from timekeeper.rest.paging import cursor_after, only_parameters, page_limit, page_start
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, answer, invalid, not_found, problem_of
 
@@ -82,6 +82,7 @@ def _add_ledger(app: Flask, parts: Parts) -> None:
     def ledger() -> Response:
         name = request.args.get("budget", "")
         may_read_budget(parts.authority, name)
+        only_parameters("budget", "cursor", "limit")
         limit, after = page_limit(), page_start()
         if not name:
             raise invalid("budget", name, "the name of a budget, as in /v1/ledger?budget=team-a")
@@ -99,6 +100,7 @@ def _add_ledger(app: Flask, parts: Parts) -> None:
             may_read_namespace(parts.authority, namespace)
         else:
             may_read_all(parts.authority)
+        only_parameters("namespace", "cursor", "limit")
         limit, after = page_limit(), page_start()
         if namespace is not None and not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")

@@ -16,7 +16,7 @@ from timekeeper.rest import openapi
 if TYPE_CHECKING:
     from tests.rest_server import RestServer
 
-EXAMPLES = 300 if os.environ.get("CI") == "true" else 25
+EXAMPLES = 60 if os.environ.get("CI") == "true" else 20
 OF_PODS = ("/v1/reports", "/budget/{namespace}/report")
 TOO_LONG = (413, 414)
 """What the server refuses before anything reads it."""
@@ -26,11 +26,12 @@ CHECKS: list[Any] = [
     checks.content_type_conformance,
     checks.response_headers_conformance,
     checks.response_schema_conformance,
-    checks.negative_data_rejection,
     checks.missing_required_header,
     checks.unsupported_method,
     checks.allow_header_conformance,
 ]
+BODY_CHECKS: list[Any] = [*CHECKS, checks.negative_data_rejection]
+"""Where there is a body. A wrong parameter may serialise to nothing, so that the request is right as it is sent."""
 
 description = schemathesis.openapi.from_dict(openapi.document())
 
@@ -48,9 +49,9 @@ def tokens(rest: RestServer) -> dict[str, str]:
 def test_every_answer_is_one_that_the_description_names(
     case: schemathesis.Case, rest: RestServer, tokens: dict[str, str]
 ) -> None:
-    if case.query and isinstance(case.query.get("wait"), int | float):
+    if case.query and isinstance(case.query.get("wait"), int | float) and case.query["wait"] > 0:
         case.query = {**case.query, "wait": 0}
     headers = {"Authorization": f"Bearer {tokens['pod' if case.path in OF_PODS else 'person']}"}
     response = case.call(base_url=rest.url, headers=headers, verify=str(rest.ca_file), timeout=30)
     if response.status_code not in TOO_LONG:
-        case.validate_response(response, checks=CHECKS)
+        case.validate_response(response, checks=BODY_CHECKS if case.method == "POST" else CHECKS)
