@@ -10,6 +10,7 @@
 #include "spans.h"
 
 #define IN_FLIGHT_NS 2000000u  /* of estimated work queued ahead, or one kernel */
+#define ALONE_NS 8000000u      /* the same while nobody else has a turn: who wakes shares the GPU for so long */
 #define BATCH_NS 500000u       /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
 #define QUIET_NS 2000000u      /* a batch that is open for longer is closed by the helper */
@@ -159,46 +160,48 @@ static void wait_ns(uint64_t ns)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
 
-/* Whether one more batch may go now; otherwise how long to wait before asking again. */
-static bool may_go(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns)
+/* What a process may launch now: work for so long, but at least one kernel. 0: wait for `pause_ns` and ask again. */
+static uint64_t allowed(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns)
 {
     struct turn turn;
     uint64_t others = account_peers(queue->index); /* they fill the GPU's queue, too */
-    *pause_ns = 20000;
-    bool unknown = queue->mean_ns == 0; /* one kernel alone, until it has told how long it takes */
-    if (queue->head != queue->tail &&
-        (unknown || (queue->in_flight_ns + queue->mean_ns) * others > IN_FLIGHT_NS)) {
-        if (queue->in_flight_ns * others > 2 * IN_FLIGHT_NS)
-            *pause_ns = 50000;
-        return false;
+    bool turns = pacer_look(queue->index, now_ns, &turn);
+    uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
+    bool alone = !turns || left >= turn.period_ns;
+    uint64_t bound = alone ? ALONE_NS : IN_FLIGHT_NS, ahead = (queue->in_flight_ns + queue->mean_ns) * others;
+    if (queue->head != queue->tail && ahead > bound) {
+        *pause_ns = ahead > 2 * bound ? 50000 : 20000;
+        return 0;
     }
-    if (!pacer_look(queue->index, now_ns, &turn))
-        return true;
-    if (!turn.open) {
-        *pause_ns = turn.end_ns - now_ns;
-        return false;
-    }
-    if (in_debt(queue, &turn)) {
-        *pause_ns = 1000000;
-        return false;
+    if (alone)
+        return BATCH_NS;
+    if (!turn.open || in_debt(queue, &turn)) {
+        *pause_ns = turn.open ? 1000000 : turn.end_ns - now_ns;
+        return 0;
     }
     /* Half a kernel past the end of the turn is as near as half a kernel before it. */
-    uint64_t left = turn.end_ns - now_ns, ahead = (queue->in_flight_ns + queue->mean_ns / 2) * others;
-    *pause_ns = left + 1000;
-    return left >= turn.period_ns || ahead <= left || queue->mean_ns >= turn.per_period_ns;
+    uint64_t until_end = left / others, needed = queue->in_flight_ns + queue->mean_ns / 2;
+    if (needed > until_end && queue->mean_ns < turn.per_period_ns) {
+        *pause_ns = left + 1000;
+        return 0;
+    }
+    uint64_t room = until_end > queue->in_flight_ns ? until_end - queue->in_flight_ns : 1;
+    return room < BATCH_NS / others ? room : BATCH_NS / others;
 }
 
-/* Waits for admission; under the queue's lock, which is let go meanwhile. */
-static void hold(struct queue *queue)
+/* Waits for admission; under the queue's lock, which is let go meanwhile. Returns what is allowed, ns; 0: the hold was
+ * as long as it may be, or the context has ended. */
+static uint64_t hold(struct queue *queue)
 {
-    uint64_t began = clock_ns(), now = began, pause, serial = queue->serial;
+    uint64_t began = clock_ns(), now = began, pause = 0, serial = queue->serial, work = 0;
     bool pushed, waited = false;
     while (queue->serial == serial) {
         if (enter(queue, &pushed)) {
             spans_reap(queue);
             leave(pushed);
         }
-        if (may_go(queue, now, &pause))
+        work = allowed(queue, now, &pause);
+        if (work != 0)
             break;
         int64_t credit = __atomic_load_n(&ledger->devices[queue->index].credit_ns, __ATOMIC_RELAXED);
         uint64_t limit = credit < 0 ? DEBT_HOLD_NS : VCUDA_HOLD_LIMIT_NS;
@@ -213,13 +216,14 @@ static void hold(struct queue *queue)
     }
     if (waited)
         __atomic_add_fetch(&ledger->devices[queue->index].throttled_ns, now - began, __ATOMIC_RELAXED);
+    return work;
 }
 
-static uint32_t grant(const struct queue *queue)
+static uint32_t grant(const struct queue *queue, uint64_t work_ns)
 {
     if (queue->mean_ns == 0)
         return 1;
-    uint64_t number = BATCH_NS / queue->mean_ns;
+    uint64_t number = work_ns / queue->mean_ns;
     return number < 1 ? 1 : number > MOST_GRANTED ? MOST_GRANTED : (uint32_t)number;
 }
 
@@ -230,7 +234,7 @@ static void admit(CUstream stream, struct batch *batch, CUcontext context, int i
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL)
         return;
-    hold(queue);
+    uint64_t work = hold(queue);
     if (queue->context == context) {
         spans_begin(queue, stream);
         uint64_t now = clock_ns();
@@ -238,7 +242,7 @@ static void admit(CUstream stream, struct batch *batch, CUcontext context, int i
         batch->stream = stream;
         batch->serial = queue->serial;
         batch->opened_ns = now;
-        batch->granted = __atomic_load_n(&captures, __ATOMIC_RELAXED) != 0 ? 1 : grant(queue);
+        batch->granted = __atomic_load_n(&captures, __ATOMIC_RELAXED) != 0 ? 1 : grant(queue, work);
         __atomic_store_n(&batch->credits, batch->granted - 1, __ATOMIC_RELAXED); /* the one that asked is the first */
         __atomic_store_n(&batch->queue, queue, __ATOMIC_RELEASE);
         __atomic_store_n(&batch->turn, __atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
