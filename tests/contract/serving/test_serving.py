@@ -1,0 +1,235 @@
+"""The server's promises to any client, over real TLS: bounds, nothing told of the inside, a gentle end."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fairgpu.certificates import Pair, make_authority, make_leaf, utc_now
+from tests.redis_server import free_port
+from tests.serving_program import MAX_BODY_BYTES, MAX_CONNECTIONS
+
+LIMIT_SECONDS = 20.0
+
+
+@dataclass
+class Served:
+    folder: Path
+    authority: Pair
+    port: int
+    metrics_port: int
+    process: subprocess.Popen[bytes]
+
+    def connect(self, version: ssl.TLSVersion | None = None) -> http.client.HTTPSConnection:
+        context = ssl.create_default_context(cadata=self.authority.certificate_pem.decode())
+        if version is not None:
+            context.minimum_version = context.maximum_version = version
+        return http.client.HTTPSConnection("localhost", self.port, timeout=LIMIT_SECONDS, context=context)
+
+    def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+        connection = self.connect()
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.status, response.read()
+        finally:
+            connection.close()
+
+    def present(self, leaf: Pair) -> None:
+        (self.folder / "tls.key").write_bytes(leaf.key_pem)
+        (self.folder / "tls.crt").write_bytes(leaf.certificate_pem)
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    authority = make_authority("test", utc_now(), timedelta(days=1))
+    port, metrics_port = free_port(), free_port()
+    command = [sys.executable, "-m", "tests.serving_program", str(port), str(metrics_port), str(tmp_path)]
+    (tmp_path / "tls.crt").write_bytes(make_leaf(authority, ("localhost",), utc_now(), LEAF).certificate_pem)
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    # Its key is not there yet: it waits for a chain that it can use.
+    served = Served(tmp_path, authority, port, metrics_port, process)
+    served.present(make_leaf(authority, ("localhost",), utc_now(), LEAF))
+    try:
+        wait_until_listening(served)
+        yield served
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(LIMIT_SECONDS)
+
+
+LEAF = timedelta(hours=1)
+
+
+def wait_until_listening(served: Served) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while True:
+        try:
+            served.ask("POST", "/echo", b"")
+        except OSError:
+            assert time.monotonic() < deadline, (served.folder / "log").read_text()
+            time.sleep(0.05)
+        else:
+            return
+
+
+@pytest.mark.parametrize("path", ["/echo", "/flask/echo"])
+@pytest.mark.parametrize("size", [0, 1, 70_000, MAX_BODY_BYTES])
+def test_a_body_within_the_bound_arrives_whole(served: Served, path: str, size: int) -> None:
+    assert served.ask("POST", path, b"x" * size) == (200, b"x" * size)
+
+
+@pytest.mark.parametrize("path", ["/echo", "/flask/echo", "/nowhere"])
+def test_a_longer_one_gets_413_whether_it_says_so_or_not(served: Served, path: str) -> None:
+    assert served.ask("POST", path, b"x" * (MAX_BODY_BYTES + 1))[0] == 413
+    connection = served.connect()
+    chunks = iter([b"x" * 50_000] * 3)
+    connection.request("POST", path, chunks, encode_chunked=True, headers={"Transfer-Encoding": "chunked"})
+    assert connection.getresponse().status == 413
+    connection.close()
+
+
+def test_a_body_that_does_not_arrive_gets_408(served: Served) -> None:
+    connection = served.connect()
+    connection.putrequest("POST", "/echo")
+    connection.putheader("Content-Length", "10")
+    connection.endheaders(b"x")
+    response = connection.getresponse()
+    assert response.status == 408
+    assert json.loads(response.read())["status"] == 408
+    connection.close()
+
+
+@pytest.mark.parametrize("path", ["/fail", "/flask/fail"])
+def test_a_failure_tells_nothing_of_the_inside_but_to_the_log(served: Served, path: str) -> None:
+    status, body = served.ask("GET", path)
+    assert status == 500
+    assert b"secret detail" not in body
+    assert "secret detail" in (served.folder / "log").read_text()
+
+
+def test_a_connection_that_says_nothing_is_closed(served: Served) -> None:
+    silent = served.connect()
+    silent.connect()
+    assert isinstance(silent.sock, ssl.SSLSocket)
+    assert silent.sock.recv(1) == b""
+    silent.close()
+
+
+def test_a_connection_that_never_shakes_hands_is_closed(served: Served) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=LIMIT_SECONDS) as plain:
+        assert plain.recv(1) == b""
+
+
+def test_connections_past_the_bound_are_refused_and_others_live_on(served: Served) -> None:
+    kept = [served.connect() for _ in range(MAX_CONNECTIONS)]
+    for connection in kept:
+        connection.request("POST", "/echo", b"a")
+        connection.getresponse().read()
+    with pytest.raises(OSError, match=r".*"):
+        served.ask("POST", "/echo", b"b")
+    kept[0].request("POST", "/echo", b"c")
+    assert kept[0].getresponse().read() == b"c"
+    for connection in kept:
+        connection.close()
+
+
+def test_bytes_that_are_no_http_get_400(served: Served) -> None:
+    connection = served.connect()
+    connection.connect()
+    connection.sock.sendall(b"\x00\x01 nonsense\r\n\r\n")
+    assert connection.sock.recv(100).startswith(b"HTTP/1.1 400")
+    connection.close()
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion:DeprecationWarning")
+def test_tls_before_1_2_is_refused(served: Served) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.maximum_version = ssl.TLSVersion.TLSv1_1
+    context.minimum_version = ssl.TLSVersion.TLSv1
+    with (
+        socket.create_connection(("localhost", served.port), timeout=LIMIT_SECONDS) as plain,
+        pytest.raises(ssl.SSLError),
+    ):
+        context.wrap_socket(plain, server_hostname="localhost")
+    for version in (ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3):
+        connection = served.connect(version)
+        connection.request("POST", "/echo", b"x")
+        assert connection.getresponse().status == 200
+        connection.close()
+
+
+def test_a_new_chain_is_served_to_new_connections_while_old_ones_live_on(served: Served) -> None:
+    old = served.connect()
+    old.request("POST", "/echo", b"a")
+    old.getresponse().read()
+    assert isinstance(old.sock, ssl.SSLSocket)
+    before, sock = old.sock.getpeercert(binary_form=True), old.sock
+    served.present(make_leaf(served.authority, ("localhost",), utc_now(), LEAF))
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while True:
+        fresh = served.connect()
+        fresh.connect()
+        assert isinstance(fresh.sock, ssl.SSLSocket)
+        presented = fresh.sock.getpeercert(binary_form=True)
+        fresh.close()
+        if presented != before:
+            break
+        assert time.monotonic() < deadline
+    old.request("POST", "/echo", b"b")
+    assert old.getresponse().read() == b"b"
+    assert old.sock is sock
+    old.close()
+
+
+def test_a_chain_that_cannot_be_used_changes_nothing(served: Served) -> None:
+    (served.folder / "tls.crt").write_bytes(b"nonsense")
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while "certificate chain not reloaded" not in (served.folder / "log").read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert served.ask("POST", "/echo", b"a") == (200, b"a")
+
+
+def test_a_long_poll_is_answered_when_the_server_is_told_to_end(served: Served) -> None:
+    connection = served.connect()
+    connection.request("GET", "/poll")
+    served.process.send_signal(signal.SIGTERM)
+    response = connection.getresponse()
+    assert response.read() == b'"released"'
+    assert response.getheader("Connection") == "close"
+    connection.close()
+    assert served.process.wait(LIMIT_SECONDS) == 0
+
+
+def test_metrics_are_plain_and_alone_on_their_port(served: Served) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{served.metrics_port}/metrics", timeout=10) as response:
+        assert b"test_requests_total" in response.read()
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(f"http://127.0.0.1:{served.metrics_port}/echo", timeout=10)
+    assert refused.value.code == 404
+    refused.value.close()
+
+
+def test_each_request_is_an_event_without_its_query(served: Served) -> None:
+    served.ask("POST", "/echo?token=hidden", b"")
+    events = [json.loads(line) for line in (served.folder / "log").read_text().splitlines()]
+    requests = [event for event in events if event["event"] == "request"]
+    assert requests[-1]["path"] == "/echo"
+    assert requests[-1]["status"] == 200
+    assert "hidden" not in (served.folder / "log").read_text()

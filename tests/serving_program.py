@@ -1,0 +1,77 @@
+"""A small service over `fairgpu.serving`, for tests: `python -m tests.serving_program PORT METRICS_PORT FOLDER`.
+
+The folder holds `tls.crt` and `tls.key`. It echoes, fails, waits and counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+from flask import Flask, request
+from prometheus_client import Counter
+
+from fairgpu.logs import configure_logs
+from fairgpu.serving.application import Application
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.messages import Request, Response
+from fairgpu.serving.options import Address, ServerOptions
+from fairgpu.serving.server import serve
+from fairgpu.serving.tls import read_chain_files
+
+MAX_BODY_BYTES = 100_000
+MAX_CONNECTIONS = 20
+
+
+def build(lifecycle: Lifecycle) -> Application:
+    counted = Counter("test_requests", "Requests of this worker.")
+    flask = Flask("test")
+    released = asyncio.Event()
+    lifecycle.on_drain(released.set)
+
+    @flask.post("/flask/echo")
+    def echo() -> bytes:
+        return request.get_data()
+
+    @flask.get("/flask/fail")
+    def fail() -> str:
+        raise ValueError("secret detail")
+
+    async def hot_echo(received: Request) -> Response:
+        counted.inc()
+        return Response(200, received.body)
+
+    async def hot_fail(_received: Request) -> Response:
+        raise ValueError("secret detail")
+
+    async def until_drain(_received: Request) -> Response:
+        await released.wait()
+        return Response(200, b'"released"')
+
+    hot = {("POST", "/echo"): hot_echo, ("GET", "/fail"): hot_fail, ("GET", "/poll"): until_drain}
+    return Application(lifecycle, hot, flask)
+
+
+def main() -> int:
+    configure_logs()
+    port, metrics_port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    options = ServerOptions(
+        name="test",
+        address=Address("127.0.0.1", port),
+        metrics_address=Address("127.0.0.1", metrics_port),
+        workers=1,
+        max_body_bytes=MAX_BODY_BYTES,
+        body_seconds=1.0,
+        header_seconds=1.0,
+        max_connections=MAX_CONNECTIONS,
+        drain_seconds=0.5,
+        finish_seconds=5.0,
+        reload_seconds=0.1,
+        access_log=True,
+    )
+    return serve(options, build, lambda: read_chain_files(folder / "tls.crt", folder / "tls.key"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
