@@ -10,6 +10,7 @@ from timekeeper.metering.segments import Assignments
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.periods import Period, first_period, periods_until
 from timekeeper.store.ledger import Standing
+from timekeeper.store.summaries import Summary
 
 DEFAULT_PREFIX = "namespace:"
 """The account of a namespace that no budget names; no budget can be called so."""
@@ -27,7 +28,10 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Account:
-    """One account as the leader knows it. `standings` hold what the store last answered, by period."""
+    """One account as the leader knows it.
+
+    `standings` hold what the store last answered, by period; `summary` what readers were last told, less what is spent.
+    """
 
     name: str
     budget: Budget
@@ -35,7 +39,7 @@ class Account:
     standings: dict[int, Standing] = field(default_factory=dict)
     grants: set[str] = field(default_factory=set)
     checkpoint: Checkpoint | None = None
-    summary: str = ""
+    summary: Summary | None = None
 
     @property
     def is_budget(self) -> bool:

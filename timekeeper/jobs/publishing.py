@@ -16,7 +16,7 @@ from timekeeper.rules.pricing import ANY_MODEL, price_at
 from timekeeper.store import book
 from timekeeper.store.calls import StoreEmptyError
 from timekeeper.store.ledger import Publication, publish_accounts
-from timekeeper.store.summaries import encode_summary
+from timekeeper.store.summaries import Summary, encode_summary
 
 
 def publish(client: redis.Redis, books: Books, epoch: int, now: int, names: Iterable[str]) -> None:
@@ -57,18 +57,21 @@ def _rates(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 def _publish_accounts(
     client: redis.Redis, books: Books, epoch: int, found: dict[str, Figures], namespaces: dict[str, list[str]]
 ) -> None:
-    publications = []
+    told: list[tuple[Summary, Publication]] = []
     for name, figures_found in found.items():
         account = books.accounts[name]
-        text = encode_summary(summary(account, figures_found, tuple(sorted(namespaces.get(name, ())))))
-        start = figures_found.period.start
-        if text != account.summary or figures_found.exhausted_at != account.standings[start].exhausted_at:
-            publications.append(Publication(name, start, figures_found.exhausted_at, text))
-    for publication, error in zip(publications, publish_accounts(client, epoch, publications), strict=True):
+        new = summary(account, figures_found, tuple(sorted(namespaces.get(name, ()))))
+        start, exhausted_at = figures_found.period.start, figures_found.exhausted_at
+        # What is spent is read where it stands, with each settlement; only the rest is told from here.
+        lasting = replace(new, spent=0)
+        if lasting != account.summary or exhausted_at != account.standings[start].exhausted_at:
+            told.append((lasting, Publication(name, start, exhausted_at, encode_summary(new))))
+    errors = publish_accounts(client, epoch, [publication for _, publication in told])
+    for (lasting, publication), error in zip(told, errors, strict=True):
         if error is not None:
             raise error
         account = books.accounts[publication.account]
-        account.summary = publication.summary
+        account.summary = lasting
         standing = account.standings[publication.period]
         account.standings[publication.period] = replace(standing, exhausted_at=publication.exhausted_at)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -111,11 +112,19 @@ def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> li
 
 
 def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
-    """The figures of accounts as the leader published them, as JSON; those without any are left out."""
+    """The figures of accounts as the leader published them, as JSON, with what is spent by now.
+
+    Accounts without any are left out.
+    """
     pipeline = client.pipeline(transaction=False)
     for name in accounts:
         pipeline.hget(keys.AccountKeys(name).head, "summary")
-    return {name: _text(text) for name, text in zip(accounts, pipeline.execute(), strict=True) if text is not None}
+    found = {name: json.loads(text) for name, text in zip(accounts, pipeline.execute(), strict=True) if text}
+    for name, summary in found.items():
+        pipeline.hget(keys.AccountKeys(name).period(summary["period_start"]), "total")
+    for summary, total in zip(found.values(), pipeline.execute(), strict=True):
+        summary["spent"] = int(total) if total is not None else summary["spent"]
+    return {name: json.dumps(summary) for name, summary in found.items()}
 
 
 def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str, str]]:
