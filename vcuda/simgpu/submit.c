@@ -129,6 +129,12 @@ void sim_await(CUcontext context, uint32_t channel, uint64_t position)
 
 void sim_await_context(CUcontext context)
 {
+    struct sim_view view = sim_lock(&sim_seat, context->device);
+    uint32_t pending = shared(&view, context)->pending;
+    sim_unlock(&view);
+    if (pending == 0) {
+        return;
+    }
     for (uint32_t channel = 0; channel < SIM_CHANNELS; channel++) {
         sim_await(context, channel, sim_tail(context, channel));
     }
