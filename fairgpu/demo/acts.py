@@ -12,6 +12,9 @@ from fairgpu.demo.folder import (
     BUDGET,
     GRACE_GPU_SECONDS,
     GRANT_GPU_SECONDS,
+    HELD_BUDGET,
+    HELD_GRANT_GPU_SECONDS,
+    HELD_NAMESPACE,
     NAMESPACE,
     gpu_hours,
 )
@@ -92,7 +95,7 @@ def spend(stage: Stage) -> None:
     require(bool(warned.warnings), "nobody was warned in grace")
     show_created(stage, warned)
     stage.screen.done("the money is spent, and grace begins: the next pod is let in as before, with a warning")
-    stage.command(["sessions", "-n", NAMESPACE], f"fairgpu sessions -n {NAMESPACE}")
+    stage.command("sessions", "-n", NAMESPACE)
     seen = stage.watch(BudgetState.OVER)
     require(seen.spent >= seen.available + GRACE_GPU_SECONDS * UNIT, f"over with {seen.spent} spent")
     require(0 < seen.used < seen.spent, f"used {seen.used} is not between nothing and the {seen.spent} reserved")
@@ -111,14 +114,28 @@ def next_pod_yields(stage: Stage) -> None:
 def grant(stage: Stage) -> None:
     """A grant lifts the budget, and the next pod is within it again."""
     stage.screen.act("A grant brings it back")
-    arguments = ["grant", BUDGET, gpu_hours(GRANT_GPU_SECONDS), "--reason", "paper deadline"]
-    stage.command(arguments, f'fairgpu grant {BUDGET} {gpu_hours(GRANT_GPU_SECONDS)} --reason "paper deadline"')
+    stage.command("grant", BUDGET, gpu_hours(GRANT_GPU_SECONDS), "--reason", "paper deadline")
     seen = stage.watch(BudgetState.OPEN)
     require(seen.available > ALLOWANCE_GPU_SECONDS * UNIT, f"the grant is not in {seen.available}")
     back = stage.next_pod("train-resnet-4", names.IN_BUDGET_CLASS, BudgetState.OPEN)
     require(back.pod["spec"]["priority"] > 0, "the pod within budget has no priority")
     show_created(stage, back)
     stage.screen.done(f"open again; the next pod is [green]{names.IN_BUDGET_CLASS}[/]")
+
+
+def hold_and_release(stage: Stage) -> None:
+    """A budget that holds: the pod is created and waits; a grant lets it go on."""
+    stage.screen.act("Another team's budget holds: its pod waits for money")
+    waiting = stage.next_pod("homework", names.IN_BUDGET_CLASS, BudgetState.HELD, HELD_NAMESPACE)
+    gates = [gate["name"] for gate in waiting.pod["spec"].get("schedulingGates", [])]
+    require(gates == [names.BUDGET_GATE], f"the gates of the held pod are {gates}")
+    pod = stage.cluster.create(waiting.pod)
+    show_created(stage, waiting, HELD_NAMESPACE)
+    amount = gpu_hours(HELD_GRANT_GPU_SECONDS)
+    stage.command("grant", HELD_BUDGET, amount, "--reason", "exam week")
+    released = lambda: not stage.cluster.is_gated(pod)  # noqa: E731 - read once, here
+    wait_until("the gate is lifted", released, stage.children, STEP_LIMIT_SECONDS)
+    stage.screen.done("the timekeeper lifted the gate: the scheduler may place the pod")
 
 
 def refuse(stage: Stage) -> None:
@@ -141,18 +158,18 @@ def close_the_books(stage: Stage) -> None:
     expected = sum(cost(stage.cluster.finish(pod)) for pod in stage.bound)
     settled = lambda: stage.sessions() == 0 and stage.reading().rate == 0  # noqa: E731 - read once, here
     wait_until("every pod is settled", settled, stage.children, STEP_LIMIT_SECONDS)
-    stage.command(["budget", "list"], "fairgpu budget list")
+    stage.command("budget", "list")
     spent = stage.reading().spent
     require(spent == expected, f"the ledger says {spent}, the pods' times say {expected} microGPU-seconds")
     stage.screen.done(f"{spent:,} microGPU-seconds in the ledger: what the pods' times come to, to the last one")
 
 
-def show_created(stage: Stage, admitted: Admitted) -> None:
+def show_created(stage: Stage, admitted: Admitted, namespace: str = NAMESPACE) -> None:
     """Shows a pod's creation as kubectl tells it."""
     name = admitted.pod["metadata"]["name"]
-    stage.screen.command(f"kubectl -n {NAMESPACE} create -f {name}.yaml")
+    stage.screen.command(f"kubectl -n {namespace} create -f {name}.yaml")
     stage.screen.output("\n".join(f"Warning: {line}" for line in admitted.warnings), "yellow")
     stage.screen.output(f"pod/{name} created")
 
 
-ALL = (start_services, admit_dialects, spend, next_pod_yields, grant, refuse, close_the_books)
+ALL = (start_services, admit_dialects, spend, next_pod_yields, grant, hold_and_release, refuse, close_the_books)

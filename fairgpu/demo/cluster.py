@@ -62,6 +62,19 @@ class Cluster:
         )
         return Allocation(self.node, containers)
 
+    def create(self, pod: Json) -> Json:
+        """The pod as the API server stores it: with a uid, waiting for a scheduler; its file is there."""
+        created = copy.deepcopy(pod)
+        now = datetime.now(UTC).strftime(TIME_FORMAT)
+        created["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=now, resourceVersion="1")
+        created["status"] = {"phase": "Pending"}
+        self.write(created)
+        return created
+
+    def is_gated(self, pod: Json) -> bool:
+        """Whether a gate keeps the scheduler from the pod, as its file says now."""
+        return bool(json.loads(self.file(pod).read_text())["spec"].get("schedulingGates"))
+
     def bind(self, pod: Json) -> Json:
         """The pod, scheduled and running, with its allocation; its file is there when this returns.
 

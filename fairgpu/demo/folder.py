@@ -9,16 +9,20 @@ from typing import Any
 
 import yaml
 
+from fairgpu import names
 from fairgpu.demo.children import free_port
 from fairgpu.demo.keys import TokenSigner
 
 NAMESPACE = "research"
 BUDGET = "research"
+HELD_NAMESPACE = "students"
+HELD_BUDGET = "students"
 Json = dict[str, Any]
 GPU_HOURS_PER_GPU_SECOND = 1 / 3600
 ALLOWANCE_GPU_SECONDS = 18
 GRACE_GPU_SECONDS = 14
 GRANT_GPU_SECONDS = 180
+HELD_GRANT_GPU_SECONDS = 36
 REPORT_INTERVAL_SECONDS = 1
 SETTLE_SECONDS = 0.25
 
@@ -89,7 +93,7 @@ class Folder:
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.root / "jwks.json").write_text(json.dumps(self.signer.key_set()))
         (self.root / "access.yaml").write_text(yaml.safe_dump(access()))
-        (self.root / "budgets.yaml").write_text(yaml.safe_dump(budget()))
+        (self.root / "budgets.yaml").write_text(yaml.safe_dump_all([team_budget(), holding_budget()]))
         token = self.root / "webhook-token"
         token.touch(mode=0o600)
         token.write_text(self.signer.person(WEBHOOK))
@@ -130,19 +134,32 @@ class Folder:
         }
 
 
-def budget() -> dict[str, Any]:
-    """The budget of the demonstration: a few GPU-seconds a month."""
-    return {
-        "apiVersion": "fairgpu.io/v1alpha1",
-        "kind": "GPUBudget",
-        "metadata": {"name": BUDGET, "uid": "budget-research", "creationTimestamp": "2025-01-01T00:00:00Z"},
-        "spec": {
-            "namespaces": [NAMESPACE],
-            "allowance": {"gpuHours": gpu_hours(ALLOWANCE_GPU_SECONDS)},
-            "period": {"every": "month"},
-            "grace": {"gpuHours": gpu_hours(GRACE_GPU_SECONDS)},
-        },
+def team_budget() -> Json:
+    """The budget that is spent in the demonstration: a few GPU-seconds a month, and some of grace."""
+    spec = {
+        "namespaces": [NAMESPACE],
+        "allowance": {"gpuHours": gpu_hours(ALLOWANCE_GPU_SECONDS)},
+        "period": {"every": "month"},
+        "grace": {"gpuHours": gpu_hours(GRACE_GPU_SECONDS)},
     }
+    return _budget(BUDGET, spec)
+
+
+def holding_budget() -> Json:
+    """A budget without any money, which holds pods until there is some."""
+    spec = {
+        "namespaces": [HELD_NAMESPACE],
+        "allowance": {"gpuHours": 0},
+        "period": {"every": "month"},
+        "onExhausted": "hold",
+        "minRuntime": "10s",
+    }
+    return _budget(HELD_BUDGET, spec)
+
+
+def _budget(name: str, spec: Json) -> Json:
+    metadata = {"name": name, "uid": f"budget-{name}", "creationTimestamp": "2025-01-01T00:00:00Z"}
+    return {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": metadata, "spec": spec}
 
 
 def access() -> list[dict[str, Any]]:

@@ -56,25 +56,25 @@ class Stage:
         child = start_sidecar(self.children, self.folder.sidecar, pod, token, self.folder.usage(pod))
         self.sidecars.append(child)
 
-    def command(self, arguments: list[str], shown: str) -> None:
+    def command(self, *arguments: str) -> None:
         """Runs a command of the client, and shows it with what it said."""
-        run_client(self.screen, self.client_environment(), arguments, shown)
+        run_client(self.screen, self.client_environment(), arguments)
 
     def watch(self, state: BudgetState) -> Reading:
         """Shows the budget until it is in a state; the reading that was."""
         return watch(self.screen, self.children, self.reading, state)
 
-    def next_pod(self, name: str, priority_class: str, state: BudgetState) -> Admitted:
+    def next_pod(self, name: str, priority_class: str, state: BudgetState, namespace: str = NAMESPACE) -> Admitted:
         """A pod that is created once the webhook has heard of a state; dry runs ask whether it has."""
         native = dict(manifests())["native"]
         document = {**native, "metadata": {**native["metadata"], "name": name}}
 
         def heard() -> bool:
-            admitted = self.admission.create(NAMESPACE, document)
+            admitted = self.admission.create(namespace, document)
             return bool(admitted.pod["metadata"].get("annotations", {}).get(names.BUDGET_STATE) == state.value)
 
         wait_until(f"the webhook has heard that the budget is {state}", heard, self.children, STEP_LIMIT_SECONDS)
-        admitted = self.admission.create(NAMESPACE, document)
+        admitted = self.admission.create(namespace, document)
         accepted(admitted, priority_class)
         return admitted
 

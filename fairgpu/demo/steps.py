@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,13 @@ def exact(money: Any) -> int:
     return int(money["microGPUSeconds"]) if money else 0
 
 
-def run_client(screen: Screen, environment: Mapping[str, str], arguments: list[str], shown: str) -> None:
+def run_client(screen: Screen, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
     """Runs a command of the client, and shows it with what it said.
 
     Raises:
         StepError: it failed.
     """
+    shown = shlex.join(("fairgpu", *arguments))
     screen.command(shown)
     done = subprocess.run(  # noqa: S603 - our own command, no shell
         [program("fairgpu"), *arguments],

@@ -69,6 +69,7 @@ def test_every_step_happens_and_nothing_is_left_running_or_told(start: Start, tm
         "its class is gpu-over-budget",
         "granted 0.050000 GPU-hours to budget research",
         "the next pod is gpu-in-budget",
+        "the timekeeper lifted the gate",
         "fairgpu.io/gpu-core]: given 150 percent",
         "to the last one",
         "Every step above was checked as it happened.",
