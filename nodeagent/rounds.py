@@ -11,7 +11,11 @@ from nodeagent.schedule_page import Activity, Page, PageSlot
 
 @dataclass(frozen=True)
 class Container:
-    """A container on this GPU: its slot and key on the page, its share, and where its ledger is."""
+    """A container on this GPU: its slot and key on the page, its share, and where its ledger is.
+
+    The memory limit is in bytes, 0 for that of its configuration; notice_ns is when it will be evicted, on
+    CLOCK_MONOTONIC, 0 where it will not.
+    """
 
     slot: int
     key: int
@@ -19,6 +23,8 @@ class Container:
     policy: turns.Policy
     ledger: Path
     device: int = 0
+    memory_limit_bytes: int = 0
+    notice_ns: int = 0
 
 
 @dataclass(frozen=True)
@@ -117,6 +123,8 @@ def describe(uuid: str, containers: tuple[Container, ...], state: State, made: t
             each.policy,
             each.slot in state.active,
             made.granted_ns(each.slot) * 1000 // made.period_ns,
+            memory_limit_bytes=each.memory_limit_bytes,
+            notice_ns=each.notice_ns,
         )
         for each in containers
     )

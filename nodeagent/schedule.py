@@ -4,7 +4,8 @@
 
 The containers file is JSON and read again when it changes: {"uuid": "GPU-...", "containers": [{"slot": 0, "key": 1,
 "corePercent": 30, "policy": "hard", "ledger": "/path/of/ledger", "device": 0}]}; the policy is hard, elastic or
-best_effort, device the GPU's index in the container's configuration.
+best_effort, device the GPU's index in the container's configuration. A container may have "memoryLimitBytes", a limit
+other than its configuration's, and "noticeNs", when it will be evicted on CLOCK_MONOTONIC.
 """
 
 import argparse
@@ -85,6 +86,8 @@ def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
                 policy=turns.Policy[str(each["policy"]).upper()],
                 ledger=Path(each["ledger"]),
                 device=int(each.get("device", 0)),
+                memory_limit_bytes=int(each.get("memoryLimitBytes", 0)),
+                notice_ns=int(each.get("noticeNs", 0)),
             )
             for each in document["containers"]
         )

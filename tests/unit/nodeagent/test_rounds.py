@@ -103,6 +103,13 @@ def test_the_page_tells_each_containers_effective_share() -> None:
     assert (page.heartbeat_ns, page.epoch_ns) == (NOW + 5, NOW)
 
 
+def test_limits_and_notices_changed_live_reach_the_page() -> None:
+    warned = replace(THIRTY, memory_limit_bytes=7 << 30, notice_ns=NOW + 30_000 * MS)
+    state, made = step(State(NOW), (warned,), {}, NOW)
+    (slot,) = describe("GPU-1", (warned,), state, made, NOW).slots
+    assert (slot.memory_limit_bytes, slot.notice_ns) == (7 << 30, NOW + 30_000 * MS)
+
+
 def test_the_state_is_not_changed_in_place() -> None:
     state = State(NOW)
     kept = replace(state)
