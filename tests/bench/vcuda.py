@@ -1,4 +1,4 @@
-"""What the shim costs and how exactly it keeps shares, on the simulated GPU: the rows that `make -C vcuda bench` prints."""
+"""What the shim costs and how exactly it keeps shares on the simulated GPU: what `make -C vcuda bench` prints."""
 
 from __future__ import annotations
 
