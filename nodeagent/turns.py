@@ -11,7 +11,6 @@ Everything here is a pure function; times are nanoseconds, all of them whole.
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 PERIOD_NS = 50_000_000
 """Long against a GPU's own time slices (about 2 ms), short against what a user notices."""
@@ -121,7 +120,8 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
 
     Overruns are the GPU time, by slot, that work took outside its turns; used is the GPU time that each slot had in
     all, for those alone that wanted more. What they lack of their own turns is owed to them by those who ran over, in
-    proportion on both sides; an overrun that nobody missed is owed to nobody.
+    proportion on both sides; an overrun that nobody missed is owed to nobody. Containers tell these figures themselves:
+    one that makes itself poor gains no more than what others admit to have run over.
     """
     owned: dict[int, int] = {}
     for turn in made.owned:
@@ -138,7 +138,7 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
 
 
 def with_balances(tenants: Iterable[Tenant], balances: Mapping[int, int]) -> list[Tenant]:
-    """The same tenants with the balances that a plan or a charge left them."""
+    """The same tenants with the balances that a plan or a settlement left them."""
     return [replace(tenant, balance_ns=balances.get(tenant.slot, 0)) for tenant in tenants]
 
 
@@ -192,7 +192,7 @@ def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
     given = 0
     for slot, part in parts.items():
         passed += part
-        upto = int(Fraction(amount * passed, total)) if total else 0
+        upto = amount * passed // total if total else 0
         divided[slot] = upto - given
         given = upto
     return divided
