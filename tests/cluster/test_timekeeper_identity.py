@@ -39,10 +39,19 @@ def api(control_plane: ControlPlane) -> KubernetesAPI:
 
 
 @pytest.fixture
-def tokens(api: KubernetesAPI) -> PodTokens:
-    keys = KeySet(lambda: fetch_issuer(api), time.monotonic)
+def keys(api: KubernetesAPI) -> KeySet:
+    return KeySet(lambda: fetch_issuer(api), time.monotonic)
+
+
+@pytest.fixture
+def tokens(keys: KeySet) -> PodTokens:
     keys.refresh()
     return PodTokens(keys, time.time)
+
+
+@pytest.fixture
+def authority(api: KubernetesAPI, keys: KeySet) -> ClusterAuthority:
+    return ClusterAuthority(api, keys)
 
 
 @pytest.fixture
@@ -72,24 +81,24 @@ def test_an_accounts_token_is_no_pods(control_plane: ControlPlane, namespace: st
 
 @pytest.mark.parametrize("audience", ["", AUDIENCE], ids=["for the API server", "for the timekeeper"])
 def test_people_and_services_are_known_by_their_tokens(
-    control_plane: ControlPlane, namespace: str, api: KubernetesAPI, audience: str
+    control_plane: ControlPlane, namespace: str, authority: ClusterAuthority, audience: str
 ) -> None:
-    caller = ClusterAuthority(api).authenticate(control_plane.token(namespace, "default", audience=audience))
+    caller = authority.authenticate(control_plane.token(namespace, "default", audience=audience))
     assert caller.name == f"system:serviceaccount:{namespace}:default"
     assert f"system:serviceaccounts:{namespace}" in caller.groups
 
 
 def test_a_token_that_is_forged_or_for_others_or_of_a_pod_that_is_gone_is_nobodys(
-    control_plane: ControlPlane, namespace: str, api: KubernetesAPI, pod: Any
+    control_plane: ControlPlane, namespace: str, authority: ClusterAuthority, pod: Any
 ) -> None:
     of_a_pod = control_plane.token(namespace, "default", audience=AUDIENCE, pod=pod)
     control_plane.admin.api.delete(f"/api/v1/namespaces/{namespace}/pods/plain", {"gracePeriodSeconds": 0})
     good = control_plane.token(namespace, "default")
     for token in (control_plane.token(namespace, "default", audience="somebody-else"), good[:-8] + "AAAAAAAA", "x"):
         with pytest.raises(UnauthenticatedError):
-            ClusterAuthority(api).authenticate(token)
+            authority.authenticate(token)
     # The API server believes its own cache of pods for a moment.
-    wait_until(lambda: refused(ClusterAuthority(api), of_a_pod), "the token dies with its pod")
+    wait_until(lambda: refused(authority, of_a_pod), "the token dies with its pod")
 
 
 def refused(authority: ClusterAuthority, token: str) -> bool:
@@ -101,9 +110,9 @@ def refused(authority: ClusterAuthority, token: str) -> bool:
 
 
 def test_who_may_view_a_namespace_may_read_what_it_spends_and_nothing_else(
-    control_plane: ControlPlane, make_namespace: Callable[..., str], api: KubernetesAPI
+    control_plane: ControlPlane, make_namespace: Callable[..., str], authority: ClusterAuthority
 ) -> None:
-    own, other, authority = make_namespace(), make_namespace(), ClusterAuthority(api)
+    own, other = make_namespace(), make_namespace()
     viewer = Caller(f"viewer-{own}", groups=("system:authenticated",))
     bind(control_plane, f"namespaces/{own}/rolebindings", "RoleBinding", "view", viewer.name)
     reading = Action("get", "gpubudgets", own)
@@ -119,17 +128,16 @@ def test_who_may_view_a_namespace_may_read_what_it_spends_and_nothing_else(
 
 
 def test_an_admin_of_one_namespace_can_give_nobody_money(
-    control_plane: ControlPlane, namespace: str, api: KubernetesAPI
+    control_plane: ControlPlane, namespace: str, authority: ClusterAuthority
 ) -> None:
     admin = Caller(control_plane.namespace_admin(namespace).name)
-    assert ClusterAuthority(api).permits(admin, Action("get", "gpubudgets", namespace))
-    assert not ClusterAuthority(api).permits(admin, Action("create", "gpugrants"))
+    assert authority.permits(admin, Action("get", "gpubudgets", namespace))
+    assert not authority.permits(admin, Action("create", "gpugrants"))
 
 
 def test_the_roles_that_are_shipped_let_the_webhook_read_states_and_budget_admins_give_money(
-    control_plane: ControlPlane, api: KubernetesAPI
+    control_plane: ControlPlane, authority: ClusterAuthority
 ) -> None:
-    authority = ClusterAuthority(api)
     webhook = authority.authenticate(control_plane.token("fairgpu-system", "fairgpu-webhook"))
     assert authority.permits(webhook, Action("list", "gpubudgets"))
     assert not authority.permits(webhook, Action("create", "gpugrants"))

@@ -8,12 +8,14 @@ from typing import Protocol
 
 from timekeeper.identity.bearer import digest
 from timekeeper.identity.expiring_cache import ExpiringCache
-from timekeeper.identity.refusals import ForbiddenError
+from timekeeper.identity.refusals import ForbiddenError, UnauthenticatedError
 
 CALLER_SECONDS = 30.0
 """How long an answered TokenReview is believed: a token that is revoked works on for at most this long."""
 VERDICT_SECONDS = 10.0
 """How long an answered SubjectAccessReview is believed, allowed or not: a new role works after this long at most."""
+REFUSAL_SECONDS = 5.0
+"""How long a refused token stays refused without asking: a client that tries on and on costs the API server little."""
 MAX_CACHED = 8192
 
 
@@ -62,13 +64,14 @@ class Authority(Protocol):
 
 
 class CachingAuthority:
-    """Asks another authority, and believes its answers for a short while. A refused token is asked about each time."""
+    """Asks another authority, and believes its answers for a short while."""
 
     def __init__(self, authority: Authority, clock: Callable[[], float]) -> None:
         """`clock` is a monotonic one, in seconds."""
         self._authority = authority
         self._clock = clock
         self._callers: ExpiringCache[bytes, Caller] = ExpiringCache(MAX_CACHED)
+        self._refused: ExpiringCache[bytes, str] = ExpiringCache(MAX_CACHED)
         self._verdicts: ExpiringCache[tuple[Caller, Action], bool] = ExpiringCache(MAX_CACHED)
 
     def authenticate(self, token: str) -> Caller:
@@ -76,9 +79,19 @@ class CachingAuthority:
         key = digest(token)
         caller = self._callers.get(key, self._clock())
         if caller is None:
-            caller = self._authority.authenticate(token)
+            caller = self._ask(token, key)
             self._callers.put(key, caller, self._clock() + CALLER_SECONDS)
         return caller
+
+    def _ask(self, token: str, key: bytes) -> Caller:
+        refusal = self._refused.get(key, self._clock())
+        if refusal is not None:
+            raise UnauthenticatedError(refusal)
+        try:
+            return self._authority.authenticate(token)
+        except UnauthenticatedError as error:
+            self._refused.put(key, str(error), self._clock() + REFUSAL_SECONDS)
+            raise
 
     def permits(self, caller: Caller, action: Action) -> bool:
         """Whether the caller may do this; raises as the authority does."""

@@ -14,7 +14,8 @@ from jwt.exceptions import PyJWTError
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from timekeeper.identity.callers import Action, Caller
-from timekeeper.identity.key_set import Issuer
+from timekeeper.identity.forgery import is_forged
+from timekeeper.identity.key_set import Issuer, KeySet
 from timekeeper.identity.refusals import IdentityUnavailableError, UnauthenticatedError
 
 TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - the path of a collection, no secret
@@ -26,8 +27,10 @@ KEYS = "/openid/v1/jwks"
 class ClusterAuthority:
     """Asks the API server on each call."""
 
-    def __init__(self, api: KubernetesAPI) -> None:
+    def __init__(self, api: KubernetesAPI, keys: KeySet) -> None:
+        """`keys` are the API server's own, with which its forged tokens are told without asking it."""
         self._api = api
+        self._keys = keys
 
     def authenticate(self, token: str) -> Caller:
         """Whose token it is: one made for the timekeeper, or one made for the API server itself.
@@ -36,6 +39,8 @@ class ClusterAuthority:
             UnauthenticatedError: the API server does not know the token.
             IdentityUnavailableError: the API server cannot be asked.
         """
+        if is_forged(token, self._keys):
+            raise UnauthenticatedError("the token is not valid: it is forged or expired")
         spec: Json = {"token": token}
         if names.TOKEN_AUDIENCE in _stated_audiences(token):
             spec["audiences"] = [names.TOKEN_AUDIENCE]

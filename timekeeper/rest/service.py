@@ -68,7 +68,7 @@ class World:
     def authority(self) -> Authority:
         """Who knows people."""
         if self._api:
-            return CachingAuthority(ClusterAuthority(self._api), time.monotonic)
+            return CachingAuthority(ClusterAuthority(self._api, self.keys), time.monotonic)
         return FolderAuthority(self._folder, self.keys)
 
     @property

@@ -9,6 +9,7 @@ import pytest
 from tests.token_signer import TokenSigner
 from timekeeper.identity.callers import (
     CALLER_SECONDS,
+    REFUSAL_SECONDS,
     VERDICT_SECONDS,
     Action,
     CachingAuthority,
@@ -73,11 +74,12 @@ def test_a_verdict_for_one_namespace_says_nothing_of_another() -> None:
             require(authority, "good", action)
 
 
-def test_a_token_once_refused_is_asked_about_again() -> None:
-    inner = Counting()
-    authority = CachingAuthority(inner, lambda: 0.0)
-    for _ in range(2):
-        with pytest.raises(UnauthenticatedError):
+def test_a_refused_token_is_asked_about_again_after_a_moment() -> None:
+    inner, now = Counting(), [0.0]
+    authority = CachingAuthority(inner, lambda: now[0])
+    for moment in (0.0, 1.0, REFUSAL_SECONDS):
+        now[0] = moment
+        with pytest.raises(UnauthenticatedError, match="unknown"):
             authority.authenticate("bad")
     assert inner.asked == ["bad", "bad"]
 
