@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fairgpu.states import NamespaceState
@@ -75,6 +75,16 @@ class Books:
             found.setdefault(known[-1][1], []).append(namespace)
         return found
 
+    def sessions_under(self, names: Iterable[str]) -> list[Metered]:
+        """The sessions of the namespaces that these accounts pay for, or once did."""
+        wanted = set(names)
+        return [
+            metered
+            for namespace in self.pods.sessions.namespaces()
+            if any(account in wanted for _, account in self.assignments.get(namespace, ()))
+            for metered in self.pods.sessions.of_namespace(namespace)
+        ]
+
     def concerned(self, uids: Iterable[str]) -> set[str]:
         """The accounts that sessions are or were under."""
         found: set[str] = set()
@@ -103,14 +113,3 @@ class Books:
         for name in names:
             if name not in self.accounts:
                 self.accounts[name] = Account(name, Budget(name))
-
-
-def by_account(sessions: Mapping[str, Metered], books: Books) -> dict[str, list[Metered]]:
-    """The sessions under each account that pays for them now or that they still have amounts in."""
-    found: dict[str, list[Metered]] = {}
-    for metered in sessions.values():
-        payer = books.account_of(metered.session.namespace)
-        found.setdefault(payer, []).append(metered)
-        for name in {account for account, _ in metered.written if account != payer}:
-            found.setdefault(name, []).append(metered)
-    return found

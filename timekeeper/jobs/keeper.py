@@ -13,7 +13,7 @@ import redis
 import structlog
 
 from timekeeper.jobs.accounts import periods_to_open, reassigned
-from timekeeper.jobs.books import Books, KeeperRules, by_account
+from timekeeper.jobs.books import Books, KeeperRules
 from timekeeper.jobs.loading import bring_back, load, reprice, take_checkpoints
 from timekeeper.jobs.metered import Key, Metered, MeterRules
 from timekeeper.jobs.observing import nodes_that_are_silent
@@ -150,9 +150,8 @@ class Keeper:
         """Settles who pays from now on, in the store first: nothing may be metered under what could be forgotten."""
         books = self.books
         books.payers, books.conflicts = payers(books.budgets.budgets.values())
-        metered = {metered.session.namespace for metered in books.pods.sessions.values()}
-        gated = {facts.namespace for facts in books.pods.facts.values()}
-        changed = reassigned(books.assignments, books.payers, metered | gated, now)
+        metered = books.pods.sessions.namespaces() | books.pods.namespaces
+        changed = reassigned(books.assignments, books.payers, metered, now)
         self._step("assign")
         book.write_assignments(self._client, changed)
         books.assignments.update(changed)
@@ -211,22 +210,17 @@ class Keeper:
 
     def _settle(self, now: int, touched: set[str]) -> None:
         books = self.books
-        sessions = by_account(books.pods.sessions, books)
-        concerned = {
-            metered.session.uid: metered
-            for name in touched
-            for metered in sessions.get(name, ())
-            if _unsettled(metered)
-        }
-        self._open(now, {account for m in concerned.values() for _, account in books.assignments[m.session.namespace]})
+        concerned = [metered for metered in books.sessions_under(touched) if _unsettled(metered)]
+        namespaces = {metered.session.namespace for metered in concerned}
+        self._open(now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
         billed = billing(books.rules.bill, books.prices, books.rules.charge)
         if billed:
-            self._take_use(list(concerned.values()))
+            self._take_use(concerned)
         plans = [
             plan(
                 metered, books.assignments[metered.session.namespace], books.accounts, self._until(metered, now), billed
             )
-            for metered in concerned.values()
+            for metered in concerned
         ]
         batches: dict[Key, list[Item]] = {}
         for prepared in plans:
@@ -264,7 +258,7 @@ class Keeper:
             acknowledge(done, self.books.accounts, now)
             if done.metered.pod_gone and done.metered.closed:
                 self.books.left.append((now, done.metered))
-                del self.books.pods.sessions[done.metered.session.uid]
+                self.books.pods.sessions.drop(done.metered)
 
     def _take_use(self, sessions: list[Metered]) -> None:
         bodies = reading.reports(self._client, [metered.session.uid for metered in sessions])

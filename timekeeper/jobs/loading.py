@@ -71,7 +71,7 @@ def bring_back(books: Books) -> None:
         checkpoints = [books.accounts[name].checkpoint for name in names if not books.accounts[name].periods]
         if all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
             metered.forget_store()
-            books.pods.sessions.setdefault(metered.session.uid, metered)
+            books.pods.sessions.keep(metered)
     books.left = []
 
 
@@ -95,20 +95,21 @@ def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None
 
 def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.StoredAccount], now: int) -> None:
     sessions = books.pods.sessions
-    for metered in sessions.values():
+    for metered in sessions.all():
         metered.forget_store()
     for account in stored:
         for session in account.ended:
-            sessions.setdefault(session.uid, Metered(session)).closed = True
+            sessions.keep(Metered(session)).closed = True
         for session in account.sessions:
-            metered = sessions.setdefault(session.uid, Metered(session))
+            metered = sessions.keep(Metered(session))
             metered.recorded_in, metered.final_until = account.name, metered.known_from
             metered.posted_at, metered.posted_rate = now, rate_now(session.tariff, now)
     wanted = [(account.name, start) for account in stored for start in account.standings if account.sessions]
     for key, amounts in reading.amounts_of(client, wanted).items():
         for uid, amount in amounts.items():
-            if uid in sessions and not sessions[uid].closed:
-                sessions[uid].written[key] = amount.amount
+            known = sessions.get(uid)
+            if known is not None and not known.closed:
+                known.written[key] = amount.amount
 
 
 def reprice(client: redis.Redis, books: Books, now: int) -> None:
@@ -122,7 +123,7 @@ def reprice(client: redis.Redis, books: Books, now: int) -> None:
         return
     book.write_prices(client, prices)
     books.prices = prices
-    for metered in books.pods.sessions.values():
+    for metered in books.pods.sessions.all():
         session = metered.session
         if metered.reservation is not None and session.end is None:
             later = tariff(metered.reservation, prices, max(now, session.start), books.rules.charge)

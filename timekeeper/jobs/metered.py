@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +62,50 @@ class Metered:
     def known_from(self) -> int:
         """Periods that end by then cannot be computed again: nobody knows any more what had been used before them."""
         return min((period for _, period, _ in self.session.use_bases), default=0)
+
+
+class Meters:
+    """The sessions on the meter by uid, and by namespace."""
+
+    def __init__(self) -> None:
+        self._by_uid: dict[str, Metered] = {}
+        self._by_namespace: dict[str, dict[str, Metered]] = {}
+
+    def __len__(self) -> int:
+        return len(self._by_uid)
+
+    def __contains__(self, uid: object) -> bool:
+        return uid in self._by_uid
+
+    def get(self, uid: str) -> Metered | None:
+        """The session of that uid."""
+        return self._by_uid.get(uid)
+
+    def all(self) -> list[Metered]:
+        """Every session."""
+        return list(self._by_uid.values())
+
+    def of_namespace(self, namespace: str) -> Iterable[Metered]:
+        """The sessions of a namespace."""
+        return self._by_namespace.get(namespace, {}).values()
+
+    def namespaces(self) -> set[str]:
+        """The namespaces that have any."""
+        return set(self._by_namespace)
+
+    def keep(self, metered: Metered) -> Metered:
+        """The session that is known under this uid; this one where none is."""
+        known = self._by_uid.setdefault(metered.session.uid, metered)
+        self._by_namespace.setdefault(known.session.namespace, {})[known.session.uid] = known
+        return known
+
+    def drop(self, metered: Metered) -> None:
+        """Takes a session off the meter."""
+        uid, namespace = metered.session.uid, metered.session.namespace
+        del self._by_uid[uid]
+        del self._by_namespace[namespace][uid]
+        if not self._by_namespace[namespace]:
+            del self._by_namespace[namespace]
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from timekeeper.jobs.metered import Metered, MeterRules, departed, missing, opened, seen, silent_nodes
+from timekeeper.jobs.metered import MeterRules, Meters, departed, missing, opened, seen, silent_nodes
 from timekeeper.metering.pods import PodFacts, read_pod
 from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
 from timekeeper.rules.grants import Grant, GrantError, parse_grant
@@ -72,20 +72,25 @@ class PodView:
     """The pods and the sessions that they are metered in, by uid."""
 
     facts: dict[str, PodFacts] = field(default_factory=dict)
-    sessions: dict[str, Metered] = field(default_factory=dict)
-    unpaid: list[Departure] = field(default_factory=list)
+    sessions: Meters = field(default_factory=Meters)
+    namespaces: set[str] = field(default_factory=set)
     _objects: dict[str, Json] = field(default_factory=dict)
+    _behind: bool = True
 
     def refresh(
         self, mirror: Mirror, rules: MeterRules, silent: dict[str, int], reported: Reported, now: int
     ) -> set[str]:
-        """Takes over the mirror's pods and departures; the uids of the sessions that changed."""
+        """Takes over the mirror's pods and departures, if there are new ones; the uids of the sessions that changed."""
+        if not mirror.wait_for_change(0) and not self._behind:
+            return set()
+        self._behind = True
         changed: set[str] = set()
         items = {uid_of(item): item for item in mirror.items()}
         for uid, item in items.items():
             if self._objects.get(uid) is not item:
                 facts = read_pod(item)
                 self.facts[uid] = facts
+                self.namespaces.add(facts.namespace)
                 changed |= self._observe(facts, rules, now)
         departures = mirror.take_departures()
         while departures:
@@ -98,14 +103,15 @@ class PodView:
         for uid in self.facts.keys() - items.keys():
             del self.facts[uid]
         self._objects = items
+        self._behind = False
         return changed
 
     def end_missing(self, watched: int | None, reported: Reported, now: int) -> set[str]:
         """Ends the sessions that the store had open or ended and whose pods are not there any more."""
-        gone = {uid for uid, metered in self.sessions.items() if uid not in self.facts and not metered.pod_gone}
-        for uid in gone:
-            missing(self.sessions[uid], watched or 0, reported(uid), now)
-        return gone
+        gone = [m for m in self.sessions.all() if m.session.uid not in self.facts and not m.pod_gone]
+        for metered in gone:
+            missing(metered, watched or 0, reported(metered.session.uid), now)
+        return {metered.session.uid for metered in gone}
 
     def _observe(self, facts: PodFacts, rules: MeterRules, now: int) -> set[str]:
         metered = self.sessions.get(facts.uid)
@@ -116,7 +122,7 @@ class PodView:
         metered = opened(facts, rules, now)
         if metered is None:
             return set()
-        self.sessions[facts.uid] = metered
+        self.sessions.keep(metered)
         return {facts.uid}
 
     def _depart(self, departure: Departure, silent: dict[str, int], reported: Reported, now: int) -> set[str]:

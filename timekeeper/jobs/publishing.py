@@ -9,7 +9,7 @@ from dataclasses import replace
 import redis
 
 from fairgpu.states import BudgetState, NamespaceState
-from timekeeper.jobs.books import Books, by_account
+from timekeeper.jobs.books import Books
 from timekeeper.jobs.figures import Figures, figures, namespace_state, state_text, summary, worth_telling
 from timekeeper.metering.segments import rate_now
 from timekeeper.rules.pricing import ANY_MODEL, price_at
@@ -42,15 +42,11 @@ def publish(client: redis.Redis, books: Books, epoch: int, now: int, names: Iter
 
 def _rates(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
     """What each account's running sessions spend."""
-    sessions = by_account(books.pods.sessions, books)
-    rates = {}
-    for name in names:
-        if books.accounts[name].periods:
-            rates[name] = sum(
-                rate_now(metered.session.tariff, now)
-                for metered in sessions.get(name, ())
-                if metered.session.end is None and books.account_of(metered.session.namespace) == name
-            )
+    rates = {name: 0 for name in names if books.accounts[name].periods}
+    for metered in books.sessions_under(rates):
+        name = books.account_of(metered.session.namespace)
+        if name in rates and metered.session.end is None:
+            rates[name] += rate_now(metered.session.tariff, now)
     return rates
 
 

@@ -56,7 +56,7 @@ class Releaser:
             return 0
         running = [
             (rate_now(metered.session.tariff, now), metered.session.start)
-            for metered in self.books.pods.sessions.values()
+            for metered in self.books.sessions_under([name])
             if metered.session.end is None and self.books.account_of(metered.session.namespace) == name
         ]
         young = commitments(running, account.budget.min_runtime, now)
