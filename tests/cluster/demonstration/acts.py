@@ -11,9 +11,13 @@ from fairgpu.demo.folder import (
     BUDGET,
     GRACE_GPU_SECONDS,
     GRANT_GPU_SECONDS,
+    HELD_BUDGET,
+    HELD_GRANT_GPU_SECONDS,
+    HELD_NAMESPACE,
     NAMESPACE,
-    budget,
     gpu_hours,
+    holding_budget,
+    team_budget,
 )
 from fairgpu.demo.running import cost, end_sidecars
 from fairgpu.demo.screen import UNIT
@@ -30,12 +34,14 @@ PODS_COLUMNS = (
     "SIDECAR:.spec.initContainers[0].name,CLASS:.spec.priorityClassName"
 )
 CLASS_COLUMNS = "custom-columns=POD:.metadata.name,CLASS:.spec.priorityClassName,PRIORITY:.spec.priority"
+GATE_COLUMNS = "custom-columns=POD:.metadata.name,GATES:.spec.schedulingGates[*].name"
 
 
 def give_money(stage: ClusterStage) -> None:
     """A budget, as a cluster-scoped object."""
     stage.screen.act("A budget is an object of the cluster")
-    stage.kubectl(stage.money, "create", "-f", "-", shown="create -f budget.yaml", stdin=object_only(budget()))
+    budgets = [object_only(item) for item in (team_budget(), holding_budget())]
+    stage.kubectl(stage.money, "create", "-f", "-", shown="create -f budgets.yaml", stdin=budgets)
     wait_until("the timekeeper has read it", lambda: known(stage), stage.children, STEP_LIMIT_SECONDS)
     stage.heard(BudgetState.OPEN)
     stage.kubectl(stage.money, "get", "gpubudgets")
@@ -106,6 +112,19 @@ def grant(stage: ClusterStage) -> None:
     stage.screen.done(f"open again; the next pod is [green]{names.IN_BUDGET_CLASS}[/]")
 
 
+def hold_and_release(stage: ClusterStage) -> None:
+    """A budget that holds: the pod is created and waits; a grant lets it go on."""
+    stage.screen.act("Another team's budget holds: its pod waits for money")
+    stage.create("1-native.yaml", "homework", namespace=HELD_NAMESPACE)
+    require("SchedulingGated" in stage.kubectl(stage.ada, "-n", HELD_NAMESPACE, "get", "pods"), "the pod is not held")
+    look = ("-n", HELD_NAMESPACE, "get", "pods", "-o", GATE_COLUMNS)
+    require(names.BUDGET_GATE in stage.kubectl(stage.ada, *look), "the pod has another gate")
+    stage.kubectl(stage.money, "create", "-f", "-", shown="--user=finance create -f grant.yaml", stdin=held_grant())
+    wait_until("the gate is lifted", lambda: not stage.gated("homework"), stage.children, STEP_LIMIT_SECONDS)
+    require("<none>" in stage.kubectl(stage.ada, *look), "the pod still has a gate")
+    stage.screen.done("the timekeeper lifted the gate: the scheduler may place the pod")
+
+
 def refuse(stage: ClusterStage) -> None:
     """A manifest that cannot work is refused with everything that is wrong with it."""
     stage.screen.act("A manifest that cannot work says so at once")
@@ -132,6 +151,12 @@ def object_only(item: dict[str, Any]) -> dict[str, Any]:
     return {**item, "metadata": {"name": item["metadata"]["name"]}}
 
 
+def held_grant() -> dict[str, Any]:
+    """Money for the team that is held."""
+    spec = {"budget": HELD_BUDGET, "gpuHours": gpu_hours(HELD_GRANT_GPU_SECONDS), "reason": "exam week"}
+    return {"apiVersion": names.BUDGET_API, "kind": "GPUGrant", "metadata": {"name": "exam-week"}, "spec": spec}
+
+
 def known(stage: ClusterStage) -> bool:
     """Whether the timekeeper tells of the budget."""
     return status(stage) == "open"
@@ -143,4 +168,4 @@ def status(stage: ClusterStage) -> str:
     return str(found.get("status", {}).get("state", ""))
 
 
-ALL = (give_money, admit_dialects, spend, next_pod_yields, grant, refuse, close_the_books)
+ALL = (give_money, admit_dialects, spend, next_pod_yields, grant, hold_and_release, refuse, close_the_books)

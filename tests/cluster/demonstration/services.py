@@ -5,17 +5,19 @@ from __future__ import annotations
 import os
 import subprocess
 from contextlib import AbstractContextManager, ExitStack
+from functools import partial
 from pathlib import Path
 
 from fairgpu import names
 from fairgpu.demo.children import Children
-from fairgpu.demo.folder import NAMESPACE
+from fairgpu.demo.folder import HELD_NAMESPACE, NAMESPACE
 from fairgpu.demo.gpus import Gpus
 from fairgpu.demo.redis_server import start_redis
 from fairgpu.demo.screen import Screen
 from fairgpu.demo.steps import COMMAND_LIMIT_SECONDS, python_module
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
+from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.processes import Process, free_ports
 from tests.cluster.control_plane.stand_ins import create_node
 from tests.cluster.control_plane.waiting import wait_until
@@ -45,7 +47,7 @@ def build(screen: Screen, stack: ExitStack, folder: Path) -> ClusterStage:
     stack.enter_context(webhook_replica(plane, "webhook", Ports(webhook, webhook_metrics), timekeeper))
     apply(plane, [item for item in render(plane, webhook_port=webhook) if item["kind"] in WEBHOOK_CONFIGURATIONS])
     _team(plane)
-    ada = plane.namespace_admin(NAMESPACE)
+    ada = _admin_of_both(plane)
     archive = python_module("sidecar.archive", str(folder / "sidecar.pyz"))
     subprocess.run(archive, check=True, timeout=COMMAND_LIMIT_SECONDS)
     gpus = Gpus()
@@ -84,9 +86,10 @@ def _timekeeper(plane: ControlPlane, ports: Ports, redis_url: str) -> AbstractCo
 
 
 def _team(plane: ControlPlane) -> None:
-    """The team's namespace, and an account that may hand out money."""
+    """The teams' namespaces, and an account that may hand out money."""
     api = plane.admin.api
-    api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    for name in (NAMESPACE, HELD_NAMESPACE):
+        api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}})
     account = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": FINANCE}}
     api.create(f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/serviceaccounts", account)
     binding = {
@@ -97,8 +100,29 @@ def _team(plane: ControlPlane) -> None:
         "subjects": [{"kind": "ServiceAccount", "name": FINANCE, "namespace": names.SYSTEM_NAMESPACE}],
     }
     api.create(f"{RBAC}/clusterrolebindings", binding)
-    default = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/default"
-    wait_until(lambda: plane.exists(default), "the team's account", READY_LIMIT_SECONDS)
+    accounts = [f"/api/v1/namespaces/{name}/serviceaccounts/default" for name in (NAMESPACE, HELD_NAMESPACE)]
+    wait_until(lambda: all(map(plane.exists, accounts)), "the teams' accounts", READY_LIMIT_SECONDS)
+
+
+def _admin_of_both(plane: ControlPlane) -> Identity:
+    """Ada, who may do everything inside both teams' namespaces and nothing outside."""
+    ada = plane.user("ada")
+    for namespace in (NAMESPACE, HELD_NAMESPACE):
+        binding = {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": {"name": "namespace-admin"},
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+            "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": ada.name}],
+        }
+        plane.admin.api.create(f"{RBAC}/namespaces/{namespace}/rolebindings", binding)
+    known = partial(_may_create_pods, ada, (NAMESPACE, HELD_NAMESPACE))
+    wait_until(known, "the API server knows Ada", READY_LIMIT_SECONDS)
+    return ada
+
+
+def _may_create_pods(who: Identity, namespaces: tuple[str, ...]) -> bool:
+    return all(who.may("create", "pods", namespace=namespace) for namespace in namespaces)
 
 
 def _ca_is_there(plane: ControlPlane) -> bool:

@@ -15,7 +15,7 @@ from fairgpu.allocation import encode
 from fairgpu.client.server import Server
 from fairgpu.demo.children import Child, Children, wait_until
 from fairgpu.demo.cluster import Cluster
-from fairgpu.demo.folder import BUDGET, NAMESPACE
+from fairgpu.demo.folder import BUDGET, HELD_NAMESPACE, NAMESPACE
 from fairgpu.demo.gpus import Gpus
 from fairgpu.demo.running import start_sidecar, work
 from fairgpu.demo.screen import Reading, Screen
@@ -73,13 +73,13 @@ class ClusterStage:
         require((done.returncode != 0) is fails, f"kubectl ended with {done.returncode}: {done.stderr}")
         return done.stderr if fails else done.stdout + done.stderr
 
-    def create(self, file: str, name: str = "", *, fails: bool = False) -> str:
+    def create(self, file: str, name: str = "", *, namespace: str = NAMESPACE, fails: bool = False) -> str:
         """`kubectl create` of one of the demonstration's manifests, in the team's namespace, by one of the team."""
         document = yaml.safe_load(manifest_path(file).read_text())
         document["metadata"]["name"] = name or document["metadata"]["name"]
-        shown = f"-n {NAMESPACE} create -f {name + '.yaml' if name else file}"
+        shown = f"-n {namespace} create -f {name + '.yaml' if name else file}"
         return self.kubectl(
-            self.ada, "-n", NAMESPACE, "create", "-f", "-", shown=shown, stdin=yaml.safe_dump(document), fails=fails
+            self.ada, "-n", namespace, "create", "-f", "-", shown=shown, stdin=yaml.safe_dump(document), fails=fails
         )
 
     def heard(self, state: BudgetState) -> None:
@@ -92,6 +92,11 @@ class ClusterStage:
             return bool(dry["metadata"]["annotations"].get(names.BUDGET_STATE) == state.value)
 
         wait_until(f"admission has heard that the budget is {state}", told, self.children, STEP_LIMIT_SECONDS)
+
+    def gated(self, name: str) -> bool:
+        """Whether a gate keeps the scheduler from a pod of the team that is held."""
+        pod = self.plane.admin.api.get(f"/api/v1/namespaces/{HELD_NAMESPACE}/pods/{name}")
+        return bool(pod["spec"].get("schedulingGates"))
 
     def run(self, name: str) -> None:
         """Plays scheduler, kubelet and GPU for a pod that was admitted."""
@@ -127,7 +132,7 @@ class ClusterStage:
             "FAIRGPU_CA_FILE": str(ca_file),
             "KUBECONFIG": str(self.money.kubeconfig),
         }
-        run_client(self.screen, environment, list(arguments), " ".join(("fairgpu", *arguments)))
+        run_client(self.screen, environment, arguments)
 
     def reading(self) -> Reading:
         """The budget as the timekeeper tells it now."""

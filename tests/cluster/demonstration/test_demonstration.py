@@ -18,6 +18,7 @@ def test_the_demonstration_happens_on_a_real_control_plane_too() -> None:
         "its class is gpu-over-budget",
         "gpugrants.fairgpu.io is forbidden",
         "the next pod is gpu-in-budget",
+        "SchedulingGated",
         'admission webhook "mutate.fairgpu.io" denied the request',
         "to the last one",
     ):
