@@ -119,7 +119,7 @@ int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint
         slot->start_time = start_time;
         slot->namespace = namespace;
         if (ledger->slots_used < (uint64_t)chosen + 1)
-            ledger->slots_used = (uint64_t)chosen + 1;
+            __atomic_store_n(&ledger->slots_used, (uint64_t)chosen + 1, __ATOMIC_RELAXED);
         __atomic_store_n(&slot->state, SLOT_LIVE, __ATOMIC_RELEASE);
     }
     ledger_unlock(ledger);

@@ -110,7 +110,7 @@ void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *
             release_dead(ledger, device, dead - held_dead, page->driver_sampled_ns);
         uint64_t overhead = held > shared->high ? held - shared->high : 0;
         __atomic_store_n(&shared->overhead, overhead, __ATOMIC_RELAXED); /* ledger_held reads it unlocked */
-        shared->sampled_ns = page->driver_sampled_ns;
+        __atomic_store_n(&shared->sampled_ns, page->driver_sampled_ns, __ATOMIC_RELAXED); /* looked at unlocked above */
         shared->low = shared->high = shared->total;
         if (shared->total + overhead > shared->peak)
             shared->peak = shared->total + overhead;

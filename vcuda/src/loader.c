@@ -9,7 +9,6 @@
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
-#include <string.h>
 
 #include "driver.h"
 #include "nvml_library.h"
@@ -39,6 +38,34 @@ static const void *dynamic_pointer(ElfW(Addr) base, ElfW(Addr) value)
     return (const void *)(value < base ? base + value : value);
 }
 
+/* The first caller may be a sanitizer's runtime that is only half there and has hooks of its own on the string
+ * functions: what runs then uses none. */
+static bool begins(const char *text, const char *with)
+{
+    while (*with != '\0')
+        if (*text++ != *with++)
+            return false;
+    return true;
+}
+
+static bool same(const char *one, const char *other)
+{
+    while (*one != '\0' && *one == *other) {
+        one++;
+        other++;
+    }
+    return *one == *other;
+}
+
+static const char *file_of(const char *path)
+{
+    const char *file = path;
+    for (; *path != '\0'; path++)
+        if (*path == '/')
+            file = path + 1;
+    return file;
+}
+
 static uint32_t gnu_hash(const char *name)
 {
     uint32_t hash = 5381;
@@ -61,7 +88,7 @@ static void *find_in(const struct symbols *symbols, const char *name)
     for (;; index++) {
         const ElfW(Sym) *symbol = &symbols->table[index];
         if ((chains[index - first] | 1) == (hash | 1) && symbol->st_shndx != SHN_UNDEF &&
-            strcmp(symbols->names + symbol->st_name, name) == 0)
+            same(symbols->names + symbol->st_name, name))
             return (void *)(symbols->base + symbol->st_value);
         if (chains[index - first] & 1)
             return NULL;
@@ -70,10 +97,8 @@ static void *find_in(const struct symbols *symbols, const char *name)
 
 static bool is_c_library(const char *path)
 {
-    const char *file = strrchr(path, '/');
-    file = file != NULL ? file + 1 : path;
-    return strncmp(file, "libc.so", 7) == 0 || strncmp(file, "libdl.so", 8) == 0 || strncmp(file, "libc-2", 6) == 0 ||
-           strncmp(file, "libdl-2", 7) == 0;
+    const char *file = file_of(path);
+    return begins(file, "libc.so") || begins(file, "libdl.so") || begins(file, "libc-2") || begins(file, "libdl-2");
 }
 
 static int look_into(struct dl_phdr_info *object, size_t size, void *unused)
@@ -100,8 +125,8 @@ static int look_into(struct dl_phdr_info *object, size_t size, void *unused)
         void *found = find_in(&symbols, "dlsym");
         void *versioned = find_in(&symbols, "dlvsym");
         if (found != NULL && versioned != NULL) {
-            memcpy(&vcuda_real_dlvsym, &versioned, sizeof versioned);
-            memcpy(&vcuda_real_dlsym, &found, sizeof found);
+            vcuda_real_dlvsym = (dlvsym_function *)(uintptr_t)versioned;
+            vcuda_real_dlsym = (dlsym_function *)(uintptr_t)found;
             return 1;
         }
     }
@@ -126,9 +151,7 @@ static bool lies_in(const void *address, const char *stem)
     Dl_info info;
     if (dladdr(address, &info) == 0 || info.dli_fname == NULL)
         return false;
-    const char *file = strrchr(info.dli_fname, '/');
-    file = file != NULL ? file + 1 : info.dli_fname;
-    return strncmp(file, stem, strlen(stem)) == 0;
+    return begins(file_of(info.dli_fname), stem);
 }
 
 /* What stands in for `real`, found by `name` behind `handle`. */
@@ -142,7 +165,7 @@ static void *replace(void *handle, const char *name, void *real)
         if (hook == NULL || hook == real || !lies_in(real, "libcuda.so") || state_mode() == MODE_INERT ||
             !driver_bind(handle))
             return real;
-    } else if (strncmp(name, "nvml", 4) == 0) {
+    } else if (begins(name, "nvml")) {
         hook = nvml_hook_named(name);
         if (hook == NULL || hook == real || !lies_in(real, "libnvidia-ml.so") || state_mode() == MODE_INERT ||
             !nvml_bind(handle))

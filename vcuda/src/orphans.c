@@ -19,7 +19,7 @@ void orphan(int index, uint64_t bytes)
         memset(slot, 0, sizeof *slot);
         slot->died_ns = clock_ns();
         if (ledger->slots_used < (uint64_t)chosen + 1)
-            ledger->slots_used = (uint64_t)chosen + 1;
+            __atomic_store_n(&ledger->slots_used, (uint64_t)chosen + 1, __ATOMIC_RELAXED);
         __atomic_store_n(&slot->state, SLOT_DEAD, __ATOMIC_RELEASE);
         /* Killed between these two, it is charged twice, until the node's next sample: never too little. */
         __atomic_store_n(&slot->charged[index], bytes, __ATOMIC_RELEASE);

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BUILD = Path(__file__).resolve().parent.parent / "build"
+SANITIZERS = [path for path in os.environ.get("VCUDA_TEST_PRELOAD", "").split(":") if path]
 MIB = 1 << 20
 OUT_OF_MEMORY = 2
 DEVICE = struct.Struct("<48s96sQQQQIIII5Q")
@@ -58,7 +59,7 @@ class Container:
     node: "Node"
     folder: Path
     shares: tuple[Share, ...]
-    library: Path = BUILD / "testing" / "libvcuda.so.1"
+    library: Path = Path(os.environ.get("VCUDA_TEST_LIBRARY", BUILD / "testing" / "libvcuda.so.1"))
     settings: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -90,7 +91,8 @@ class Container:
         """With the shim before everything and the simulated driver found by name."""
         return {
             "PATH": os.environ["PATH"],
-            "LD_PRELOAD": str(self.library),
+            "LD_PRELOAD": ":".join([*SANITIZERS, str(self.library)]),
+            "ASAN_OPTIONS": "detect_leaks=0",
             "LD_LIBRARY_PATH": str(self.node.driver),
             "VCUDA_CONFIG": str(self.config),
             "SIMGPU_DIR": str(self.node.folder / "gpu"),

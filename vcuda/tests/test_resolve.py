@@ -75,3 +75,12 @@ def test_no_hook_is_entered_by_the_shim_itself() -> None:
         calls = re.findall(r"(?<![\w(\"])(cu[A-Z]\w+)\(", text)
         defined = re.findall(r"EXPORT CUresult (cu\w+)\(", text)
         assert sorted(calls) == sorted(defined), source.name
+
+
+def test_a_program_with_a_sanitizer_of_its_own_works(node: Node) -> None:
+    container = node.container("a")
+    runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout
+    container.settings["LD_PRELOAD"] = f"{runtime.strip()}:{container.library}"
+    out, errors = container.start("actor-asan").communicate("init\nctx\nalloc a 5000000000\nalloc a 1000\n", timeout=60)
+    assert [line.split()[0] for line in out.splitlines()] == ["0", "0", "2", "0"]
+    assert errors == ""

@@ -1,7 +1,7 @@
 # The shim's tests: programs in C that run under the shim, and pytest that starts them and looks at what came of it.
 TESTS := $(B)/tests
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c))
-UNITS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/unit/*.c))
+UNITS := $(TESTS)/unit/kill_at_every_instruction
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
 
 $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
@@ -23,9 +23,9 @@ $(B)/testing/libvcuda.a: $(filter-out %loader_entry.S.o,$(call OBJECTS,$(B)/test
 	ar rcs $@ $^
 
 .PHONY: programs
-programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS)
+programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS) $(TESTS)/actor-asan
 
-test: all programs simgpu
+test: all programs sanitizers
 	PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider tests
 
 # Figures, as JSON rows on standard output.
@@ -42,3 +42,32 @@ bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/null/libcuda.so.1
 bench: bench-programs
 	@$(PYTHON) bench/costs.py
 	@$(PYTHON) bench/shares.py
+
+# The shim, and its threads and parsers alone, under the sanitizers.
+ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
+$(eval $(call LIBRARY,$(B)/asan,-DVCUDA_TESTING $(ASAN)))
+ALONE := $(filter-out src/loader.c,$(wildcard src/*.c))
+SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/threads-asan $(TESTS)/parsers-asan
+
+# Everything but the loader's part, in one program: TSan wants the whole program compiled for it.
+$(TESTS)/%-tsan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -fno-pie -no-pie -DVCUDA_TESTING -fsanitize=thread -Wno-tsan $(filter %.c,$^) -o $@ -ldl
+$(TESTS)/%-asan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) $(ALL_CFLAGS) -DVCUDA_TESTING $(ASAN) $(filter %.c,$^) -o $@ -ldl
+
+# A program that has a sanitizer of its own.
+$(TESTS)/actor-asan: tests/actor.c $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) -fsanitize=address $< -o $@ -ldl
+
+.PHONY: sanitizers
+sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
+	$(TESTS)/parsers-asan 1 60000
+	@truncate -s 0 $(B)/ledger && truncate -s 4M $(B)/ledger
+	setarch -R $(TESTS)/threads-tsan $(B)/ledger 1500
+	$(TESTS)/threads-asan $(B)/ledger 1500
+	VCUDA_TEST_LIBRARY=$(abspath $(B))/asan/libvcuda.so.1 \
+	  VCUDA_TEST_PRELOAD=$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so) PYTHONPATH=tests \
+	  $(PYTHON) -m pytest -q -p no:cacheprovider tests/test_memory.py tests/test_kinds.py tests/test_reports.py tests/test_bad_input.py

@@ -1,0 +1,105 @@
+/* parsers.c: whatever bytes come in, every parser answers and touches nothing else. Built with the sanitizers.
+ *
+ * With clang's -fsanitize=fuzzer (VCUDA_LIBFUZZER) it is a fuzz target; otherwise it mutates good input itself, the same
+ * way for the same seed:   parsers SEED ROUNDS
+ */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config_file.h"
+#include "crc32.h"
+#include "identity.h"
+#include "schedule_page.h"
+
+/* Every parser, each on an exact copy, so that one byte read too far is seen. */
+static void parse_all(const uint8_t *data, size_t size)
+{
+    char reason[160];
+    uint8_t *copy = malloc(size != 0 ? size : 1);
+    memcpy(copy, data, size);
+    config_check(copy, size, reason, sizeof reason);
+    identity_parse_stat((const char *)copy, size);
+    if (schedule_check(copy, size)) {
+        struct vcuda_schedule page;
+        memcpy(&page, copy, sizeof page);
+        for (uint32_t slot = 0; slot < VCUDA_SCHEDULE_SLOTS; slot++)
+            for (uint64_t now = 0; now < 4; now++) {
+                struct turn turn = schedule_turn(&page, slot, page.epoch_ns + now * 12345677);
+                if (turn.end_ns <= page.epoch_ns + now * 12345677)
+                    abort(); /* time would stand still */
+            }
+    }
+    free(copy);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    parse_all(data, size);
+    return 0;
+}
+
+#ifndef VCUDA_LIBFUZZER
+static void seal(uint8_t *record, size_t size, size_t from)
+{
+    uint32_t checksum = crc32_of(record + from, size - from - sizeof checksum);
+    memcpy(record + size - sizeof checksum, &checksum, sizeof checksum);
+}
+
+static size_t good_config(uint8_t *room)
+{
+    struct vcuda_config config = {.version = VCUDA_CONFIG_VERSION, .size = sizeof config, .device_count = 2};
+    memcpy(config.magic, VCUDA_CONFIG_MAGIC, sizeof config.magic);
+    strcpy(config.ledger_path, "/run/vcuda/ledger");
+    for (int i = 0; i < 2; i++) {
+        snprintf(config.devices[i].uuid, sizeof config.devices[i].uuid, "GPU-%d", i);
+        config.devices[i].memory_limit_bytes = 1;
+        config.devices[i].core_percent = 50;
+    }
+    memcpy(room, &config, sizeof config);
+    return sizeof config;
+}
+
+static size_t good_page(uint8_t *room)
+{
+    struct vcuda_schedule page = {.version = VCUDA_SCHEDULE_VERSION, .size = sizeof page, .generation = 2,
+                                  .heartbeat_ns = 1000, .stale_after_ns = 1, .period_ns = VCUDA_PERIOD_NS,
+                                  .turn_count = 3, .slot_count = 3};
+    memcpy(page.magic, VCUDA_SCHEDULE_MAGIC, sizeof page.magic);
+    for (uint32_t i = 0; i < 3; i++)
+        page.turns[i] = (struct vcuda_turn){i, i * 10000000, 10000000, 0};
+    memcpy(room, &page, sizeof page);
+    return sizeof page;
+}
+
+static size_t good_stat(uint8_t *room)
+{
+    static const char text[] = "42 (a) b) S 1 1 1 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 123456 1 1";
+    memcpy(room, text, sizeof text - 1);
+    return sizeof text - 1;
+}
+
+int main(int count, char **arguments)
+{
+    static uint8_t room[16384];
+    unsigned seed = count > 1 ? (unsigned)atoi(arguments[1]) : 1;
+    long rounds = count > 2 ? atol(arguments[2]) : 20000;
+    for (long i = 0; i < rounds; i++) {
+        int which = (int)(i % 3);
+        size_t size = which == 0 ? good_config(room) : which == 1 ? good_page(room) : good_stat(room);
+        for (int flips = (int)((unsigned)rand_r(&seed) % 6); flips > 0; flips--) {
+            size_t at = (size_t)rand_r(&seed) % (rand_r(&seed) % 2 ? size : size < 400 ? size : 400);
+            room[at] = (uint8_t)rand_r(&seed);
+        }
+        if (which != 2 && rand_r(&seed) % 4 != 0)
+            seal(room, size, which == 0 ? 0 : VCUDA_SCHEDULE_CHECKED_FROM); /* so that the checks behind it are reached */
+        if (rand_r(&seed) % 8 == 0)
+            size = (size_t)rand_r(&seed) % (size + 1);
+        parse_all(room, size);
+    }
+    printf("%ld\n", rounds);
+    return 0;
+}
+#endif
