@@ -169,7 +169,8 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns
     uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
     bool alone = !turns || left >= turn.period_ns;
     uint64_t bound = alone ? ALONE_NS : IN_FLIGHT_NS, ahead = (queue->in_flight_ns + queue->mean_ns) * others;
-    if (queue->head != queue->tail && ahead > bound) {
+    bool unknown = queue->mean_ns == 0; /* one kernel alone, until it has told how long it takes */
+    if (queue->head != queue->tail && (unknown || ahead > bound)) {
         *pause_ns = ahead > 2 * bound ? 50000 : 20000;
         return 0;
     }
