@@ -17,7 +17,7 @@ from timekeeper.metering.segments import rate_now
 from timekeeper.metering.sessions import Session
 from timekeeper.store import keys, reading
 from timekeeper.store.reading import LedgerEntry
-from timekeeper.store.records import decode_assignments
+from timekeeper.store.records import decode_assignments, decode_session
 from timekeeper.store.summaries import Summary, SummaryError, decode_summary
 
 _ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
@@ -109,8 +109,12 @@ class Book:
         return [account for _, account in decode_assignments(text)] if isinstance(text, bytes) else []
 
     def _sessions_of(self, namespace: str) -> list[tuple[Session, str]]:
-        accounts = reading.load_accounts(self._client, sorted(set(self._accounts_of(namespace))), latest_periods=0)
-        found = [(session, account.name) for account in accounts for session in account.sessions]
+        accounts = sorted(set(self._accounts_of(namespace)))
+        pipeline = self._client.pipeline(transaction=False)
+        for account in accounts:
+            pipeline.hvals(keys.AccountKeys(account).sessions)
+        stored = zip(accounts, pipeline.execute(), strict=True)
+        found = [(decode_session(text), account) for account, texts in stored for text in texts]
         return sorted((item for item in found if item[0].namespace == namespace), key=lambda item: item[0].uid)
 
     def _with_amounts(self, page: list[tuple[Session, str]]) -> list[SessionFigures]:
