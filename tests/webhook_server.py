@@ -122,6 +122,6 @@ class WebhookServer:
             pem = self.timekeeper_ca or make_authority("none", utc_now(), timedelta(days=1)).certificate_pem
             authority.write_bytes(pem)
         serving = {"port": self.port, "metrics_port": self.metrics_port, "drain_seconds": 0.3}
-        settings = {"states": {"url": "https://localhost:1"}, **self.settings}
+        settings = {"states": {"url": "https://localhost:1", "first_wait_seconds": 0}, **self.settings}
         settings["serving"] = {**serving, **self.settings.get("serving", {})}
         (self.folder / "settings.yaml").write_text(yaml.safe_dump({"webhook": settings}))

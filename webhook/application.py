@@ -46,7 +46,12 @@ def build_application(
         lifecycle.run_thread("namespaces", lambda: reflect(api, NAMESPACES, namespaces, wait, random.random))
         lifecycle.run_thread("classes", lambda: reflect(api, PRIORITY_CLASSES, classes, wait, random.random))
     hot = {("POST", f"/{route}"): review_handler(route, memory, settings, measures) for route in ("mutate", "validate")}
-    probes = build_probes(lifecycle, lambda: memory.missing(cluster=api is not None))
+    waits_until = time.monotonic() + settings.states.first_wait_seconds
+
+    def missing() -> tuple[str, ...]:
+        return memory.missing(cluster=api is not None, states=time.monotonic() < waits_until)
+
+    probes = build_probes(lifecycle, missing)
     return Application(lifecycle, hot, probes, wsgi_threads=2)
 
 

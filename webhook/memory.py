@@ -25,9 +25,16 @@ class Memory:
         self._permissions_known = False
         self._classes_known = False
 
-    def missing(self, *, cluster: bool) -> tuple[str, ...]:
-        """What has to be known before the first pod can be admitted rightly, and is not."""
+    def missing(self, *, cluster: bool, states: bool) -> tuple[str, ...]:
+        """What has to be known before the first pod can be admitted rightly, and is not.
+
+        Args:
+            cluster: whether there is an API server to know something of.
+            states: whether the budgets' states are waited for.
+        """
         needed = {"the timekeeper's CA": bool(self.knowledge.timekeeper_ca)}
+        if states:
+            needed["the budgets' states"] = self.knowledge.states is not None
         if cluster:
             needed |= {"namespaces": self._permissions_known, "priority classes": self._classes_known}
         return tuple(what for what, known in needed.items() if not known)

@@ -41,13 +41,14 @@ def test_changes_build_on_what_was_known_and_a_full_document_replaces_it() -> No
 
 def test_nothing_is_missing_once_all_was_learnt() -> None:
     memory = Memory()
-    assert memory.missing(cluster=False) == ("the timekeeper's CA",)
+    assert memory.missing(cluster=False, states=True) == ("the timekeeper's CA", "the budgets' states")
     memory.learn_authority("pem")
-    assert memory.missing(cluster=False) == ()
-    assert memory.missing(cluster=True) == ("namespaces", "priority classes")
+    memory.learn_states(document(full=True), 0.0)
+    assert memory.missing(cluster=False, states=True) == ()
+    assert memory.missing(cluster=True, states=False) == ("namespaces", "priority classes")
     NamespacesView(memory).replaced([])
     PriorityClassesView(memory, Priorities()).replaced([])
-    assert memory.missing(cluster=True) == ()
+    assert memory.missing(cluster=True, states=True) == ()
 
 
 def test_permissions_follow_the_namespaces() -> None:
