@@ -1,4 +1,4 @@
-"""What the shim costs and how exactly it keeps shares on the simulated GPU: what `make -C vcuda bench` prints."""
+"""What the shim costs and how exactly it keeps shares, on the simulated GPU: the rows of `make -C vcuda bench`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-VCUDA = Path(__file__).parents[2] / "vcuda"
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def rows() -> Iterator[dict[str, Any]]:
-    """Its rows, as they come; what else it prints is the compiler's."""
-    command = ["make", "--silent", "-C", str(VCUDA), "bench", f"PYTHON={sys.executable}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+    """Builds what is measured, measures, and hands on the rows as they come."""
+    make = ["make", "-s", "-C", str(ROOT / "vcuda"), f"PYTHON={sys.executable}"]
+    subprocess.run([*make, "bench-programs"], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
+    with subprocess.Popen([*make, "bench"], stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("{"):
                 yield json.loads(line)
-    if process.returncode:
-        raise RuntimeError(f"make -C vcuda bench ended with status {process.returncode}")
+    if process.returncode != 0:
+        raise subprocess.CalledProcessError(process.returncode, [*make, "bench"])

@@ -28,7 +28,7 @@ def row(name: str, value: float, unit: str, goal: float, context: str) -> dict[s
     }  # fmt: skip
 
 
-def environment(container: Container, shim: bool) -> dict[str, str]:
+def environment(container: Container, *, shim: bool) -> dict[str, str]:
     """The container's, or the same without the shim."""
     given = container.environment()
     if not shim:
@@ -36,9 +36,9 @@ def environment(container: Container, shim: bool) -> dict[str, str]:
     return given
 
 
-def timed(container: Container, shim: bool, *arguments: str, processes: int = 1) -> tuple[float, float]:
+def timed(container: Container, *arguments: str, shim: bool, processes: int = 1) -> tuple[float, float]:
     """Median mean and 99.9th percentile of a call, ns; the mean of both over several processes at once."""
-    given = environment(container, shim)
+    given = environment(container, shim=shim)
     pipe = subprocess.PIPE
     running = [subprocess.Popen([CALLS, *arguments], env=given, stdout=pipe, text=True) for _ in range(processes)]  # noqa: S603
     answers = [[float(word) for word in process.communicate()[0].split()] for process in running]
@@ -49,8 +49,8 @@ def added(container: Container, *arguments: str, processes: int = 1) -> tuple[fl
     """What the shim adds to the mean, the mean without it, and the 99.9th percentile with it; medians of rounds."""
     with_shim, without = [], []
     for _ in range(ROUNDS):
-        without.append(timed(container, False, *arguments, processes=processes))
-        with_shim.append(timed(container, True, *arguments, processes=processes))
+        without.append(timed(container, *arguments, shim=False, processes=processes))
+        with_shim.append(timed(container, *arguments, shim=True, processes=processes))
     plain = statistics.median(one[0] for one in without)
     return statistics.median(one[0] for one in with_shim) - plain, plain, statistics.median(one[1] for one in with_shim)
 
@@ -82,9 +82,11 @@ def starting(container: Container) -> dict[str, Any]:
     for shim in (False, True):
         began = time.monotonic()
         for _ in range(300):
-            subprocess.run([CALLS, "init"], env=environment(container, shim), check=True)  # noqa: S603
+            subprocess.run([CALLS, "init"], env=environment(container, shim=shim), check=True)  # noqa: S603
         seconds.append(time.monotonic() - began)
-    return row("vcuda: 300 processes through cuInit", seconds[1] - seconds[0], "s added", 1, f"{seconds[0]:.1f} s without")
+    return row(
+        "vcuda: 300 processes through cuInit", seconds[1] - seconds[0], "s added", 1, f"{seconds[0]:.1f} s without"
+    )
 
 
 if __name__ == "__main__":

@@ -20,8 +20,8 @@ from typing import Any
 
 VCUDA = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(VCUDA / "tests"), str(VCUDA / "simgpu")]
-import truth
-from node import BEST_EFFORT, ELASTIC, HARD, MIB, Container, Node, Share, until, uuid
+import truth  # noqa: E402
+from node import BEST_EFFORT, ELASTIC, HARD, MIB, Container, Node, Share, until, uuid  # noqa: E402
 
 POLICIES = {HARD: "hard", ELASTIC: "elastic", BEST_EFFORT: "best_effort"}
 
@@ -75,7 +75,9 @@ def work_done(node: Node) -> dict[str, int]:
     return sums
 
 
-def shares(folder: Path, tenants: list[Tenant], windows: int, window_s: float, shim: bool = True) -> list[list[float]]:
+def shares(
+    folder: Path, tenants: list[Tenant], windows: int, window_s: float, *, shim: bool = True
+) -> list[list[float]]:
     """Percent of each window that each tenant's completed work came to."""
     node = Node(folder, settings={"SIMGPU_CALL_COSTS": "1"})
     folder.mkdir()
@@ -114,9 +116,16 @@ def shares(folder: Path, tenants: list[Tenant], windows: int, window_s: float, s
     return measured
 
 
-def row(name: str, value: float, unit: str, goal: str, met: bool, context: str) -> dict[str, Any]:
+def row(name: str, value: float, unit: str, goal: str, *, met: bool, context: str) -> dict[str, Any]:
     """One figure."""
-    return {"name": f"vcuda: {name}", "value": round(value, 3), "unit": unit, "goal": goal, "met": met, "context": context}
+    return {
+        "name": f"vcuda: {name}",
+        "value": round(value, 3),
+        "unit": unit,
+        "goal": goal,
+        "met": met,
+        "context": context,
+    }
 
 
 def hard(core: int, *programs: tuple[str, ...]) -> Tenant:
@@ -146,18 +155,24 @@ def rows(folder: Path, wanted: str = "") -> Iterator[dict[str, Any]]:
         errors = [abs(part - t.core) for window in measured for part, t in zip(window, tenants, strict=True)]
         got = "/".join(f"{sum(window[i] for window in measured) / windows:.1f}" for i in range(len(tenants)))
         error = sum(errors) / len(errors)
-        yield row(f"share error, {name}", error, "points", "<= 2", error <= 2, f"got {got}, {windows} windows")
+        yield row(
+            f"share error, {name}", error, "points", "<= 2", met=error <= 2, context=f"got {got}, {windows} windows"
+        )
     if wanted in "elastic alone":
         alone = [Tenant(30, (SHORT,), ELASTIC)]
         plain = shares(folder / "plain", alone, 4, 1.0, shim=False)
         paced = shares(folder / "paced", alone, 4, 1.0)
         ratio = sum(w[0] for w in paced) / sum(w[0] for w in plain)
-        yield row("elastic alone, throughput", ratio, "of no shim", ">= 0.98", ratio >= 0.98, "kernels of 0.1 ms")
+        yield row(
+            "elastic alone, throughput", ratio, "of no shim", ">= 0.98", met=ratio >= 0.98, context="kernels of 0.1 ms"
+        )
     if wanted in "best effort":
         crowd = [hard(70, SHORT), *[Tenant(0, (SHORT,), BEST_EFFORT)] * 8]
         measured = shares(folder / "crowd", crowd, 4, 1.0)
         first = sum(window[0] for window in measured) / 4
-        yield row("hard 70 beside eight best effort", first, "percent", ">= 68", first >= 68, "kernels of 0.1 ms")
+        yield row(
+            "hard 70 beside eight best effort", first, "percent", ">= 68", met=first >= 68, context="kernels of 0.1 ms"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""However a program looks for the driver's functions, it finds the shim's where there are any, and the driver's own otherwise."""
+"""However a program looks for the driver's functions, it finds the shim's, or the driver's where there is none."""
 
 import re
 import subprocess
