@@ -40,10 +40,14 @@ def seed_budget(
     available: int | None = 36_000_000_000,
     spent: int = 7_200_000_000,
 ) -> Summary:
-    """A budget with a period, its namespaces, open sessions and published figures."""
+    """A budget with a period, its namespaces, open sessions and published figures.
+
+    What is spent, and not by these pods, is a checkpoint.
+    """
     pods, namespaces = list(pods), tuple(namespaces)
     now = time.time_ns()
-    ledger.open_periods(client, EPOCH, now, [ledger.Opening(name, START, END)])
+    before = max(0, spent - sum(pod.amount for pod in pods))
+    ledger.open_periods(client, EPOCH, now, [ledger.Opening(name, START, END, before)])
     items = [
         ledger.Item(
             uid=pod.uid,

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.contract.timekeeper_rest.conftest import BIG, OTHER, RUNNING
+from tests.contract.timekeeper_rest.conftest import BIG, OTHER, PAST, RUNNING
 from timekeeper.store import book
 
 if TYPE_CHECKING:
@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 def test_all_budgets_are_told_to_who_may_read_all(rest: RestServer) -> None:
     answer = rest.as_person("finance", "GET", "/v1/budgets")
     assert answer.status == 200
-    assert [budget["name"] for budget in answer.document["budgets"]] == ["free", "huge", "research", "serving"]
+    assert [budget["name"] for budget in answer.document["budgets"]] == [
+        "free",
+        "history",
+        "huge",
+        "research",
+        "serving",
+    ]
 
 
 def test_a_budget_tells_exact_amounts_beside_gpu_hours(rest: RestServer) -> None:
@@ -35,6 +41,8 @@ def test_amounts_beyond_what_a_double_can_tell_are_exact(rest: RestServer) -> No
     free = rest.as_person("finance", "GET", "/v1/budgets/free").document
     assert (free["available"], free["remaining"]) == (None, None)
     assert free["spent"]["microGPUSeconds"] == str(2**53 + 1)
+    history = rest.as_person("finance", "GET", "/v1/budgets/history").document
+    assert history["spent"]["microGPUSeconds"] == str(2**53 + 1)
 
 
 def test_a_namespace_is_told_what_pays_for_it(rest: RestServer) -> None:
@@ -132,7 +140,7 @@ def test_a_method_that_is_not_there_names_those_that_are(rest: RestServer) -> No
 def test_a_ledger_is_read_page_by_page_from_the_oldest_entry_on(rest: RestServer) -> None:
     amounts, cursor = [], ""
     for _ in range(10):
-        path = f"/v1/ledger?budget=research&limit=3&cursor={cursor}"
+        path = f"/v1/ledger?budget=history&limit=3&cursor={cursor}"
         page = rest.as_person("finance", "GET", path).document
         if not page["entries"]:
             assert page["cursor"] == cursor
@@ -140,8 +148,8 @@ def test_a_ledger_is_read_page_by_page_from_the_oldest_entry_on(rest: RestServer
         amounts += [int(entry["amount"]["microGPUSeconds"]) for entry in page["entries"]]
         cursor = page["cursor"]
     assert amounts == [10**14 - 1, 1, 2**53 - 10**14, 1]
-    entry = rest.as_person("finance", "GET", "/v1/ledger?budget=research").document["entries"][0]
-    assert (entry["kind"], entry["session"], entry["period"]) == ("hourly", RUNNING.uid, "2026-01-01T00:00:00Z")
+    entry = rest.as_person("finance", "GET", "/v1/ledger?budget=history").document["entries"][0]
+    assert (entry["kind"], entry["session"], entry["period"]) == ("hourly", PAST, "2026-01-01T00:00:00Z")
 
 
 def test_sessions_are_listed_for_all_page_by_page(rest: RestServer) -> None:
@@ -158,7 +166,7 @@ def test_sessions_are_listed_for_all_page_by_page(rest: RestServer) -> None:
 def test_a_namespaces_sessions_are_listed_for_who_may_read_it(rest: RestServer) -> None:
     answer = rest.as_person("alice", "GET", "/v1/sessions?namespace=team-a").document
     assert [session["pod"] for session in answer["sessions"]] == ["train-0"]
-    assert answer["sessions"][0]["amount"]["microGPUSeconds"] == str(2**53 + 1)
+    assert answer["sessions"][0]["amount"]["microGPUSeconds"] == "3600000000"
 
 
 ANCESTORS = ("team-a", "team-b", "team-f")
