@@ -97,4 +97,5 @@ def _stated_audiences(token: str) -> list[str]:
         stated = jwt.decode(token, options={"verify_signature": False}).get("aud")
     except PyJWTError:
         return []
-    return [stated] if isinstance(stated, str) else [item for item in stated or () if isinstance(item, str)]
+    listed = stated if isinstance(stated, list) else [stated]
+    return [item for item in listed if isinstance(item, str)]
