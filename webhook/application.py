@@ -26,6 +26,7 @@ from webhook.watches import NAMESPACES, PRIORITY_CLASSES, NamespacesView, Priori
 _log = structlog.get_logger(__name__)
 
 AGE_SECONDS = 5.0
+START_STEP_SECONDS = 0.02
 
 
 def build_application(
@@ -51,8 +52,17 @@ def build_application(
     def missing() -> tuple[str, ...]:
         return memory.missing(cluster=api is not None, states=time.monotonic() < waits_until)
 
+    # The other workers may be informed already: reviews are theirs until this one is.
+    lifecycle.on_start(lambda: _wait_until(lambda: not missing(), settings.states.first_wait_seconds, wait))
     probes = build_probes(lifecycle, missing)
     return Application(lifecycle, hot, probes, wsgi_threads=2)
+
+
+def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float], bool]) -> None:
+    """Returns once it is done, after so many seconds, or when everything is to end."""
+    deadline = time.monotonic() + seconds
+    while not done() and time.monotonic() < deadline and not wait(START_STEP_SECONDS):
+        pass
 
 
 def review_handler(route: str, memory: Memory, settings: Webhook, measures: Measures) -> Handler:

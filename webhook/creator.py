@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from typing import Any, TypeGuard
 
 from webhook.verdict import Subject, mapping, objects
 
 SYSTEM_PREFIX = "system:"
 TEMPLATE_HASH = "pod-template-hash"
+
+KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}")
+"""Of owners the API server asks only that these be not empty; what goes on to bills must be safe in any of them."""
 
 
 def creator(subject: Subject) -> str:
@@ -20,9 +25,13 @@ def creator(subject: Subject) -> str:
     metadata = mapping(subject.item.get("metadata"))
     for _, owner in objects(metadata.get("ownerReferences")):
         kind, name = owner.get("kind"), owner.get("name")
-        if owner.get("controller") is True and isinstance(kind, str) and isinstance(name, str):
+        if owner.get("controller") is True and _is(KIND, kind) and _is(NAME, name):
             return _controller(kind, name, metadata)
     return subject.user
+
+
+def _is(pattern: re.Pattern[str], value: Any) -> TypeGuard[str]:
+    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 def _controller(kind: str, name: str, metadata: dict[str, Any]) -> str:

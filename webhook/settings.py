@@ -44,7 +44,7 @@ class States(Section):
     wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
     stale_after_seconds: Seconds = 120
     first_wait_seconds: Annotated[float, Field(ge=0)] = 10
-    """How long a webhook that has just started stays unready for want of states; then it goes by `when_unknown`."""
+    """How long a worker that has just started takes no review for want of states; then it goes by `when_unknown`."""
     when_unknown: Literal["in-budget", "over-budget", "refuse"] = "in-budget"
     """For a pod whose namespace's state was never known since the webhook started."""
 

@@ -1,0 +1,97 @@
+"""The webhook beside a real timekeeper: what becomes of a budget is what becomes of the next pod."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairgpu.states import BudgetState, NamespaceState
+from tests.admission import GPU_HOUR, NAMESPACE, Answer, apply, gpu_pod, read_answer, review
+from tests.book_seed import publish, seed_budget
+from tests.redis_server import RedisServer
+from tests.rest_server import RestServer
+from tests.webhook_server import WebhookServer
+
+LIMIT_SECONDS = 20.0
+
+
+@dataclass
+class Pair:
+    """A timekeeper and the webhook that asks it."""
+
+    store: RedisServer
+    rest: RestServer
+    webhook: WebhookServer
+
+    def publish(self, state: BudgetState, remaining: int) -> None:
+        with self.store.client() as client:
+            publish(client, [NamespaceState(NAMESPACE, "research", state, 100 * GPU_HOUR, remaining, 1_000_000)])
+
+    def next_pod(self) -> tuple[Any, Answer]:
+        _, body = self.webhook.ask("POST", "/mutate", review(gpu_pod()))
+        answered = read_answer(body)
+        return apply(gpu_pod(), answered.patch), answered
+
+    def next_pod_in(self, state: str) -> tuple[Any, Answer]:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while True:
+            stored, answered = self.next_pod()
+            if stored["metadata"]["annotations"]["fairgpu.io/budget-state"] == state:
+                return stored, answered
+            assert time.monotonic() < deadline, stored["metadata"]["annotations"]
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    (tmp_path / "redis").mkdir()
+    with RedisServer(tmp_path / "redis") as store:
+        with store.client() as client:
+            seed_budget(client, "research", [NAMESPACE])
+            publish(client, [NamespaceState(NAMESPACE, "research", BudgetState.OPEN, 100 * GPU_HOUR, GPU_HOUR, 0)])
+        with RestServer(tmp_path / "timekeeper", store.url) as rest:
+            rest.wait_for("/readyz")
+            token = tmp_path / "token"
+            token.write_text(rest.signer.person("finance"))
+            states = {"url": rest.url, "token_file": str(token), "ca_file": str(rest.ca_file), "wait_seconds": 5}
+            with WebhookServer(tmp_path / "webhook", {"states": states}) as webhook:
+                yield Pair(store, rest, webhook)
+
+
+def test_each_state_reaches_the_next_pod(pair: Pair) -> None:
+    stored, answered = pair.next_pod_in("open")
+    assert stored["spec"]["priorityClassName"] == "gpu-in-budget"
+    assert answered.warnings == []
+    pair.publish(BudgetState.OVER, -GPU_HOUR)
+    stored, answered = pair.next_pod_in("over")
+    assert stored["spec"]["priorityClassName"] == "gpu-over-budget"
+    assert "1 GPU-hours over its 100" in answered.warnings[0]
+    pair.publish(BudgetState.HELD, -GPU_HOUR)
+    stored, _ = pair.next_pod_in("held")
+    assert stored["spec"]["schedulingGates"] == [{"name": "fairgpu.io/budget"}]
+    pair.publish(BudgetState.OPEN, GPU_HOUR * 90)
+    stored, _ = pair.next_pod_in("open")
+    assert stored["spec"]["priorityClassName"] == "gpu-in-budget"
+
+
+def test_it_is_ready_only_once_it_knows_the_states(pair: Pair) -> None:
+    """The fixture has waited for readiness, and the very first answer already goes by the budget."""
+    stored, _ = pair.next_pod()
+    assert stored["metadata"]["annotations"]["fairgpu.io/budget-state"] == "open"
+
+
+def test_what_was_known_counts_while_the_timekeeper_is_away(pair: Pair) -> None:
+    pair.publish(BudgetState.OVER, -GPU_HOUR)
+    pair.next_pod_in("over")
+    pair.rest.stop()
+    stored, _ = pair.next_pod()
+    assert stored["metadata"]["annotations"]["fairgpu.io/budget-state"] == "over"
+    assert pair.webhook.ask("GET", "/readyz")[0] == 200
+    pair.publish(BudgetState.OPEN, GPU_HOUR)
+    pair.rest.start()
+    pair.next_pod_in("open")
