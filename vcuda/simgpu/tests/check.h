@@ -31,7 +31,7 @@
         printf("ok   %s\n", #test);        \
     } while (0)
 
-static inline CUcontext start(void)
+static inline __attribute__((unused)) CUcontext start(void)
 {
     CUcontext context = NULL;
     OK(cuInit(0));
