@@ -75,7 +75,7 @@ def install(plane: ControlPlane) -> list[Manifest]:
 def _wait_for_resources(plane: ControlPlane) -> None:
     for resource in ("gpubudgets", "gpugrants"):
         wait_until(partial(_served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
-    for policy in ("fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace", "fairgpu-timekeeper"):
+    for policy in ("fairgpu-deletion", "fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace", "fairgpu-timekeeper"):
         path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{policy}"
         wait_until(partial(_type_checked, plane, path), f"{policy} is type-checked")
 
@@ -109,7 +109,14 @@ def _wait_for_policies(plane: ControlPlane) -> None:
     forged = {**pod, "metadata": {"name": "forged", **marked["metadata"]}}
     timekeeper = plane.service_account("fairgpu-system", "fairgpu-timekeeper")
     labelled = {"metadata": {"labels": {"changed": "yes"}}}
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": "probe"},
+        "deleteOptions": {"gracePeriodSeconds": 0, "dryRun": ["All"]},
+    }
     attempts: dict[str, Callable[[], object]] = {
+        "fairgpu-deletion": lambda: editor.api.create(f"{pods}/probe/eviction", eviction, query={"dryRun": "All"}),
         "fairgpu-timekeeper": lambda: timekeeper.api.patch(f"{pods}/probe", labelled, query={"dryRun": "All"}),
         "fairgpu-metadata": lambda: editor.api.patch(f"{pods}/probe", marked, query={"dryRun": "All"}),
         "fairgpu-spec": lambda: editor.api.create(pods, forged, query={"dryRun": "All"}),

@@ -85,7 +85,7 @@ def test_webhooks_have_no_side_effects_and_little_time() -> None:
 
 def test_namespaces_are_left_out_by_the_one_label_that_nobody_can_write() -> None:
     selectors = [webhook["namespaceSelector"] for webhook in webhooks().values()]
-    for name in ("fairgpu-metadata", "fairgpu-spec"):
+    for name in ("fairgpu-deletion", "fairgpu-metadata", "fairgpu-spec"):
         binding = of_kind("ValidatingAdmissionPolicyBinding")[name]
         selectors.append(binding["spec"]["matchResources"]["namespaceSelector"])
     for selector in selectors:
@@ -100,10 +100,10 @@ def test_every_policy_denies_and_fails_closed() -> None:
     assert (
         set(policies)
         == set(bindings)
-        == {f"fairgpu-{name}" for name in ("metadata", "spec", "namespace", "timekeeper")}
+        == {f"fairgpu-{name}" for name in ("deletion", "metadata", "spec", "namespace", "timekeeper")}
     )
     assert {policy["spec"]["failurePolicy"] for policy in policies.values()} == {"Fail"}
-    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * 4
+    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * 5
     assert [binding["spec"]["policyName"] for binding in bindings.values()] == list(bindings)
 
 
