@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any, TypeGuard
+from typing import Any
 
 from webhook.verdict import Subject, mapping, objects
 
@@ -25,13 +25,11 @@ def creator(subject: Subject) -> str:
     metadata = mapping(subject.item.get("metadata"))
     for _, owner in objects(metadata.get("ownerReferences")):
         kind, name = owner.get("kind"), owner.get("name")
-        if owner.get("controller") is True and _is(KIND, kind) and _is(NAME, name):
+        if owner.get("controller") is not True or not isinstance(kind, str) or not isinstance(name, str):
+            continue
+        if KIND.fullmatch(kind) and NAME.fullmatch(name):
             return _controller(kind, name, metadata)
     return subject.user
-
-
-def _is(pattern: re.Pattern[str], value: Any) -> TypeGuard[str]:
-    return isinstance(value, str) and pattern.fullmatch(value) is not None
 
 
 def _controller(kind: str, name: str, metadata: dict[str, Any]) -> str:

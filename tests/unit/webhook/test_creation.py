@@ -198,6 +198,24 @@ def test_created_by_is_the_person_or_the_controller(user: str, metadata: Any, ex
     assert stored["metadata"]["annotations"]["fairgpu.io/created-by"] == expected
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ('=HYPERLINK("https://elsewhere.example")', "train"),
+        ("Job", "=1+1"),
+        ("Job", "train\x1b[2J"),
+        ("Job", "train\nJob/other"),
+        ("Job", "tr\u202eain"),
+        ("Job", "x" * 300),
+    ],
+)
+def test_an_owner_whose_name_no_object_can_have_is_not_written_down(kind: str, name: str) -> None:
+    owner = {"kind": kind, "name": name, "controller": True}
+    robot = "system:serviceaccount:team-a:robot"
+    stored = admitted(pod(gpu_container(), metadata={"ownerReferences": [owner]}), userInfo={"username": robot})
+    assert stored["metadata"]["annotations"]["fairgpu.io/created-by"] == robot
+
+
 def test_a_foreign_choice_becomes_our_annotation() -> None:
     item = pod(container(limits={"nvidia.com/gpu": "1"}), annotations={"nvidia.com/use-gputype": "A100"})
     annotations = admitted(item)["metadata"]["annotations"]
