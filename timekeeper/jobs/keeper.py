@@ -62,6 +62,7 @@ class Keeper:
         self._step = step
         self._counter = 0
         self._loaded = False
+        self._repriced = False
         self._server = ""
         self._silent: dict[str, int] = {}
 
@@ -92,6 +93,10 @@ class Keeper:
             self._open(now, touched)
             touched |= self._grant(now)
             self._settle(now, touched)
+            if full and self._repriced:
+                self._step("prices")
+                book.write_prices(self._client, self.books.prices)
+                self._repriced = False
             self._step("publish")
             publish(self._client, self.books, self.epoch, now, touched)
             if full:
@@ -132,7 +137,7 @@ class Keeper:
         self._silent = nodes_that_are_silent(self._source.mirrors)
         books.pods.refresh(self._source.mirrors.pods, self._rules(), self._silent, reported, now)
         books.pods.end_missing(reading.watched(self._client), reported, now)
-        reprice(self._client, books, now)
+        self._repriced = reprice(books, now)
         for name in sorted(lost | restored):
             self._tell_of_loss(name)
         self._loaded = True
@@ -141,6 +146,9 @@ class Keeper:
     def _observe(self, now: int) -> set[str]:
         books, mirrors = self.books, self._source.mirrors
         books.budgets.refresh(mirrors)
+        for name in mirrors.__slots__:
+            if name != "pods":
+                getattr(mirrors, name).take_departures()  # nobody asks who else left
         self._silent = nodes_that_are_silent(mirrors)
         changed = books.pods.refresh(mirrors.pods, self._rules(), self._silent, self._reported, now)
         touched = self._assign(now) | books.concerned(changed)

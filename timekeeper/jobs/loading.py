@@ -16,7 +16,7 @@ from timekeeper.rules.budgets import Budget
 from timekeeper.rules.periods import Period, PeriodRule, boundary_after
 from timekeeper.rules.pricing import amended
 from timekeeper.rules.timestamps import TimeError, parse_instant
-from timekeeper.store import book, reading
+from timekeeper.store import reading
 
 
 def load(client: redis.Redis, books: Books, now: int) -> set[str]:
@@ -112,22 +112,25 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.Store
                 known.written[key] = amount.amount
 
 
-def reprice(client: redis.Redis, books: Books, now: int) -> None:
+def reprice(books: Books, now: int) -> bool:
     """Takes over the configured prices from now on. What was metered keeps the rates that it had.
 
-    Raises:
-        redis.RedisError: the store does not answer.
+    Whether they have changed: then the store must hear of them, but not before it holds every session with its new
+    rates. A leader that ends in between leaves the change to the next one.
     """
-    prices = amended(books.prices, books.rules.prices, now)
+    # Where nothing was ever charged, the configured past is the only one there is.
+    prices = amended(books.prices or books.rules.prices, books.rules.prices, now)
     if prices == books.prices:
-        return
-    book.write_prices(client, prices)
+        return False
     books.prices = prices
     for metered in books.pods.sessions.all():
         session = metered.session
         if metered.reservation is not None and session.end is None:
             later = tariff(metered.reservation, prices, max(now, session.start), books.rules.charge)
-            metered.session = replace(session, tariff=from_now_on(session.tariff, later))
+            rates = from_now_on(session.tariff, later)
+            if rates != session.tariff:
+                metered.session, metered.record_stale = replace(session, tariff=rates), True
+    return True
 
 
 def from_now_on(rates: Tariff, later: Tariff) -> Tariff:

@@ -83,8 +83,9 @@ def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
     for key, item in done.items.items():
         metered.written[key] = item.amount
         if item.action is Action.OPEN:
+            if metered.recorded_in != key[0]:
+                metered.posted_at, metered.posted_rate = now, rate_now(metered.session.tariff, now)
             metered.recorded_in, metered.record_stale = key[0], False
-            metered.posted_at, metered.posted_rate = now, rate_now(metered.session.tariff, now)
         elif item.action is not Action.HOLD:
             metered.posted_at, metered.posted_rate = now, rate_now(metered.session.tariff, now)
             if item.action is not Action.POST and metered.recorded_in == key[0]:
@@ -112,7 +113,7 @@ def _plain_amount(
     period = accounts[account].periods[-1]
     (_, rate) = session.tariff[0]
     due = until - metered.posted_at >= POST_EVERY or rate != metered.posted_rate
-    if due or account != metered.recorded_in or account != assignments[0][1]:
+    if due or metered.record_stale or account != metered.recorded_in or account != assignments[0][1]:
         return None
     if start != period.start or not period.start <= until < period.end or until < metered.final_until:
         return None
