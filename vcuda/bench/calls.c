@@ -13,6 +13,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "../tests/kernels.h"
+
 #define CHUNK 500
 
 static void *library;
@@ -58,7 +60,7 @@ static void prepare(void)
     release = CU(cuMemFree_v2);
     CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
     if (CU(cuModuleLoadData) != NULL) {
-        CU(cuModuleLoadData)(&module, ".version 7.0\n.target sm_70\n.address_size 64\n");
+        CU(cuModuleLoadData)(&module, kernel_module("spin_us_1"));
         CU(cuModuleGetFunction)(&function, module, "spin_us_1");
     }
 }

@@ -23,6 +23,7 @@ sys.path[:0] = [str(VCUDA / "tests"), str(VCUDA / "simgpu")]
 import truth  # noqa: E402
 from node import BEST_EFFORT, ELASTIC, HARD, MIB, Container, Node, Share, until, uuid  # noqa: E402
 
+Popen = subprocess.Popen[str]
 POLICIES = {HARD: "hard", ELASTIC: "elastic", BEST_EFFORT: "best_effort"}
 
 
@@ -75,13 +76,11 @@ def work_done(node: Node) -> dict[str, int]:
     return sums
 
 
-def shares(
-    folder: Path, tenants: list[Tenant], windows: int, window_s: float, *, shim: bool = True
-) -> list[list[float]]:
-    """Percent of each window that each tenant's completed work came to."""
-    node = Node(folder, settings={"SIMGPU_CALL_COSTS": "1"})
-    folder.mkdir()
-    page = str(folder / "page")
+@contextmanager
+def started(node: Node, tenants: list[Tenant], seconds: float, *, shim: bool) -> Iterator[list[list[Popen]]]:
+    """Every tenant's programs, told to begin at once, beside a writer of their page."""
+    node.folder.mkdir()
+    page = str(node.folder / "page")
     containers = [
         node.container(f"c{i}", Share(8192 * MIB, tenant.core, tenant.policy, slot=i, schedule=page))
         for i, tenant in enumerate(tenants)
@@ -89,20 +88,30 @@ def shares(
     if not shim:
         for container in containers:
             container.config.unlink()
-    seconds = str(windows * window_s + 3)
     with paged(node, containers):
         running = [
-            container.start("spin", seconds, *program)
+            [container.start("spin", str(seconds), *program) for program in tenant.programs]
             for container, tenant in zip(containers, tenants, strict=True)
-            for program in tenant.programs
         ]
-        for process in running:
+        everyone = [process for processes in running for process in processes]
+        for process in everyone:
             assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
-        for process in running:
+        for process in everyone:
             assert process.stdin is not None
             process.stdin.write("\n")
             process.stdin.flush()
+        yield running
+        for process in everyone:
+            process.communicate()
+
+
+def shares(
+    folder: Path, tenants: list[Tenant], windows: int, window_s: float, *, shim: bool = True
+) -> list[list[float]]:
+    """Percent of each window that each tenant's completed work came to, by the simulator's truth."""
+    node = Node(folder, settings={"SIMGPU_CALL_COSTS": "1"})
+    with started(node, tenants, windows * window_s + 3, shim=shim):
         time.sleep(1)
         before, at = work_done(node), time.monotonic()
         measured = []
@@ -111,9 +120,14 @@ def shares(
             after, now = work_done(node), time.monotonic()
             measured.append([(after[f"c{i}"] - before[f"c{i}"]) / (now - at) / 1e7 for i in range(len(tenants))])
             before, at = after, now
-        for process in running:
-            process.communicate()
     return measured
+
+
+def launches(folder: Path, tenants: list[Tenant], seconds: float, *, shim: bool = True) -> list[float]:
+    """Launches a second of each tenant on the machine's own GPU: all that one can know there."""
+    with started(Node(folder, driver=None), tenants, seconds, shim=shim) as running:
+        counts = [sum(int(process.communicate()[0]) for process in processes) for processes in running]
+    return [count / seconds for count in counts]
 
 
 def row(name: str, value: float, unit: str, goal: str, *, met: bool, context: str) -> dict[str, Any]:

@@ -26,6 +26,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "kernels.h"
+
 #define MOST 4096
 
 static void *library;
@@ -117,7 +119,7 @@ static CUresult launch(const char *name)
 {
     CUmodule module;
     CUfunction function;
-    CUresult result = CU(cuModuleLoadData)(&module, ".version 7.0\n.target sm_70\n.address_size 64\n");
+    CUresult result = CU(cuModuleLoadData)(&module, kernel_module(name));
     if (result == CUDA_SUCCESS)
         result = CU(cuModuleGetFunction)(&function, module, name);
     if (result == CUDA_SUCCESS)

@@ -21,8 +21,8 @@ HARD, ELASTIC, BEST_EFFORT = 0, 1, 2
 
 
 def uuid(ordinal: int = 0) -> str:
-    """The UUID of a simulated GPU."""
-    return f"GPU-53494d47-5055-0000-0000-{ordinal:012x}"
+    """The UUID of a simulated GPU, or of the real one that VCUDA_TEST_UUID names."""
+    return os.environ.get("VCUDA_TEST_UUID") or f"GPU-53494d47-5055-0000-0000-{ordinal:012x}"
 
 
 def sealed(body: bytes) -> bytes:
@@ -93,7 +93,7 @@ class Container:
             "PATH": os.environ["PATH"],
             "LD_PRELOAD": ":".join([*SANITIZERS, str(self.library)]),
             "ASAN_OPTIONS": "detect_leaks=0",
-            "LD_LIBRARY_PATH": str(self.node.driver),
+            **({} if self.node.driver is None else {"LD_LIBRARY_PATH": str(self.node.driver)}),
             "VCUDA_CONFIG": str(self.config),
             "SIMGPU_DIR": str(self.node.folder / "gpu"),
             "SIMGPU_LABEL": self.folder.name,
@@ -139,11 +139,11 @@ class Container:
 
 @dataclass
 class Node:
-    """A directory in which the simulated GPUs live."""
+    """A directory in which the simulated GPUs live; with no driver named, the machine's own GPU is used."""
 
     folder: Path
     settings: dict[str, str] = field(default_factory=dict)
-    driver: Path = BUILD / "simgpu" / "13"
+    driver: Path | None = BUILD / "simgpu" / "13"
 
     def container(self, name: str, *shares: Share, **settings: str) -> Container:
         """Makes a container's files; the settings are environment variables of its programs."""

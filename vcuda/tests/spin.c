@@ -13,6 +13,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "kernels.h"
+
 static void *library;
 #define CU(name) ((__typeof__(name) *)dlsym(library, #name))
 
@@ -50,7 +52,7 @@ int main(int count, char **arguments)
         return 3;
     CU(cuCtxPushCurrent_v2)(context);
     snprintf(name, sizeof name, "spin_us_%s", arguments[2]);
-    if (CU(cuModuleLoadData)(&module, ".version 7.0\n.target sm_70\n.address_size 64\n") != CUDA_SUCCESS ||
+    if (CU(cuModuleLoadData)(&module, kernel_module(name)) != CUDA_SUCCESS ||
         CU(cuModuleGetFunction)(&function, module, name) != CUDA_SUCCESS)
         return 4;
     for (int i = 0; i < number; i++)

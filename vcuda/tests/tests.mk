@@ -13,7 +13,7 @@ $(TESTS)/resolve: tests/resolve.c $(HEADERS)/.fetched simgpu
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -L$(B)/simgpu/12 -l:libcuda.so.1 -ldl
 
-$(TESTS)/%: tests/%.c $(HEADERS)/.fetched
+$(TESTS)/%: tests/%.c tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
 
@@ -30,7 +30,7 @@ test: all programs sanitizers
 
 # Figures, as JSON rows on standard output.
 BENCH := $(B)/bench
-$(BENCH)/calls: bench/calls.c $(HEADERS)/.fetched
+$(BENCH)/calls: bench/calls.c tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -O2 $< -o $@ -ldl
 $(BENCH)/null/libcuda.so.1: bench/null_driver.c $(HEADERS)/.fetched
@@ -71,3 +71,8 @@ sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 	VCUDA_TEST_LIBRARY=$(abspath $(B))/asan/libvcuda.so.1 \
 	  VCUDA_TEST_PRELOAD=$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so) PYTHONPATH=tests \
 	  $(PYTHON) -m pytest -q -p no:cacheprovider tests/test_memory.py tests/test_kinds.py tests/test_reports.py tests/test_bad_input.py
+
+# The same programs on a real GPU, where there is one. Says so, and fails, where there is none.
+.PHONY: gpu
+gpu: bench-programs
+	$(PYTHON) tests/gpu/real.py
