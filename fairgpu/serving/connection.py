@@ -15,6 +15,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         super().__init__(worker)
         self.app = application
         self._connections = connections
+        self._heard = False
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
@@ -37,7 +38,13 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._connections.discard(self)
         super().connection_lost(exc)
 
-    def close_if_idle(self) -> None:
-        """Closes a connection on which no request is under way."""
-        if self._awaiting_request and not self._finishing_calls:
+    def data_received(self, data: bytes) -> None:
+        """Takes note that the client speaks."""
+        self._heard = True
+        super().data_received(data)
+
+    def close_if_silent(self) -> None:
+        """Closes a connection on which no request is under way and nothing came since this was last asked."""
+        heard, self._heard = self._heard, False
+        if self._awaiting_request and not heard and not self._finishing_calls:
             self._keepalive_timeout()

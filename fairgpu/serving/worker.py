@@ -125,7 +125,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         while self._connections and self.loop.time() < deadline and not self._quick_shutdown:
             self.notify()
             for connection in tuple(self._connections):
-                connection.close_if_idle()
+                connection.close_if_silent()
             await asyncio.sleep(0.05)
         if self._connections:
             _log.warning("connections cut off", server=self.options.name, connections=len(self._connections))
