@@ -1,0 +1,67 @@
+"""What the leader after the leader makes of what it finds: nothing may hang on what only one of them knew."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import Stage
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.rules.money import GPU_SECOND
+from timekeeper.rules.pricing import PricePoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+def priced(price: int) -> KeeperRules:
+    return KeeperRules(prices={"A100": (PricePoint(0, Fraction(price)),)})
+
+
+def test_a_changed_price_holds_under_every_later_leader(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.lead(priced(1))
+    stage.round()
+    stage.pass_time(10)
+    stage.lead(priced(3))
+    stage.round()
+    stage.round(10)
+    assert stage.spent("a") == 40 * GPU_SECOND
+    stage.lead(priced(3))
+    stage.round()
+    assert stage.spent("a") == 40 * GPU_SECOND
+    stage.round(10)
+    assert stage.spent("a") == 70 * GPU_SECOND
+
+
+def test_a_changed_price_holds_where_the_leader_that_brought_it_ended_at_any_step(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.lead(priced(1))
+    stage.round()
+    stage.pass_time(10)
+    for ending in ("assign", "settle", "index", "prices", "publish"):
+
+        def step(name: str, ending: str = ending) -> None:
+            if name == ending:
+                raise KeyboardInterrupt
+
+        stage.lead(priced(3), step=step)
+        with pytest.raises(KeyboardInterrupt):
+            stage.round()
+    stage.lead(priced(3))
+    stage.round()
+    stage.round(10)
+    assert stage.spent("a") == 40 * GPU_SECOND
