@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from timekeeper.metering.pods import PodFacts
@@ -129,25 +129,12 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> Metered | None:
     return Metered(session, pod.reservation, posted_at=start)
 
 
-def seen(metered: Metered, pod: PodFacts, rules: MeterRules, now: int) -> None:
+def seen(metered: Metered, pod: PodFacts, now: int) -> None:
     """Takes over what the pod shows now."""
-    if metered.reservation is None and pod.reservation is not None:
+    if metered.reservation is None:
         metered.reservation = pod.reservation
-        _take_prices(metered, pod.reservation, rules)
     if pod.terminal and metered.session.end is None:
         metered.session = end_at_terminal_phase(metered.session, pod, now)
-
-
-def _take_prices(metered: Metered, reservation: Reservation, rules: MeterRules) -> None:
-    """Gives a session that an earlier leader opened the prices that have changed since its record was written.
-
-    What a share counts for was fixed when it was bound: where that setting has changed, the record stands.
-    """
-    session = metered.session
-    rates = tariff(reservation, rules.prices, session.start, rules.charge)
-    if rates != session.tariff and rates[0] == session.tariff[0]:
-        metered.session = replace(session, tariff=rates)
-        metered.record_stale = True
 
 
 def departed(

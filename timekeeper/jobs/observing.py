@@ -117,7 +117,7 @@ class PodView:
         metered = self.sessions.get(facts.uid)
         if metered is not None:
             before = metered.session
-            seen(metered, facts, rules, now)
+            seen(metered, facts, now)
             return {facts.uid} if metered.session is not before else set()
         metered = opened(facts, rules, now)
         if metered is None:
