@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from fairgpu.commands import CommandError
+from timekeeper.jobs.rules import keeper_rules
+from timekeeper.metering.bill import Bill
+from timekeeper.metering.sessions import MeterFrom
+from timekeeper.rules.money import GPU_HOUR
+from timekeeper.rules.periods import Every
+from timekeeper.rules.pricing import PricePoint, price_at
+from timekeeper.rules.timestamps import parse_instant
+from timekeeper.settings import read_settings
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "settings.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_prices_are_numbers_or_lists_of_what_holds_from_when_on(tmp_path: Path) -> None:
+    text = """
+timekeeper:
+  metering:
+    bill: max
+    meter_from: running
+    prices:
+      "*": 0.5
+      A100:
+        - {price: 1}
+        - {effective_from: 2026-02-01T00:00:00Z, price: "1.1"}
+"""
+    rules = keeper_rules(read_settings({}, written(tmp_path, text)).metering)
+    february = parse_instant("2026-02-01T00:00:00Z")
+    assert rules.prices["A100"] == (PricePoint(0, Fraction(1)), PricePoint(february, Fraction(11, 10)))
+    assert price_at(rules.prices, "T4", february) == Fraction(1, 2)
+    assert (rules.bill, rules.meter_from) == (Bill.MAX, MeterFrom.RUNNING)
+
+
+def test_a_default_budget_is_a_budgets_spec_without_namespaces(tmp_path: Path) -> None:
+    text = "timekeeper: {metering: {default_budget: {allowance: {gpuHours: 5}, period: {every: week}}}}"
+    template = keeper_rules(read_settings({}, written(tmp_path, text)).metering).template
+    assert (template.allowance, template.period.every) == (5 * GPU_HOUR, Every.WEEK)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("default_budget: {allowance: {gpuHours: -5}, period: {every: week}}", "spec.allowance.gpuHours"),
+        ("default_budget: {allowance: {gpuHours: 5}}", "spec.period"),
+        ("prices: {A100: -1}", "timekeeper.metering.prices.A100.0.price"),
+        ("prices: {A100: many}", "timekeeper.metering.prices.A100.0.price"),
+        ("prices: {A100: [{effective_from: 2026-02-01, price: 1}]}", "effective_from"),
+        ("best_effort_floor_percent: 0", "FAIRGPU_TIMEKEEPER_METERING_BEST_EFFORT_FLOOR_PERCENT"),
+        ("bill: everything", "'reserved', 'used' or 'max'"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_stops_the_start_with_its_name(tmp_path: Path, text: str, said: str) -> None:
+    file = written(tmp_path, f"timekeeper: {{metering: {{{text}}}}}")
+    with pytest.raises(CommandError, match=said.replace(".", r"\.")):
+        keeper_rules(read_settings({}, file).metering)
