@@ -5,17 +5,30 @@
 #include "state.h"
 
 #define PEER_NS 10000000u /* a process counts as at work for so long after it last said so */
+#define CONTENDER_NS (2u * VCUDA_PERIOD_NS) /* and as wanting work: it may sleep until its next turn */
 #define MOST_DEBT_PERIODS 20
 
-uint64_t account_peers(int index)
+static bool fresh(uint64_t seen_ns, uint64_t now_ns, uint64_t within_ns)
 {
-    uint64_t count = 0, now = clock_ns();
-    uint64_t used = __atomic_load_n(&ledger->slots_used, __ATOMIC_RELAXED);
-    for (uint64_t i = 0; i < used && i < LEDGER_SLOTS; i++) {
-        uint64_t seen = __atomic_load_n(&ledger->slots[i].in_flight[index], __ATOMIC_RELAXED);
-        if (seen != 0 && seen + PEER_NS > now && ledger->slots[i].state == SLOT_LIVE)
-            count++;
-    }
+    return seen_ns != 0 && seen_ns + within_ns > now_ns;
+}
+
+/* Processes of this container with work on the device, at least one: who shares a span. */
+static uint64_t peers(int index)
+{
+    uint64_t count = 0, now = clock_ns(), used = __atomic_load_n(&ledger->slots_used, __ATOMIC_RELAXED);
+    for (uint64_t i = 0; i < used && i < LEDGER_SLOTS; i++)
+        count += __atomic_load_n(&ledger->slots[i].state, __ATOMIC_RELAXED) == SLOT_LIVE &&
+                 fresh(__atomic_load_n(&ledger->slots[i].in_flight[index], __ATOMIC_RELAXED), now, PEER_NS);
+    return count != 0 ? count : 1;
+}
+
+uint64_t account_contenders(int index)
+{
+    uint64_t count = 0, now = clock_ns(), used = __atomic_load_n(&ledger->slots_used, __ATOMIC_RELAXED);
+    for (uint64_t i = 0; i < used && i < LEDGER_SLOTS; i++)
+        count += __atomic_load_n(&ledger->slots[i].state, __ATOMIC_RELAXED) == SLOT_LIVE &&
+                 fresh(__atomic_load_n(&ledger->slots[i].wanted[index], __ATOMIC_RELAXED), now, CONTENDER_NS);
     return count != 0 ? count : 1;
 }
 
@@ -48,7 +61,7 @@ uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t la
     struct ledger_device *device = &ledger->devices[index];
     struct vcuda_activity *told = &ledger->public.devices[index];
     uint32_t active;
-    uint64_t own = in_turns(index, begin_ns, end_ns, &active), shared_by = account_peers(index);
+    uint64_t own = in_turns(index, begin_ns, end_ns, &active), shared_by = peers(index);
     uint64_t over = (end_ns - begin_ns - own) / active / shared_by;
     uint64_t measured = own / shared_by + over, busy = measured;
     if (solo_ns != 0 && busy > solo_ns) {
@@ -93,6 +106,8 @@ void account_active(int index, uint64_t now_ns, bool waiting)
     int slot = process()->slot;
     if (slot >= 0 && !waiting)
         __atomic_store_n(&ledger->slots[slot].in_flight[index], now_ns, __ATOMIC_RELAXED);
+    if (slot >= 0)
+        __atomic_store_n(&ledger->slots[slot].wanted[index], now_ns, __ATOMIC_RELAXED);
     __atomic_store_n(&told->activity_ns, now_ns, __ATOMIC_RELAXED);
     if (waiting)
         __atomic_store_n(&told->waiting_ns, now_ns, __ATOMIC_RELAXED);

@@ -12,8 +12,8 @@
  * makes a span longer without being one's own. Returns what the span came to before the last rule. */
 uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns);
 
-/* Processes of this container with work on the device, at least one. */
-uint64_t account_peers(int index);
+/* Processes of this container that have or want work on the device, at least one: who shares what may be queued. */
+uint64_t account_contenders(int index);
 
 /* Gives what the turns since the last call were worth; returns the credit. */
 int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns);

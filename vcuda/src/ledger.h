@@ -37,6 +37,7 @@ struct ledger_slot {
     uint64_t unsettled[VCUDA_MAX_DEVICES];
     uint64_t most_unsettled[VCUDA_MAX_DEVICES];
     uint64_t in_flight[VCUDA_MAX_DEVICES]; /* CLOCK_MONOTONIC when it last had work on the device; atomic */
+    uint64_t wanted[VCUDA_MAX_DEVICES];    /* and when it last had or wanted any; atomic */
 };
 
 /* Derived or advisory, per device; under the lock unless said otherwise. */

@@ -164,7 +164,7 @@ static void wait_ns(uint64_t ns)
 static uint64_t allowed(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns)
 {
     struct turn turn;
-    uint64_t others = account_peers(queue->index); /* they fill the GPU's queue, too */
+    uint64_t others = account_contenders(queue->index); /* they fill the GPU's queue, too */
     bool turns = pacer_look(queue->index, now_ns, &turn);
     uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
     bool alone = !turns || left >= turn.period_ns;

@@ -33,12 +33,15 @@ BENCH := $(B)/bench
 $(BENCH)/calls: bench/calls.c tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -O2 $< -o $@ -ldl
+$(BENCH)/lateness: bench/lateness.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -D_GNU_SOURCE -O2 $< -o $@
 $(BENCH)/null/libcuda.so.1: bench/null_driver.c $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 -isystem $(CUDA) $< -o $@
 
 .PHONY: bench bench-programs
-bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/null/libcuda.so.1
+bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/lateness $(BENCH)/null/libcuda.so.1
 bench: bench-programs
 	@$(PYTHON) bench/costs.py
 	@$(PYTHON) bench/shares.py
