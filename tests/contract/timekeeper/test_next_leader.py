@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.keeper_stage import Stage
+from tests.keeper_stage import NOON, Stage
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.pricing import PricePoint
+from timekeeper.rules.timestamps import HOUR
+from timekeeper.store import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,3 +67,28 @@ def test_a_changed_price_holds_where_the_leader_that_brought_it_ended_at_any_ste
     stage.round()
     stage.round(10)
     assert stage.spent("a") == 40 * GPU_SECOND
+
+
+def test_a_pod_that_is_there_after_all_goes_on_being_charged_with_the_gap(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    pod = stage.pod("p1", "team-a")
+    stage.round(10)
+    stage.remove("p1")
+    stage.pass_time(10)
+    stage.lead()
+    stage.round()
+    assert stage.spent("a", NOON) == 10 * GPU_SECOND
+    stage.pass_time(3600)
+    stage.write_pod(pod)
+    stage.round(10)
+    stage.round(10)
+    assert stage.spent("a", NOON) == 3600 * GPU_SECOND
+    assert stage.spent("a", NOON + HOUR) == 40 * GPU_SECOND
+    assert reading.account_of_session(stage.client, "p1") == "a"
+    stage.remove("p1")
+    stage.round(10)
+    stage.round(10)
+    assert stage.spent("a", NOON + HOUR) == 50 * GPU_SECOND
+    standing = reading.standing(stage.client, "a", NOON + HOUR)
+    assert standing is not None
+    assert standing.gone == standing.total

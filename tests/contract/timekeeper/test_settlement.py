@@ -87,12 +87,13 @@ def test_spend_is_checkpoint_plus_entries_plus_what_is_not_posted_and_equals_a_m
         standing = None
         for counter, uid, amount, action in found:
             standing = settled(client, counter, Item(uid, amount, action, Kind.HOURLY, record="{}"))
-            over = flags.get(uid) is Action.GONE or (
+            over = (flags.get(uid) is Action.GONE and action is Action.GONE) or (
                 flags.get(uid) is Action.CLOSE and action in {Action.HOLD, Action.OPEN}
             )
             if counter > revisions.get(uid, -1) and not over:
                 amounts[uid], revisions[uid] = amount, counter
-                flags[uid] = action if action in {Action.CLOSE, Action.GONE} or uid not in flags else flags[uid]
+                keeps = flags.get(uid) is Action.CLOSE and action is Action.POST
+                flags[uid] = Action.CLOSE if keeps else action
         stored = reading.stored_amounts(client, ACCOUNT, PERIOD)
         entries = reading.ledger_page(client, ACCOUNT, "", 1000)
         total = checkpoint + sum(amounts.values())

@@ -9,7 +9,7 @@
 --       post   sets the amount and writes what the ledger does not hold of it as an entry of this kind
 --       move   as post; the session goes on under another account
 --       close  as post; the session has ended
---       gone   as close; and its pod has left the API server
+--       gone   as close; and its pod has left the API server. Anything but this takes it back
 -- Returns total, granted, gone, exhausted.
 local head, period, amounts, sessions, ended, ledger = unpack(KEYS)
 local epoch, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -62,9 +62,15 @@ for index, item in ipairs(items) do
     old_epoch, old_counter = tonumber(old_epoch), tonumber(old_counter)
   end
   local newer = epoch_number > old_epoch or (epoch_number == old_epoch and counter_number > old_counter)
-  local over = flag == 'g' or (flag == 'c' and (item.action == 'hold' or item.action == 'open'))
+  local over = (flag == 'g' and item.action == 'gone')
+    or (flag == 'c' and (item.action == 'hold' or item.action == 'open'))
   if newer and not over then
     local old_high, old_low = limbs(old)
+    if flag == 'g' then
+      -- Only a leader whose view was behind took it for gone: whoever settles it again has seen its pod.
+      gone_high, gone_low = carry(gone_high - old_high, gone_low - old_low)
+      flag = 'o'
+    end
     local posted_high, posted_low = limbs(posted)
     total_high, total_low = carry(total_high + item.high - old_high, total_low + item.low - old_low)
     item.posted, item.flag = posted, flag
