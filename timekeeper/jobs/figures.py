@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from fairgpu.states import BudgetState, NamespaceState, encode_state
 from timekeeper.jobs.accounts import Account
 from timekeeper.rules.periods import Period
+from timekeeper.rules.pricing import FOREVER
 from timekeeper.rules.state import Limits, exhaustion, next_change, published, state
 from timekeeper.store.summaries import Summary
 
@@ -28,7 +29,8 @@ class Figures:
         exhausted_at: when spending first reached what is available, or None.
         state: its true state.
         published: the state that admission acts on.
-        due: when it must be looked at again at the latest: a change of its state, or its period's end.
+        due: when it must be looked at again at the latest: a change of its state, or its period's end, where that is
+            still to come.
     """
 
     period: Period
@@ -64,7 +66,7 @@ def figures(account: Account, rate: int, now: int) -> Figures:
         exhausted_at=exhausted_at,
         state=true_state,
         published=published(true_state, account.budget.enforcement),
-        due=period.end if change is None else min(change, period.end),
+        due=min(change or FOREVER, period.end if period.end > now else FOREVER),
     )
 
 

@@ -174,6 +174,8 @@ class Keeper:
         accounts = [self.books.accounts[name] for name in sorted(names)]
         openings = []
         for account in accounts:
+            if account.periods and account.is_budget and account.name not in self.books.budgets.budgets:
+                continue  # its budget is gone, and with it the rule that says when periods begin
             checkpoint = account.checkpoint
             for period in periods_to_open(account, now):
                 opening = Opening(account.name, period.start, period.end, known=bool(account.periods))

@@ -104,11 +104,12 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.Store
             metered = sessions.keep(Metered(session))
             metered.recorded_in, metered.final_until = account.name, metered.known_from
             metered.posted_at, metered.posted_rate = now, rate_now(session.tariff, now)
-    wanted = [(account.name, start) for account in stored for start in account.standings if account.sessions]
+    held = [account for account in stored if account.sessions or account.ended]
+    wanted = [(account.name, start) for account in held for start in account.standings]
     for key, amounts in reading.amounts_of(client, wanted).items():
         for uid, amount in amounts.items():
             known = sessions.get(uid)
-            if known is not None and not known.closed:
+            if known is not None:
                 known.written[key] = amount.amount
 
 

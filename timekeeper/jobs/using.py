@@ -85,6 +85,9 @@ def billing(bill: Bill, prices: Prices, charge: ChargeRules) -> Billing | None:
         return None
 
     def amounts_of(metered: Metered, reserved: Mapping[Key, int], stretches: Sequence[Span]) -> dict[Key, int]:
+        if metered.reservation is None:
+            # Its pod is gone, and with it what it held: what was billed stands.
+            return {key: metered.written.get(key, amount) for key, amount in reserved.items()}
         return bill_use(bill, metered, reserved, amounts(ceiling_tariff(metered, prices, charge), stretches))
 
     return amounts_of
