@@ -16,7 +16,7 @@ from timekeeper.rules.budgets import Budget
 from timekeeper.rules.periods import Period, PeriodRule, boundary_after
 from timekeeper.rules.pricing import amended
 from timekeeper.rules.timestamps import TimeError, parse_instant
-from timekeeper.store import reading
+from timekeeper.store import book, reading
 
 
 def load(client: redis.Redis, books: Books, now: int) -> set[str]:
@@ -104,6 +104,7 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.Store
             metered = sessions.keep(Metered(session))
             metered.recorded_in, metered.final_until = account.name, metered.known_from
             metered.posted_at, metered.posted_rate = now, rate_now(session.tariff, now)
+    book.renew_index(client, ((session.uid, account.name) for account in stored for session in account.sessions))
     held = [account for account in stored if account.sessions or account.ended]
     wanted = [(account.name, start) for account in held for start in account.standings]
     for key, amounts in reading.amounts_of(client, wanted).items():

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import redis
 
@@ -78,6 +79,14 @@ def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], close
     if opened:
         pipeline.zadd(keys.OPEN_SESSIONS, {f"{uid} {account}": 0 for uid, account in opened})
     pipeline.execute()
+
+
+def renew_index(client: redis.Redis, sessions: Iterable[tuple[str, str]]) -> None:
+    """Makes the index hold these (uid, account) and no others: a leader may end between a session and its entry."""
+    members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
+    parts = (member.decode().partition(" ") for member in members)
+    known, wanted = {(uid, account) for uid, _, account in parts}, set(sessions)
+    index_sessions(client, sorted(wanted - known), sorted(known - wanted))
 
 
 def publish_states(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
@@ -9,10 +10,12 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage
 from timekeeper.jobs.books import KeeperRules
-from timekeeper.rules.money import GPU_SECOND
+from timekeeper.metering.bill import Bill
+from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.rules.pricing import PricePoint
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import reading
+from timekeeper.store import book, reading
+from timekeeper.store.book import PodReport, take_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,6 +32,12 @@ def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
 
 def priced(price: int) -> KeeperRules:
     return KeeperRules(prices={"A100": (PricePoint(0, Fraction(price)),)})
+
+
+def report(stage: Stage, uid: str, seq: int, busy_seconds: int) -> None:
+    device = {"uuid": f"GPU-{uid}", "busyNs": busy_seconds * SECOND, "spanNs": 0, "memoryPeakMiB": 0}
+    body = json.dumps([{"name": "main", "devices": [device]}])
+    take_reports(stage.client, stage.now, [PodReport(uid, "b", seq, body)])
 
 
 def test_a_changed_price_holds_under_every_later_leader(stage: Stage) -> None:
@@ -92,3 +101,56 @@ def test_a_pod_that_is_there_after_all_goes_on_being_charged_with_the_gap(stage:
     standing = reading.standing(stage.client, "a", NOON + HOUR)
     assert standing is not None
     assert standing.gone == standing.total
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_pod_that_left_between_two_leaders_is_still_billed_what_it_used(stage: Stage, *, finished: bool) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(KeeperRules(bill=Bill.USED))
+    pod = stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(100)
+    report(stage, "p1", 1, 7)
+    if finished:
+        stage.finish(pod)
+    stage.round()
+    assert stage.spent("a") == 7 * GPU_SECOND
+    stage.remove("p1")
+    stage.pass_time(10)
+    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.round()
+    assert stage.spent("a") == 7 * GPU_SECOND
+
+
+def test_reports_are_taken_of_a_pod_whose_opening_was_the_last_thing_that_a_leader_did(stage: Stage) -> None:
+    def step(name: str) -> None:
+        if name == "index":
+            raise KeyboardInterrupt
+
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.lead(step=step)
+    book.index_sessions(stage.client, [("left", "a")], [])
+    with pytest.raises(KeyboardInterrupt):
+        stage.round()
+    stage.lead()
+    stage.round(10)
+    assert reading.open_sessions(stage.client, "", 10) == [("p1", "a")]
+
+
+def test_a_budget_that_is_made_again_under_its_name_has_the_periods_that_it_says(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(10)
+    stage.budgets = []
+    stage.write_budgets()
+    stage.round(7200)
+    assert stage.spent("a", NOON) == 3600 * GPU_SECOND
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.round(10)
+    stage.round(10)
+    assert stage.keeper is not None
+    account = stage.keeper.books.accounts["a"]
+    assert [period.end - period.start for period in account.periods] == [HOUR] * 3
+    assert stage.spent("a", NOON + 2 * HOUR) == 20 * GPU_SECOND
+    assert stage.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
