@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.metered import Key, Metered
@@ -18,8 +18,7 @@ POST_EVERY = HOUR
 """A running session gets a ledger entry at least this often."""
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(NamedTuple):
     """What the store must be told of one session, and until when that is true; `plain` where it only spends on."""
 
     metered: Metered
