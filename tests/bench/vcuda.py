@@ -15,8 +15,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 def rows() -> Iterator[dict[str, Any]]:
     """Builds what is measured, measures, and hands on the rows as they come."""
     make = ["make", "-s", "-C", str(ROOT / "vcuda"), f"PYTHON={sys.executable}"]
-    subprocess.run([*make, "bench-programs"], check=True, stdout=subprocess.DEVNULL)  # noqa: S603
-    with subprocess.Popen([*make, "bench"], stdout=subprocess.PIPE, text=True) as process:  # noqa: S603
+    subprocess.run([*make, "bench-programs"], check=True, stdout=subprocess.DEVNULL)
+    with subprocess.Popen([*make, "bench"], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("{"):
