@@ -11,7 +11,11 @@ from timekeeper.jobs.gates import Claim, commitments, released
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import rate_at
 from timekeeper.metering.segments import rate_now
-from timekeeper.sources.source import ChangedMeanwhileError, Source
+from timekeeper.rules.money import SECOND
+from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
+
+REFUSED = 30 * SECOND
+"""A pod whose release is refused, by a policy or a webhook, is tried again after this long."""
 
 _log = structlog.get_logger()
 
@@ -23,6 +27,7 @@ class Releaser:
     source: Source
     books: Books
     _lifted: set[str] = field(default_factory=set)
+    _refused: dict[str, int] = field(default_factory=dict)
 
     def release(self, now: int) -> int:
         """Releases whom the money reaches; how many.
@@ -33,6 +38,7 @@ class Releaser:
         waiting: dict[str, list[Claim]] = {}
         committed: dict[str, list[tuple[int, int]]] = {}
         self._lifted &= self.books.pods.facts.keys()
+        self._refused = {uid: since for uid, since in self._refused.items() if since <= now < since + REFUSED}
         for facts in self.books.pods.facts.values():
             if facts.terminal or facts.bound or facts.reservation is None:
                 continue
@@ -63,12 +69,16 @@ class Releaser:
         count = 0
         for claim in released(account, found, claims, [*committed, *young]):
             item = self.source.mirrors.pods.get(claim.pod.uid)
-            if item is None:
+            if item is None or claim.pod.uid in self._refused:
                 continue
             try:
                 self.source.lift_gate(item)
             except ChangedMeanwhileError as error:
                 _log.info("pod changed before it was released", uid=claim.pod.uid, error=str(error))
+                continue
+            except RefusedError as error:
+                self._refused[claim.pod.uid] = now
+                _log.warning("pod's release refused", uid=claim.pod.uid, pod=claim.pod.name, error=str(error))
                 continue
             self._lifted.add(claim.pod.uid)
             count += 1

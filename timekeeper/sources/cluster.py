@@ -13,7 +13,7 @@ from fairgpu.cluster.api import JSON_PATCH, ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from timekeeper.sources.metered import is_metered
 from timekeeper.sources.mirror import Mirror
-from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Mirrors, Notice, SourceError
+from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Mirrors, Notice, RefusedError, SourceError
 
 BUDGETS = f"/apis/{names.BUDGET_API}/gpubudgets"
 GRANTS = f"/apis/{names.BUDGET_API}/gpugrants"
@@ -99,6 +99,8 @@ class ClusterSource:
             # 422 is how the API server answers a JSON Patch whose test fails.
             if error.not_found or error.conflict or error.status == 422:
                 raise ChangedMeanwhileError(error.message) from error
+            if error.status in {400, 403, 413}:
+                raise RefusedError(str(error)) from error
             raise SourceError(str(error)) from error
 
 

@@ -18,6 +18,10 @@ class ChangedMeanwhileError(SourceError):
     """The object is not any more what the write was decided on, or is gone."""
 
 
+class RefusedError(SourceError):
+    """This one write is not allowed, by a schema, a policy or a webhook; others may be."""
+
+
 class ExistsError(SourceError):
     """An object of that name is there already."""
 
