@@ -92,6 +92,7 @@ def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
         (work.settle, settings.settle_seconds),
         (work.release, settings.react_seconds),
         (work.write, settings.status_seconds),
+        (work.write_on, settings.react_seconds),
     ]
     for job, seconds in jobs:
         scheduler.add_job(job, "interval", seconds=seconds, id=job.__name__, next_run_time=datetime.now(UTC))

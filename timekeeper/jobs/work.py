@@ -88,6 +88,11 @@ class Work:
         """Writes statuses and checkpoints."""
         self._do("write", lambda reign: reign.writer.write(self._rounded_at) if self._rounded_at else None)
 
+    def write_on(self) -> None:
+        """Goes on with writing that had to stop for the other jobs."""
+        if self._reign is not None and self._reign.writer.waiting:
+            self.write()
+
     def _round(self, reign: _Reign, *, full: bool) -> None:
         now = self._now()
         reign.keeper.round(now, full=full)

@@ -1,0 +1,124 @@
+"""What is written to the API server: only what is new, while others can wait, and no write behind one that fails."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from tests.mirrored_world import MirroredWorld, budget_object
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.keeper import Keeper
+from timekeeper.jobs.releasing import Releaser
+from timekeeper.jobs.writing import StatusWriter
+from timekeeper.rules.money import SECOND
+from timekeeper.sources.source import RefusedError
+from timekeeper.store.ledger import take_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis
+
+    from tests.redis_server import RedisServer
+
+
+class World(MirroredWorld):
+    """A cluster that counts what is written to it, takes its time for it, and refuses some."""
+
+    def __init__(self, client: redis.Redis, folder: Path) -> None:
+        self.now = NOON
+        self.monotonic = 0.0
+        self.refused: set[str] = set()
+        self.asked: list[str] = []
+        super().__init__(lambda: self.now)
+        self.stage = Stage(folder, client)
+        self.keeper = Keeper(client, self, KeeperRules(), take_epoch(client, 0))
+        self.writer = StatusWriter(self, self.keeper.books, lambda: self.monotonic)
+        self.releaser = Releaser(self, self.keeper.books)
+
+    def round(self, seconds: float = 0) -> None:
+        self.now += int(seconds * SECOND)
+        self.stage.now = self.now
+        for name in self.mirrors.__slots__:
+            getattr(self.mirrors, name).confirmed()
+        self.keeper.round(self.now)
+
+    def write_budget_status(self, name: str, status: dict[str, Any]) -> None:
+        self._ask(name)
+        super().write_budget_status(name, status)
+        item = next(item for item in self.mirrors.budgets.items() if item["metadata"]["name"] == name)
+        self.mirrors.budgets.changed("MODIFIED", {**item, "status": status})
+
+    def lift_gate(self, pod: dict[str, Any]) -> None:
+        self._ask(pod["metadata"]["uid"])
+        super().lift_gate(pod)
+
+    def _ask(self, name: str) -> None:
+        self.asked.append(name)
+        self.monotonic += 0.1
+        if name in self.refused:
+            raise RefusedError("no")
+
+
+@pytest.fixture
+def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+    with redis_server.client() as client:
+        yield World(client, tmp_path)
+
+
+def budgets(count: int) -> list[dict[str, Any]]:
+    return [budget_object(f"b{number}", [f"team-{number}"]) for number in range(count)]
+
+
+def test_a_budget_of_which_nothing_is_new_is_not_written_every_minute(world: World) -> None:
+    world.replace("budgets", budgets(2))
+    world.replace("pods", [world.stage.pod("p1", "team-1")])
+    world.round()
+    assert world.writer.write(world.now) == 2
+    world.round(61)
+    assert world.writer.write(world.now) == 1
+    assert sorted(world.asked) == ["b0", "b1", "b1"]
+
+
+def test_writing_stops_for_the_other_jobs_and_goes_on_where_it_stopped(world: World) -> None:
+    world.replace("budgets", budgets(7))
+    world.round()
+    written = [world.writer.write(world.now)]
+    while world.writer.waiting:
+        written.append(world.writer.write(world.now))
+    assert written == [3, 3, 1]
+    assert sorted(world.asked) == [f"b{number}" for number in range(7)]
+
+
+def test_a_status_that_is_refused_holds_up_no_other_and_is_not_sent_again_at_once(world: World) -> None:
+    world.replace("budgets", budgets(3))
+    world.refused = {"b0", "b1"}
+    world.round()
+    world.writer.write(world.now)
+    assert "b2" in world.budget_statuses
+    world.round(10)
+    world.writer.write(world.now)
+    assert len(world.asked) == 3
+
+
+def test_a_held_pod_whose_release_is_refused_holds_up_no_other_and_is_not_tried_again_at_once(world: World) -> None:
+    pods = []
+    for uid in ("p1", "p2"):
+        pod = world.stage.pod(uid, "team-0")
+        pod["spec"] = {"containers": pod["spec"]["containers"], "schedulingGates": [{"name": "fairgpu.io/budget"}]}
+        pod["status"] = {"phase": "Pending"}
+        pods.append(pod)
+    world.replace("budgets", [budget_object("b0", ["team-0"], onExhausted="hold")])
+    world.replace("pods", pods)
+    world.refused = {"p1"}
+    world.round()
+    assert world.releaser.release(world.now) == 1
+    world.round(1)
+    assert world.releaser.release(world.now) == 0
+    assert world.asked == ["p1", "p2"]
+    world.refused = set()
+    world.round(60)
+    assert world.releaser.release(world.now) == 1
