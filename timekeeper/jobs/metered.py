@@ -13,6 +13,7 @@ from timekeeper.metering.sessions import (
     Session,
     end_at_deletion,
     end_at_terminal_phase,
+    end_before_sight,
     end_unwatched,
     start_of,
 )
@@ -125,7 +126,7 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> Metered | None:
     rates = tariff(pod.reservation, rules.prices, start, rules.charge)
     session = Session(pod.uid, pod.namespace, pod.name, pod.node, start, rates)
     if pod.terminal:
-        session = end_at_terminal_phase(session, pod, now)
+        session = end_before_sight(session, pod, now)
     return Metered(session, pod.reservation, posted_at=start)
 
 

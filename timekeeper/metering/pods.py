@@ -23,6 +23,7 @@ class PodFacts:
         running: whether its phase is past Pending.
         terminal: whether its phase is Succeeded or Failed.
         finished: the latest finishedAt of all its containers, by the node's clock.
+        changed: when the last of its conditions changed.
         gated: whether FairGPU's scheduling gate holds it.
         reservation: what it holds or asks for; None without a GPU.
     """
@@ -39,6 +40,7 @@ class PodFacts:
     finished: int | None
     gated: bool
     reservation: Reservation | None
+    changed: int | None = None
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts:
@@ -60,6 +62,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         finished=_finished(status),
         gated=isinstance(gates, list) and {"name": names.BUDGET_GATE} in gates,
         reservation=read_reservation(pod),
+        changed=_latest(status.get("conditions"), "lastTransitionTime"),
     )
 
 
@@ -76,6 +79,11 @@ def _finished(status: Mapping[str, Any]) -> int | None:
         for container in status.get(field) or []:
             state = _mapping(_mapping(container).get("state"))
             moments.append(_instant(_mapping(state.get("terminated")).get("finishedAt")))
+    return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _latest(items: Any, field: str) -> int | None:
+    moments = [_instant(_mapping(item).get(field)) for item in (items if isinstance(items, list) else [])]
     return max((moment for moment in moments if moment is not None), default=None)
 
 

@@ -99,6 +99,17 @@ def end_at_terminal_phase(session: Session, pod: PodFacts, now: int) -> Session:
     return ended(session, pod.finished, EndProof.FINISHED, now)
 
 
+def end_before_sight(session: Session, pod: PodFacts, now: int) -> Session:
+    """Ends the session of a pod that is first seen in a terminal phase.
+
+    Without any finishedAt the last change that it tells of is its last proof of life: it may have failed long ago, as
+    those that a node refuses or evicts stay on the API server for weeks.
+    """
+    if pod.finished is None:
+        return ended(session, pod.changed or session.start, EndProof.LAST_SEEN, now)
+    return end_at_terminal_phase(session, pod, now)
+
+
 def end_at_deletion(session: Session, last: PodFacts | None, received: int, silent_since: int | None) -> Session:
     """Ends the session of a pod whose deletion the watch told.
 
