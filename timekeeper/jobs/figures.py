@@ -76,7 +76,8 @@ def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Su
         name=account.name,
         namespaces=namespaces,
         state=found.published,
-        enforcement=account.budget.enforcement.value if account.is_budget else "",
+        # A budget that was deleted has no namespaces any more.
+        enforcement=account.budget.enforcement.value if account.is_budget and account.budget.namespaces else "",
         period_start=found.period.start,
         period_end=found.period.end,
         granted=found.granted,

@@ -12,6 +12,7 @@ from dataclasses import replace
 import redis
 import structlog
 
+from fairgpu.cluster.api import Json
 from timekeeper.jobs.accounts import periods_to_open, reassigned
 from timekeeper.jobs.books import Books, KeeperRules
 from timekeeper.jobs.loading import bring_back, load, reprice, take_checkpoints
@@ -22,6 +23,7 @@ from timekeeper.jobs.settling import Plan, acknowledge, plan
 from timekeeper.jobs.using import billing, take_use
 from timekeeper.metering.sessions import alive_until
 from timekeeper.rules.budgets import payers
+from timekeeper.rules.timestamps import MINUTE
 from timekeeper.sources.source import Notice, Source
 from timekeeper.store import book, keys, reading
 from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError, StoreUnavailableError
@@ -40,6 +42,11 @@ from timekeeper.store.ledger import (
 
 Step = Callable[[str], None]
 """Told of each step before it is taken; tests end the process there."""
+
+SKEW = MINUTE
+"""How far the API server's clock may be ahead of ours, so that what it stamps is believed."""
+MAX_NOTICES = 20
+"""Accounts beside whose loss an event is written: where more are lost at once, all of them are."""
 
 _log = structlog.get_logger()
 
@@ -139,7 +146,9 @@ class Keeper:
         books.pods.end_missing(reading.watched(self._client), reported, now)
         self._repriced = reprice(books, now)
         for name in sorted(lost | restored):
-            self._tell_of_loss(name)
+            _log.error("account was not in the store: it starts again from its checkpoint", account=name)
+        for name in sorted((lost | restored) & books.budgets.objects.keys())[:MAX_NOTICES]:
+            self._tell_of_loss(books.budgets.objects[name])
         self._loaded = True
         return True
 
@@ -200,7 +209,10 @@ class Keeper:
                 continue
             if grant.name in account.grants:
                 continue
-            period = account.period_at(min(grant.created or now, now))
+            instant = grant.created or now
+            period = account.period_at(instant if instant < now + SKEW else now)
+            if period is None and now < instant < now + SKEW:
+                continue  # it opens as soon as our clock gets there, too
             if period is None:
                 account.grants.add(grant.name)  # its period is over and was never opened: it has lapsed
                 continue
@@ -290,15 +302,12 @@ class Keeper:
         at = self._client.hget(keys.report(uid), "at")
         return int(at) if at is not None else None
 
-    def _tell_of_loss(self, name: str) -> None:
-        _log.error("account was not in the store: it starts again from its checkpoint", account=name)
-        item = self.books.budgets.objects.get(name)
-        if item is not None:
-            message = (
-                "The store of the ledger had been emptied. Spending starts again from the last checkpoint; sessions "
-                "that ended after it and whose pods are gone are not charged."
-            )
-            self._source.tell(Notice(item, "LedgerRestored", message, warning=True))
+    def _tell_of_loss(self, budget: Json) -> None:
+        message = (
+            "The store of the ledger had been emptied. Spending starts again from the last checkpoint; sessions "
+            "that ended after it and whose pods are gone are not charged."
+        )
+        self._source.tell(Notice(budget, "LedgerRestored", message, warning=True))
 
 
 def _unsettled(metered: Metered) -> bool:

@@ -1,0 +1,83 @@
+"""The edges of what is metered: budgets that go, grants and pods that nobody saw in time, a loss of many at once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.rest.figures import Book
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.rules.timestamps import HOUR, format_instant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+def test_a_pod_that_failed_before_anybody_saw_it_is_charged_to_the_last_change_that_it_tells_of(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    refused = stage.pod("refused", "team-a")
+    evicted = stage.pod("evicted", "team-a")
+    for pod in (refused, evicted):
+        pod["status"]["phase"] = "Failed"
+    disrupted = {"type": "DisruptionTarget", "status": "True", "lastTransitionTime": format_instant(NOON + 30 * SECOND)}
+    evicted["status"]["conditions"].append(disrupted)
+    stage.write_pod(refused)
+    stage.write_pod(evicted)
+    stage.now += 7 * 24 * HOUR
+    stage.round()
+    assert stage.spent("a") == 30 * GPU_SECOND
+
+
+def test_a_grant_made_just_after_a_period_began_by_the_servers_clock_adds_to_that_period(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.round(3599)
+    stage.grant("g", "a", 5, created=NOON + HOUR)
+    stage.round(0.5)
+    stage.round(0.5)
+    keeper = stage.keeper
+    assert keeper is not None
+    standings = keeper.books.accounts["a"].standings
+    assert (standings[NOON].granted, standings[NOON + HOUR].granted) == (0, 5 * GPU_HOUR)
+
+
+def test_a_budget_that_was_deleted_is_listed_no_more(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.budget("b", ["team-b"])
+    stage.pod("p1", "team-a")
+    stage.round(1)
+    stage.budgets = stage.budgets[1:]
+    stage.write_budgets()
+    stage.round(1)
+    assert [found.name for found in Book(stage.client, lambda: stage.now).budgets()] == ["b"]
+
+
+def test_a_loss_of_very_many_accounts_is_told_beside_a_few_of_them(stage: Stage) -> None:
+    for number in range(60):
+        stage.budgets.append(
+            {
+                "kind": "GPUBudget",
+                "metadata": {"name": f"b{number}", "uid": f"u{number}"},
+                "spec": {"namespaces": [f"n{number}"], "allowance": {"gpuHours": 1}, "period": {"every": "month"}},
+            }
+        )
+    stage.write_budgets()
+    stage.round()
+    stage.client.flushall()
+    with pytest.raises(RuntimeError):
+        stage.round()
+    stage.round()
+    lines = (stage.folder / "events.jsonl").read_text().splitlines()
+    assert {json.loads(line)["reason"] for line in lines} == {"LedgerRestored"}
+    assert len(lines) == 20
