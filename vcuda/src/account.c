@@ -7,6 +7,7 @@
 #define PEER_NS 10000000u /* a process counts as at work for so long after it last said so */
 #define CONTENDER_NS (2u * VCUDA_PERIOD_NS) /* and as wanting work: it may sleep until its next turn */
 #define MOST_DEBT_PERIODS 20
+#define SAVED_PERIODS 4 /* credit goes on while a long kernel runs that is charged at its end */
 
 static bool fresh(uint64_t seen_ns, uint64_t now_ns, uint64_t within_ns)
 {
@@ -32,7 +33,8 @@ uint64_t account_contenders(int index)
     return count != 0 ? count : 1;
 }
 
-/* How much of [begin, end) lies in the container's turns. */
+/* How much of [begin, end) lies in the turn in which it began. Work that goes on into a later turn of its own shares
+ * that with what others began in between. */
 static uint64_t in_turns(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t *active)
 {
     uint64_t sum = 0, at = begin_ns;
@@ -42,10 +44,12 @@ static uint64_t in_turns(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t
         if (!schedule_turn_now(index, at, &turn))
             return end_ns - begin_ns; /* no turns: all of it is its own */
         *active = turn.active;
+        if (!turn.open)
+            break;
         uint64_t next = turn.end_ns < end_ns ? turn.end_ns : end_ns;
         if (next <= at)
             break;
-        sum += turn.open ? next - at : 0;
+        sum += next - at;
         at = next;
     }
     return sum;
@@ -85,7 +89,7 @@ int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns)
     uint64_t since = __atomic_load_n(&device->credited_ns, __ATOMIC_RELAXED);
     uint64_t own = turn->period_ns * config.devices[index].core_percent / 100;
     uint64_t each = turn->per_period_ns > own ? turn->per_period_ns : own;
-    int64_t most = (int64_t)each, least = -(int64_t)(MOST_DEBT_PERIODS * turn->period_ns);
+    int64_t most = (int64_t)(SAVED_PERIODS * each), least = -(int64_t)(MOST_DEBT_PERIODS * turn->period_ns);
     /* One process of the container wins the swap and adds what the time was worth. */
     if (now_ns > since + 1000000 && __atomic_compare_exchange_n(&device->credited_ns, &since, now_ns, false,
                                                                __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {

@@ -6,8 +6,8 @@
 
 #include "schedule_page.h"
 
-/* Charges what a process occupied from `begin` to `end` by the node's clock: whole within the container's turns,
- * divided by the containers at work outside them, all divided by the processes of the container at work; and not
+/* Charges what a process occupied from `begin` to `end` by the node's clock: whole within the turn in which it
+ * began, divided by the containers at work after that, all divided by the processes of the container at work; and not
  * more than `solo_ns`, which the work would have taken alone on the GPU: what runs over from somebody else's turn
  * makes a span longer without being one's own. Returns what the span came to before the last rule. */
 uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns);
