@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +20,7 @@ END_SECONDS = 10.0
 POLL_SECONDS = 0.05
 LOG_TAIL_BYTES = 2000
 PORTS = range(15000, 32000)
+DIE_WITH_PARENT = str(Path(__file__).with_name("die_with_parent.py"))
 
 
 class StepError(RuntimeError):
@@ -61,11 +64,19 @@ class Children:
     running: list[Child] = field(default_factory=list)
 
     def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
-        """Starts a process."""
+        """Starts a process, which the kernel kills should this one be killed, or told to end right here."""
         log = self.logs / f"{name}.log"
         with log.open("wb") as output:
             process = subprocess.Popen(  # noqa: S603 - our own commands, no shell
-                list(command),
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    DIE_WITH_PARENT,
+                    str(os.getpid()),
+                    shutil.which(command[0]) or command[0],
+                    *command[1:],
+                ],
                 env={"PATH": os.environ.get("PATH", os.defpath), **environment},
                 stdin=subprocess.DEVNULL,
                 stdout=output,

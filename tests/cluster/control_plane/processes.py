@@ -14,7 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-_HELPER = Path(__file__).with_name("die_with_parent.py")
+from fairgpu.demo import children
+
+_HELPER = Path(children.__file__).with_name("die_with_parent.py")
 _TAIL = 4000
 
 

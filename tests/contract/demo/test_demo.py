@@ -91,15 +91,27 @@ def assert_no_token_was_logged(folder: Path, output: str) -> None:
 def test_told_to_end_it_ends_all_that_it_started(start: Start, tmp_path: Path) -> None:
     process = start("--keep", str(tmp_path / "demo"))
     redis = tmp_path / "demo" / "redis" / "socket"
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not redis.exists():
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.05)
+    wait_until(lambda: redis.exists() or process.poll() is not None)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 130
-    assert in_session(process.pid) == []
+    wait_until(lambda: in_session(process.pid) == [])
+
+
+def test_killed_it_takes_all_that_it_started_along(start: Start, tmp_path: Path) -> None:
+    process = start("--keep", str(tmp_path / "demo"))
+    redis = tmp_path / "demo" / "redis" / "socket"
+    wait_until(lambda: redis.exists() or process.poll() is not None)
+    process.kill()
+    process.communicate(timeout=LIMIT_SECONDS)
+    wait_until(lambda: in_session(process.pid) == [])
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def test_a_step_that_does_not_happen_fails_the_demonstration(
