@@ -35,12 +35,25 @@ class View(Protocol):
         """The API server could not be asked; the view stays as it was, and is tried again."""
 
 
+def whole(item: Json) -> Json:
+    """The object as it came."""
+    return item
+
+
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What to watch: a path such as `/api/v1/pods` and selectors such as `{"fieldSelector": "..."}`."""
+    """What to watch.
+
+    Attributes:
+        path: such as `/api/v1/pods`.
+        selectors: such as `{"fieldSelector": "..."}`.
+        read: what of an object the view is given, so that no list is held whole in memory; None passes over one that
+            does not matter in lists, while a change of one is still told, as it came.
+    """
 
     path: str
     selectors: Mapping[str, str]
+    read: Callable[[Json], Json | None] = whole
 
 
 Wait = Callable[[float], bool]
@@ -77,6 +90,11 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
             if wait(retry_seconds * (0.5 + random())):
                 return
             retry_seconds = min(retry_seconds * 2, LAST_RETRY_SECONDS)
+        except Exception as error:  # noqa: BLE001 - a thread that ended here would leave a view that is never true again
+            view.failed(ApiError(0, type(error).__name__, str(error)))
+            version = None
+            if wait(LAST_RETRY_SECONDS * (0.5 + random()) / 2):
+                return
 
 
 def _list(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
@@ -84,7 +102,8 @@ def _list(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
     page: dict[str, str | int] = {**collection.selectors, "limit": PAGE_SIZE}
     while True:
         answer = api.get(collection.path, page)
-        items.extend(answer.get("items") or [])
+        read = (collection.read(item) for item in answer.get("items") or [])
+        items.extend(item for item in read if item is not None)
         metadata = answer.get("metadata") or {}
         if not metadata.get("continue"):
             return items, str(metadata.get("resourceVersion", ""))
@@ -105,7 +124,7 @@ def _watch(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, v
             raise ApiError(int(item.get("code") or 500), str(item.get("reason")), str(item.get("message")))
         version = (item.get("metadata") or {}).get("resourceVersion", version)
         if kind in ("ADDED", "MODIFIED", "DELETED"):
-            view.changed(kind, item)
+            view.changed(kind, collection.read(item) or item)
         view.confirmed()
         if wait(0):
             break

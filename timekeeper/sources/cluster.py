@@ -11,7 +11,7 @@ import structlog
 from fairgpu import names
 from fairgpu.cluster.api import JSON_PATCH, ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
-from timekeeper.sources.metered import is_metered
+from timekeeper.sources.metered import is_metered, metered_pod, slim
 from timekeeper.sources.mirror import Mirror
 from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Mirrors, Notice, RefusedError, SourceError
 
@@ -48,7 +48,8 @@ class ClusterSource:
         """Watches each collection in a thread of its own."""
         for name, path in COLLECTIONS.items():
             view: Mirror = getattr(self._mirrors, name)
-            arguments = (self._api, Collection(path, {}), view, wait, self._random)
+            collection = Collection(path, {}, metered_pod if name == "pods" else slim)
+            arguments = (self._api, collection, view, wait, self._random)
             threading.Thread(target=reflect, args=arguments, name=f"watch-{name}", daemon=True).start()
 
     def lift_gate(self, pod: Json) -> None:

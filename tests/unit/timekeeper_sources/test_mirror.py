@@ -3,7 +3,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.sources.metered import is_metered
+from timekeeper.metering.pods import read_pod
+from timekeeper.sources.metered import is_metered, metered_pod
 from timekeeper.sources.mirror import Departure, DepartureProof, Mirror
 
 JSON = st.recursive(
@@ -66,6 +67,23 @@ def test_a_recreated_object_of_the_same_name_is_another_one() -> None:
 @given(st.dictionaries(st.sampled_from(["metadata", "spec", "containers"]), JSON, max_size=3))
 def test_whatever_a_pod_looks_like_it_can_be_asked_whether_it_is_metered(item: dict[str, object]) -> None:
     assert is_metered(item) in (True, False)
+    assert (metered_pod(item) is not None) == is_metered(item)
+
+
+def test_the_meter_reads_the_same_of_what_is_kept_of_a_pod_as_of_all_of_it() -> None:
+    limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "60"}
+    step = {"name": "sidecar", "restartPolicy": "Always", "resources": {"limits": limits}, "env": [{"name": "A"}]}
+    main = {"name": "main", "resources": {"limits": limits}, "volumeMounts": [{"name": "data"}], "image": "x"}
+    status = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}], "images": ["none"]}
+    whole = {
+        "metadata": {"uid": "u", "name": "p", "namespace": "n", "managedFields": [{"manager": "kubectl"}]},
+        "spec": {"nodeName": "n1", "containers": [main], "initContainers": [step], "volumes": [{"name": "data"}]},
+        "status": status,
+    }
+    kept = metered_pod(whole)
+    assert kept is not None
+    assert read_pod(kept) == read_pod(whole)
+    assert all(word not in str(kept) for word in ("managedFields", "volumes", "volumeMounts", "env"))
 
 
 def test_a_pod_is_metered_if_it_asks_or_holds() -> None:

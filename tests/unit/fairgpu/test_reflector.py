@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import Any
+
+from fairgpu.cluster.api import ApiError, Json
+from fairgpu.cluster.reflector import Collection, reflect
+
+
+class API:
+    """Answers lists and watches from a script; ends the reflection when that is over."""
+
+    def __init__(self, lists: list[Any], watches: list[Any]) -> None:
+        self.lists, self.watches, self.waits = lists, watches, list[float]()
+
+    def get(self, _path: str, _query: Any) -> Json:
+        found = self.lists.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return {"items": found, "metadata": {"resourceVersion": "1"}}
+
+    def stream(self, _path: str, _query: Any, _idle: float) -> list[Json]:
+        found = self.watches.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        events: list[Json] = found
+        return events
+
+    def wait(self, seconds: float) -> bool:
+        self.waits.append(seconds)
+        return not self.lists and not self.watches
+
+
+class View:
+    def __init__(self) -> None:
+        self.lists: list[list[Json]] = []
+        self.changes: list[tuple[str, Json]] = []
+        self.errors: list[str] = []
+
+    def replaced(self, items: list[Json]) -> None:
+        self.lists.append(items)
+
+    def changed(self, kind: str, item: Json) -> None:
+        self.changes.append((kind, item))
+
+    def confirmed(self) -> None:
+        """Nobody asks."""
+
+    def failed(self, error: ApiError) -> None:
+        self.errors.append(error.reason)
+
+
+def named(name: str, **more: str) -> Json:
+    return {"metadata": {"name": name, "resourceVersion": "2"}, **more}
+
+
+def followed(api: API, collection: Collection) -> View:
+    view = View()
+    reflect(api, collection, view, api.wait, lambda: 0.5)  # type: ignore[arg-type]
+    return view
+
+
+def test_whatever_goes_wrong_the_collection_is_listed_again_after_a_while() -> None:
+    api = API([OSError("the token's file is away"), [named("a")], [named("b")]], [KeyError("unheard of"), []])
+    view = followed(api, Collection("/pods", {}))
+    assert view.lists == [[named("a")], [named("b")]]
+    assert view.errors == ["OSError", "KeyError"]
+    assert len([seconds for seconds in api.waits if seconds > 0]) == 2
+
+
+def test_objects_are_held_only_as_far_as_they_are_read() -> None:
+    def read(item: Json) -> Json | None:
+        return None if "other" in item else {"metadata": item["metadata"]}
+
+    event = {"type": "MODIFIED", "object": named("a", ballast="x")}
+    last = {"type": "MODIFIED", "object": named("b", other="x")}
+    api = API([[named("a", ballast="x"), named("b", other="x")]], [[event, last], []])
+    view = followed(api, Collection("/pods", {}, read))
+    assert view.lists == [[named("a")]]
+    assert view.changes == [("MODIFIED", named("a")), ("MODIFIED", named("b", other="x"))]
