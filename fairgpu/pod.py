@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from fairgpu.choices import NOTHING_CHOSEN, Path, contradictions, merge_choices, read_choices
 from fairgpu.demand import NO_DEMAND, Demand, pod_demand
@@ -147,22 +147,24 @@ def _joined(
         ephemeral=ephemeral,
         choices=choices,
         wishes=_live_wishes([*own.wishes, *(wish for c in asking for wish in c.reading.wishes)], choices),
-        strip_annotations=tuple(dict.fromkeys(key for reading in readings for key in reading.strip_annotations)),
+        strip_annotations=_once([reading.strip_annotations for reading in readings]),
         faults=_once(
-            chain(
-                (fault for reading in readings for fault in reading.faults),
+            [
+                *(reading.faults for reading in readings),
                 pod.faults,
                 own.faults,
                 contradictions(choices, pod.metadata),
-            )
+            ]
         ),
-        warnings=tuple(dict.fromkeys([*(w for reading in readings for w in reading.warnings), *own.warnings])),
+        warnings=_once([*(reading.warnings for reading in readings), own.warnings]),
         demand=demand,
     )
 
 
 def _live_wishes(wishes: Sequence[Wish], choices: PodChoices) -> tuple[Wish, ...]:
     """One wish for each permission that the choices still need: the pod's own stands before the dialects'."""
+    if not wishes:
+        return ()
     needed = {
         Permission.ELASTIC: choices.core_policy is CorePolicy.ELASTIC,
         Permission.HIGH_PRIORITY: choices.task_priority == HIGH_PRIORITY,
@@ -170,5 +172,9 @@ def _live_wishes(wishes: Sequence[Wish], choices: PodChoices) -> tuple[Wish, ...
     return tuple({wish.permission: wish for wish in reversed(wishes) if needed[wish.permission]}.values())
 
 
-def _once(faults: Iterable[Fault]) -> tuple[Fault, ...]:
-    return tuple(dict.fromkeys(faults))
+_Item = TypeVar("_Item")
+
+
+def _once(groups: Iterable[Iterable[_Item]]) -> tuple[_Item, ...]:
+    """The items of all groups in order, each once."""
+    return tuple(dict.fromkeys(chain.from_iterable(groups)))

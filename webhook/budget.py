@@ -66,7 +66,7 @@ def stand(
         state=state.state.value,
         over=state.state is BudgetState.OVER,
         held=state.state is BudgetState.HELD,
-        warnings=_warnings(state, hourly_cost(reading, states.prices)),
+        warnings=_warnings(state, reading, states.prices),
         stale_seconds=age if age > stale_after_seconds else None,
     )
 
@@ -96,11 +96,11 @@ def hourly_cost(reading: PodReading, prices: Mapping[str, float]) -> tuple[float
     return share * min(rates), share * max(rates)
 
 
-def _warnings(state: NamespaceState, cost: tuple[float, float]) -> tuple[str, ...]:
+def _warnings(state: NamespaceState, reading: PodReading, prices: Mapping[str, float]) -> tuple[str, ...]:
     what = _consequence(state)
     if what is None:
         return ()
-    low, high = cost
+    low, high = hourly_cost(reading, prices)
     price = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
     line = f'GPU budget "{state.budget}": {what}. {_balance(state)}; this pod costs about {price} GPU-hours an hour.'
     return (line,)

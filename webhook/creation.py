@@ -8,6 +8,7 @@ from fairgpu import names
 from fairgpu.dialects import registry
 from fairgpu.permissions import Granted
 from fairgpu.pod import PodReading, read_pod
+from fairgpu.request import NO_CHOICES
 from webhook.budget import Standing, stand
 from webhook.checks import check_pod
 from webhook.containers import change_containers
@@ -83,8 +84,9 @@ def _annotate(subject: Subject, reading: PodReading, granted: Granted, standing:
         names.BUDGET_STATE: standing.state,
         names.CREATED_BY: creator(subject),
     }
-    # What the author wrote in our own terms stays as it was written, so that applying it again changes nothing.
-    wanted |= {key: value for key, value in granted.choices.annotations().items() if key not in given}
+    if granted.choices is not NO_CHOICES:
+        # What the author wrote in our own terms stays as it was written, so that applying it again changes nothing.
+        wanted |= {key: value for key, value in granted.choices.annotations().items() if key not in given}
     if not isinstance(metadata, dict):
         return [add("/metadata", {"annotations": wanted})]
     return change_map(metadata, "/metadata", "annotations", wanted, (*reading.strip_annotations, names.ALLOCATION))
