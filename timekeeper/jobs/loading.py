@@ -38,6 +38,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     lost = {name for name, account in remembered.items() if account.periods and name not in books.accounts}
     books.figures, books.told = {}, {}
     _take_sessions(client, books, stored, now)
+    _take_amounts(client, books, stored)
     for name in lost:
         books.accounts[name] = Account(name, remembered[name].budget, checkpoint=remembered[name].checkpoint)
     books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
@@ -105,13 +106,24 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.Store
             metered.recorded_in, metered.final_until = account.name, metered.known_from
             metered.posted_at, metered.posted_rate = now, rate_now(session.tariff, now)
     book.renew_index(client, ((session.uid, account.name) for account in stored for session in account.sessions))
-    held = [account for account in stored if account.sessions or account.ended]
-    wanted = [(account.name, start) for account in held for start in account.standings]
+
+
+def _take_amounts(client: redis.Redis, books: Books, stored: list[reading.StoredAccount]) -> None:
+    """A period holds an amount of every pod that ever ran in it: only those are read that still matter."""
+    payers: dict[str, set[str]] = {}
+    for namespace, known in books.assignments.items():
+        for _, name in known:
+            payers.setdefault(name, set()).add(namespace)
+    wanted: list[tuple[str, int, list[str]]] = []
+    for account in stored:
+        found = [m for name in payers.get(account.name, ()) for m in books.pods.sessions.of_namespace(name)]
+        uids = [metered.session.uid for metered in found]
+        wanted.extend((account.name, start, uids) for start in account.standings if uids)
     for key, amounts in reading.amounts_of(client, wanted).items():
         for uid, amount in amounts.items():
-            known = sessions.get(uid)
-            if known is not None:
-                known.written[key] = amount.amount
+            metered = books.pods.sessions.get(uid)
+            if metered is not None:
+                metered.written[key] = amount.amount
 
 
 def reprice(books: Books, now: int) -> bool:

@@ -90,13 +90,19 @@ def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, 
 
 
 def amounts_of(
-    client: redis.Redis, wanted: Sequence[tuple[str, int]]
+    client: redis.Redis, wanted: Sequence[tuple[str, int, Sequence[str]]]
 ) -> dict[tuple[str, int], dict[str, StoredAmount]]:
-    """The amount of each session in several periods, given as account and start."""
-    pipeline = client.pipeline(transaction=False)
-    for account, period in wanted:
-        pipeline.hgetall(keys.AccountKeys(account).amounts(period))
-    return {key: _amounts(found) for key, found in zip(wanted, pipeline.execute(), strict=True)}
+    """The amounts of some sessions in several periods, given as account, start and the sessions' uids."""
+    amounts: dict[tuple[str, int], dict[str, StoredAmount]] = {}
+    for start in range(0, len(wanted), BATCH):
+        chunk = wanted[start : start + BATCH]
+        pipeline = client.pipeline(transaction=False)
+        for account, period, uids in chunk:
+            pipeline.hmget(keys.AccountKeys(account).amounts(period), list(uids))
+        for (account, period, uids), texts in zip(chunk, pipeline.execute(), strict=True):
+            found = zip(uids, texts, strict=True)
+            amounts[account, period] = {uid: _amount(text) for uid, text in found if text is not None}
+    return amounts
 
 
 def checkpoint(client: redis.Redis, account: str, period: int) -> int:
@@ -227,11 +233,12 @@ def _standing(sums: Sequence[Any]) -> Standing | None:
 
 
 def _amounts(found: Mapping[Any, Any]) -> dict[str, StoredAmount]:
-    amounts = {}
-    for uid, text in found.items():
-        _, _, amount, posted, flag = _text(text).split(" ")
-        amounts[_text(uid)] = StoredAmount(int(amount), int(posted), flag)
-    return amounts
+    return {_text(uid): _amount(text) for uid, text in found.items()}
+
+
+def _amount(text: Any) -> StoredAmount:
+    _, _, amount, posted, flag = _text(text).split(" ")
+    return StoredAmount(int(amount), int(posted), flag)
 
 
 def _entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:

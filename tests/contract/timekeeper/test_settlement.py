@@ -220,3 +220,9 @@ def test_ledger_pages_follow_each_other_without_gap(client: redis.Redis) -> None
         seen.extend(entry.session for entry in page)
         cursor = page[-1].id
     assert seen == [f"pod-{number}" for number in range(25)]
+
+
+def test_of_all_the_amounts_of_a_period_only_those_that_are_asked_for_are_read(client: redis.Redis) -> None:
+    settled(client, 1, Item("a", 1), Item("b", 2), Item("c", 3))
+    found = reading.amounts_of(client, [(ACCOUNT, PERIOD, ["a", "unknown", "c"])])
+    assert {uid: stored.amount for uid, stored in found[ACCOUNT, PERIOD].items()} == {"a": 1, "c": 3}
