@@ -16,6 +16,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self.app = application
         self._connections = connections
         self._heard = False
+        self._heard_at = 0.0
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
@@ -25,10 +26,12 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Starts the clock for the first request; gunicorn itself starts it only between requests."""
         super().connection_made(transport)
-        self._connections.add(self)
-        if len(self._connections) > self.worker.options.max_connections:
+        self._heard_at = self.worker.loop.time()
+        if len(self._connections) >= self.worker.options.max_connections and not self._take_a_place():
+            self._connections.add(self)
             transport.abort()
             return
+        self._connections.add(self)
         self._keepalive_handle = self.worker.loop.call_later(
             self.worker.options.header_seconds, self._keepalive_timeout
         )
@@ -41,10 +44,26 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
     def data_received(self, data: bytes) -> None:
         """Takes note that the client speaks."""
         self._heard = True
+        self._heard_at = self.worker.loop.time()
         super().data_received(data)
+
+    def _take_a_place(self) -> bool:
+        """Ends the connection that is idle for longest, if any is: nobody shuts others out by holding connections."""
+        idle = [other for other in self._connections if other.is_idle]
+        if not idle:
+            return False
+        longest = min(idle, key=lambda other: other._heard_at)  # noqa: SLF001 - of this very class
+        self._connections.discard(longest)
+        longest.transport.abort()
+        return True
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is under way."""
+        return bool(self._awaiting_request and not self._finishing_calls)
 
     def close_if_silent(self) -> None:
         """Closes a connection on which no request is under way and nothing came since this was last asked."""
         heard, self._heard = self._heard, False
-        if self._awaiting_request and not heard and not self._finishing_calls:
+        if self.is_idle and not heard:
             self._keepalive_timeout()

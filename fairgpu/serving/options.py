@@ -31,7 +31,8 @@ class ServerOptions:
         header_seconds: a connection that has not sent its first request's headers by then is closed.
         keepalive_seconds: how long an idle connection is kept. A client that reuses connections has to give up on
             them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
-        max_connections: per worker; more are refused.
+        max_connections: per worker; one more takes the place of the one that is idle for longest, and is refused where
+            none is.
         drain_seconds: after SIGTERM, how long new connections are still served while load balancers learn of it.
         finish_seconds: how long requests then have to end.
         reload_seconds: how often the chain is read again.

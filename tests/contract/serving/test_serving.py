@@ -136,16 +136,34 @@ def test_a_connection_that_never_shakes_hands_is_closed(served: Served) -> None:
         assert plain.recv(1) == b""
 
 
-def test_connections_past_the_bound_are_refused_and_others_live_on(served: Served) -> None:
+def test_a_connection_past_the_bound_takes_the_place_of_the_one_that_is_idle_for_longest(served: Served) -> None:
     kept = [served.connect() for _ in range(MAX_CONNECTIONS)]
     for connection in kept:
         connection.request("POST", "/echo", b"a")
         connection.getresponse().read()
+    assert served.ask("POST", "/echo", b"b") == (200, b"b")
+    with pytest.raises(OSError, match=r".*"):
+        reuse(kept[0])
+    assert [reuse(connection) for connection in kept[1:]] == [b"c"] * (MAX_CONNECTIONS - 1)
+    for connection in kept:
+        connection.close()
+
+
+def reuse(connection: http.client.HTTPSConnection) -> bytes:
+    connection.auto_open = False
+    connection.request("POST", "/echo", b"c")
+    return connection.getresponse().read()
+
+
+def test_where_all_connections_are_at_work_one_more_is_refused(served: Served) -> None:
+    waiting = [served.connect() for _ in range(MAX_CONNECTIONS)]
+    for connection in waiting:
+        connection.request("GET", "/poll")
     with pytest.raises(OSError, match=r".*"):
         served.ask("POST", "/echo", b"b")
-    kept[0].request("POST", "/echo", b"c")
-    assert kept[0].getresponse().read() == b"c"
-    for connection in kept:
+    served.process.send_signal(signal.SIGTERM)
+    assert [connection.getresponse().read() for connection in waiting] == [b'"released"'] * MAX_CONNECTIONS
+    for connection in waiting:
         connection.close()
 
 
