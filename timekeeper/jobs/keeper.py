@@ -39,6 +39,7 @@ from timekeeper.store.ledger import (
     open_periods,
     settle,
 )
+from timekeeper.store.replicas import replicated
 
 Step = Callable[[str], None]
 """Told of each step before it is taken; tests end the process there."""
@@ -218,16 +219,20 @@ class Keeper:
                 continue
             note = f"{grant.reason} ({grant.requested_by})" if grant.requested_by else grant.reason
             entries.append(GrantEntry(grant.budget, period.start, grant.name, grant.amount, note))
-        if entries:
-            self._step("grant")
-        for entry, answer in zip(entries, apply_grants(self._client, self.epoch, now, entries), strict=True):
+        if not entries:
+            return set()
+        self._step("grant")
+        answers = apply_grants(self._client, self.epoch, now, entries)
+        kept = self._replicated("grants", len(entries))
+        for entry, answer in zip(entries, answers, strict=True):
             account = books.accounts[entry.account]
             if isinstance(answer, Standing):
                 account.standings[entry.period] = answer
             else:
                 _raise_if_general(answer)
                 _log.error("grant not applied", grant=entry.name, budget=entry.account, error=str(answer))
-            account.grants.add(entry.name)
+            if kept:
+                account.grants.add(entry.name)
         return {entry.account for entry in entries}
 
     def _settle(self, now: int, touched: set[str]) -> None:
@@ -260,7 +265,18 @@ class Keeper:
                 _raise_if_general(answer)
                 failed.add(key)
                 _log.error("not settled", account=key[0], period=key[1], error=str(answer))
-        self._acknowledge([done for done in plans if not failed & done.items.keys()], now)
+        done = [prepared for prepared in plans if not failed & prepared.items.keys()]
+        ends = sum(prepared.ends for prepared in done)
+        if ends and not self._replicated("ends of sessions", ends):
+            done = [prepared for prepared in done if not prepared.ends]
+        self._acknowledge(done, now)
+
+    def _replicated(self, what: str, count: int) -> bool:
+        """Whether a replica holds what was just written, where there is one; else it is written again."""
+        kept = replicated(self._client, self.epoch, self.books.rules.replica_wait_seconds)
+        if not kept:
+            _log.warning("no replica of the store has it yet: it is sent again", what=what, count=count)
+        return kept
 
     def _acknowledge(self, plans: list[Plan], now: int) -> None:
         opened: list[tuple[str, str]] = []
@@ -276,6 +292,8 @@ class Keeper:
                     closed.append((uid, account))
         self._step("index")
         book.index_sessions(self._client, opened, closed)
+        gone = [done.metered.session.uid for done in plans if done.metered.pod_gone]
+        book.let_reports_go(self._client, gone)
         for done in plans:
             acknowledge(done, self.books.accounts, now)
             if done.metered.pod_gone and done.metered.closed:

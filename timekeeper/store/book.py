@@ -17,6 +17,8 @@ from timekeeper.store.records import encode_assignments, encode_prices
 
 REPORT_SECONDS = 35 * 86400
 """How long a pod's last report is kept."""
+GONE_REPORT_SECONDS = 86400
+"""How long it is kept once the pod is gone: every pod that ever ran has one."""
 MAX_BOOTS = 64
 """Sidecar starts remembered per pod."""
 STATES_PER_CALL = 2000
@@ -78,6 +80,16 @@ def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], close
         pipeline.zrem(keys.OPEN_SESSIONS, *(f"{uid} {account}" for uid, account in closed))
     if opened:
         pipeline.zadd(keys.OPEN_SESSIONS, {f"{uid} {account}": 0 for uid, account in opened})
+    pipeline.execute()
+
+
+def let_reports_go(client: redis.Redis, uids: Sequence[str]) -> None:
+    """Keeps what these pods reported for a short while only."""
+    if not uids:
+        return
+    pipeline = client.pipeline(transaction=False)
+    for uid in uids:
+        pipeline.expire(keys.report(uid), GONE_REPORT_SECONDS)
     pipeline.execute()
 
 

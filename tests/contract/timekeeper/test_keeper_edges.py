@@ -11,6 +11,8 @@ from tests.keeper_stage import NOON, Stage
 from timekeeper.rest.figures import Book
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
+from timekeeper.store import keys
+from timekeeper.store.book import PodReport, take_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -81,3 +83,15 @@ def test_a_loss_of_very_many_accounts_is_told_beside_a_few_of_them(stage: Stage)
     lines = (stage.folder / "events.jsonl").read_text().splitlines()
     assert {json.loads(line)["reason"] for line in lines} == {"LedgerRestored"}
     assert len(lines) == 20
+
+
+def test_what_a_pod_reported_is_not_kept_for_weeks_once_it_is_gone(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round(1)
+    take_reports(stage.client, stage.now, [PodReport("p1", "b", 1, "[]")])
+    stage.round(1)
+    assert stage.client.ttl(keys.report("p1")) > 30 * 86400
+    stage.remove("p1")
+    stage.round(1)
+    assert 0 < stage.client.ttl(keys.report("p1")) <= 86400
