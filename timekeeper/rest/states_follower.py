@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import redis
 import structlog
 
 from timekeeper.store.states_reading import Changes, Cursor
@@ -34,9 +33,9 @@ def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Callable
     while not wait(POLL_SECONDS):
         try:
             changes = read(cursor)
-        except redis.RedisError as error:
+        except Exception as error:  # noqa: BLE001 - a thread that ended here would leave the states as they are for good
             if answering:
-                _log.warning("states not read", error=str(error))
+                _log.warning("states not read", kind=type(error).__name__, error=str(error))
             answering = False
             continue
         if not answering:
