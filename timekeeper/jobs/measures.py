@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from socketserver import ThreadingMixIn
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
@@ -38,6 +39,12 @@ class _QuietHandler(WSGIRequestHandler):
         """Probes and scrapes are no events."""
 
 
+class _Server(ThreadingMixIn, WSGIServer):
+    """A client that is slow to ask keeps no probe waiting."""
+
+    daemon_threads = True
+
+
 def serve_measures(host: str, port: int, measures: JobMeasures, healthy: Callable[[], bool]) -> WSGIServer:
     """Serves `/metrics` and `/healthz` in a thread; the caller shuts the server down."""
     metrics = make_wsgi_app(measures.registry)
@@ -49,6 +56,6 @@ def serve_measures(host: str, port: int, measures: JobMeasures, healthy: Callabl
         start_response(status, [("Content-Type", "application/json")])
         return [b'{"status":"ok"}' if healthy() else b'{"status":"stuck"}']
 
-    server = make_server(host, port, application, handler_class=_QuietHandler)
+    server = make_server(host, port, application, _Server, _QuietHandler)
     threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
     return server

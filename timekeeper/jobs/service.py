@@ -55,7 +55,7 @@ def run(
     """
     folder = standalone or settings.folder
     api = connect(environ) if folder is None else None
-    rules = keeper_rules(settings.metering)
+    rules = keeper_rules(settings)
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
@@ -81,7 +81,7 @@ def run(
 
 def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
     """Starts the jobs: one thread does them all, so that no two touch the books at once."""
-    logging.getLogger("apscheduler").setLevel(logging.WARNING)  # it tells of each run
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it tells of each run, and of each that waits
     scheduler = BackgroundScheduler(
         executors={"default": ThreadPoolExecutor(1)},
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
