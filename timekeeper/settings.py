@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AwareDatetime, BeforeValidator, Field, SecretStr
+from pydantic import AwareDatetime, BeforeValidator, Field, SecretStr, model_validator
 
 from fairgpu.commands import CommandError
 from fairgpu.settings import Section, SettingsError, load_settings
@@ -28,6 +28,17 @@ class RedisSettings(Section):
     password: SecretStr | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     """How long one answer of Redis may take."""
+    replica_wait_seconds: Annotated[float, Field(ge=0, le=30)] = 1.0
+    """How long the end of a session, or a grant, waits for one of Redis's replicas, if it has any; 0 for not at all."""
+
+    @model_validator(mode="after")
+    def _waits_within_an_answer(self) -> Self:
+        if self.replica_wait_seconds >= self.timeout_seconds:
+            raise ValueError(
+                f"replica_wait_seconds is {self.replica_wait_seconds:g}, and must be less than timeout_seconds, which "
+                f"is {self.timeout_seconds:g}: the answer would be given up before the replica is"
+            )
+        return self
 
 
 class ServeSettings(Section):

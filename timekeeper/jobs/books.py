@@ -28,6 +28,7 @@ class KeeperRules:
         meter_from: what starts the meter.
         bill: what of a reservation is charged.
         template: the budget of a namespace that none names; without an allowance it limits nothing.
+        replica_wait_seconds: how long closes and grants wait for a replica of the store, where there is one.
     """
 
     prices: Prices = field(default_factory=dict)
@@ -35,6 +36,7 @@ class KeeperRules:
     meter_from: MeterFrom = MeterFrom.BIND
     bill: Bill = Bill.RESERVED
     template: Budget = field(default_factory=lambda: Budget("default"))
+    replica_wait_seconds: float = 1.0
 
 
 @dataclass(slots=True)

@@ -10,21 +10,23 @@ from timekeeper.metering.reservations import ChargeRules
 from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
 from timekeeper.rules.pricing import PricePoint, Prices
 from timekeeper.rules.timestamps import from_datetime
-from timekeeper.settings import MeteringSettings
+from timekeeper.settings import MeteringSettings, TimekeeperSettings
 
 
-def keeper_rules(settings: MeteringSettings) -> KeeperRules:
+def keeper_rules(settings: TimekeeperSettings) -> KeeperRules:
     """The rules that the books are kept by.
 
     Raises:
         CommandError: the default budget cannot be used.
     """
+    metering = settings.metering
     return KeeperRules(
-        prices=_prices(settings),
-        charge=ChargeRules(settings.best_effort_floor_percent, settings.unknown_device_mib),
-        meter_from=settings.meter_from,
-        bill=settings.bill,
-        template=_template(settings),
+        prices=_prices(metering),
+        charge=ChargeRules(metering.best_effort_floor_percent, metering.unknown_device_mib),
+        meter_from=metering.meter_from,
+        bill=metering.bill,
+        template=_template(metering),
+        replica_wait_seconds=settings.redis.replica_wait_seconds,
     )
 
 

@@ -26,6 +26,11 @@ class Plan(NamedTuple):
     items: Mapping[Key, Item]
     plain: bool = False
 
+    @property
+    def ends(self) -> bool:
+        """Whether it closes the session: nobody computes it again once that is known to be stored."""
+        return self.metered.session.end is not None
+
 
 def plan(
     metered: Metered,

@@ -30,6 +30,7 @@ by its start.
     fairgpu:{book}:namespaces         hash    NAMESPACE -> [[from, account], ...] as JSON: who pays from when on
     fairgpu:{book}:prices             string  the price of each model over time, as JSON
     fairgpu:{book}:watched            string  until when all open sessions were known to live
+    fairgpu:{book}:mark               string  the epoch of the leader that last waited for a replica; nobody reads it
     fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
 
     fairgpu:{states}:head             hash    id        new whenever the store was emptied: older cursors mean nothing
@@ -54,6 +55,7 @@ ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
 NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
 PRICES = f"{PREFIX}:{{book}}:prices"
 WATCHED = f"{PREFIX}:{{book}}:watched"
+MARK = f"{PREFIX}:{{book}}:mark"
 OPEN_SESSIONS = f"{PREFIX}:{{book}}:open"
 
 STATES_HEAD = f"{PREFIX}:{{states}}:head"

@@ -34,7 +34,7 @@ timekeeper:
         - {price: 1}
         - {effective_from: 2026-02-01T00:00:00Z, price: "1.1"}
 """
-    rules = keeper_rules(read_settings({}, written(tmp_path, text)).metering)
+    rules = keeper_rules(read_settings({}, written(tmp_path, text)))
     february = parse_instant("2026-02-01T00:00:00Z")
     assert rules.prices["A100"] == (PricePoint(0, Fraction(1)), PricePoint(february, Fraction(11, 10)))
     assert price_at(rules.prices, "T4", february) == Fraction(1, 2)
@@ -43,7 +43,7 @@ timekeeper:
 
 def test_a_default_budget_is_a_budgets_spec_without_namespaces(tmp_path: Path) -> None:
     text = "timekeeper: {metering: {default_budget: {allowance: {gpuHours: 5}, period: {every: week}}}}"
-    template = keeper_rules(read_settings({}, written(tmp_path, text)).metering).template
+    template = keeper_rules(read_settings({}, written(tmp_path, text))).template
     assert (template.allowance, template.period.every) == (5 * GPU_HOUR, Every.WEEK)
 
 
@@ -62,4 +62,11 @@ def test_a_default_budget_is_a_budgets_spec_without_namespaces(tmp_path: Path) -
 def test_a_setting_that_cannot_be_used_stops_the_start_with_its_name(tmp_path: Path, text: str, said: str) -> None:
     file = written(tmp_path, f"timekeeper: {{metering: {{{text}}}}}")
     with pytest.raises(CommandError, match=said.replace(".", r"\.")):
-        keeper_rules(read_settings({}, file).metering)
+        keeper_rules(read_settings({}, file))
+
+
+def test_the_wait_for_a_replica_ends_before_the_answer_is_given_up(tmp_path: Path) -> None:
+    with pytest.raises(CommandError, match="replica_wait_seconds is 5, and must be less than timeout_seconds"):
+        read_settings({}, written(tmp_path, "timekeeper: {redis: {replica_wait_seconds: 5}}"))
+    text = "timekeeper: {redis: {replica_wait_seconds: 0.5}}"
+    assert keeper_rules(read_settings({}, written(tmp_path, text))).replica_wait_seconds == 0.5

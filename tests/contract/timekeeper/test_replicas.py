@@ -1,0 +1,136 @@
+"""With a replica of the store: what nobody can compute again is believed once it is there, too."""
+
+from __future__ import annotations
+
+import signal
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import Stage
+from tests.redis_server import RedisServer
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
+from timekeeper.store import reading
+from timekeeper.store.replicas import replicated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+LIMIT_SECONDS = 20.0
+
+
+@pytest.fixture
+def replica(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
+    """A second server that follows the first one, and has caught up with it."""
+    folder = tmp_path / "replica"
+    folder.mkdir()
+    options = ("--replicaof", "127.0.0.1", str(redis_server.port))
+    with (
+        redis_server.client() as client,
+        RedisServer(folder, *options, "--repl-diskless-sync", "no") as server,
+    ):
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while client.info("replication").get("slave0", {}).get("state") != "online":
+            assert time.monotonic() < deadline, "the replica never came online"
+            time.sleep(0.01)
+        yield server
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    with redis_server.client() as client:
+        stage = Stage(folder, client)
+        stage.lead(KeeperRules(replica_wait_seconds=0.2))
+        yield stage
+
+
+def freeze(server: RedisServer) -> None:
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+
+
+def thaw(server: RedisServer) -> None:
+    """Lets it go on, and returns once it has read what came meanwhile."""
+    assert server.process is not None
+    server.process.send_signal(signal.SIGCONT)
+    with server.client() as client:
+        client.ping()
+
+
+def is_on_the_meter(stage: Stage, uid: str) -> bool:
+    assert stage.keeper is not None
+    return uid in stage.keeper.books.pods.sessions
+
+
+def test_the_end_of_a_session_is_believed_once_a_replica_holds_it_and_counts_once(
+    stage: Stage, replica: RedisServer
+) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("ends", "team-a")
+    stage.pod("runs-on", "team-a", core=50)
+    stage.round()
+    freeze(replica)
+    stage.remove("ends")
+    stage.round(10)
+    stage.round(10)
+    assert is_on_the_meter(stage, "ends")
+    assert ("ends", "a") in reading.open_sessions(stage.client, "", 10)
+    thaw(replica)
+    stage.round(10)
+    assert not is_on_the_meter(stage, "ends")
+    assert reading.open_sessions(stage.client, "", 10) == [("runs-on", "a")]
+    assert stage.spent("a") == (10 + 15) * GPU_SECOND
+    assert [entry.kind for entry in reading.ledger_page(stage.client, "a", "", 10)] == ["close"]
+    with replica.client() as copy:
+        assert [entry.session for entry in reading.ledger_page(copy, "a", "", 10)] == ["ends"]
+
+
+def test_what_goes_on_is_settled_and_published_while_a_replica_is_frozen(stage: Stage, replica: RedisServer) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("ends", "team-a")
+    stage.pod("runs-on", "team-a")
+    stage.round()
+    freeze(replica)
+    stage.remove("ends")
+    stage.round(10)
+    stage.round(10)
+    assert stage.spent("a") == 30 * GPU_SECOND
+    assert stage.keeper is not None
+    assert stage.keeper.books.figures["a"].spent == 30 * GPU_SECOND
+    thaw(replica)
+
+
+def test_a_grant_is_believed_once_a_replica_holds_it_and_adds_once(stage: Stage, replica: RedisServer) -> None:
+    stage.budget("a", ["team-a"])
+    stage.round()
+    freeze(replica)
+    stage.grant("g", "a", 5)
+    stage.round(10)
+    stage.round(10)
+    assert stage.keeper is not None
+    account = stage.keeper.books.accounts["a"]
+    assert "g" not in account.grants
+    thaw(replica)
+    stage.round(10)
+    assert "g" in account.grants
+    assert [entry.amount for entry in reading.ledger_page(stage.client, "a", "", 10)] == [5 * GPU_HOUR]
+
+
+def test_a_write_of_another_connection_is_waited_for_too(redis_server: RedisServer, replica: RedisServer) -> None:
+    with redis_server.client() as writer, redis_server.client() as waiter:
+        freeze(replica)
+        writer.set("written", "elsewhere")
+        assert not replicated(waiter, 1, 0.2)
+        thaw(replica)
+        assert replicated(waiter, 1, LIMIT_SECONDS / 4)
+
+
+def test_nothing_waits_where_there_is_no_replica_or_none_is_wanted(redis_server: RedisServer) -> None:
+    with redis_server.client() as client:
+        assert replicated(client, 1, 60.0)
+        assert replicated(client, 1, 0)
