@@ -27,13 +27,14 @@ contracts: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest --numprocesses auto tests/unit
 
 contract: setup
-	$(BIN)/pytest tests/contract
+	$(BIN)/pytest --numprocesses 4 tests/contract
 
 cluster: setup
-	$(BIN)/pytest tests/cluster
+	$(BIN)/python -m tests.cluster.control_plane.build
+	$(BIN)/pytest --numprocesses 2 --dist loadgroup tests/cluster
 
 vcuda: setup
 	$(MAKE) -C vcuda/simgpu test PYTHON=$(abspath $(BIN)/python)

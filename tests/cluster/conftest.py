@@ -28,6 +28,15 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             pytest.exit(str(error), returncode=1)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests of one control plane together, so that each is started once however many workers there are."""
+    for item in items:
+        if item.path.is_relative_to(HERE):
+            folder = item.path.relative_to(HERE).parts[0]
+            own = folder if folder in {"journey", "demonstration"} else "shared"
+            item.add_marker(pytest.mark.xdist_group(own))
+
+
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
     with running_control_plane(control_plane_binaries(os.environ)) as plane:

@@ -51,7 +51,7 @@ class Balancer:
         self._listening.set()
         self._loop.run_forever()
         server.close()
-        for task in [*probing, *asyncio.all_tasks(self._loop)]:
+        for task in {*probing, *asyncio.all_tasks(self._loop)}:
             task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             self._loop.run_until_complete(asyncio.gather(*asyncio.all_tasks(self._loop), return_exceptions=True))
@@ -72,7 +72,11 @@ class Balancer:
             writer.transport.abort()
             return
         upstream_reader, upstream_writer = upstream
-        await asyncio.gather(_pump(reader, upstream_writer), _pump(upstream_reader, writer))
+        try:
+            await asyncio.gather(_pump(reader, upstream_writer), _pump(upstream_reader, writer))
+        finally:
+            upstream_writer.transport.abort()
+            writer.transport.abort()
 
     async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         """The next ready replica that takes the connection."""
@@ -99,9 +103,11 @@ async def _answers_ready(port: int, context: ssl.SSLContext) -> bool:
     try:
         async with asyncio.timeout(PROBE_LIMIT_SECONDS):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-            writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-            status = await reader.readline()
-            writer.close()
+            try:
+                writer.write(b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+                status = await reader.readline()
+            finally:
+                writer.transport.abort()
     except (OSError, TimeoutError):
         return False
     return status.split()[1:2] == [b"200"]
