@@ -33,7 +33,7 @@ def released(
         committed: (rate, nanoseconds) of what pods released before may still take of their first minutes.
 
     A pod that the money does not reach holds back those behind it, however small they are: else a large one would
-    wait forever.
+    wait forever. One that a whole period's money does not pay for waits for a grant, and holds back nobody.
     """
     queue = sorted(waiting, key=lambda claim: (claim.pod.created, claim.pod.namespace, claim.pod.name, claim.pod.uid))
     if found.published is BudgetState.HELD:
@@ -42,11 +42,15 @@ def released(
     never_holds = limits.on_exhausted is not OnExhausted.HOLD or account.budget.enforcement is Enforcement.OBSERVE
     if limits.available is None or never_holds:
         return queue
-    left = limits.available + (limits.grace_amount or 0) - found.spent
+    whole = limits.available + (limits.grace_amount or 0)
+    left = whole - found.spent
     left -= sum(cost(rate, duration) for rate, duration in committed)
     chosen: list[Claim] = []
     for claim in queue:
-        left -= cost(claim.rate, account.budget.min_runtime)
+        needed = cost(claim.rate, account.budget.min_runtime)
+        if needed > whole:
+            continue
+        left -= needed
         if left < 0:
             break
         chosen.append(claim)

@@ -38,6 +38,10 @@ def test_a_pod_that_the_money_does_not_reach_holds_back_those_behind_it() -> Non
     assert released(HOLDING, figures(25), [claim(1, gpus=4), claim(2)], []) == []
 
 
+def test_a_pod_that_not_even_a_whole_periods_money_pays_for_holds_back_nobody() -> None:
+    assert released(HOLDING, figures(1000), [claim(1, gpus=101), claim(2)], []) == [claim(2)]
+
+
 def test_what_pods_released_before_may_still_take_is_not_spent_twice() -> None:
     assert released(HOLDING, figures(25), [claim(1), claim(2)], [(GPU_SECOND, 10 * SECOND)]) == [claim(1)]
 
