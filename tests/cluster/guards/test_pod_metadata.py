@@ -146,6 +146,13 @@ def test_a_gate_of_the_users_own_is_theirs_to_remove(editor: Identity, pods: str
     editor.api.patch(f"{pods}/gpu", {"spec": {"schedulingGates": [{"name": GATE}]}})
 
 
+def test_behind_the_gate_a_pod_is_bound_by_nobody(editor: Identity, pods: str, node: StandInNode) -> None:
+    gated = editor.api.create(pods, canonical_pod(gated=True))
+    with pytest.raises(ApiError, match="schedulingGates"):
+        bind(editor, gated, node.name, None)
+    assert "nodeName" not in editor.api.get(f"{pods}/gpu")["spec"]
+
+
 @pytest.mark.parametrize("by", ["pods/binding", "bindings"])
 def test_only_the_scheduler_gives_devices_with_a_binding(
     control_plane: ControlPlane, editor: Identity, namespace: str, pods: str, node: StandInNode, by: str
