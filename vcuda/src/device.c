@@ -98,10 +98,8 @@ bool charge(int index, uint64_t bytes)
     if (now > last + LOOK_AGAIN_NS &&
         __atomic_compare_exchange_n(&looked_ns[index], &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
         struct vcuda_slot page;
-        bool told = schedule_slot(index, &page); /* before the sweep: who died before the sample is then known */
         ledger_sweep(ledger);
-        if (told || config.devices[index].schedule_path[0] == '\0') /* a page that cannot be read now says nothing */
-            ledger_true_up(ledger, index, told ? &page : NULL, clock_ns());
+        ledger_true_up(ledger, index, schedule_slot(index, &page) ? &page : NULL, clock_ns());
         if (ledger_charge(ledger, slot, index, bytes, memory_limit(index), false))
             return true;
     }

@@ -39,12 +39,10 @@ static void take_care(uint64_t now)
     uint64_t last = __atomic_load_n(&ledger->swept_ns, __ATOMIC_RELAXED);
     if (now > last + CARE_NS &&
         __atomic_compare_exchange_n(&ledger->swept_ns, &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+        ledger_sweep(ledger);
         for (uint32_t i = 0; i < config.device_count; i++) {
             struct vcuda_slot page;
-            bool told = schedule_slot((int)i, &page); /* before the sweep: who died before the sample is then known */
-            ledger_sweep(ledger);
-            if (told || config.devices[i].schedule_path[0] == '\0') /* a page that cannot be read now says nothing */
-                ledger_true_up(ledger, (int)i, told ? &page : NULL, clock_ns());
+            ledger_true_up(ledger, (int)i, schedule_slot((int)i, &page) ? &page : NULL, clock_ns());
         }
     }
     pools_settle(NULL); /* they shrink when streams are waited for */

@@ -45,8 +45,8 @@ struct ledger_device {
     uint64_t total;      /* sum of charged over all slots that are not free */
     uint64_t peak;       /* highest total + overhead ever */
     uint64_t overhead;   /* what the driver holds for the container above `total`, by the node's last sample */
-    uint64_t low, high;  /* lowest and highest total since settled_ns */
-    uint64_t settled_ns; /* CLOCK_MONOTONIC when a sample of the node was last used; later ones alone are of use */
+    uint64_t low, high;  /* lowest and highest total since that sample */
+    uint64_t sampled_ns; /* the sample's time */
     
     /* The following are atomics that any process adds to without the lock. */
     uint64_t oom; /* allocations refused */

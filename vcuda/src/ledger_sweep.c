@@ -95,13 +95,13 @@ void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *
     struct ledger_device *shared = &ledger->devices[device];
     bool sampled = page != NULL && page->driver_sampled_ns != 0 && page->driver_sampled_ns <= now_ns &&
                    now_ns - page->driver_sampled_ns < SAMPLE_FRESH_NS;
-    if (sampled && page->driver_sampled_ns <= __atomic_load_n(&shared->settled_ns, __ATOMIC_RELAXED))
-        return; /* taken before low and high were begun anew: they say nothing about that moment */
+    if (sampled && __atomic_load_n(&shared->sampled_ns, __ATOMIC_RELAXED) == page->driver_sampled_ns)
+        return;
     if (!ledger_lock(ledger))
         return;
     if (!sampled) {
         release_dead(ledger, device, UINT64_MAX, now_ns > TEARDOWN_NS ? now_ns - TEARDOWN_NS : 0);
-    } else if (page->driver_sampled_ns > shared->settled_ns) {
+    } else if (shared->sampled_ns != page->driver_sampled_ns) {
         uint64_t held = page->driver_bytes, dead = dead_bytes(ledger, device);
         uint64_t not_living = dead + most_unsettled(ledger, device);
         uint64_t living_low = shared->low > not_living ? shared->low - not_living : 0;
@@ -110,8 +110,7 @@ void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *
             release_dead(ledger, device, dead - held_dead, page->driver_sampled_ns);
         uint64_t overhead = held > shared->high ? held - shared->high : 0;
         __atomic_store_n(&shared->overhead, overhead, __ATOMIC_RELAXED); /* ledger_held reads it unlocked */
-        uint64_t locked_ns = clock_ns(); /* later than `now`: the lock may have been waited for */
-        __atomic_store_n(&shared->settled_ns, locked_ns > now_ns ? locked_ns : now_ns, __ATOMIC_RELAXED);
+        __atomic_store_n(&shared->sampled_ns, page->driver_sampled_ns, __ATOMIC_RELAXED); /* looked at unlocked above */
         shared->low = shared->high = shared->total;
         if (shared->total + overhead > shared->peak)
             shared->peak = shared->total + overhead;
