@@ -11,8 +11,8 @@ import jsonpatch
 import orjson
 
 from fairgpu.states import BudgetState, NamespaceState
-from webhook.knowledge import DEFAULT_PRICES, Knowledge, States
-from webhook.review import answer
+from webhook.admission.knowledge import DEFAULT_PRICES, Knowledge, States
+from webhook.admission.review import answer
 from webhook.settings import Webhook
 
 Pod = dict[str, Any]

@@ -14,14 +14,14 @@ from fairgpu.faults import explain
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Handler, Request, Response, problem
-from webhook.following import ReadAuthority, follow_authority, follow_states
+from webhook.admission.review import ReviewError, decode, encode, judge
+from webhook.admission.verdict import Subject, Verdict, mapping
+from webhook.learning.following import ReadAuthority, follow_authority, follow_states
+from webhook.learning.memory import Memory
+from webhook.learning.watches import NAMESPACES, PRIORITY_CLASSES, NamespacesView, PriorityClassesView
 from webhook.measures import Measures
-from webhook.memory import Memory
 from webhook.probes import build_probes
-from webhook.review import ReviewError, decode, encode, judge
 from webhook.settings import Webhook
-from webhook.verdict import Subject, Verdict, mapping
-from webhook.watches import NAMESPACES, PRIORITY_CLASSES, NamespacesView, PriorityClassesView
 
 _log = structlog.get_logger(__name__)
 

@@ -49,7 +49,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def run_admit(arguments: argparse.Namespace) -> int:
     """Shows what would happen to manifests."""
-    from webhook.asking import run  # noqa: PLC0415
+    from webhook.rehearsal.asking import run  # noqa: PLC0415
 
     return run(arguments)
 

@@ -15,11 +15,11 @@ from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.server import serve
 from fairgpu.serving.tls import Chain
 from webhook.application import build_application
-from webhook.following import ReadAuthority, authority_config_map, authority_file
-from webhook.keeping import FolderStore, Keeper, SecretStore
+from webhook.certificates.keeping import FolderStore, Keeper, SecretStore
+from webhook.certificates.trust import publisher
+from webhook.learning.following import ReadAuthority, authority_config_map, authority_file
 from webhook.measures import Measures
 from webhook.settings import Certificates, Webhook
-from webhook.trust import publisher
 
 CERTIFICATES = Path("certificates", "webhook")
 TIMEKEEPER_AUTHORITY = Path("certificates", "timekeeper", "ca.crt")

@@ -25,7 +25,7 @@ from tests.admission import SETTINGS, Pod, apply, container, knowing, pod, read_
 from tests.bench._https_load import Load, measure
 from tests.redis_server import free_port
 from tests.webhook_server import WebhookServer
-from webhook.review import answer
+from webhook.admission.review import answer
 
 ROUNDS = 3
 SECONDS = 3.0

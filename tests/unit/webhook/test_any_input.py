@@ -30,8 +30,8 @@ from tests.admission import (
     read_answer,
     review,
 )
-from webhook.knowledge import Knowledge
-from webhook.review import ReviewError, answer
+from webhook.admission.knowledge import Knowledge
+from webhook.admission.review import ReviewError, answer
 
 pytestmark = pytest.mark.timeout(3600)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fairgpu.certificates import Pair, serves
-from webhook.authority import Holding, Step, next_step, pack, take, unpack
+from webhook.certificates.authority import Holding, Step, next_step, pack, take, unpack
 from webhook.settings import Certificates
 
 START = datetime(2026, 3, 1, tzinfo=UTC)

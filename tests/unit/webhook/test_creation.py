@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.admission import KNOWLEDGE, NAMESPACE, SETTINGS, admitted, container, gpu_container, gpu_pod, mutate, pod
-from webhook.sidecar import shared_volumes, sidecar_container
+from webhook.admission.sidecar import shared_volumes, sidecar_container
 
 CANONICAL = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30", "fairgpu.io/gpu-memory-percentage": "30"}
 SIDECAR = sidecar_container(SETTINGS.sidecar, KNOWLEDGE.timekeeper_ca)

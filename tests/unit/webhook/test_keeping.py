@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from fairgpu.serving.tls import Chain, ChainError, LiveContext
-from webhook.keeping import FolderStore, Keeper
+from webhook.certificates.keeping import FolderStore, Keeper
+from webhook.certificates.trust import changes
 from webhook.settings import Certificates
-from webhook.trust import changes
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 

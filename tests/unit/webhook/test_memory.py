@@ -6,9 +6,9 @@ from typing import Any
 
 from fairgpu.permissions import Permission
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
-from webhook.memory import Memory
+from webhook.learning.memory import Memory
+from webhook.learning.watches import NamespacesView, PriorityClassesView
 from webhook.settings import Priorities
-from webhook.watches import NamespacesView, PriorityClassesView
 
 
 def state(namespace: str, which: BudgetState) -> NamespaceState:

@@ -8,7 +8,7 @@ import pytest
 
 from fairgpu.states import BudgetState
 from tests.admission import SETTINGS, admitted, gpu_pod, knowing, mutate
-from webhook.knowledge import PriorityClass, read_priority_class
+from webhook.admission.knowledge import PriorityClass, read_priority_class
 from webhook.settings import Priorities, Webhook
 
 IN_BUDGET = {"priorityClassName": "gpu-in-budget", "priority": 1000, "preemptionPolicy": "Never"}

@@ -17,7 +17,7 @@ import structlog
 from fairgpu.certificates import expires_at
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.serving.tls import Chain, ChainError
-from webhook.authority import Holding, Step, next_step, pack, take, unpack
+from webhook.certificates.authority import Holding, Step, next_step, pack, take, unpack
 from webhook.settings import Certificates
 
 _log = structlog.get_logger(__name__)

@@ -9,16 +9,16 @@ from fairgpu.dialects import registry
 from fairgpu.permissions import Granted
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.request import NO_CHOICES
-from webhook.budget import Standing, stand
-from webhook.checks import check_pod
-from webhook.containers import change_containers
-from webhook.creator import creator
-from webhook.json_patch import Operation, add, change_map, remove_elements, set_field
-from webhook.knowledge import Knowledge
-from webhook.priority import earned_class, keeps_own, set_class
+from webhook.admission.budget import Standing, stand
+from webhook.admission.checks import check_pod
+from webhook.admission.containers import change_containers
+from webhook.admission.creator import creator
+from webhook.admission.json_patch import Operation, add, change_map, remove_elements, set_field
+from webhook.admission.knowledge import Knowledge
+from webhook.admission.priority import earned_class, keeps_own, set_class
+from webhook.admission.sidecar import place_sidecar, place_volumes, shared_volumes, sidecar_container, strange_volumes
+from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, indexes_named, mapping
 from webhook.settings import Webhook
-from webhook.sidecar import place_sidecar, place_volumes, shared_volumes, sidecar_container, strange_volumes
-from webhook.verdict import UNTOUCHED, Subject, Verdict, indexes_named, mapping
 
 NATIVE_NAMES = frozenset(dialect.name for dialect in registry.NATIVE.dialects)
 ALL_NAMES = frozenset(dialect.name for dialect in registry.DIALECTS.dialects)

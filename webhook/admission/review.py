@@ -11,12 +11,12 @@ from typing import Any
 import orjson
 
 from fairgpu.faults import explain
-from webhook.creation import admit_new
-from webhook.knowledge import Knowledge
+from webhook.admission.creation import admit_new
+from webhook.admission.knowledge import Knowledge
+from webhook.admission.updating import admit_update
+from webhook.admission.validation import validate
+from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, mapping
 from webhook.settings import Webhook
-from webhook.updating import admit_update
-from webhook.validation import validate
-from webhook.verdict import UNTOUCHED, Subject, Verdict, mapping
 
 API_VERSION = "admission.k8s.io/v1"
 KIND = "AdmissionReview"

@@ -6,9 +6,9 @@ from typing import Any
 
 from fairgpu import names
 from fairgpu.pod import ContainerReading
-from webhook.json_patch import Operation, add, change_map, remove_elements
-from webhook.sidecar import OUR_VOLUMES, usage_mount
-from webhook.verdict import indexes_named, objects
+from webhook.admission.json_patch import Operation, add, change_map, remove_elements
+from webhook.admission.sidecar import OUR_VOLUMES, usage_mount
+from webhook.admission.verdict import indexes_named, objects
 
 
 def change_containers(

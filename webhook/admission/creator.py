@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from webhook.verdict import Subject, mapping, objects
+from webhook.admission.verdict import Subject, mapping, objects
 
 SYSTEM_PREFIX = "system:"
 TEMPLATE_HASH = "pod-template-hash"

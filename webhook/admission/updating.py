@@ -14,10 +14,10 @@ from fairgpu.dialects import registry
 from fairgpu.faults import Fault, field_path, show
 from fairgpu.pod import ContainerReading, PodReading, read_pod
 from fairgpu.request import NO_CHOICES, GPURequest
-from webhook.containers import change_containers
-from webhook.json_patch import Operation, change_map, remove, set_field
+from webhook.admission.containers import change_containers
+from webhook.admission.json_patch import Operation, change_map, remove, set_field
+from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, mapping
 from webhook.settings import Webhook
-from webhook.verdict import UNTOUCHED, Subject, Verdict, mapping
 
 REWRITTEN_FIELDS = ("schedulerName", "priorityClassName", "priority", "preemptionPolicy")
 """Fields that admission set when the pod was made, that a manifest may name otherwise, and that never change."""

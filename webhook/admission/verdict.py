@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairgpu.faults import Fault
-from webhook.json_patch import Operation
+from webhook.admission.json_patch import Operation
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import yaml
 
-from webhook.rehearsal import Outcome, Rehearsal
+from webhook.rehearsal.rehearsal import Outcome, Rehearsal
 
 _PLAIN, _RED, _GREEN, _YELLOW, _BOLD = "\033[0m", "\033[31m", "\033[32m", "\033[33m", "\033[1m"
 

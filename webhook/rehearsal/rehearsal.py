@@ -12,8 +12,8 @@ from typing import Any
 import jsonpatch
 import orjson
 
-from webhook.manifests import Manifest
-from webhook.verdict import Subject
+from webhook.admission.verdict import Subject
+from webhook.rehearsal.manifests import Manifest
 
 Review = Callable[[str, bytes], bytes]
 """Answers a review: the route, `mutate` or `validate`, and the body. Raises RehearsalError."""

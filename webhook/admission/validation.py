@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from fairgpu.faults import Fault, field_path
 from fairgpu.pod import PodReading, read_pod
-from webhook.checks import check_pod
-from webhook.creation import NATIVE_NAMES
-from webhook.knowledge import Knowledge
+from webhook.admission.checks import check_pod
+from webhook.admission.creation import NATIVE_NAMES
+from webhook.admission.knowledge import Knowledge
+from webhook.admission.templates import pod_template
+from webhook.admission.updating import changed_request, key, requests
+from webhook.admission.verdict import UNTOUCHED, Subject, Verdict
 from webhook.settings import Webhook
-from webhook.templates import pod_template
-from webhook.updating import changed_request, key, requests
-from webhook.verdict import UNTOUCHED, Subject, Verdict
 
 
 def validate(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:

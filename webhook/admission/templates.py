@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from webhook.verdict import mapping
+from webhook.admission.verdict import mapping
 
 Path = tuple[str, ...]
 

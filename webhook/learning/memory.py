@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fairgpu.permissions import Permission
 from fairgpu.states import NamespaceState, StatesDocument
-from webhook.knowledge import Knowledge, PriorityClass, States
+from webhook.admission.knowledge import Knowledge, PriorityClass, States
 
 
 class Memory:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import Any
 
 from fairgpu import names
-from webhook.json_patch import Operation, add, remove_elements
+from webhook.admission.json_patch import Operation, add, remove_elements
+from webhook.admission.verdict import indexes_named
 from webhook.settings import Sidecar
-from webhook.verdict import indexes_named
 
 OUR_VOLUMES = (names.USAGE_VOLUME, names.TOKEN_VOLUME)
 USAGE_SIZE_LIMIT = "16Mi"

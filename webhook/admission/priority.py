@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from fairgpu.faults import Fault, field_path, show
-from webhook.json_patch import Operation, set_field
-from webhook.knowledge import Knowledge, PriorityClass
+from webhook.admission.json_patch import Operation, set_field
+from webhook.admission.knowledge import Knowledge, PriorityClass
 from webhook.settings import Priorities
 
 FIELD = "priorityClassName"

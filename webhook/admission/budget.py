@@ -11,7 +11,7 @@ from fairgpu import names
 from fairgpu.faults import Fault
 from fairgpu.pod import PodReading
 from fairgpu.states import BudgetState, NamespaceState
-from webhook.knowledge import DEFAULT_PRICES, States
+from webhook.admission.knowledge import DEFAULT_PRICES, States
 
 UGPU_SECONDS_PER_HOUR = 3_600_000_000
 """uGPU·s in a GPU-hour."""

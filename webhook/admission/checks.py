@@ -10,11 +10,11 @@ from fairgpu import names
 from fairgpu.faults import Fault, field_path, show
 from fairgpu.permissions import Granted, Permission, grant
 from fairgpu.pod import PodReading
-from webhook.knowledge import Knowledge
-from webhook.priority import faults_of_class
+from webhook.admission.knowledge import Knowledge
+from webhook.admission.priority import faults_of_class
+from webhook.admission.sidecar import OUR_VOLUMES
+from webhook.admission.verdict import indexes_named, mapping, objects
 from webhook.settings import Webhook
-from webhook.sidecar import OUR_VOLUMES
-from webhook.verdict import indexes_named, mapping, objects
 
 Path = tuple[str | int, ...]
 

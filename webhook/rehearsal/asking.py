@@ -15,11 +15,11 @@ import urllib3
 from fairgpu.commands import USAGE_STATUS, CommandError
 from fairgpu.permissions import parse_permissions
 from fairgpu.states import BudgetState
-from webhook.knowledge import DEFAULT_PRICES, Knowledge, States
-from webhook.manifests import ManifestError, read_manifests
-from webhook.rehearsal import Outcome, RehearsalError, Review, rehearse
-from webhook.reporting import as_json, as_text
-from webhook.review import answer
+from webhook.admission.knowledge import DEFAULT_PRICES, Knowledge, States
+from webhook.admission.review import answer
+from webhook.rehearsal.manifests import ManifestError, read_manifests
+from webhook.rehearsal.rehearsal import Outcome, RehearsalError, Review, rehearse
+from webhook.rehearsal.reporting import as_json, as_text
 from webhook.settings import read_settings
 
 TIMEOUT_SECONDS = 10.0

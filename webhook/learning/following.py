@@ -13,7 +13,7 @@ import urllib3
 
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.states import StatesDocument, StatesError, decode_document
-from webhook.memory import Memory
+from webhook.learning.memory import Memory
 from webhook.settings import States
 
 _log = structlog.get_logger(__name__)

@@ -10,8 +10,8 @@ from typing import Any
 
 import yaml
 
-from webhook.templates import TEMPLATE_PATHS, pod_template
-from webhook.verdict import mapping, objects
+from webhook.admission.templates import TEMPLATE_PATHS, pod_template
+from webhook.admission.verdict import mapping, objects
 
 STANDARD_INPUT = "-"
 SUFFIXES = (".yaml", ".yml", ".json")

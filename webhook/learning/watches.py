@@ -10,10 +10,10 @@ from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json
 from fairgpu.cluster.reflector import Collection
 from fairgpu.permissions import Permission, parse_permissions
-from webhook.knowledge import read_priority_class
-from webhook.memory import Memory
+from webhook.admission.knowledge import read_priority_class
+from webhook.admission.verdict import mapping
+from webhook.learning.memory import Memory
 from webhook.settings import Priorities
-from webhook.verdict import mapping
 
 _log = structlog.get_logger(__name__)
 

@@ -1,0 +1,1 @@
+"""`fairgpu admit`: what would happen to these manifests."""
