@@ -10,6 +10,7 @@ from fairgpu.states import BudgetState
 from timekeeper.rest import answers, openapi
 from timekeeper.rest.ancestor import add_ancestor_routes
 from timekeeper.rest.bodies import GrantRequest, is_namespace
+from timekeeper.rest.figures import is_budget
 from timekeeper.rest.granting import GrantOrder, gpu_hours_text, missing_key, name_of_key, place
 from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
 from timekeeper.rest.paging import cursor_after, only_parameters, page_limit, page_start
@@ -118,7 +119,8 @@ def _add_grants(app: Flask, parts: Parts) -> None:
         key = request.headers.get("Idempotency-Key")
         if wanted.name is None and key is None:
             raise missing_key(', or the field "name" with the name of the grant')
-        if parts.book.budget(wanted.budget) is None:
+        figures = parts.book.budget(wanted.budget)
+        if figures is None or not is_budget(figures):
             raise invalid("budget", wanted.budget, "the name of a GPUBudget; GET /v1/budgets lists them")
         order = GrantOrder(
             name=wanted.name or name_of_key(caller.name, key or ""),

@@ -3,15 +3,20 @@ from __future__ import annotations
 import json
 import uuid
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.book_seed import EPOCH, START, seed_budget
 from tests.contract.timekeeper_rest.test_reading import assert_problem
 from timekeeper.rules.grants import parse_grant
 from timekeeper.rules.money import GPU_HOUR
+from timekeeper.store.ledger import Publication, publish_accounts
+from timekeeper.store.summaries import encode_summary
 
 if TYPE_CHECKING:
+    from tests.redis_server import RedisServer
     from tests.rest_server import Answer, RestServer
 
 GRANT = {"budget": "research", "gpuHours": "2.5", "reason": "the deadline"}
@@ -130,3 +135,12 @@ def test_an_increase_is_refused(rest: RestServer, namespace: str, body: Any, key
     headers = {"Idempotency-Key": key} if key else {}
     answer = rest.as_person("admin", "POST", f"/budget/{namespace}/increase", body=body, headers=headers)
     assert_problem(answer, status)
+
+
+def test_a_budget_that_was_deleted_is_given_no_money(rest: RestServer, store: RedisServer) -> None:
+    with store.client() as client:
+        summary = seed_budget(client, "deleted", [])
+        gone = encode_summary(replace(summary, enforcement=""))
+        publish_accounts(client, EPOCH, [Publication("deleted", START, None, gone)])
+    answer = order(rest, {**GRANT, "budget": "deleted"}, key=str(uuid.uuid4()))
+    assert_problem(answer, 422)
