@@ -8,6 +8,7 @@ import structlog
 
 from timekeeper.jobs.books import Books
 from timekeeper.jobs.gates import Claim, commitments, released
+from timekeeper.jobs.telling import released_pod
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import rate_at
 from timekeeper.metering.segments import rate_now
@@ -81,6 +82,7 @@ class Releaser:
                 _log.warning("pod's release refused", uid=claim.pod.uid, pod=claim.pod.name, error=str(error))
                 continue
             self._lifted.add(claim.pod.uid)
+            self.source.tell(released_pod(item, claim, account.budget, found))
             count += 1
             _log.info("pod released", uid=claim.pod.uid, namespace=claim.pod.namespace, pod=claim.pod.name, budget=name)
         return count

@@ -35,6 +35,8 @@ from timekeeper.sources.source import Source
 LOOPBACK = "127.0.0.1"
 LOCK_FILE = "timekeeper.lock"
 RETRY_SECONDS = 1.0
+TELL_SECONDS = 1.0
+"""How often events are written: people read them."""
 STUCK_SECONDS = 120.0
 """Without any job ending for so long, the process is not healthy."""
 
@@ -91,6 +93,7 @@ def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
         (work.react, settings.react_seconds),
         (work.settle, settings.settle_seconds),
         (work.release, settings.react_seconds),
+        (work.tell, TELL_SECONDS),
         (work.write, settings.status_seconds),
         (work.write_on, settings.react_seconds),
     ]

@@ -13,6 +13,7 @@ from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.keeper import Keeper, NotReadyError, Step
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.releasing import Releaser
+from timekeeper.jobs.telling import Teller
 from timekeeper.jobs.writing import StatusWriter
 from timekeeper.leadership.term import Term
 from timekeeper.rules.money import SECOND
@@ -52,6 +53,7 @@ class _Reign:
     keeper: Keeper
     releaser: Releaser
     writer: StatusWriter
+    teller: Teller
 
 
 class Work:
@@ -83,6 +85,10 @@ class Work:
     def release(self) -> None:
         """Releases held pods that the money reaches."""
         self._do("release", lambda reign: reign.releaser.release(self._rounded_at) if self._rounded_at else None)
+
+    def tell(self) -> None:
+        """Writes events beside budgets whose state has changed."""
+        self._do("tell", lambda reign: reign.teller.tell() if self._rounded_at else None)
 
     def write(self) -> None:
         """Writes statuses and checkpoints."""
@@ -140,7 +146,7 @@ class Work:
             self._rounded_at = 0
             keeper = Keeper(self._client, self._source, self._rules, take_epoch(self._client, number), step=self._step)
             releaser, writer = Releaser(self._source, keeper.books), StatusWriter(self._source, keeper.books)
-            self._reign = _Reign(number, keeper, releaser, writer)
+            self._reign = _Reign(number, keeper, releaser, writer, Teller(self._source, keeper.books))
             _log.info("keeping the books", term=number, epoch=keeper.epoch)
         return self._reign
 

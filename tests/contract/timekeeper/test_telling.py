@@ -1,0 +1,174 @@
+"""What people read beside a budget and a pod: once for each change, with figures."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from tests.mirrored_world import MirroredWorld, budget_object
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.keeper import Keeper
+from timekeeper.jobs.releasing import Releaser
+from timekeeper.jobs.telling import Teller
+from timekeeper.jobs.writing import StatusWriter
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import format_instant
+from timekeeper.store.ledger import take_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis
+
+    from tests.redis_server import RedisServer
+
+HOUR = 3600.0
+GRACE = {"grace": {"gpuHours": 2, "duration": "24h"}}
+
+
+class World(MirroredWorld):
+    """A budget of two GPU-hours, a pod that spends one an hour, and their leader."""
+
+    def __init__(self, client: redis.Redis, folder: Path) -> None:
+        self.now = NOON
+        super().__init__(lambda: self.now)
+        self.client = client
+        self.stage = Stage(folder, client)
+        self.elapsed = 0.0
+        self.lead()
+
+    def lead(self) -> None:
+        """A new leader, who sees the statuses that were written."""
+        objects = [copy.deepcopy(item) for item in self.mirrors.budgets.items()]
+        for item in objects:
+            item["status"] = self.budget_statuses.get(item["metadata"]["name"], {})
+        self.replace("budgets", objects)
+        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, 0))
+        self.teller = Teller(self, self.keeper.books, clock=lambda: self.elapsed)
+        self.releaser = Releaser(self, self.keeper.books)
+        self.writer = StatusWriter(self, self.keeper.books)
+
+    def spend(self, **spec: Any) -> None:
+        """The budget, and its pod since now."""
+        self.replace("budgets", [budget_object("a", ["team-a"], **{"allowance": {"gpuHours": 2}, **spec})])
+        self.replace("pods", [self.stage.pod("p1", "team-a")])
+        self.after(0)
+
+    def after(self, seconds: float) -> list[str]:
+        """What is told after so long."""
+        self.now += int(seconds * SECOND)
+        self.stage.now = self.now
+        for name in self.mirrors.__slots__:
+            getattr(self.mirrors, name).confirmed()
+        self.keeper.round(self.now)
+        before = len(self.notices)
+        self.teller.tell()
+        return [notice.reason for notice in self.notices[before:]]
+
+    def grant(self, gpu_hours: int) -> None:
+        stamp = format_instant(self.now)
+        spec = {"budget": "a", "gpuHours": gpu_hours, "reason": "deadline"}
+        metadata = {"name": f"g{gpu_hours}", "uid": f"g{gpu_hours}", "creationTimestamp": stamp}
+        self.replace("grants", [{"metadata": metadata, "spec": spec}])
+
+
+@pytest.fixture
+def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+    with redis_server.client() as client:
+        yield World(client, tmp_path)
+
+
+def test_each_change_of_a_budgets_state_is_told_once_as_it_happens(world: World) -> None:
+    world.spend(**GRACE)
+    assert world.after(HOUR) == []
+    assert world.after(HOUR) == ["BudgetInGrace"]
+    assert world.after(HOUR) == []
+    assert world.after(HOUR) == ["BudgetExhausted"]
+    assert world.after(HOUR) == []
+    world.grant(10)
+    assert world.after(0) == ["BudgetReopened"]
+    assert world.after(HOUR) == []
+    assert [notice.warning for notice in world.notices] == [True, True, False]
+    assert {notice.regarding["metadata"]["name"] for notice in world.notices} == {"a"}
+
+
+def test_the_words_say_what_is_spent_what_follows_and_what_to_do(world: World) -> None:
+    world.spend(**GRACE)
+    for _ in range(4):
+        world.after(HOUR)
+    world.grant(10)
+    world.after(0)
+    assert [notice.message for notice in world.notices] == [
+        (
+            "2.00 of 2.00 GPU-hours are spent. In grace all goes on until another 2.00 GPU-hours are spent or "
+            "2026-01-16T14:00:00Z; then new pods yield to those of teams within their budgets. `fairgpu grant a` gives "
+            "more; the next period begins at 2026-02-01T00:00:00Z."
+        ),
+        (
+            "4.00 of 2.00 GPU-hours are spent. New pods run in what others leave, and yield first; running ones go on. "
+            "`fairgpu grant a` gives more; the next period begins at 2026-02-01T00:00:00Z."
+        ),
+        "8.00 of 12.00 GPU-hours are left until 2026-02-01T00:00:00Z: new pods run as usual, and held ones are let go.",
+    ]
+
+
+def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world: World) -> None:
+    world.spend(onExhausted="hold")
+    assert world.after(2 * HOUR) == ["BudgetHeld"]
+    assert "New pods wait; running ones go on." in world.notices[-1].message
+    world.stage.gated("waits", "team-a", core=50)
+    world.stage.source.refresh()
+    world.mirrors.pods.changed("ADDED", next(p for p in world.stage.source.mirrors.pods.items() if "waits" in str(p)))
+    world.grant(1)
+    world.after(0)
+    assert world.releaser.release(world.now) == 1
+    told = world.notices[-1]
+    assert (told.regarding["metadata"]["name"], told.reason, told.warning) == ("waits", "BudgetGateLifted", False)
+    assert told.message == (
+        "There is money for this pod again: 1.00 GPU-hours are left in a. It costs 0.5 GPU-hours an hour, "
+        "0.083333 for its first 10 minutes."
+    )
+
+
+def test_a_budget_that_is_only_observed_says_that_nothing_follows(world: World) -> None:
+    world.spend(enforcement="observe")
+    assert world.after(2 * HOUR) == ["BudgetExhausted"]
+    assert "Nothing follows from it" in world.notices[-1].message
+
+
+def test_a_new_leader_repeats_nothing_that_the_status_shows_and_tells_what_it_does_not(world: World) -> None:
+    world.spend(onExhausted="hold")
+    assert world.after(2 * HOUR) == ["BudgetHeld"]
+    world.writer.write(world.now)
+    world.lead()
+    assert world.after(10) == []
+    world.lead()
+    world.grant(5)
+    assert world.after(10) == ["BudgetReopened"]
+
+
+def test_the_next_period_is_told_as_reopened(world: World) -> None:
+    world.spend(onExhausted="hold", period={"every": "day"})
+    assert world.after(3 * HOUR) == ["BudgetHeld"]
+    world.mirrors.pods.changed("DELETED", world.mirrors.pods.items()[0])
+    assert world.after(24 * HOUR) == ["BudgetReopened"]
+
+
+def test_what_a_turn_does_not_come_to_is_told_in_the_next(world: World) -> None:
+    names = [f"b{number}" for number in range(3)]
+    world.replace("budgets", [budget_object(name, [name], allowance={"gpuHours": 0}) for name in names])
+    world.keeper.round(world.now)
+    told = world.notices
+
+    def slowly() -> float:
+        world.elapsed += 0.2
+        return world.elapsed
+
+    world.teller.clock = slowly
+    counts = [world.teller.tell() for _ in range(4)]
+    assert counts == [1, 1, 1, 0]
+    assert sorted(notice.regarding["metadata"]["name"] for notice in told) == names
