@@ -21,6 +21,7 @@ from timekeeper.jobs.statuses import (
     with_conditions,
 )
 from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import DAY
 from timekeeper.sources.mirror import uid_of
 from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
 
@@ -151,7 +152,7 @@ class StatusWriter:
             (left_at, metered)
             for left_at, metered in self.books.left
             if now - left_at < FORGOTTEN_BY_A_KILLED_REDIS
-            or any(_still_needed(accounts[name], left_at) for name, _ in metered.written)
+            or (now - left_at < DAY and any(_still_needed(accounts[name], left_at) for name, _ in metered.written))
         ]
 
 

@@ -122,3 +122,18 @@ def test_a_held_pod_whose_release_is_refused_holds_up_no_other_and_is_not_tried_
     world.refused = set()
     world.round(60)
     assert world.releaser.release(world.now) == 1
+
+
+def test_who_left_is_not_remembered_for_ever_where_no_checkpoint_can_be_written(world: World) -> None:
+    world.replace("budgets", budgets(1))
+    world.replace("pods", [world.stage.pod("p1", "team-0")])
+    world.refused = {"b0"}
+    world.round()
+    world.replace("pods", [])
+    for seconds in (10, 3600):
+        world.round(seconds)
+        world.writer.write(world.now)
+        assert len(world.keeper.books.left) == 1
+    world.round(86400)
+    world.writer.write(world.now)
+    assert world.keeper.books.left == []
