@@ -1,6 +1,6 @@
 """Admission: the pure functions alone, and the whole webhook over TLS beside a constant answer from Flask.
 
-The peer reads nothing and decides nothing: it gives the same AdmissionReview to everybody, on gunicorn's gthread worker.
+The peer reads nothing and decides nothing: it gives everybody the same AdmissionReview, on gunicorn's gthread worker.
 Both run with two workers and a certificate of the same kind, in turns, called by the same client, which asks for a pod
 to be mutated and then validated as an API server does.
 """
