@@ -17,7 +17,7 @@ from timekeeper.jobs.accounts import periods_to_open, reassigned
 from timekeeper.jobs.books import Books, KeeperRules
 from timekeeper.jobs.loading import bring_back, load, reprice, take_checkpoints
 from timekeeper.jobs.metered import Key, Metered, MeterRules
-from timekeeper.jobs.observing import nodes_that_are_silent
+from timekeeper.jobs.observing import namespace_uids, nodes_that_are_silent
 from timekeeper.jobs.publishing import publish
 from timekeeper.jobs.settling import Plan, acknowledge, plan
 from timekeeper.jobs.using import billing, take_use
@@ -314,7 +314,8 @@ class Keeper:
 
     def _rules(self) -> MeterRules:
         rules = self.books.rules
-        return MeterRules(rules.charge, rules.meter_from, self.books.prices or rules.prices)
+        prices = self.books.prices or rules.prices
+        return MeterRules(rules.charge, rules.meter_from, prices, namespace_uids(self._source.mirrors))
 
     def _reported(self, uid: str) -> int | None:
         at = self._client.hget(keys.report(uid), "at")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from timekeeper.metering.pods import PodFacts
@@ -111,11 +111,12 @@ class Meters:
 
 @dataclass(frozen=True, slots=True)
 class MeterRules:
-    """What starts the meter and what a reservation costs."""
+    """What starts the meter, what a reservation costs, and which namespace of a name there is now (its uid, or "")."""
 
     charge: ChargeRules
     meter_from: MeterFrom
     prices: Prices
+    namespace_uid: Callable[[str], str]
 
 
 def opened(pod: PodFacts, rules: MeterRules, now: int) -> Metered | None:
@@ -124,16 +125,21 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> Metered | None:
     if start is None or pod.reservation is None:
         return None
     rates = tariff(pod.reservation, rules.prices, start, rules.charge)
-    session = Session(pod.uid, pod.namespace, pod.name, pod.node, start, rates)
+    which = rules.namespace_uid(pod.namespace)
+    session = Session(pod.uid, pod.namespace, pod.name, pod.node, start, rates, namespace_uid=which)
     if pod.terminal:
         session = end_before_sight(session, pod, now)
     return Metered(session, pod.reservation, posted_at=start)
 
 
-def seen(metered: Metered, pod: PodFacts, now: int) -> None:
+def seen(metered: Metered, pod: PodFacts, rules: MeterRules, now: int) -> None:
     """Takes over what the pod shows now."""
     if metered.reservation is None:
         metered.reservation = pod.reservation
+    if not metered.session.namespace_uid and metered.session.end is None:
+        which = rules.namespace_uid(pod.namespace)
+        if which:
+            metered.session, metered.record_stale = replace(metered.session, namespace_uid=which), True
     if pod.terminal and metered.session.end is None:
         metered.session = end_at_terminal_phase(metered.session, pod, now)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from timekeeper.jobs.metered import MeterRules, Meters, departed, missing, opened, seen, silent_nodes
@@ -117,7 +118,7 @@ class PodView:
         metered = self.sessions.get(facts.uid)
         if metered is not None:
             before = metered.session
-            seen(metered, facts, now)
+            seen(metered, facts, rules, now)
             return {facts.uid} if metered.session is not before else set()
         metered = opened(facts, rules, now)
         if metered is None:
@@ -137,6 +138,16 @@ class PodView:
 def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:
     """Silent nodes and since when."""
     return silent_nodes(mirrors.nodes.items(), lambda: {_name(lease): lease for lease in mirrors.node_leases.items()})
+
+
+def namespace_uids(mirrors: Mirrors) -> Callable[[str], str]:
+    """The uid of the namespace of a name, or nothing; they are read once, when the first is asked for."""
+
+    @cache
+    def uids() -> dict[str, str]:
+        return {_name(item): uid_of(item) for item in mirrors.namespaces.items()}
+
+    return lambda name: uids().get(name, "")
 
 
 def _name(item: Json) -> str:

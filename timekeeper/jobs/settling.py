@@ -161,7 +161,8 @@ def _item(metered: Metered, amount: int, action: Action, kind: Kind) -> Item:
         return Item(session.uid, amount)
     note, record = "", ""
     if kind is Kind.CLOSE and session.end is not None:
-        note = f"{session.proof} {format_exact(session.start)} {format_exact(session.end)}"
+        told = (session.proof, format_exact(session.start), format_exact(session.end), session.namespace_uid)
+        note = " ".join(part for part in told if part)
     if action in {Action.OPEN, Action.CLOSE}:
         record = encode_session(session)
     return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record)

@@ -42,6 +42,8 @@ class Session:
         proof: what the end is known by.
         use_bases: (account, period, microGPU-seconds): what its reports amounted to when each period began, where use
             is billed.
+        namespace_uid: which namespace of that name the pod was in, as one that is deleted may be made again; empty
+            where it was not seen.
     """
 
     uid: str
@@ -53,6 +55,7 @@ class Session:
     end: int | None = None
     proof: EndProof | None = None
     use_bases: tuple[tuple[str, int, int], ...] = ()
+    namespace_uid: str = ""
 
 
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:

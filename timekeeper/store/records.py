@@ -28,6 +28,8 @@ def encode_session(session: Session) -> str:
     }
     if session.end is not None and session.proof is not None:
         document |= {"end": session.end, "proof": session.proof.value}
+    if session.namespace_uid:
+        document["namespaceUid"] = session.namespace_uid
     if session.use_bases:
         document["use"] = session.use_bases
     return json.dumps(document, separators=(",", ":"))
@@ -51,6 +53,7 @@ def decode_session(text: str | bytes) -> Session:
             end=document.get("end"),
             proof=EndProof(document["proof"]) if "proof" in document else None,
             use_bases=tuple((account, period, base) for account, period, base in document.get("use", ())),
+            namespace_uid=document.get("namespaceUid", ""),
         )
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(f"no session: {error!r}") from error

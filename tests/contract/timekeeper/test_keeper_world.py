@@ -234,3 +234,44 @@ def test_a_held_pod_is_released_once_a_grant_pays_for_it(world: World) -> None:
     assert world.releaser.release(world.now) == 0
     gates = {item["metadata"]["uid"]: item["spec"]["schedulingGates"] for item in world.mirrors.pods.items()}
     assert gates == {"p1": [], "p2": [{"name": "fairgpu.io/budget"}]}
+
+
+def namespace_object(uid: str) -> dict[str, Any]:
+    return {"metadata": {"name": "team-a", "uid": uid}}
+
+
+def test_a_namespace_that_is_deleted_and_made_again_keeps_its_spend_and_the_ledger_tells_the_two_apart(
+    world: World,
+) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    world.replace("namespaces", [namespace_object("first")])
+    pod = world.stage.pod("p1", "team-a")
+    world.replace("pods", [pod])
+    world.round(10)
+    world.mirrors.pods.changed("DELETED", pod)
+    world.mirrors.namespaces.changed("DELETED", namespace_object("first"))
+    world.round(10)
+    assert world.stage.spent("a") == 10 * GPU_SECOND
+    world.mirrors.namespaces.changed("ADDED", namespace_object("second"))
+    later = world.stage.pod("p2", "team-a")
+    world.mirrors.pods.changed("ADDED", later)
+    world.round(10)
+    assert world.stage.spent("a") == 20 * GPU_SECOND
+    (running,) = reading.sessions(world.client, [("p2", "a")]).values()
+    assert running.namespace_uid == "second"
+    world.mirrors.pods.changed("DELETED", later)
+    world.round()
+    notes = [entry.note for entry in reading.ledger_page(world.client, "a", "", 10)]
+    assert [note.split(" ")[-1] for note in notes] == ["first", "second"]
+
+
+def test_a_namespace_that_is_seen_after_its_pod_is_still_recorded(world: World) -> None:
+    world.replace("budgets", [budget_object("a", ["team-a"])])
+    pod = world.stage.pod("p1", "team-a")
+    world.replace("pods", [pod])
+    world.round()
+    world.replace("namespaces", [namespace_object("first")])
+    world.mirrors.pods.changed("MODIFIED", copy.deepcopy(pod))
+    world.round(10)
+    (running,) = reading.sessions(world.client, [("p1", "a")]).values()
+    assert running.namespace_uid == "first"

@@ -106,6 +106,6 @@ def test_the_book_is_read_as_it_was_written(client: redis.Redis) -> None:
 def test_a_session_survives_its_record() -> None:
     session = Session("u", "ns", "pod", "n1", 2**60 + 1, ((2**60 + 1, 10**6), (2**61, 5)))
     assert decode_session(encode_session(session)) == session
-    ended = Session("u", "ns", "pod", "n1", 1, ((1, 2),), 2**60, EndProof.FINISHED)
+    ended = Session("u", "ns", "pod", "n1", 1, ((1, 2),), 2**60, EndProof.FINISHED, namespace_uid="n")
     assert decode_session(encode_session(ended)) == ended
     assert json.loads(encode_session(ended))["proof"] == "finished"
