@@ -48,8 +48,11 @@ COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-ha
 	  --no-header --no-emit-index-url --no-annotate --quiet
 IMAGE := deploy/images/service
 
+EXTRAS := webhook timekeeper nodeagent demo test
+
 lock:
-	$(COMPILE) setup.cfg --all-extras --output-file requirements.lock
+	$(COMPILE) setup.cfg $(EXTRAS:%=--extra %) --output-file requirements.lock
+	$(COMPILE) --constraint requirements.lock tools/accelerated.in --output-file tools/accelerated.lock
 	$(COMPILE) --constraint requirements.lock setup.cfg --extra webhook --output-file $(IMAGE)/webhook.lock
 	$(COMPILE) --constraint requirements.lock setup.cfg --extra timekeeper --output-file $(IMAGE)/timekeeper.lock
 	$(COMPILE) --constraint requirements.lock $(IMAGE)/build.in --output-file $(IMAGE)/build.lock

@@ -23,3 +23,9 @@ fi
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+
+# gunicorn's parser in C has to be compiled; without it gunicorn uses its parser in Python.
+if "$venv/bin/python" -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())'; then
+    "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --require-hashes \
+        --requirement tools/accelerated.lock || echo "gunicorn's parser in C could not be compiled; going on without it" >&2
+fi
