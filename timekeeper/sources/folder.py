@@ -3,7 +3,7 @@
     budgets.yaml        GPUBudget objects, and GPUGrant objects beside them, as a YAML stream
     pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
     grants/NAME.json    GPUGrant objects that were made through the REST API
-    status/*.json       what the timekeeper writes: the status of budgets and grants
+    status/*.json       what the timekeeper writes: the status of budgets and grants, which it reads back as theirs
     events.jsonl        what it would write as events
 
 Files are read again as they change. Whoever writes them writes beside and renames, so that none is read half.
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -29,6 +30,8 @@ from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Mirror
 
 POLL_SECONDS = 0.1
 
+_NAME = re.compile(r"[a-z0-9][-.a-z0-9]{0,252}")
+
 _log = structlog.get_logger()
 
 
@@ -39,6 +42,8 @@ class FolderSource:
         """Names the folder, and a clock in nanoseconds since 1970."""
         self._folder = folder
         self._read: dict[Path, tuple[tuple[int, int, int], list[Json]]] = {}
+        self._stated: dict[Path, tuple[Json, Json, Json]] = {}
+        """By file of a status: an object, its status, and the object with it, the same one until either changes."""
         self._mirrors = Mirrors(
             pods=Mirror("pods", now, is_metered),
             nodes=Mirror("nodes", now),
@@ -68,8 +73,9 @@ class FolderSource:
         objects = self._objects([self._folder / "budgets.yaml"])
         grants = self._objects(sorted((self._folder / "grants").glob("*.json")))
         pods = self._objects(sorted((self._folder / "pods").glob("*.json")))
-        _update(self._mirrors.budgets, [item for item in objects if item.get("kind") == "GPUBudget"])
-        _update(self._mirrors.grants, [*(item for item in objects if item.get("kind") == "GPUGrant"), *grants])
+        grants = [*(item for item in objects if item.get("kind") == "GPUGrant"), *grants]
+        _update(self._mirrors.budgets, [self._stating(item) for item in objects if item.get("kind") == "GPUBudget"])
+        _update(self._mirrors.grants, [self._stating(item) for item in grants])
         _update(self._mirrors.pods, [pod for pod in pods if is_metered(pod)])
         for mirror in (self._mirrors.nodes, self._mirrors.node_leases, self._mirrors.namespaces):
             _update(mirror, [])
@@ -86,11 +92,11 @@ class FolderSource:
 
     def write_budget_status(self, name: str, status: Json) -> None:
         """Writes status/budget-NAME.json."""
-        write_json(self._folder / "status" / f"budget-{name}.json", status)
+        write_json(self._status_file("budget", name), status)
 
     def write_grant_status(self, name: str, status: Json) -> None:
         """Writes status/grant-NAME.json."""
-        write_json(self._folder / "status" / f"grant-{name}.json", status)
+        write_json(self._status_file("grant", name), status)
 
     def create_grant(self, grant: Json) -> Json:
         """Writes grants/NAME.json, once."""
@@ -111,6 +117,26 @@ class FolderSource:
         }
         with (self._folder / "events.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")
+
+    def _status_file(self, kind: str, name: str) -> Path:
+        return self._folder / "status" / f"{kind}-{name}.json"
+
+    def _stating(self, item: Json) -> Json:
+        """The object with the status that was written of it; the one of the file where none was."""
+        kind = "grant" if item.get("kind") == "GPUGrant" else "budget"
+        metadata = item.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            return item  # whoever reads its spec says so
+        file = self._status_file(kind, name)
+        found = self._objects([file])
+        if not found:
+            return item
+        (status,) = found
+        known = self._stated.get(file)
+        if known is None or known[0] is not item or known[1] is not status:
+            known = self._stated[file] = (item, status, {**item, "status": status})
+        return known[2]
 
     def _objects(self, files: Iterable[Path]) -> list[Json]:
         """The objects of the files, each file read only when it changed."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.writing import StatusWriter
 from timekeeper.rest.figures import Book
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
@@ -95,3 +96,18 @@ def test_what_a_pod_reported_is_not_kept_for_weeks_once_it_is_gone(stage: Stage)
     stage.remove("p1")
     stage.round(1)
     assert 0 < stage.client.ttl(keys.report("p1")) <= 86400
+
+
+def test_a_folder_keeps_the_checkpoint_through_a_restart_with_an_emptied_redis(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("gone", "team-a")
+    stage.pod("runs", "team-a")
+    stage.round()
+    stage.remove("gone")
+    stage.round(10)
+    assert stage.keeper is not None
+    StatusWriter(stage.source, stage.keeper.books).write(stage.now)
+    stage.client.flushall()
+    stage.lead()
+    stage.round(10)
+    assert stage.spent("a") == (10 + 20) * GPU_SECOND

@@ -82,3 +82,36 @@ def test_what_is_told_and_written_stands_in_files(source: FolderSource, tmp_path
     source.tell(Notice(gpu_pod("u1"), "BudgetExhausted", "nothing is left", warning=True))
     assert json.loads((tmp_path / "status" / "budget-team-a.json").read_text()) == {"state": "open"}
     assert json.loads((tmp_path / "events.jsonl").read_text())["reason"] == "BudgetExhausted"
+
+
+def test_what_was_written_of_a_budget_and_a_grant_is_read_back_as_their_status(
+    source: FolderSource, tmp_path: Path
+) -> None:
+    source.write_budget_status("team-a", {"state": "grace"})
+    source.write_grant_status("extra", {"applied": True})
+    later = FolderSource(tmp_path, time.time_ns)
+    for found in (source, later):
+        found.refresh()
+        assert [item["status"] for item in found.mirrors.budgets.items()] == [{"state": "grace"}]
+        assert [item["status"] for item in found.mirrors.grants.items()] == [{"applied": True}]
+
+
+def test_an_object_is_taken_for_changed_when_its_file_or_its_status_is_and_not_otherwise(source: FolderSource) -> None:
+    source.refresh()
+    (first,) = source.mirrors.budgets.items()
+    source.write_budget_status("team-a", {"state": "grace"})
+    source.refresh()
+    (second,) = source.mirrors.budgets.items()
+    source.refresh()
+    (third,) = source.mirrors.budgets.items()
+    assert "status" not in first
+    assert third is second
+
+
+def test_a_name_that_is_none_is_no_path(tmp_path: Path) -> None:
+    write_json(tmp_path / "status" / "budget-x.json", {"state": "grace"})
+    for name in ("'../status/budget-x'", '"a\\0"', "[]", "{}", "x/../../x"):
+        (tmp_path / "budgets.yaml").write_text(f"kind: GPUBudget\nmetadata: {{name: {name}}}\n")
+        source = FolderSource(tmp_path, time.time_ns)
+        source.refresh()
+        assert [item.get("status") for item in source.mirrors.budgets.items()] == [None]
