@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 import urllib.request
@@ -28,6 +29,8 @@ pytestmark = pytest.mark.usefixtures("installation")
 
 RATE = 300_000
 LEASE_SECONDS = 3
+AWAY_SECONDS = 60 if os.environ.get("CI") == "true" else 2 * LEASE_SECONDS
+"""How long the API server is away: longer than the Lease lasts."""
 
 
 @dataclass
@@ -169,7 +172,7 @@ def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_
     assert jobs.leader() is not None
     with team.plane.api_server_away():
         left = time.time_ns()
-        wait_until(lambda: time.time_ns() - left > 2 * LEASE_SECONDS * SECOND, "longer than the Lease lasts")
+        wait_until(lambda: time.time_ns() - left > AWAY_SECONDS * SECOND, "it was away long enough", 2 * AWAY_SECONDS)
         ended = left + 2 * SECOND
     team.finish_pod("ends-meanwhile", ended)
     wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter", 90)
