@@ -10,10 +10,17 @@ from timekeeper.rules.budgets import Budget
 from timekeeper.rules.grants import Grant
 from timekeeper.rules.money import GPU_SECOND, SECOND, display
 from timekeeper.rules.periods import Period
+from timekeeper.rules.state import Enforcement
 from timekeeper.rules.timestamps import format_exact, format_instant
 
 Json = dict[str, Any]
 THRESHOLDS = (("HalfSpent", 50), ("MostlySpent", 80), ("Exhausted", 100))
+
+EVICT_ACTS_AS_ENFORCE = (
+    "spec.enforcement: evict acts as enforce: after grace new pods meet what spec.onExhausted says, and running pods "
+    "go on until they end. No running pod is evicted yet; write enforce, or end pods yourself."
+)
+"""Said as long as nobody evicts: whoever wrote evict counts on it."""
 
 PASSING = ("spent", "remaining", "burnRate", "projectedExhaustion")
 """What changes with every second; on its own it is written down only now and then."""
@@ -60,8 +67,11 @@ def projected_exhaustion(found: Figures, now: int) -> int | None:
     return moment if moment < found.period.end else None
 
 
-def conditions_of(found: Figures | None, conflicts: Mapping[str, str], fault: Exception | None) -> list[Json]:
-    """What holds of a budget: whether it can be used, whether it has all its namespaces, how much is spent."""
+def conditions_of(
+    found: Figures | None, conflicts: Mapping[str, str], fault: Exception | None, budget: Budget | None = None
+) -> list[Json]:
+    """What holds of a budget: whether it can be used and does all that it says, has all its namespaces, is spent."""
+    reduced = budget is not None and budget.enforcement is Enforcement.EVICT
     conditions = [
         _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),
         _condition(
@@ -70,6 +80,12 @@ def conditions_of(found: Figures | None, conflicts: Mapping[str, str], fault: Ex
             "NamespaceTaken" if conflicts else "NoConflict",
             "; ".join(f"{namespace} is paid for by the older budget {payer}" for namespace, payer in conflicts.items())
             or "Every namespace is paid for by this budget.",
+        ),
+        _condition(
+            "EnforcementReduced",
+            reduced,
+            "EvictActsAsEnforce" if reduced else "AsAsked",
+            EVICT_ACTS_AS_ENFORCE if reduced else "What spec.enforcement says is done.",
         ),
     ]
     if found is not None and found.limits.available is not None:
