@@ -91,7 +91,11 @@ class Work:
         self._do("tell", lambda reign: reign.teller.tell() if self._rounded_at else None)
 
     def write(self) -> None:
-        """Writes statuses and checkpoints."""
+        """Writes statuses and checkpoints.
+
+        A state that a status shows counts as told, under every later leader: so it is told first.
+        """
+        self.tell()
         self._do("write", lambda reign: reign.writer.write(self._rounded_at) if self._rounded_at else None)
 
     def write_on(self) -> None:

@@ -11,9 +11,13 @@ from tests.keeper_stage import NOON, Stage
 from tests.mirrored_world import MirroredWorld, budget_object
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.keeper import Keeper
+from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.releasing import Releaser
 from timekeeper.jobs.telling import Teller
+from timekeeper.jobs.work import Work
+from timekeeper.jobs.work import World as Surroundings
 from timekeeper.jobs.writing import StatusWriter
+from timekeeper.leadership.term import Term
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.store.ledger import take_epoch
@@ -172,3 +176,17 @@ def test_what_a_turn_does_not_come_to_is_told_in_the_next(world: World) -> None:
     counts = [world.teller.tell() for _ in range(4)]
     assert counts == [1, 1, 1, 0]
     assert sorted(notice.regarding["metadata"]["name"] for notice in told) == names
+
+
+def test_a_state_is_told_before_the_status_shows_it(world: World) -> None:
+    term = Term(lambda: 0.0)
+    term.hold(1, 1.0)
+    work = Work(Surroundings(world.client, world, term, lambda: world.now), KeeperRules(), JobMeasures())
+    world.replace("budgets", [budget_object("a", ["team-a"], allowance={"gpuHours": 0})])
+    work.settle()
+    work.write()
+    assert world.budget_statuses["a"]["state"] == "over"
+    world.lead()
+    world.keeper.round(world.now)
+    world.teller.tell()
+    assert [notice.reason for notice in world.notices] == ["BudgetExhausted"]
