@@ -179,3 +179,28 @@ def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_
     team.finish_pod("runs-on")
     wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter", 60)
     assert spent(redis_server, team) == team.expected()
+
+
+def test_a_change_of_state_is_an_event_at_the_budget_and_is_written_once(jobs: Jobs, team: Team) -> None:
+    budget = f"/apis/fairgpu.io/v1alpha1/gpubudgets/{team.namespace}"
+    spec = {"spec": {"allowance": {"gpuHours": 0}, "onExhausted": "hold", "enforcement": "evict"}}
+    api = team.plane.admin.api
+    uid = api.patch(budget, spec)["metadata"]["uid"]
+
+    def told() -> list[dict[str, Any]]:
+        items = api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+        return [item for item in items if item["regarding"].get("uid") == uid]
+
+    (event,) = wait_until(told, "the budget is told to be held")
+    assert (event["reason"], event["type"], event["regarding"]["kind"]) == ("BudgetHeld", "Warning", "GPUBudget")
+    conditions = wait_until(
+        lambda: api.get(budget).get("status", {}).get("state") == "held" and api.get(budget)["status"]["conditions"],
+        "the status says so",
+    )
+    assert {item["type"]: item["status"] for item in conditions}["EnforcementReduced"] == "True"
+    killed = wait_until(jobs.leader, "one of them leads")
+    jobs.send(killed, signal.SIGKILL)
+    wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != killed), "the other leads", 60)
+    api.patch(budget, {"spec": {"allowance": {"gpuHours": 10}}})
+    events = wait_until(lambda: len(told()) > 1 and told(), "the budget is told to be open again", 60)
+    assert sorted(item["reason"] for item in events) == ["BudgetHeld", "BudgetReopened"]
