@@ -7,14 +7,14 @@ round that fails leaves nothing behind but work for the next one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 
 import redis
 import structlog
 
 from fairgpu.cluster.api import Json
-from timekeeper.jobs.accounts import periods_to_open, reassigned
+from timekeeper.jobs.accounts import reassigned
 from timekeeper.jobs.books import Books, KeeperRules
+from timekeeper.jobs.due import due_grants, due_openings
 from timekeeper.jobs.loading import bring_back, load, reprice, take_checkpoints
 from timekeeper.jobs.metered import Key, Metered, MeterRules
 from timekeeper.jobs.observing import namespace_uids, nodes_that_are_silent
@@ -23,15 +23,12 @@ from timekeeper.jobs.settling import Plan, acknowledge, plan
 from timekeeper.jobs.using import billing, take_use
 from timekeeper.metering.sessions import alive_until
 from timekeeper.rules.budgets import payers
-from timekeeper.rules.timestamps import MINUTE
 from timekeeper.sources.source import Notice, Source
 from timekeeper.store import book, keys, reading
 from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError, StoreUnavailableError
 from timekeeper.store.ledger import (
     Action,
-    GrantEntry,
     Item,
-    Opening,
     Revision,
     Settlement,
     Standing,
@@ -44,8 +41,6 @@ from timekeeper.store.replicas import replicated
 Step = Callable[[str], None]
 """Told of each step before it is taken; tests end the process there."""
 
-SKEW = MINUTE
-"""How far the API server's clock may be ahead of ours, so that what it stamps is believed."""
 MAX_NOTICES = 20
 """Accounts beside whose loss an event is written: where more are lost at once, all of them are."""
 
@@ -181,18 +176,7 @@ class Keeper:
         return moved | books.refresh_budgets() | (books.accounts.keys() - before)
 
     def _open(self, now: int, names: Iterable[str]) -> None:
-        accounts = [self.books.accounts[name] for name in sorted(names)]
-        openings = []
-        for account in accounts:
-            if account.periods and account.is_budget and account.name not in self.books.budgets.budgets:
-                continue  # its budget is gone, and with it the rule that says when periods begin
-            checkpoint = account.checkpoint
-            for period in periods_to_open(account, now):
-                opening = Opening(account.name, period.start, period.end, known=bool(account.periods))
-                if checkpoint is not None and checkpoint.period.start == period.start:
-                    exhausted_at = checkpoint.exhausted_at
-                    opening = replace(opening, checkpoint=checkpoint.amount, exhausted_at=exhausted_at)
-                openings.append((account, period, opening))
+        openings = due_openings(self.books, names, now)
         if not openings:
             return
         self._step("open")
@@ -203,22 +187,9 @@ class Keeper:
 
     def _grant(self, now: int) -> set[str]:
         books = self.books
-        entries = []
-        for grant in books.budgets.grants.values():
-            account = books.accounts.get(grant.budget)
-            if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
-                continue
-            if grant.name in account.grants:
-                continue
-            instant = grant.created or now
-            period = account.period_at(instant if instant < now + SKEW else now)
-            if period is None and now < instant < now + SKEW:
-                continue  # it opens as soon as our clock gets there, too
-            if period is None:
-                account.grants.add(grant.name)  # its period is over and was never opened: it has lapsed
-                continue
-            note = f"{grant.reason} ({grant.requested_by})" if grant.requested_by else grant.reason
-            entries.append(GrantEntry(grant.budget, period.start, grant.name, grant.amount, note))
+        entries, lapsed = due_grants(books, now)
+        for account, name in lapsed:
+            account.grants.add(name)
         if not entries:
             return set()
         self._step("grant")

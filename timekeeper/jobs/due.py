@@ -1,0 +1,51 @@
+"""What is due in the books at an instant: periods to open, and grants to apply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from timekeeper.jobs.accounts import Account, periods_to_open
+from timekeeper.jobs.books import Books
+from timekeeper.rules.periods import Period
+from timekeeper.rules.timestamps import MINUTE
+from timekeeper.store.ledger import GrantEntry, Opening
+
+SKEW = MINUTE
+"""How far the API server's clock may be ahead of ours, so that what it stamps is believed."""
+
+
+def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Account, Period, Opening]]:
+    """The periods that these accounts need up to now, each with what a checkpoint says of it."""
+    openings = []
+    for account in (books.accounts[name] for name in sorted(names)):
+        if account.periods and account.is_budget and account.name not in books.budgets.budgets:
+            continue  # its budget is gone, and with it the rule that says when periods begin
+        checkpoint = account.checkpoint
+        for period in periods_to_open(account, now):
+            opening = Opening(account.name, period.start, period.end, known=bool(account.periods))
+            if checkpoint is not None and checkpoint.period.start == period.start:
+                opening = replace(opening, checkpoint=checkpoint.amount, exhausted_at=checkpoint.exhausted_at)
+            openings.append((account, period, opening))
+    return openings
+
+
+def due_grants(books: Books, now: int) -> tuple[list[GrantEntry], list[tuple[Account, str]]]:
+    """The grants that the store has not taken, and those that have lapsed since their period was never opened."""
+    entries, lapsed = [], []
+    for grant in books.budgets.grants.values():
+        account = books.accounts.get(grant.budget)
+        if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
+            continue
+        if grant.name in account.grants:
+            continue
+        instant = grant.created or now
+        period = account.period_at(instant if instant < now + SKEW else now)
+        if period is None and now < instant < now + SKEW:
+            continue  # it opens as soon as our clock gets there, too
+        if period is None:
+            lapsed.append((account, grant.name))
+            continue
+        note = f"{grant.reason} ({grant.requested_by})" if grant.requested_by else grant.reason
+        entries.append(GrantEntry(grant.budget, period.start, grant.name, grant.amount, note))
+    return entries, lapsed
