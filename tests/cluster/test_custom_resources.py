@@ -185,14 +185,14 @@ def test_kubectl_shows_what_is_spent_and_what_is_left(control_plane: ControlPlan
     api.create(GRANTS, grant())
     try:
         api.patch(f"{BUDGETS}/team-a/status", {"status": status})
-        header, line = control_plane.admin.kubectl("get", "gpubudgets").stdout.splitlines()
+        header, line = control_plane.admin.kubectl("get", "gpubudgets", "team-a").stdout.splitlines()
         assert " ".join(header.split()) == "NAME STATE SPENT OF LEFT GPUS RUNS OUT PERIOD ENDS AGE"
         assert line.split()[:8] == [
             "team-a", "open", "37.5", "110", "72.5", "3.25", "2025-11-22T12:00:00Z", "2025-12-01T00:00:00Z",
         ]  # fmt: skip
-        wide = control_plane.admin.kubectl("get", "gb", "--output=wide").stdout
+        wide = control_plane.admin.kubectl("get", "gb", "team-a", "--output=wide").stdout
         assert '["team-a"]' in wide
-        header, line = control_plane.admin.kubectl("get", "gpugrants").stdout.splitlines()
+        header, line = control_plane.admin.kubectl("get", "gpugrants", grant()["metadata"]["name"]).stdout.splitlines()
         assert header.split()[:4] == ["NAME", "BUDGET", "GPU-HOURS", "APPLIED"]
         assert line.split()[:3] == ["deadline", "team-a", "10"]
         assert "paper deadline" in line
