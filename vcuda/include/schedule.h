@@ -49,7 +49,8 @@ struct vcuda_slot {
     uint64_t key;                /* the config's slot_key; another value: not this container's slot */
     uint64_t memory_limit_bytes; /* limit in force now; 0: as in the config */
     uint64_t driver_bytes;       /* device memory that the driver reports for all processes of this container */
-    uint64_t driver_sampled_ns;  /* when driver_bytes was read; 0: the driver was never asked */
+    uint64_t driver_sampled_ns;  /* CLOCK_MONOTONIC right before the driver was asked for driver_bytes; 0: never asked.
+                                  * Judged by what was charged from then on: a later time frees what is still held */
     uint64_t notice_ns;          /* with VCUDA_SLOT_NOTICE: when it will be evicted */
     uint32_t core_percent;       /* guaranteed share now, 0..100 */
     uint32_t effective_permille; /* share of the period that its turns cover now, 0..1000 */

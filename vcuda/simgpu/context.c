@@ -38,9 +38,9 @@ static uint32_t claim(const struct sim_view *view)
         entry->truth = sim_truth_open_context(view->truth, view->index, client->pid, client->group, view->device->clock_ns);
         entry->busy_ns = 0;
         entry->bytes = bytes;
+        sim_truth_memory(view->truth, view->index, entry->truth, (int64_t)bytes);
         entry->used = 1;
         view->device->used_bytes += bytes;
-        sim_truth_memory(view->truth, view->index, entry->truth, (int64_t)bytes);
         return i;
     }
     return SIM_NONE;

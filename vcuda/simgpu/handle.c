@@ -37,10 +37,10 @@ static CUresult enter(const struct sim_view *view, uint64_t bytes, struct sim_ph
         entry->exported = 0;
         entry->bytes = bytes;
         entry->refs[sim_seat.client] = 1;
+        sim_truth_memory(view->truth, view->index, entry->truth, (int64_t)bytes);
         entry->used = 1;
         view->device->handle_top = i >= view->device->handle_top ? i + 1 : view->device->handle_top;
         view->device->used_bytes += bytes;
-        sim_truth_memory(view->truth, view->index, entry->truth, (int64_t)bytes);
         *made = (struct sim_physical){.device = view->index, .index = i, .serial = entry->serial};
         return CUDA_SUCCESS;
     }

@@ -28,9 +28,9 @@ CUresult sim_charge(CUcontext context, uint64_t bytes)
     struct sim_context *owner = &view.device->contexts[context->index];
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
     if (bytes <= sim_seat.node->settings.memory_bytes - view.device->used_bytes) {
+        sim_truth_memory(view.truth, view.index, owner->truth, (int64_t)bytes);
         owner->bytes += bytes;
         view.device->used_bytes += bytes;
-        sim_truth_memory(view.truth, view.index, owner->truth, (int64_t)bytes);
         result = CUDA_SUCCESS;
     }
     sim_unlock(&view);

@@ -62,18 +62,19 @@ void sim_handle_settle(const struct sim_seat *seat, const struct sim_view *view,
         return;
     }
     view->device->used_bytes -= entry->bytes;
-    sim_truth_memory(view->truth, view->index, entry->truth, -(int64_t)entry->bytes);
     entry->used = 0;
+    sim_truth_memory(view->truth, view->index, entry->truth, -(int64_t)entry->bytes);
 }
 
 void sim_context_release(const struct sim_view *view, uint32_t context)
 {
     struct sim_context *owner = &view->device->contexts[context];
     sim_drop(view->device, context);
-    view->device->used_bytes -= owner->bytes;
-    sim_truth_memory(view->truth, view->index, owner->truth, -(int64_t)owner->bytes);
-    view->truth->contexts[owner->truth].end_ns = view->device->clock_ns;
+    uint64_t bytes = owner->bytes;
+    view->device->used_bytes -= bytes;
     owner->bytes = 0;
+    sim_truth_memory(view->truth, view->index, owner->truth, -(int64_t)bytes);
+    view->truth->contexts[owner->truth].end_ns = view->device->clock_ns;
     owner->used = 0;
     if (view->device->current == context) {
         view->device->current = SIM_NONE;
@@ -181,14 +182,37 @@ void sim_reap(const struct sim_seat *seat)
     pthread_mutex_unlock(&node->lock);
 }
 
+/* Who holds how much, counted anew. A group's figure changes in one step: those who read it take no lock. */
+static void repair_memory(struct sim_device *device, struct sim_truth *truth, uint32_t number)
+{
+    uint64_t sums[SIM_TRUTH_GROUPS] = {0}, all = 0;
+    for (uint32_t i = 0; i < SIM_CONTEXTS; i++) {
+        const struct sim_context *context = &device->contexts[i];
+        if (context->used) {
+            truth->contexts[context->truth].bytes = context->bytes;
+            sums[truth->contexts[context->truth].group] += context->bytes;
+            all += context->bytes;
+        }
+    }
+    for (uint32_t i = 0; i < device->handle_top; i++) {
+        const struct sim_handle *handle = &device->handles[i];
+        if (handle->used) {
+            truth->contexts[handle->truth].bytes += handle->bytes;
+            sums[truth->contexts[handle->truth].group] += handle->bytes;
+            all += handle->bytes;
+        }
+    }
+    device->used_bytes = all;
+    for (uint32_t i = 0; i < SIM_TRUTH_GROUPS; i++) {
+        __atomic_store_n(&truth->groups[i].bytes[number], sums[i], __ATOMIC_RELAXED);
+    }
+}
+
 void sim_repair(struct sim_node *node, struct sim_truth *truth, uint32_t number)
 {
     struct sim_device *device = &node->devices[number];
     memset(device->busy, 0, sizeof device->busy);
-    device->used_bytes = 0;
-    for (uint32_t i = 0; i < SIM_TRUTH_GROUPS; i++) {
-        truth->groups[i].bytes[number] = 0;
-    }
+    repair_memory(device, truth, number);
     for (int i = 0; i < SIM_ENGINES; i++) {
         device->engines[i].context = SIM_NONE;
     }
@@ -201,17 +225,6 @@ void sim_repair(struct sim_node *node, struct sim_truth *truth, uint32_t number)
         }
         if (context->pending != 0) {
             device->busy[i / 64] |= 1ULL << (i % 64);
-        }
-        if (context->used) {
-            device->used_bytes += context->bytes;
-            truth->contexts[context->truth].bytes = 0;
-            sim_truth_memory(truth, number, context->truth, (int64_t)context->bytes);
-        }
-    }
-    for (uint32_t i = 0; i < device->handle_top; i++) {
-        if (device->handles[i].used) {
-            device->used_bytes += device->handles[i].bytes;
-            sim_truth_memory(truth, number, device->handles[i].truth, (int64_t)device->handles[i].bytes);
         }
     }
     if (device->current != SIM_NONE && !device->contexts[device->current].used) {

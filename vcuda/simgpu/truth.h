@@ -60,6 +60,8 @@ uint32_t sim_truth_group(struct sim_truth *truth, const char *label);
 uint32_t sim_truth_open_context(struct sim_truth *truth, uint32_t device, uint32_t pid, uint32_t group, uint64_t now_ns);
 void sim_truth_occupied(struct sim_truth *truth, uint32_t device, uint32_t context, uint64_t from_ns, uint64_t to_ns,
                         uint64_t solo_ns);
+/* What is taken is told here before the device's own state changes, and what is given back after: killed in between, the
+ * truth is too much until the device is repaired, never too little. */
 void sim_truth_memory(struct sim_truth *truth, uint32_t device, uint32_t context, int64_t change);
 
 #endif

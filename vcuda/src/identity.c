@@ -9,18 +9,22 @@
 #include <unistd.h>
 
 /* proc(5): "pid (comm) state ppid ..."; comm may hold anything, also spaces and brackets, so the last ')' counts.
- * The state is field 3, the start time field 22. */
+ * The state is field 3, the number of threads field 20, the start time field 22. A zombie has ended only once its other
+ * threads have, too: they may still be in the driver when the first has gone. */
 uint64_t identity_parse_stat(const char *text, size_t size)
 {
     const char *end = text + size, *at = memrchr(text, ')', size);
-    if (at == NULL || end - at < 3 || at[2] == 'Z' || at[2] == 'X')
+    if (at == NULL || end - at < 3 || at[2] == 'X')
         return 0;
+    bool zombie = at[2] == 'Z';
     at++;
     for (int field = 3; field <= 22; field++) {
         at = memchr(at, ' ', (size_t)(end - at));
         if (at == NULL)
             return 0;
         at++;
+        if (field == 19 && zombie && (end - at < 2 || *at == '0' || (*at == '1' && at[1] == ' ')))
+            return 0;
     }
     uint64_t value = 0;
     for (; at < end && *at >= '0' && *at <= '9'; at++) {

@@ -71,6 +71,29 @@ struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)
     return good ? ledger : NULL;
 }
 
+void ledger_set_total(struct ledger_device *device, uint64_t total)
+{
+    __atomic_store_n(&device->total, total, __ATOMIC_RELAXED); /* ledger_held reads it without the lock */
+    if (total < device->low)
+        device->low = total;
+    if (total > device->high)
+        device->high = total;
+    if (total + device->overhead > device->peak)
+        device->peak = total + device->overhead;
+}
+
+/* The clock is read last: whatever was noted before it is forgotten. Killed on the way, the next owner mends, and
+ * that begins the window anew. */
+void ledger_begin_window(struct ledger *ledger, int device)
+{
+    struct ledger_device *shared = &ledger->devices[device];
+    shared->low = shared->high = shared->total;
+    shared->departed = 0;
+    for (int i = 0; i < LEDGER_SLOTS && (uint64_t)i < ledger->slots_used; i++)
+        __atomic_store_n(&ledger->slots[i].most_unsettled[device], 0, __ATOMIC_SEQ_CST);
+    __atomic_store_n(&shared->settled_ns, clock_ns(), __ATOMIC_SEQ_CST);
+}
+
 /* The last owner died at some instruction: the words are true, what was derived from them may not be. */
 static void mend(struct ledger *ledger)
 {
@@ -79,7 +102,8 @@ static void mend(struct ledger *ledger)
         for (int i = 0; i < LEDGER_SLOTS; i++)
             if (ledger->slots[i].state != SLOT_FREE)
                 total += ledger->slots[i].charged[device];
-        ledger->devices[device].total = total;
+        __atomic_store_n(&ledger->devices[device].total, total, __ATOMIC_RELAXED);
+        ledger_begin_window(ledger, device);
     }
 }
 
@@ -134,26 +158,35 @@ static bool holds_nothing(const struct ledger_slot *slot)
     return true;
 }
 
+static bool settled(const struct ledger_slot *slot)
+{
+    for (int device = 0; device < VCUDA_MAX_DEVICES; device++)
+        if (__atomic_load_n(&slot->unsettled[device], __ATOMIC_SEQ_CST) != 0)
+            return false;
+    return true;
+}
+
+uint64_t ledger_most_unsettled(const struct ledger_slot *slot, int device)
+{
+    uint64_t most = __atomic_load_n(&slot->most_unsettled[device], __ATOMIC_SEQ_CST);
+    uint64_t now = __atomic_load_n(&slot->unsettled[device], __ATOMIC_SEQ_CST);
+    return now > most ? now : most;
+}
+
 void ledger_detach(struct ledger *ledger, int slot)
 {
     if (!ledger_lock(ledger))
         return;
-    ledger->slots[slot].died_ns = clock_ns();
-    uint64_t state = holds_nothing(&ledger->slots[slot]) ? SLOT_FREE : SLOT_DEAD;
-    __atomic_store_n(&ledger->slots[slot].state, state, __ATOMIC_RELEASE);
+    struct ledger_slot *ours = &ledger->slots[slot];
+    ours->died_ns = clock_ns();
+    if (holds_nothing(ours)) {
+        for (int device = 0; device < VCUDA_MAX_DEVICES; device++)
+            ledger->devices[device].departed += ledger_most_unsettled(ours, device);
+        __atomic_store_n(&ours->state, SLOT_FREE, __ATOMIC_RELEASE);
+    } else if (settled(ours)) {
+        __atomic_store_n(&ours->state, SLOT_DEAD, __ATOMIC_RELEASE);
+    }
     ledger_unlock(ledger);
-}
-
-/* Under the lock. */
-static void set_total(struct ledger_device *device, uint64_t total)
-{
-    __atomic_store_n(&device->total, total, __ATOMIC_RELAXED); /* ledger_held reads it without the lock */
-    if (total < device->low)
-        device->low = total;
-    if (total > device->high)
-        device->high = total;
-    if (total + device->overhead > device->peak)
-        device->peak = total + device->overhead;
 }
 
 void ledger_loosen(struct ledger *ledger, int slot, int device, uint64_t bytes)
@@ -161,7 +194,8 @@ void ledger_loosen(struct ledger *ledger, int slot, int device, uint64_t bytes)
     __atomic_add_fetch(&ledger->slots[slot].unsettled[device], bytes, __ATOMIC_SEQ_CST);
 }
 
-/* The most is noted before every decrease, so that no height between two samples is missed. */
+/* The most is noted before every decrease: of those charges that the driver does not hold when a sample is taken, the
+ * first to be settled afterwards notes them all. */
 void ledger_confirm(struct ledger *ledger, int slot, int device, uint64_t bytes)
 {
     uint64_t *now = &ledger->slots[slot].unsettled[device], *most = &ledger->slots[slot].most_unsettled[device];
@@ -182,7 +216,7 @@ bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, 
     if (fits) {
         ledger_loosen(ledger, slot, device, bytes);
         __atomic_store_n(word, *word + bytes, __ATOMIC_RELEASE);
-        set_total(shared, shared->total + bytes);
+        ledger_set_total(shared, shared->total + bytes);
         __atomic_store_n(&ledger->public.devices[device].charged_bytes, shared->total, __ATOMIC_RELAXED);
     }
     ledger_unlock(ledger);
@@ -198,7 +232,7 @@ void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t byte
     if (bytes > *word)
         bytes = *word; /* only a tampered ledger gets here; never below zero */
     __atomic_store_n(word, *word - bytes, __ATOMIC_RELEASE);
-    set_total(shared, shared->total - bytes);
+    ledger_set_total(shared, shared->total - bytes);
     ledger_confirm(ledger, slot, device, bytes);
     __atomic_store_n(&ledger->public.devices[device].charged_bytes, shared->total, __ATOMIC_RELAXED);
     ledger_unlock(ledger);

@@ -28,12 +28,12 @@ struct ledger_slot {
     uint64_t pid;
     uint64_t start_time; /* field 22 of /proc/PID/stat, clock ticks since boot */
     uint64_t namespace;  /* inode of /proc/self/ns/pid */
-    uint64_t died_ns;    /* CLOCK_MONOTONIC when its death was noticed */
+    uint64_t died_ns;    /* CLOCK_MONOTONIC when its death was noticed: later than its last instruction */
     uint64_t contexts;   /* CUDA contexts it holds, over all devices */
     uint64_t reserved[2];
     uint64_t charged[VCUDA_MAX_DEVICES];   /* bytes; the truth */
     /* Of `charged`, what the driver may not hold at this moment: it was charged and is not allocated yet, or is being
-     * freed and not discharged yet. And the most that this was since the node's last sample. Both atomic. */
+     * freed and not discharged yet. And the most that this was in the device's window. Both atomic. */
     uint64_t unsettled[VCUDA_MAX_DEVICES];
     uint64_t most_unsettled[VCUDA_MAX_DEVICES];
     uint64_t in_flight[VCUDA_MAX_DEVICES]; /* CLOCK_MONOTONIC when it last had work on the device; atomic */
@@ -45,15 +45,17 @@ struct ledger_device {
     uint64_t total;      /* sum of charged over all slots that are not free */
     uint64_t peak;       /* highest total + overhead ever */
     uint64_t overhead;   /* what the driver holds for the container above `total`, by the node's last sample */
-    uint64_t low, high;  /* lowest and highest total since that sample */
-    uint64_t sampled_ns; /* the sample's time */
-    
+    /* The window in which the node's next sample must lie whole (ledger_begin_window). */
+    uint64_t low, high;  /* lowest and highest total in it */
+    uint64_t departed;   /* the most that was unsettled of processes that gave their slots back in it */
+    uint64_t settled_ns; /* its begin, CLOCK_MONOTONIC; read without the lock, too */
+
     /* The following are atomics that any process adds to without the lock. */
     uint64_t oom; /* allocations refused */
     uint64_t launches, busy_ns, span_ns, throttled_ns, overrun_ns;
     int64_t credit_ns;     /* GPU time that the container may still use; negative: to be paid back */
     uint64_t credited_ns;  /* up to when credit_ns was given; claimed by compare-and-swap */
-    uint64_t reserved[3];
+    uint64_t reserved[2];
 };
 
 struct ledger {
@@ -84,7 +86,8 @@ void ledger_unlock(struct ledger *ledger);
 /* Finds a slot for this process. -1 when all are taken. Takes the lock itself. */
 int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint64_t namespace);
 
-/* Gives the slot back: at once when nothing is charged to it, as one of a dead process otherwise. */
+/* Gives the slot back: at once when nothing is charged to it, as one of a dead process otherwise. While calls are under
+ * way in other threads it stays the living process's, until a sweep finds that gone. */
 void ledger_detach(struct ledger *ledger, int slot);
 
 /* Charges `bytes` if the total stays within `limit`; `force` charges in any case (what the driver did already).
@@ -96,6 +99,13 @@ void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t byte
 /* What was charged is held by the driver now; what it holds is about to be freed. No lock. */
 void ledger_confirm(struct ledger *ledger, int slot, int device, uint64_t bytes);
 void ledger_loosen(struct ledger *ledger, int slot, int device, uint64_t bytes);
+
+/* Under the lock: changes a device's total, and what is derived from it. */
+void ledger_set_total(struct ledger_device *device, uint64_t total);
+/* The most that a slot had unsettled on a device in its window. */
+uint64_t ledger_most_unsettled(const struct ledger_slot *slot, int device);
+/* Under the lock: forgets what was noted for the judgement of samples. Only samples begun later may be used. */
+void ledger_begin_window(struct ledger *ledger, int device);
 
 /* What counts against the limit now, in bytes. One unlocked read. */
 uint64_t ledger_held(const struct ledger *ledger, int device);

@@ -54,7 +54,7 @@ static void release_dead(struct ledger *ledger, int device, uint64_t bytes, uint
         uint64_t part = slot->charged[device] < bytes ? slot->charged[device] : bytes;
         bytes -= part;
         __atomic_store_n(&slot->charged[device], slot->charged[device] - part, __ATOMIC_RELEASE);
-        ledger->devices[device].total -= part;
+        ledger_set_total(&ledger->devices[device], ledger->devices[device].total - part);
         bool empty = true;
         for (int other = 0; other < VCUDA_MAX_DEVICES; other++)
             empty = empty && slot->charged[other] == 0;
@@ -63,55 +63,65 @@ static void release_dead(struct ledger *ledger, int device, uint64_t bytes, uint
     }
 }
 
-static uint64_t dead_bytes(const struct ledger *ledger, int device)
+/* What is charged to those whose death was noticed before `sampled_ns`. */
+static uint64_t dead_bytes(const struct ledger *ledger, int device, uint64_t sampled_ns)
 {
     uint64_t sum = 0;
     for (int i = 0; i < LEDGER_SLOTS && (uint64_t)i < ledger->slots_used; i++)
-        if (ledger->slots[i].state == SLOT_DEAD)
+        if (ledger->slots[i].state == SLOT_DEAD && ledger->slots[i].died_ns < sampled_ns)
             sum += ledger->slots[i].charged[device];
     return sum;
 }
 
-/* The most that the living had charged without the driver holding it, since the last time this was asked. */
-static uint64_t most_unsettled(struct ledger *ledger, int device)
+/* The most that may have been charged at the sample without the driver holding it, of all that may have lived then:
+ * also of those that died or left since. */
+static uint64_t unsettled_bytes(const struct ledger *ledger, int device, uint64_t sampled_ns)
 {
-    uint64_t sum = 0;
+    uint64_t sum = ledger->devices[device].departed;
     for (int i = 0; i < LEDGER_SLOTS && (uint64_t)i < ledger->slots_used; i++) {
-        struct ledger_slot *slot = &ledger->slots[i];
-        if (slot->state != SLOT_LIVE)
-            continue;
-        uint64_t most = __atomic_exchange_n(&slot->most_unsettled[device], 0, __ATOMIC_SEQ_CST);
-        uint64_t now = __atomic_load_n(&slot->unsettled[device], __ATOMIC_SEQ_CST);
-        sum += now > most ? now : most;
+        const struct ledger_slot *slot = &ledger->slots[i];
+        if (slot->state == SLOT_LIVE || (slot->state == SLOT_DEAD && slot->died_ns >= sampled_ns))
+            sum += ledger_most_unsettled(slot, device);
     }
     return sum;
 }
 
-/* The node's sample lies somewhere between the last one that we saw and now. In that time the total was between
- * `low` and `high`. So the driver held at least driver_bytes - high that nobody is charged for; and for the living it
- * held at least low - dead, less what was unsettled, so for the dead at most the rest. Both lean towards holding more against the container. */
+static uint64_t above(uint64_t bytes, uint64_t others)
+{
+    return bytes > others ? bytes - others : 0;
+}
+
+/* What the dead have charged that the driver held no more at a sample that lies in the window. At that moment the
+ * total was `low` or more, and whatever the living had charged and settled the driver held: what it did not hold of
+ * the rest was the dead's. And what was charged to those dead by then, it held at most in whole. */
+static uint64_t let_go(const struct ledger *ledger, int device, uint64_t held, uint64_t sampled_ns)
+{
+    uint64_t by_total = above(ledger->devices[device].low, held + unsettled_bytes(ledger, device, sampled_ns));
+    uint64_t by_dead = above(dead_bytes(ledger, device, sampled_ns), held);
+    return by_total > by_dead ? by_total : by_dead;
+}
+
+/* A sample is read from the driver at some moment between its time and now. It is of use only when it was begun in the
+ * window, since of earlier moments nothing is noted. `high` is the most that was charged in it: what the driver held
+ * beyond that, nobody is charged for. */
 void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *page, uint64_t now_ns)
 {
     struct ledger_device *shared = &ledger->devices[device];
     bool sampled = page != NULL && page->driver_sampled_ns != 0 && page->driver_sampled_ns <= now_ns &&
                    now_ns - page->driver_sampled_ns < SAMPLE_FRESH_NS;
-    if (sampled && __atomic_load_n(&shared->sampled_ns, __ATOMIC_RELAXED) == page->driver_sampled_ns)
+    if (sampled && page->driver_sampled_ns <= __atomic_load_n(&shared->settled_ns, __ATOMIC_RELAXED))
         return;
     if (!ledger_lock(ledger))
         return;
     if (!sampled) {
         release_dead(ledger, device, UINT64_MAX, now_ns > TEARDOWN_NS ? now_ns - TEARDOWN_NS : 0);
-    } else if (shared->sampled_ns != page->driver_sampled_ns) {
-        uint64_t held = page->driver_bytes, dead = dead_bytes(ledger, device);
-        uint64_t not_living = dead + most_unsettled(ledger, device);
-        uint64_t living_low = shared->low > not_living ? shared->low - not_living : 0;
-        uint64_t held_dead = held > living_low ? held - living_low : 0;
-        if (held_dead <= dead) /* also when nothing is left to release: their slots become free */
-            release_dead(ledger, device, dead - held_dead, page->driver_sampled_ns);
-        uint64_t overhead = held > shared->high ? held - shared->high : 0;
+    } else if (page->driver_sampled_ns > shared->settled_ns) { /* another process may have used it by now */
+        uint64_t held = page->driver_bytes;
+        uint64_t overhead = above(held, shared->high);
+        /* Also when nothing is let go: slots of the dead with nothing left in them become free. */
+        release_dead(ledger, device, let_go(ledger, device, held, page->driver_sampled_ns), page->driver_sampled_ns);
         __atomic_store_n(&shared->overhead, overhead, __ATOMIC_RELAXED); /* ledger_held reads it unlocked */
-        __atomic_store_n(&shared->sampled_ns, page->driver_sampled_ns, __ATOMIC_RELAXED); /* looked at unlocked above */
-        shared->low = shared->high = shared->total;
+        ledger_begin_window(ledger, device);
         if (shared->total + overhead > shared->peak)
             shared->peak = shared->total + overhead;
     }

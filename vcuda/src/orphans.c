@@ -23,7 +23,7 @@ void orphan(int index, uint64_t bytes)
         __atomic_store_n(&slot->state, SLOT_DEAD, __ATOMIC_RELEASE);
         /* Killed between these two, it is charged twice, until the node's next sample: never too little. */
         __atomic_store_n(&slot->charged[index], bytes, __ATOMIC_RELEASE);
-        ledger->devices[index].total += bytes;
+        ledger_set_total(&ledger->devices[index], ledger->devices[index].total + bytes);
     }
     ledger_unlock(ledger);
     if (chosen >= 0)

@@ -62,7 +62,7 @@ class Agent:
             self.write()
 
     def slot(self, tenant: Tenant) -> bytes:
-        """As schedule.h lays it out, with what the driver holds for the container now."""
+        """As schedule.h lays it out, with what the driver holds for the container now; the time is taken before."""
         sampled = time.monotonic_ns()
         try:
             held = self.node.truth(tenant.name)[0]

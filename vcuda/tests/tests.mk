@@ -1,7 +1,7 @@
 # The shim's tests: programs in C that run under the shim, and pytest that starts them and looks at what came of it.
 TESTS := $(B)/tests
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c))
-UNITS := $(TESTS)/unit/kill_at_every_instruction
+UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
 
 $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a

@@ -1,0 +1,168 @@
+/* release_of_the_dead.c: a sample of the node that was overtaken by events, in the order in which they spoil it.
+ *
+ *     release_of_the_dead LEDGER CASE      prints "CHARGED HELD" in MiB, at the end of the case
+ *
+ * In each case X is dead and the driver holds its 64 MiB to the end, except where the case says otherwise. What is
+ * charged must never be less than what the driver holds.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "ledger.h"
+
+#define MIB (1ull << 20)
+#define SECOND 1000000000ull
+
+static struct ledger *ledger;
+
+static int attach(void)
+{
+    return ledger_attach(ledger, (uint64_t)getpid(), 1, 1); /* of another namespace: no sweep looks at it */
+}
+
+static void charge(int slot, uint64_t mib)
+{
+    if (!ledger_charge(ledger, slot, 0, mib * MIB, 1u << 30, false))
+        abort();
+}
+
+static int holding(uint64_t mib)
+{
+    int slot = attach();
+    charge(slot, mib);
+    ledger_confirm(ledger, slot, 0, mib * MIB);
+    return slot;
+}
+
+static void dead(uint64_t mib)
+{
+    ledger_detach(ledger, holding(mib));
+}
+
+static struct vcuda_slot sample(uint64_t mib)
+{
+    return (struct vcuda_slot){.driver_bytes = mib * MIB, .driver_sampled_ns = clock_ns()};
+}
+
+static void use(struct vcuda_slot page)
+{
+    ledger_true_up(ledger, 0, &page, clock_ns());
+}
+
+static uint64_t let_go(void)
+{
+    holding(40);
+    dead(64);
+    use(sample(104));
+    use(sample(40)); /* X is torn down */
+    return 40;
+}
+
+static uint64_t in_flight_then_dead(void)
+{
+    dead(64);
+    int p = attach();
+    charge(p, 40);
+    use(sample(64));
+    struct vcuda_slot before = sample(64); /* P's 40 are charged, and the driver has not come to them */
+    ledger_confirm(ledger, p, 0, 40 * MIB);
+    ledger_detach(ledger, p);
+    use(before);
+    return 104;
+}
+
+static uint64_t older_than_the_last(void)
+{
+    dead(64);
+    int p = attach();
+    charge(p, 40);
+    struct vcuda_slot before = sample(64);
+    ledger_confirm(ledger, p, 0, 40 * MIB);
+    use(sample(104));
+    use(before);
+    return 104;
+}
+
+static uint64_t owner_killed_in_discharge(void)
+{
+    dead(64);
+    int p = holding(40), status;
+    use(sample(104));
+    ledger_loosen(ledger, p, 0, 40 * MIB);
+    struct vcuda_slot after = sample(64); /* P's 40 are freed */
+    pid_t child = fork();
+    if (child == 0) { /* as ledger_discharge does, up to where it is killed */
+        ledger_lock(ledger);
+        ledger->slots[p].charged[0] = 0;
+        ledger->slots[p].unsettled[0] = ledger->slots[p].most_unsettled[0] = 0;
+        _exit(0);
+    }
+    waitpid(child, &status, 0);
+    use(after);
+    return 64;
+}
+
+static uint64_t freed_then_left(void)
+{
+    dead(64);
+    int p = holding(40), q = attach();
+    ledger_loosen(ledger, p, 0, 40 * MIB);
+    use(sample(104));
+    struct vcuda_slot freed = sample(64); /* P's 40 are freed and still charged */
+    charge(q, 40);
+    ledger_confirm(ledger, q, 0, 40 * MIB);
+    ledger_discharge(ledger, p, 0, 40 * MIB);
+    ledger_detach(ledger, p);
+    use(freed);
+    return 104;
+}
+
+static uint64_t timed_out_in_the_window(void)
+{
+    dead(64);
+    holding(40);
+    use(sample(104));
+    ledger_true_up(ledger, 0, NULL, clock_ns() + 6 * SECOND); /* X is given up, and gone */
+    dead(60);
+    use(sample(100));
+    return 100;
+}
+
+static uint64_t leaving_amid_a_call(void)
+{
+    int p = attach();
+    charge(p, 40);
+    ledger_detach(ledger, p); /* while another thread of it is in the driver, that has not come to it */
+    use(sample(0));
+    return 40;
+}
+
+static const struct {
+    const char *name;
+    uint64_t (*happens)(void);
+} cases[] = {
+    {"let_go", let_go},
+    {"in_flight_then_dead", in_flight_then_dead},
+    {"older_than_the_last", older_than_the_last},
+    {"owner_killed_in_discharge", owner_killed_in_discharge},
+    {"freed_then_left", freed_then_left},
+    {"timed_out_in_the_window", timed_out_in_the_window},
+    {"leaving_amid_a_call", leaving_amid_a_call},
+};
+
+int main(int count, char **arguments)
+{
+    char reason[128];
+    ledger = count == 3 ? ledger_open(arguments[1], reason, sizeof reason) : NULL;
+    for (size_t i = 0; ledger != NULL && i < sizeof cases / sizeof *cases; i++)
+        if (strcmp(arguments[2], cases[i].name) == 0) {
+            uint64_t held = cases[i].happens();
+            printf("%llu %llu\n", (unsigned long long)(ledger_held(ledger, 0) / MIB), (unsigned long long)held);
+            return 0;
+        }
+    return 2;
+}
