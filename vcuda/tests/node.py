@@ -134,7 +134,7 @@ class Container:
     def charged(self, device: int = 0) -> int:
         """Bytes charged now, as the node agent reads them in the ledger."""
         with self.ledger.open("rb") as ledger:
-            return struct.unpack_from("<Q", ledger.read(4096), 64 + 64 * device + 40)[0]
+            return int.from_bytes(ledger.read(4096)[64 + 64 * device + 40 :][:8], "little")
 
 
 @dataclass

@@ -65,7 +65,7 @@ def test_what_the_driver_holds_beyond_the_charges_is_found_within_a_second(node:
     container = node.container("a", Share(context=64 * MIB, schedule=str(page)))
     with Agent(node, page, Tenant("a", 0)), container.session() as ask:
         begun(ask)
-        until(lambda: ask("info")[1] == 1024 * MIB - CONTEXT, 1.5)
+        until(lambda: ask("info")[1] == 1024 * MIB - CONTEXT)
 
 
 class Walk:

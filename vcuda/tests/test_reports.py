@@ -31,12 +31,18 @@ def test_a_container_sees_only_the_devices_that_it_was_given(node: Node) -> None
         assert ask("ctx 2")[0] == 0
 
 
+def busy_ns(record: bytes) -> int:
+    """GPU time of the first device in a usage record."""
+    return int.from_bytes(record[48 + 48 :][:8], "little")
+
+
 def test_usage_is_written_as_the_sidecar_reads_it(node: Node) -> None:
     page = node.folder / "page"
     container = node.container("a", Share(schedule=str(page)))
-    with Agent(node, page, Tenant("a", 0)):
-        answers = container.run("init", "ctx", f"alloc a {2000 * MIB}", "launch spin_ms_20", "launch spin_ms_20")
-    assert [answer[0] for answer in answers] == [0, 0, 2, 0, 0]
+    with Agent(node, page, Tenant("a", 0)), container.session() as ask:
+        lines = ("init", "ctx", f"alloc a {2000 * MIB}", "launch spin_ms_20", "launch spin_ms_20")
+        assert [ask(line)[0] for line in lines] == [0, 0, 2, 0, 0]
+        until(lambda: container.usage.exists() and busy_ns(container.usage.read_bytes()) > 35_000_000)
     record = container.usage.read_bytes()
     assert len(record) == 2112
     assert container.usage.stat().st_mode & 0o777 == 0o644
@@ -47,7 +53,7 @@ def test_usage_is_written_as_the_sidecar_reads_it(node: Node) -> None:
     assert 0 < epoch <= written
     name, busy, span, _, peak, _, limit, launches, oom = struct.unpack_from("<48s8Q", record, 48)
     assert name.rstrip(b"\0").decode() == uuid()
-    assert 35_000_000 < busy <= span
+    assert busy <= span
     assert peak >= 256 * MIB
     assert (limit, launches, oom) == (1024 * MIB, 2, 1)
 
