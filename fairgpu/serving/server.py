@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Callable
 from typing import Any
 
@@ -66,6 +67,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
             "worker_tmp_dir": memory_folder(),
             "control_socket_disable": True,
             "forwarded_allow_ips": "",
+            "post_fork": lambda _arbiter, _worker: end_by_default(),
             "child_exit": lambda _arbiter, worker: forget_process(worker.pid),
         }
         for name, value in settings.items():
@@ -74,6 +76,15 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
     def load(self) -> ASGIApplication:
         """Builds the application in the worker that asks for it."""
         return self._build(self.lifecycle)
+
+
+def end_by_default() -> None:
+    """Lets SIGTERM end a worker that has not set its own handler yet.
+
+    Until then it has inherited the arbiter's, which only takes note: the signal would be lost on the worker, and the
+    arbiter would wait for it until the graceful timeout.
+    """
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class EventLogger(Logger):  # type: ignore[misc] # gunicorn ships no types
