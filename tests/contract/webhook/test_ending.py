@@ -39,16 +39,15 @@ def test_readiness_fails_first_while_reviews_are_still_answered(tmp_path: Path) 
 
 
 def test_idle_connections_do_not_hold_up_the_end(tmp_path: Path) -> None:
-    settings = {"serving": {"drain_seconds": 0.2, "finish_seconds": 20}}
+    longer_than_this_test_waits = 600
+    settings = {"serving": {"drain_seconds": 0.2, "finish_seconds": longer_than_this_test_waits}}
     with WebhookServer(tmp_path, settings=settings) as server:
         idle = [server.connect() for _ in range(5)]
         for connection in idle:
             connection.request("GET", "/healthz")
             connection.getresponse().read()
-        started = time.monotonic()
         server.tell_to_end()
         assert server.wait_until_ended() == 0
-        assert time.monotonic() - started < 10
         for connection in idle:
             connection.close()
 
