@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import json
 import ssl
 import threading
@@ -11,14 +9,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+from fairgpu.certificates import make_authority, make_leaf, utc_now
 
 LIMIT_SECONDS = 20.0
 
@@ -76,54 +72,12 @@ def make_certificates(folder: Path) -> str:
     """A CA and a leaf for 127.0.0.1 in the folder, unless it holds them already; the CA's PEM."""
     folder.mkdir(parents=True, exist_ok=True)
     if not (folder / "ca.pem").exists():
-        ca_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-        ca = _certificate("test CA", ca_key, "test CA", ca_key, is_ca=True)
-        leaf = _certificate("timekeeper", key, "test CA", ca_key, is_ca=False)
-        encoding, plain = serialization.Encoding.PEM, serialization.NoEncryption()
-        (folder / "server.key").write_bytes(key.private_bytes(encoding, serialization.PrivateFormat.PKCS8, plain))
-        (folder / "server.pem").write_bytes(leaf.public_bytes(encoding))
-        (folder / "ca.pem").write_bytes(ca.public_bytes(encoding))
+        authority = make_authority("test CA", utc_now(), timedelta(hours=1))
+        leaf = make_leaf(authority, ("127.0.0.1",), utc_now(), timedelta(hours=1))
+        (folder / "server.key").write_bytes(leaf.key_pem)
+        (folder / "server.pem").write_bytes(leaf.certificate_pem)
+        (folder / "ca.pem").write_bytes(authority.certificate_pem)
     return (folder / "ca.pem").read_text()
-
-
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    issuer: str,
-    issuer_key: ec.EllipticCurvePrivateKey,
-    *,
-    is_ca: bool,
-) -> x509.Certificate:
-    now = dt.datetime.now(dt.UTC)
-    usage = x509.KeyUsage(
-        digital_signature=not is_ca,
-        key_cert_sign=is_ca,
-        crl_sign=is_ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-    return (
-        x509.CertificateBuilder()
-        .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]))
-        .issuer_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, issuer)]))
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(minutes=5))
-        .not_valid_after(now + dt.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=is_ca, path_length=None), critical=True)
-        .add_extension(usage, critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key()),
-            critical=False,
-        )
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
-        .sign(issuer_key, hashes.SHA256())
-    )
 
 
 class _Server(ThreadingHTTPServer):
