@@ -22,6 +22,7 @@ from tests.cluster.control_plane.processes import Restartable, free_ports, runni
 from tests.cluster.control_plane.waiting import wait_until
 
 START_LIMIT_S = 90.0
+_CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
 
 
 class ControlPlane:
@@ -100,10 +101,17 @@ class ControlPlane:
 
     @contextmanager
     def api_server_away(self) -> Iterator[None]:
-        """End the API server for the length of a block; afterwards it is back at its address, with all that it knew."""
+        """End the API server for the length of a block; afterwards it is back at its address, with all that it knew.
+
+        Controllers start anew: their watches back off while it is away, for up to a minute (client-go's reflector, 30 s
+        and as much jitter), and the tests that follow need them at once.
+        """
         with self.servers["kube-apiserver"].away():
             yield
         self.wait_until_ready()
+        for name in _CONTROLLERS:
+            with self.servers[name].away():
+                pass
 
     def wait_until_ready(self) -> None:
         """Return once the API server says that it is ready; RBAC's own roles are among what it waits for."""
@@ -144,8 +152,8 @@ def running_control_plane(binaries: Path) -> Iterator[ControlPlane]:
         start("etcd")
         start("kube-apiserver")
         plane.wait_until_ready()
-        start("kube-controller-manager")
-        start("kube-scheduler")
+        for controller in _CONTROLLERS:
+            start(controller)
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         wait_until(lambda: plane.check_servers() and plane.exists(account), "the controllers work", START_LIMIT_S)
         yield plane
