@@ -41,6 +41,7 @@ vcuda: setup
 	$(MAKE) -C vcuda test PYTHON=$(abspath $(BIN)/python)
 
 bench: setup
+	sh tools/load_generator.sh
 	$(BIN)/python -m tests.bench
 
 # Pins every dependency of every extra, with hashes, for all platforms; then the same for what each image takes.
