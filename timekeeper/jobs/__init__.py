@@ -1,4 +1,4 @@
 """What the one leading timekeeper does again and again: watch, meter, settle, publish, release, write down.
 
-`keeper.py` is the round, `running.py` the process around it.
+`keeper.py` is the round and `service.py` the process around it.
 """

@@ -21,7 +21,7 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from fairgpu import names
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
-from timekeeper.jobs.keeper import Step
+from timekeeper.jobs.desk import Step
 from timekeeper.jobs.measures import JobMeasures, serve_measures
 from timekeeper.jobs.rules import keeper_rules
 from timekeeper.jobs.work import Work, World, highest_epoch

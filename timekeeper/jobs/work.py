@@ -10,7 +10,8 @@ import redis
 import structlog
 
 from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.keeper import Keeper, NotReadyError, Step
+from timekeeper.jobs.desk import Step
+from timekeeper.jobs.keeper import Keeper, NotReadyError
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.releasing import Releaser
 from timekeeper.jobs.telling import Teller

@@ -1,0 +1,90 @@
+"""What the steps of a round work with in one term of leadership."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import redis
+import structlog
+
+from timekeeper.jobs.books import Books
+from timekeeper.jobs.metered import Metered, MeterRules
+from timekeeper.jobs.observing import namespace_uids
+from timekeeper.metering.sessions import alive_until
+from timekeeper.sources.source import Source
+from timekeeper.store import keys
+from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError, StoreUnavailableError
+from timekeeper.store.ledger import Revision, Standing
+from timekeeper.store.replicas import replicated
+
+Step = Callable[[str], None]
+"""Told of each step before it is taken; tests end the process there."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Desk:
+    """The books, and the world and the store on either side of them.
+
+    Attributes:
+        client: the store; its answers are bytes.
+        source: the world.
+        books: what is known.
+        epoch: the term's; later ones shut this one out.
+        step: told of each step before it is taken.
+        silent: nodes that are silent, and since when.
+    """
+
+    client: redis.Redis
+    source: Source
+    books: Books
+    epoch: int
+    step: Step
+    silent: dict[str, int] = field(default_factory=dict)
+    _counter: int = 0
+
+    def next_revision(self) -> Revision:
+        """The revision of the next settlement, newer than all before."""
+        self._counter += 1
+        return Revision(self.epoch, self._counter)
+
+    def meter_rules(self) -> MeterRules:
+        """What a pod is metered by now."""
+        rules = self.books.rules
+        prices = self.books.prices or rules.prices
+        return MeterRules(rules.charge, rules.meter_from, prices, namespace_uids(self.source.mirrors))
+
+    def reported(self, uid: str) -> int | None:
+        """When a pod last reported."""
+        at = self.client.hget(keys.report(uid), "at")
+        return int(at) if at is not None else None
+
+    def until(self, metered: Metered, now: int) -> int:
+        """Until when a session is charged: its end, or now, or its silent node's last sign of life."""
+        session = metered.session
+        if session.end is not None:
+            return session.end
+        silent = self.silent.get(session.node)
+        return now if silent is None else max(session.start, alive_until(now, silent, self.reported(session.uid)))
+
+    def replicated(self, what: str, count: int) -> bool:
+        """Whether a replica holds what was just written, where there is one; else it is written again."""
+        kept = replicated(self.client, self.epoch, self.books.rules.replica_wait_seconds)
+        if not kept:
+            _log.warning("no replica of the store has it yet: it is sent again", what=what, count=count)
+        return kept
+
+
+def raise_if_general(error: StoreError) -> None:
+    """Lets an error pass that is of one change alone; one that any change would meet ends the round."""
+    if isinstance(error, StoreEmptyError | FencedError | StoreUnavailableError):
+        raise error
+
+
+def checked(answer: Standing | StoreError) -> Standing:
+    """The answer, unless it is an error."""
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer

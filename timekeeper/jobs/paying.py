@@ -1,0 +1,48 @@
+"""Who pays from now on, and in which periods: what the store must know before anything is metered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from timekeeper.jobs.accounts import reassigned
+from timekeeper.jobs.desk import Desk, checked
+from timekeeper.jobs.due import due_openings
+from timekeeper.rules.budgets import payers
+from timekeeper.store import book
+from timekeeper.store.ledger import open_periods
+
+
+def assign(desk: Desk, now: int) -> set[str]:
+    """Settles who pays from now on, in the store first: nothing may be metered under what could be forgotten.
+
+    The accounts whose namespaces or whose budget changed.
+    """
+    books = desk.books
+    books.payers, books.conflicts = payers(books.budgets.budgets.values())
+    metered = books.pods.sessions.namespaces() | books.pods.namespaces
+    changed = reassigned(books.assignments, books.payers, metered, now)
+    desk.step("assign")
+    book.write_assignments(desk.client, changed)
+    books.assignments.update(changed)
+    before = set(books.accounts)
+    books.ensure_accounts(books.budgets.budgets)
+    books.ensure_accounts(account for known in changed.values() for _, account in known)
+    book.write_accounts(desk.client, sorted(books.accounts.keys() - before))
+    moved = {account for known in changed.values() for _, account in known[-2:]}
+    return moved | books.refresh_budgets() | (books.accounts.keys() - before)
+
+
+def open_due_periods(desk: Desk, now: int, names: Iterable[str]) -> None:
+    """Opens the periods that these accounts need up to now.
+
+    Raises:
+        StoreError: one was refused.
+    """
+    openings = due_openings(desk.books, names, now)
+    if not openings:
+        return
+    desk.step("open")
+    answers = open_periods(desk.client, desk.epoch, now, [opening for _, _, opening in openings])
+    for (account, period, _), answer in zip(openings, answers, strict=True):
+        account.standings[period.start] = checked(answer)
+        account.periods.append(period)
