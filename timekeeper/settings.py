@@ -67,6 +67,15 @@ class PriceSetting(Section):
     """GPU-hours charged for an hour of a whole GPU."""
 
 
+class CurrencySetting(Section):
+    """What people see beside GPU-hours."""
+
+    code: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
+    """As in ISO 4217: EUR, USD."""
+    per_gpu_hour: Annotated[Decimal, Field(gt=0, le=1_000_000, max_digits=12)]
+    """What an hour of a whole GPU at price 1 costs."""
+
+
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else [{"price": value}]
 
@@ -84,6 +93,8 @@ class MeteringSettings(Section):
     """The memory of a device that no allocation names, against which a pod's request for memory counts."""
     prices: dict[str, Annotated[tuple[PriceSetting, ...], BeforeValidator(_listed)]] = Field(default_factory=dict)
     """By model, `*` for every other; a number, or a list of effective_from and price. 1 where none is named."""
+    currency: CurrencySetting | None = None
+    """In which amounts are shown beside GPU-hours; nothing is computed with it."""
     default_budget: dict[str, Any] | None = None
     """The spec of a GPUBudget without namespaces: each namespace that no budget names gets one of its own."""
 

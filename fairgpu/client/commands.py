@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fairgpu.client import transport
-from fairgpu.client.figures import gpu_hours, gpus, moment, percent, span
+from fairgpu.client.figures import gpu_hours, gpus, moment, percent, span, worth
 from fairgpu.client.server import from_environment
 from fairgpu.client.tables import table
 from fairgpu.commands import CommandError
@@ -100,14 +100,19 @@ def describe(budget: Json) -> str:
         ("Namespaces", ", ".join(budget["namespaces"])),
         ("State", budget["state"] if budget["enforcement"] != "observe" else f"{budget['state']} (observed only)"),
         ("Period", f"{moment(period['start'])} to {moment(period['end'])}"),
-        ("Available", f"{gpu_hours(budget['available']) or 'unlimited'} GPU-hours"),
+        ("Available", f"{gpu_hours(budget['available']) or 'unlimited'} GPU-hours{worth(budget, 'available')}"),
         ("  of which granted", f"{gpu_hours(budget['granted'])} GPU-hours"),
-        ("Spent", f"{gpu_hours(budget['spent'])} GPU-hours {percent(budget['spent'], budget['available'])}".rstrip()),
-        ("Remaining", f"{gpu_hours(budget['remaining']) or 'unlimited'} GPU-hours"),
+        ("Spent", _spent(budget)),
+        ("Remaining", f"{gpu_hours(budget['remaining']) or 'unlimited'} GPU-hours{worth(budget, 'remaining')}"),
         ("Being spent", f"{gpus(budget['rate'])} GPUs"),
         ("Exhausted", moment(budget["exhaustedAt"])),
     ]
     return "\n".join(f"{name + ':':<20} {value}" for name, value in lines if value)
+
+
+def _spent(budget: Json) -> str:
+    share = percent(budget["spent"], budget["available"])
+    return f"{gpu_hours(budget['spent'])} GPU-hours {share}".rstrip() + worth(budget, "spent")
 
 
 def _grant(arguments: argparse.Namespace) -> int:

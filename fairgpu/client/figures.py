@@ -46,3 +46,11 @@ def percent(part: Any, whole: Any) -> str:
     if not isinstance(whole, dict) or int(whole["microGPUSeconds"]) == 0:
         return ""
     return f"{100 * int(part['microGPUSeconds']) / int(whole['microGPUSeconds']):.0f}%"
+
+
+def worth(budget: Any, figure: str) -> str:
+    """One of a budget's figures in the currency that the admin has set, such as ` (1,250.00 EUR)`; else nothing."""
+    currency, costs = budget.get("currency"), budget.get("costs")
+    if not currency or not costs or costs[figure] is None:
+        return ""
+    return f" ({costs[figure]:,.2f} {currency['code']})"

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairgpu.states import BudgetState
 from timekeeper.rest.figures import SessionFigures
+from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, gpu_hours
 from timekeeper.rules.timestamps import to_datetime
 from timekeeper.store.reading import LedgerEntry
@@ -47,8 +48,27 @@ class PeriodAnswer(Answer):
     end: datetime
 
 
+class CurrencyAnswer(Answer):
+    """What a GPU-hour costs, by the admin's setting; the code is that of ISO 4217."""
+
+    code: str
+    perGpuHour: float  # noqa: N815 - the wire's name
+
+
+class CostsAnswer(Answer):
+    """A budget's amounts in the currency, to a hundredth: for display."""
+
+    granted: float
+    available: float | None
+    spent: float
+    remaining: float | None
+
+
 class BudgetAnswer(Answer):
-    """A budget in its present period. `available` and `remaining` are null where nothing limits the spending."""
+    """A budget in its present period. `available` and `remaining` are null where nothing limits the spending.
+
+    `currency` and `costs` are null where the admin has set no currency.
+    """
 
     name: str
     namespaces: list[str]
@@ -61,6 +81,8 @@ class BudgetAnswer(Answer):
     remaining: Money | None
     rate: Rate
     exhaustedAt: datetime | None  # noqa: N815 - the wire's name
+    currency: CurrencyAnswer | None = None
+    costs: CostsAnswer | None = None
 
 
 class NamespaceAnswer(Answer):
@@ -206,8 +228,13 @@ def money(amount: int) -> Money:
     return Money(microGPUSeconds=str(amount), gpuHours=gpu_hours(amount))
 
 
-def budget_answer(figures: Summary) -> BudgetAnswer:
-    """A budget as it is told."""
+def currency_answer(currency: Currency | None) -> CurrencyAnswer | None:
+    """The currency as it is told."""
+    return None if currency is None else CurrencyAnswer(code=currency.code, perGpuHour=float(currency.per_gpu_hour))
+
+
+def budget_answer(figures: Summary, currency: Currency | None = None) -> BudgetAnswer:
+    """A budget as it is told, in a currency where there is one."""
     available = figures.available
     return BudgetAnswer(
         name=figures.name,
@@ -221,6 +248,8 @@ def budget_answer(figures: Summary) -> BudgetAnswer:
         remaining=None if available is None else money(available - figures.spent),
         rate=rate(figures.rate),
         exhaustedAt=_moment(figures.exhausted_at),
+        currency=currency_answer(currency),
+        costs=None if currency is None else _costs(figures, currency),
     )
 
 
@@ -269,6 +298,16 @@ def ancestor_budget(figures: Summary | None) -> AncestorBudget:
 def rate(amount: int) -> Rate:
     """A rate as it is told."""
     return Rate(microGPUSecondsPerSecond=str(amount), gpus=amount / GPU_SECOND)
+
+
+def _costs(figures: Summary, currency: Currency) -> CostsAnswer:
+    available = figures.available
+    return CostsAnswer(
+        granted=currency.worth(figures.granted),
+        available=None if available is None else currency.worth(available),
+        spent=currency.worth(figures.spent),
+        remaining=None if available is None else currency.worth(available - figures.spent),
+    )
 
 
 def _moment(instant: int | None) -> datetime | None:

@@ -14,6 +14,7 @@ from timekeeper.rest.hot_routes import Submissions
 from timekeeper.rest.measures import Measures
 from timekeeper.rest.pods import PodReader
 from timekeeper.rest.states_feed import StatesFeed
+from timekeeper.rules.currency import Currency
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Parts:
         now: nanoseconds since 1970.
         report_interval_seconds: how often sidecars are asked to report.
         measures: the worker's metrics.
+        currency: what amounts are shown in beside GPU-hours; None for nothing.
     """
 
     book: Book
@@ -45,3 +47,4 @@ class Parts:
     now: Callable[[], int]
     report_interval_seconds: int
     measures: Measures
+    currency: Currency | None = None

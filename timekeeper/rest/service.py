@@ -37,6 +37,7 @@ from timekeeper.rest.measures import Measures
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import ClusterPods, FolderPods, PodReader
 from timekeeper.rest.states_feed import StatesFeed
+from timekeeper.rules.currency import Currency
 from timekeeper.settings import RedisSettings, TimekeeperSettings
 from timekeeper.store.report_intake import ReportIntake
 from timekeeper.store.states_reading import read_changes
@@ -120,6 +121,7 @@ class Service:
             now=time.time_ns,
             report_interval_seconds=self._settings.serve.report_interval_seconds,
             measures=measures,
+            currency=currency_of(self._settings),
         )
         lifecycle.on_stop(store.close)
         lifecycle.on_stop(lambda: asyncio.run_coroutine_threadsafe(intake.aclose(), loop()).result(5))
@@ -136,6 +138,12 @@ def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Pa
     api = connect(environ) if folder is None else None
     service = Service(settings, api, folder)
     return serve(server_options(settings, standalone=folder is not None), service.build, service.chain)
+
+
+def currency_of(settings: TimekeeperSettings) -> Currency | None:
+    """The currency to show amounts in."""
+    found = settings.metering.currency
+    return None if found is None else Currency(found.code, found.per_gpu_hour)
 
 
 def server_options(settings: TimekeeperSettings, *, standalone: bool) -> ServerOptions:

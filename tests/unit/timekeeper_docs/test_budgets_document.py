@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from fairgpu.allocation import DeviceShare
 from timekeeper.metering.bill import Bill, billed
 from timekeeper.rules.budgets import WEEKDAYS
+from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR, cost, display, from_gpu_hours
 from timekeeper.rules.periods import Every, PeriodRule, first_period
 from timekeeper.rules.pricing import PricePoint, devices_rate
@@ -44,6 +46,13 @@ def test_the_rate_of_a_reservation_is_as_documented(row: list[str]) -> None:
 def test_the_amount_of_a_stretch_is_as_documented(row: list[str]) -> None:
     rate, nanoseconds, amount = (int(cell) for cell in row)
     assert cost(rate, nanoseconds) == amount
+
+
+@pytest.mark.parametrize("row", rows("GPU-hours"), ids="/".join)
+def test_what_gpu_hours_are_worth_is_as_documented(row: list[str]) -> None:
+    per_hour, code = row[1].split()
+    worth = Currency(code, Decimal(per_hour)).worth(from_gpu_hours(row[0]))
+    assert f"{worth:.2f} {code}" == row[2]
 
 
 @pytest.mark.parametrize("row", rows("every"), ids="/".join)
