@@ -1,4 +1,4 @@
-"""`fairgpu timekeeper serve`, the REST API, and `fairgpu timekeeper jobs`, the work of the one that leads."""
+"""`fairgpu timekeeper serve` and `jobs`, the REST API and the work of the one that leads, and `fairgpu audit`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,10 @@ def register(subparsers: Any) -> None:
     actions = timekeeper.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add(actions, "serve", "serve the REST API until told to end", run_serve)
     _add(actions, "jobs", "meter pods and keep the budgets' books while leading, until told to end", run_jobs)
+    audit = _add(subparsers, "audit", "recompute the books and say where a figure differs", run_audit)
+    audit.add_argument("--budget", action="append", metavar="NAME", help="this budget alone; may be given again")
+    audit.add_argument("--period", metavar="START", help="the period that starts then, such as 2026-01-01T00:00:00Z")
+    audit.add_argument("-o", "--output", choices=("table", "json"), default="table", help="how to print it")
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -55,6 +59,17 @@ def run_jobs(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{error}; or work without one: --standalone FOLDER") from error
 
 
+def run_audit(arguments: argparse.Namespace) -> int:
+    """Recomputes the books; 1 where any figure differs."""
+    from timekeeper.audit.command import run  # noqa: PLC0415
+    from timekeeper.jobs.service import connect_store  # noqa: PLC0415
+    from timekeeper.metering.bill import Bill  # noqa: PLC0415
+
+    settings = _settings(arguments)
+    with connect_store(settings.redis) as client:
+        return run(client, arguments, reserved=settings.metering.bill is Bill.RESERVED)
+
+
 def _settings(arguments: argparse.Namespace) -> TimekeeperSettings:
     from timekeeper.settings import USUAL_FILE, read_settings  # noqa: PLC0415
 
@@ -63,8 +78,8 @@ def _settings(arguments: argparse.Namespace) -> TimekeeperSettings:
     return read_settings(os.environ, arguments.settings, usual)
 
 
-def _add(actions: Any, name: str, text: str, run: Any) -> None:
-    action = actions.add_parser(name, help=text, description=text)
+def _add(actions: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    action: argparse.ArgumentParser = actions.add_parser(name, help=text, description=text)
     action.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
     action.add_argument(
         "--standalone",
@@ -73,3 +88,4 @@ def _add(actions: Any, name: str, text: str, run: Any) -> None:
         help="without an API server, on loopback: settings, budgets, pods, keys and certificates are in this folder",
     )
     action.set_defaults(run=run)
+    return action

@@ -1,0 +1,52 @@
+"""What an audit finds: a figure that is not what it must be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Figure(StrEnum):
+    """What is recomputed."""
+
+    SPENT = "spent"
+    """A period's total."""
+    CHECKPOINT = "checkpoint"
+    """What a period was opened with."""
+    GRANTED = "granted"
+    """What grants added to a period."""
+    GONE = "gone"
+    """The part of a period's total whose pods have left the API server."""
+    POSTED = "posted"
+    """How much of a session's amount the ledger holds."""
+    AMOUNT = "amount"
+    """A session's amount in a period."""
+    SESSION = "session"
+    """The record of a session: that it is there, and reads as one."""
+    PERIOD = "period"
+    """When a period begins and ends."""
+    LEDGER = "ledger"
+    """An entry that belongs to nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A figure as it is and as it must be.
+
+    Attributes:
+        account: the budget, or `namespace:NAME` where none pays.
+        period: its period's start, in nanoseconds since 1970; None for what belongs to no period.
+        figure: what differs.
+        subject: the session, grant or namespace that it is of; empty where it is the account's own.
+        stored: what the store, or a status, says.
+        expected: what it must be.
+        reason: what it was recomputed from.
+    """
+
+    account: str
+    period: int | None
+    figure: Figure
+    subject: str
+    stored: str
+    expected: str
+    reason: str

@@ -1,0 +1,125 @@
+"""An account's period as the store holds it at one moment: texts as they are, so that what is broken can be named."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_WHOLE = re.compile(r"0|[1-9][0-9]{0,23}")
+_AMOUNT = re.compile(r"([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([ocg])")
+
+OPEN, CLOSED, GONE = "o", "c", "g"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A ledger entry. `amount` is microGPU-seconds, `at` and `period` are nanoseconds since 1970."""
+
+    id: str
+    kind: str
+    period: int
+    amount: int
+    at: int
+    session: str
+    name: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One period of one account, read in one step.
+
+    Attributes:
+        account: the account.
+        start: the period's start, in nanoseconds since 1970.
+        head: what the account as a whole stands at.
+        periods: start to end of all its periods.
+        sums: the period's sums by name.
+        amounts: by session, `epoch counter amount posted flag`.
+        sessions: the open sessions' records.
+        ended: the records of closed sessions whose pods are still there.
+        grants: by name, `START amount`.
+        entries: the ledger's entries of this period.
+    """
+
+    account: str
+    start: int
+    head: Mapping[str, str]
+    periods: Mapping[str, str]
+    sums: Mapping[str, str]
+    amounts: Mapping[str, str]
+    sessions: Mapping[str, str]
+    ended: Mapping[str, str]
+    grants: Mapping[str, str]
+    entries: tuple[Entry, ...] = ()
+
+    @property
+    def end(self) -> int | None:
+        """The period's end; None where the store does not say."""
+        return whole(self.periods.get(str(self.start)))
+
+    @property
+    def exists(self) -> bool:
+        """Whether the account ever had this period."""
+        return bool(self.sums) or str(self.start) in self.periods
+
+    @property
+    def latest(self) -> bool:
+        """Whether it is the account's latest period."""
+        return self.head.get("period") == str(self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionAmount:
+    """A session's cumulative amount in a period, and how much of it the ledger holds."""
+
+    amount: int
+    posted: int
+    flag: str
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """A session as its record tells it; instants are nanoseconds since 1970, rates microGPU-seconds a second."""
+
+    uid: str
+    namespace: str
+    node: str
+    start: int
+    tariff: tuple[tuple[int, int], ...]
+    end: int | None
+    by_use: bool
+
+
+def whole(text: str | None) -> int | None:
+    """A whole number as the store writes it; None for anything else."""
+    return int(text) if text is not None and _WHOLE.fullmatch(text) else None
+
+
+def read_amount(text: str) -> SessionAmount | None:
+    """A session's amount; None where the text is none."""
+    match = _AMOUNT.fullmatch(text)
+    return SessionAmount(int(match[3]), int(match[4]), match[5]) if match else None
+
+
+def read_session(text: str) -> SessionRecord | None:
+    """A session's record; None where the text is none."""
+    try:
+        document: Any = json.loads(text)
+        rates = tuple((int(since), int(rate)) for since, rate in document["tariff"])
+        end = document.get("end")
+        record = SessionRecord(
+            uid=str(document["uid"]),
+            namespace=str(document["namespace"]),
+            node=str(document["node"]),
+            start=int(document["start"]),
+            tariff=rates,
+            end=None if end is None else int(end),
+            by_use=bool(document.get("use")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+    return record if rates else None

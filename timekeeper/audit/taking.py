@@ -1,0 +1,115 @@
+"""Takes snapshots of accounts from the store, each whole in one step, while the leader goes on settling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import redis
+
+from timekeeper.audit.charging import Changes
+from timekeeper.audit.snapshot import Entry, Snapshot, whole
+from timekeeper.store import keys, reading
+from timekeeper.store.calls import Call, StoreError, run
+from timekeeper.store.records import decode_assignments
+
+ENTRIES_PER_PAGE = 5000
+HOUR_MS = 3_600_000
+"""How far the clocks of Redis, by which entries are found, and of the leader are believed to be apart."""
+
+
+def present_periods(client: redis.Redis, accounts: Sequence[str]) -> dict[str, int]:
+    """The latest period of each account that has any, by its start.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for name in accounts:
+        pipeline.hget(keys.AccountKeys(name).head, "period")
+    starts = (whole(_text(text)) if text is not None else None for text in pipeline.execute())
+    return {name: start for name, start in zip(accounts, starts, strict=True) if start is not None}
+
+
+def take(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
+    """Snapshots of periods, given as account to start.
+
+    Each is of one moment: its hashes are read by one script, and of the ledger, whose entries never change, as far as
+    it went then. No entry is written before its period begins; `whole_ledger` looks there, too: clocks may disagree.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+        StoreError: Redis does not run the script.
+    """
+    answers = run(client, [_call(name, start) for name, start in wanted.items()])
+    for (name, start), answer in zip(wanted.items(), answers, strict=True):
+        if isinstance(answer, StoreError):
+            raise answer
+        yield _snapshot(client, name, start, answer, whole_ledger=whole_ledger)
+
+
+def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Changes]:
+    """Who pays for namespaces from when on; those that nobody was ever named for are left out.
+
+    Read after the snapshots that it is for: a change that comes later cuts no session before it.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    if not namespaces:
+        return {}
+    texts: Any = client.hmget(keys.NAMESPACES, list(namespaces))
+    found = zip(namespaces, texts, strict=True)
+    return {name: decode_assignments(text) for name, text in found if text is not None}
+
+
+def _call(name: str, start: int) -> Call:
+    account = keys.AccountKeys(name)
+    touched = (
+        account.head,
+        account.periods,
+        account.period(start),
+        account.amounts(start),
+        account.sessions,
+        account.ended,
+        account.grants,
+        account.ledger,
+    )
+    return Call("snapshot", touched, ())
+
+
+def _snapshot(client: redis.Redis, name: str, start: int, answer: Sequence[Any], *, whole_ledger: bool) -> Snapshot:
+    head, periods, sums, amounts, sessions, ended, grants = (_mapping(found) for found in answer[:7])
+    after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
+    entries = tuple(_entries(client, name, start, after, _text(answer[7])))
+    return Snapshot(name, start, head, periods, sums, amounts, sessions, ended, grants, entries)
+
+
+def _entries(client: redis.Redis, account: str, start: int, after: str, last: str) -> Iterator[Entry]:
+    """The entries of a period between two ids, the latter included."""
+    while last:
+        page = reading.ledger_page(client, account, after, ENTRIES_PER_PAGE)
+        for found in page:
+            if _order(found.id) > _order(last):
+                return
+            if found.period == start:
+                yield Entry(
+                    found.id, found.kind, found.period, found.amount, found.at, found.session, found.pod, found.note
+                )
+        if len(page) < ENTRIES_PER_PAGE:
+            return
+        after = page[-1].id
+
+
+def _order(identifier: str) -> tuple[int, int]:
+    milliseconds, _, counter = identifier.partition("-")
+    return int(milliseconds), int(counter or 0)
+
+
+def _mapping(pairs: Sequence[Any]) -> dict[str, str]:
+    texts = [_text(part) for part in pairs]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
