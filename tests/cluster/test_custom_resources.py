@@ -178,7 +178,10 @@ def test_kubectl_shows_what_is_spent_and_what_is_left(control_plane: ControlPlan
         **{name: {"gpuHours": hours, "microGPUSeconds": "1"} for name, hours in money.items()},
         "state": "open",
         "burnRate": "3.25",
-        "projectedExhaustion": "2025-11-22T12:00:00Z",
+        "forecast": {
+            "lastHour": {"projectedExhaustion": "2025-11-22T12:00:00Z"},
+            "lastDay": {"projectedExhaustion": "2025-11-24T12:00:00Z"},
+        },
         "period": {"start": "2025-11-01T00:00:00Z", "end": "2025-12-01T00:00:00Z"},
     }
     api.create(BUDGETS, budget())
@@ -186,9 +189,12 @@ def test_kubectl_shows_what_is_spent_and_what_is_left(control_plane: ControlPlan
     try:
         api.patch(f"{BUDGETS}/team-a/status", {"status": status})
         header, line = control_plane.admin.kubectl("get", "gpubudgets", "team-a").stdout.splitlines()
-        assert " ".join(header.split()) == "NAME STATE SPENT OF LEFT GPUS RUNS OUT PERIOD ENDS AGE"
-        assert line.split()[:8] == [
-            "team-a", "open", "37.5", "110", "72.5", "3.25", "2025-11-22T12:00:00Z", "2025-12-01T00:00:00Z",
+        assert " ".join(header.split()) == (
+            "NAME STATE SPENT OF LEFT GPUS RUNS OUT (HOUR) RUNS OUT (DAY) PERIOD ENDS AGE"
+        )
+        assert line.split()[:9] == [
+            "team-a", "open", "37.5", "110", "72.5", "3.25",
+            "2025-11-22T12:00:00Z", "2025-11-24T12:00:00Z", "2025-12-01T00:00:00Z",
         ]  # fmt: skip
         wide = control_plane.admin.kubectl("get", "gb", "team-a", "--output=wide").stdout
         assert '["team-a"]' in wide

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.budgets import Budget
+from timekeeper.rules.burn import BurnRecord
 from timekeeper.rules.periods import Period, first_period, periods_until
 from timekeeper.store.ledger import Standing
 from timekeeper.store.summaries import Summary
@@ -30,7 +31,8 @@ class Checkpoint:
 class Account:
     """One account as the leader knows it.
 
-    `standings` hold what the store last answered, by period; `summary` what readers were last told, less what is spent.
+    `standings` hold what the store last answered, by period; `summary` what readers were last told, less what is spent;
+    `burn` what had been spent by when.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Account:
     grants: set[str] = field(default_factory=set)
     checkpoint: Checkpoint | None = None
     summary: Summary | None = None
+    burn: BurnRecord | None = None
 
     @property
     def is_budget(self) -> bool:
@@ -50,6 +53,10 @@ class Account:
         """The period that holds an instant; the latest one where none is open there."""
         found = self.period_at(now)
         return found if found is not None and found.start in self.standings else self.periods[-1]
+
+    def totals(self) -> dict[int, int]:
+        """What each known period stands at, by its start."""
+        return {start: standing.total for start, standing in self.standings.items()}
 
     def periods_after(self, instant: int) -> Sequence[Period]:
         """The periods that end after an instant, in order."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fairgpu.states import BudgetState, NamespaceState, encode_state
 from timekeeper.jobs.accounts import Account
+from timekeeper.rules.burn import Burns, burns
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pricing import FOREVER
 from timekeeper.rules.state import Limits, exhaustion, next_change, published, state
@@ -29,6 +30,7 @@ class Figures:
         exhausted_at: when spending first reached what is available, or None.
         state: its true state.
         published: the state that admission acts on.
+        burns: what was spent over the last hour and the last day.
         due: when it must be looked at again at the latest: a change of its state, or its period's end, where that is
             still to come.
     """
@@ -42,6 +44,7 @@ class Figures:
     state: BudgetState
     published: BudgetState
     due: int
+    burns: Burns = field(default_factory=Burns)
 
     @property
     def remaining(self) -> int:
@@ -67,6 +70,7 @@ def figures(account: Account, rate: int, now: int) -> Figures:
         state=true_state,
         published=published(true_state, account.budget.enforcement),
         due=min(change or FOREVER, period.end if period.end > now else FOREVER),
+        burns=burns(account.burn, now, period.start, account.totals()),
     )
 
 
@@ -85,6 +89,8 @@ def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Su
         spent=found.spent,
         rate=found.rate,
         exhausted_at=found.exhausted_at,
+        computed=found.state,
+        admission=account.budget.admission.value,
     )
 
 

@@ -31,7 +31,12 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     stored = reading.load_accounts(client, reading.account_names(client))
     books.accounts = {
         account.name: Account(
-            account.name, Budget(account.name), list(account.periods), dict(account.standings), set(account.grants)
+            account.name,
+            Budget(account.name),
+            list(account.periods),
+            dict(account.standings),
+            set(account.grants),
+            burn=account.burn,
         )
         for account in stored
     }

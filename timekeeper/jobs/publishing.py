@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -12,10 +13,12 @@ from fairgpu.states import BudgetState, NamespaceState
 from timekeeper.jobs.books import Books
 from timekeeper.jobs.figures import Figures, figures, namespace_state, state_text, summary, worth_telling
 from timekeeper.metering.segments import rate_now
+from timekeeper.rules.burn import FINE, BurnRecord, sampled
 from timekeeper.rules.pricing import ANY_MODEL, price_at
 from timekeeper.store import book
 from timekeeper.store.calls import StoreEmptyError
 from timekeeper.store.ledger import Publication, publish_accounts
+from timekeeper.store.records import encode_burn
 from timekeeper.store.summaries import Summary, encode_summary
 
 
@@ -27,7 +30,7 @@ def publish(client: redis.Redis, books: Books, epoch: int, now: int, names: Iter
     """
     namespaces = books.namespaces_of()
     found = {name: figures(books.accounts[name], rate, now) for name, rate in _rates(books, names, now).items()}
-    _publish_accounts(client, books, epoch, found, namespaces)
+    _publish_accounts(client, books, epoch, now, found, namespaces)
     changed: dict[str, NamespaceState] = {}
     for name, figures_found in found.items():
         for namespace in namespaces.get(name, ()):
@@ -51,23 +54,31 @@ def _rates(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def _publish_accounts(
-    client: redis.Redis, books: Books, epoch: int, found: dict[str, Figures], namespaces: dict[str, list[str]]
+    client: redis.Redis,
+    books: Books,
+    epoch: int,
+    now: int,
+    found: dict[str, Figures],
+    namespaces: dict[str, list[str]],
 ) -> None:
-    told: list[tuple[Summary, Publication]] = []
+    told: list[tuple[Summary, BurnRecord, Publication]] = []
     for name, figures_found in found.items():
         account = books.accounts[name]
         new = summary(account, figures_found, tuple(sorted(namespaces.get(name, ()))))
         start, exhausted_at = figures_found.period.start, figures_found.exhausted_at
         # What is spent is read where it stands, with each settlement; only the rest is told from here.
         lasting = replace(new, spent=0)
-        if lasting != account.summary or exhausted_at != account.standings[start].exhausted_at:
-            told.append((lasting, Publication(name, start, exhausted_at, encode_summary(new))))
-    errors = publish_accounts(client, epoch, [publication for _, publication in told])
-    for (lasting, publication), error in zip(told, errors, strict=True):
+        burn = sampled(account.burn, now, start, account.totals(), _offset(name))
+        fresh = lasting != account.summary or exhausted_at != account.standings[start].exhausted_at
+        if fresh or burn is not account.burn:
+            samples = encode_burn(burn) if burn is not account.burn else ""
+            told.append((lasting, burn, Publication(name, start, exhausted_at, encode_summary(new), samples)))
+    errors = publish_accounts(client, epoch, [publication for _, _, publication in told])
+    for (lasting, burn, publication), error in zip(told, errors, strict=True):
         if error is not None:
             raise error
         account = books.accounts[publication.account]
-        account.summary = lasting
+        account.summary, account.burn = lasting, burn
         standing = account.standings[publication.period]
         account.standings[publication.period] = replace(standing, exhausted_at=publication.exhausted_at)
 
@@ -83,3 +94,8 @@ def _publish_states(
     version = book.publish_states(client, epoch, fresh, texts, prices, default.value)
     if version.id == fresh and books.told:
         raise StoreEmptyError("the published states were lost")
+
+
+def _offset(name: str) -> int:
+    """Spreads the samples of many accounts over the time between two of them."""
+    return zlib.crc32(name.encode()) * FINE >> 32

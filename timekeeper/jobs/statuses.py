@@ -7,6 +7,7 @@ from typing import Any
 
 from timekeeper.jobs.figures import Figures
 from timekeeper.rules.budgets import Budget
+from timekeeper.rules.burn import Burn, lasts_until, runs_out_early
 from timekeeper.rules.grants import Grant
 from timekeeper.rules.money import GPU_SECOND, SECOND, display
 from timekeeper.rules.periods import Period
@@ -22,7 +23,7 @@ EVICT_ACTS_AS_ENFORCE = (
 )
 """Said as long as nobody evicts: whoever wrote evict counts on it."""
 
-PASSING = ("spent", "remaining", "burnRate", "projectedExhaustion")
+PASSING = ("spent", "remaining", "burnRate", "projectedExhaustion", "forecast")
 """What changes with every second; on its own it is written down only now and then."""
 
 
@@ -54,6 +55,9 @@ def budget_status(budget: Budget, found: Figures, gone: int, now: int) -> Json:
         exhaustion = projected_exhaustion(found, now)
         if exhaustion is not None:
             status["projectedExhaustion"] = format_instant(exhaustion)
+    forecast = _forecast(found, now)
+    if forecast:
+        status["forecast"] = forecast
     if found.exhausted_at is not None:
         status["exhaustedAt"] = format_exact(found.exhausted_at)
     return status
@@ -68,9 +72,21 @@ def projected_exhaustion(found: Figures, now: int) -> int | None:
 
 
 def conditions_of(
-    found: Figures | None, conflicts: Mapping[str, str], fault: Exception | None, budget: Budget | None = None
+    found: Figures | None,
+    conflicts: Mapping[str, str],
+    fault: Exception | None,
+    budget: Budget | None = None,
+    now: int = 0,
 ) -> list[Json]:
-    """What holds of a budget: whether it can be used and does all that it says, has all its namespaces, is spent."""
+    """What holds of a budget: whether it can be used and does all that it says, has all its namespaces, is spent.
+
+    Args:
+        found: its figures; None where there are none yet.
+        conflicts: the namespaces that it names and another budget pays for.
+        fault: why it cannot be used.
+        budget: the budget as it is applied.
+        now: when the figures were taken, in nanoseconds since 1970.
+    """
     reduced = budget is not None and budget.enforcement is Enforcement.EVICT
     conditions = [
         _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),
@@ -94,7 +110,35 @@ def conditions_of(
             reason = "Reached" if reached else "NotReached"
             message = f"{'At least' if reached else 'Less than'} {percent} percent of what is available is spent."
             conditions.append(_condition(kind, reached, reason, message))
+        conditions.append(_runs_out_early(found, now))
     return conditions
+
+
+def _runs_out_early(found: Figures, now: int) -> Json:
+    """Whether the period outlasts the money; the instants themselves change all the time and stand in `forecast`."""
+    kind = "RunsOutEarly"
+    if found.remaining <= 0:
+        return _condition(kind, True, "Spent", "All that is available is spent before the period's end.")
+    if runs_out_early(found.remaining, found.burns, now, found.period.end):
+        message = "At the rate of the last hour, and at that of the last day, nothing is left before the period's end."
+        return _condition(kind, True, "AtTheRateOfHourAndDay", message)
+    message = "At the rate of the last hour, or at that of the last day, the money outlasts the period."
+    return _condition(kind, False, "OutlastsThePeriod", message)
+
+
+def _forecast(found: Figures, now: int) -> Json:
+    stretches: dict[str, Burn | None] = {"lastHour": found.burns.hour, "lastDay": found.burns.day}
+    return {name: _stretch(burn, found, now) for name, burn in stretches.items() if burn is not None}
+
+
+def _stretch(burn: Burn, found: Figures, now: int) -> Json:
+    stretch = {
+        "since": format_instant(burn.since),
+        "spent": _money(burn.spent),
+        "burnRate": f"{burn.rate / GPU_SECOND:.2f}",
+    }
+    exhaustion = lasts_until(found.remaining, burn, now, found.period.end)
+    return stretch if exhaustion is None else {**stretch, "projectedExhaustion": format_instant(exhaustion)}
 
 
 def with_conditions(status: Json, conditions: Iterable[Json], before: Json, generation: int, now: int) -> Json:
@@ -123,10 +167,14 @@ def lasting(status: Json) -> Json:
 
 
 def timeless(status: Json) -> Json:
-    """A status without the time of its checkpoint, which passes where nothing else does."""
-    if "checkpoint" not in status:
-        return status
-    return {**status, "checkpoint": {**status["checkpoint"], "time": ""}}
+    """A status without the times of its checkpoint and its forecast, which pass where nothing else does."""
+    rest = dict(status)
+    if "checkpoint" in rest:
+        rest["checkpoint"] = {**rest["checkpoint"], "time": ""}
+    if rest.setdefault("forecast", {}):
+        spending = {name: found for name, found in rest["forecast"].items() if found["burnRate"] != "0.00"}
+        rest["forecast"] = {name: {**found, "since": ""} for name, found in spending.items()}
+    return rest
 
 
 def grant_status(grant: Grant, period: Period | None, generation: int, now: int, before: Json) -> Json:

@@ -96,7 +96,7 @@ class StatusWriter:
         if account is not None and found is not None:
             standing = account.standings[found.period.start]
             status = budget_status(account.budget, found, standing.gone, now)
-        conditions = conditions_of(found, books.conflicts.get(name, {}), fault, books.budgets.budgets.get(name))
+        conditions = conditions_of(found, books.conflicts.get(name, {}), fault, books.budgets.budgets.get(name), now)
         written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
         status = with_conditions(status, conditions, written, generation, now)
         wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairgpu.states import BudgetState
 from timekeeper.rest.figures import SessionFigures
+from timekeeper.rules.burn import Burn, lasts_until
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, gpu_hours
 from timekeeper.rules.timestamps import to_datetime
@@ -64,10 +65,32 @@ class CostsAnswer(Answer):
     remaining: float | None
 
 
+class StretchAnswer(Answer):
+    """What was spent in a stretch of time, to the last unit, and when nothing is left if spending goes on so.
+
+    `exhaustion` is null where that is not before the period's end, and where nothing is left already.
+    """
+
+    since: datetime
+    until: datetime
+    spent: Money
+    rate: Rate
+    exhaustion: datetime | None
+
+
+class ForecastAnswer(Answer):
+    """The last hour and the last day, beside each other; null before anything was settled twice."""
+
+    lastHour: StretchAnswer | None  # noqa: N815 - the wire's name
+    lastDay: StretchAnswer | None  # noqa: N815 - the wire's name
+
+
 class BudgetAnswer(Answer):
     """A budget in its present period. `available` and `remaining` are null where nothing limits the spending.
 
     `currency` and `costs` are null where the admin has set no currency.
+    `state` is what pods meet; `computedState` what they would meet if it were enforced. `committed` is what pods that
+    were let in may still spend, where `admission` is safe.
     """
 
     name: str
@@ -81,6 +104,10 @@ class BudgetAnswer(Answer):
     remaining: Money | None
     rate: Rate
     exhaustedAt: datetime | None  # noqa: N815 - the wire's name
+    computedState: BudgetState  # noqa: N815 - the wire's name
+    admission: str
+    committed: Money
+    forecast: ForecastAnswer
     currency: CurrencyAnswer | None = None
     costs: CostsAnswer | None = None
 
@@ -233,8 +260,8 @@ def currency_answer(currency: Currency | None) -> CurrencyAnswer | None:
     return None if currency is None else CurrencyAnswer(code=currency.code, perGpuHour=float(currency.per_gpu_hour))
 
 
-def budget_answer(figures: Summary, currency: Currency | None = None) -> BudgetAnswer:
-    """A budget as it is told, in a currency where there is one."""
+def budget_answer(figures: Summary, now: int, currency: Currency | None = None) -> BudgetAnswer:
+    """A budget as it is told at an instant (nanoseconds since 1970), in a currency where there is one."""
     available = figures.available
     return BudgetAnswer(
         name=figures.name,
@@ -250,6 +277,25 @@ def budget_answer(figures: Summary, currency: Currency | None = None) -> BudgetA
         exhaustedAt=_moment(figures.exhausted_at),
         currency=currency_answer(currency),
         costs=None if currency is None else _costs(figures, currency),
+        computedState=figures.computed or figures.state,
+        admission=figures.admission,
+        committed=money(figures.committed),
+        forecast=ForecastAnswer(
+            lastHour=_stretch(figures.burns.hour, figures, now), lastDay=_stretch(figures.burns.day, figures, now)
+        ),
+    )
+
+
+def _stretch(burn: Burn | None, figures: Summary, now: int) -> StretchAnswer | None:
+    if burn is None:
+        return None
+    remaining = 0 if figures.available is None else figures.available - figures.spent
+    return StretchAnswer(
+        since=to_datetime(burn.since),
+        until=to_datetime(burn.until),
+        spent=money(burn.spent),
+        rate=rate(burn.rate),
+        exhaustion=_moment(lasts_until(remaining, burn, now, figures.period_end)),
     )
 
 

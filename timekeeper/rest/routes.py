@@ -56,7 +56,7 @@ def _add_budgets(app: Flask, parts: Parts) -> None:
     @app.get("/v1/budgets")
     def budgets() -> Response:
         may_read_all(parts.authority)
-        found = [answers.budget_answer(figures, parts.currency) for figures in parts.book.budgets()]
+        found = [answers.budget_answer(figures, parts.now(), parts.currency) for figures in parts.book.budgets()]
         return json_answer(answers.BudgetsAnswer(budgets=found))
 
     @app.get("/v1/budgets/<name>")
@@ -65,7 +65,7 @@ def _add_budgets(app: Flask, parts: Parts) -> None:
         figures = parts.book.budget(name)
         if figures is None:
             raise not_found(f"there is no budget {name!r}; GET /v1/budgets lists those that are")
-        return json_answer(answers.budget_answer(figures, parts.currency))
+        return json_answer(answers.budget_answer(figures, parts.now(), parts.currency))
 
     @app.get("/v1/namespaces/<namespace>/budget")
     def namespace_budget(namespace: str) -> Response:
@@ -73,7 +73,7 @@ def _add_budgets(app: Flask, parts: Parts) -> None:
         if not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
         figures = parts.book.namespace(namespace)
-        found = None if figures is None else answers.budget_answer(figures, parts.currency)
+        found = None if figures is None else answers.budget_answer(figures, parts.now(), parts.currency)
         state = BudgetState.UNLIMITED if figures is None else figures.state
         return json_answer(answers.NamespaceAnswer(namespace=namespace, budget=found, state=state))
 

@@ -11,11 +11,13 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from fairgpu.faults import Fault, explain, show
 from timekeeper.rules.money import MoneyError, from_gpu_hours
 from timekeeper.rules.periods import LAST_DAY_OF_EVERY_MONTH, Every, PeriodRule
-from timekeeper.rules.state import Enforcement, Limits, OnExhausted
-from timekeeper.rules.timestamps import MINUTE, TimeError, parse_duration, parse_instant
+from timekeeper.rules.state import Admission, Enforcement, Limits, OnExhausted
+from timekeeper.rules.timestamps import HOUR, MINUTE, TimeError, parse_duration, parse_instant
 
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 DEFAULT_MIN_RUNTIME = 10 * MINUTE
+DEFAULT_COMMIT = HOUR
+DEFAULT_EVICTION_NOTICE = 10 * MINUTE
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
@@ -50,6 +52,9 @@ class Budget:
     on_exhausted: OnExhausted = OnExhausted.DEPRIORITIZE
     enforcement: Enforcement = Enforcement.ENFORCE
     min_runtime: int = DEFAULT_MIN_RUNTIME
+    admission: Admission = Admission.SIMPLE
+    default_commit: int = DEFAULT_COMMIT
+    eviction_notice: int = DEFAULT_EVICTION_NOTICE
     created: int = 0
     uid: str = ""
     generation: int = 0
@@ -84,6 +89,9 @@ def parse_budget(item: Mapping[str, Any]) -> Budget:
         on_exhausted=reader.choice(spec, "onExhausted", "spec", OnExhausted, OnExhausted.DEPRIORITIZE),
         enforcement=reader.choice(spec, "enforcement", "spec", Enforcement, Enforcement.ENFORCE),
         min_runtime=reader.duration(spec, "minRuntime", "spec", DEFAULT_MIN_RUNTIME) or 0,
+        admission=reader.choice(spec, "admission", "spec", Admission, Admission.SIMPLE),
+        default_commit=reader.duration(spec, "defaultCommit", "spec", DEFAULT_COMMIT) or 0,
+        eviction_notice=reader.duration(spec, "evictionNotice", "spec", DEFAULT_EVICTION_NOTICE) or 0,
         created=reader.instant(metadata, "creationTimestamp"),
         uid=str(metadata.get("uid", "")),
         generation=metadata["generation"] if isinstance(metadata.get("generation"), int) else 0,

@@ -23,6 +23,13 @@ class Enforcement(StrEnum):
     EVICT = "evict"
 
 
+class Admission(StrEnum):
+    """What a new pod needs: a budget that is not spent, or one that can pay for the pod's whole run."""
+
+    SIMPLE = "simple"
+    SAFE = "safe"
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """What may be spent in a period.

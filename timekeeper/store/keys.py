@@ -8,6 +8,7 @@ by its start.
     fairgpu:{ACCOUNT}:head            hash    epoch     the highest Lease epoch that wrote here; lower ones are refused
                                               period    start of the latest period
                                               summary   figures for readers, as JSON
+                                              burn      what had been spent by when, over the last day, as JSON
                                               The key's absence means that this shard was emptied: nothing but
                                               open_period.lua writes then, and that starts from a checkpoint.
     fairgpu:{ACCOUNT}:periods         hash    START -> end, of each period ever opened

@@ -110,12 +110,13 @@ class GrantEntry:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """What readers see of an account."""
+    """What readers see of an account; `burn` is empty where its samples have not changed."""
 
     account: str
     period: int
     exhausted_at: int | None
     summary: str
+    burn: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Pub
     calls = []
     for publication in publications:
         account = keys.AccountKeys(publication.account)
-        arguments = (epoch, _optional(publication.exhausted_at), publication.summary)
+        arguments = (epoch, _optional(publication.exhausted_at), publication.summary, publication.burn)
         calls.append(Call("publish_account", (account.head, account.period(publication.period)), arguments))
     return [answer if isinstance(answer, StoreError) else None for answer in run(client, calls)]
 

@@ -11,11 +11,12 @@ import redis
 
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import Session
+from timekeeper.rules.burn import BurnRecord
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
 from timekeeper.store.ledger import Standing
-from timekeeper.store.records import decode_assignments, decode_prices, decode_session
+from timekeeper.store.records import decode_assignments, decode_burn, decode_prices, decode_session
 
 BATCH = 500
 
@@ -30,6 +31,7 @@ class StoredAccount:
     sessions: tuple[Session, ...]
     ended: tuple[Session, ...]
     grants: frozenset[str]
+    burn: BurnRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,9 @@ def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int
             for key in (account.periods, account.sessions, account.ended):
                 pipeline.hgetall(key)
             pipeline.hkeys(account.grants)
+            pipeline.hget(account.head, "burn")
         answers = pipeline.execute()
-        found = [_Found(name, *answers[4 * index : 4 * index + 4]) for index, name in enumerate(chunk)]
+        found = [_Found(name, *answers[5 * index : 5 * index + 5]) for index, name in enumerate(chunk)]
         accounts.extend(_with_standings(client, [item for item in found if item.periods], latest_periods))
     return accounts
 
@@ -118,14 +121,15 @@ def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> li
 
 
 def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
-    """The figures of accounts as the leader published them, as JSON, with what is spent by now.
+    """The figures of accounts as the leader published them, as JSON, with what is spent by now and was before.
 
     Accounts without any are left out.
     """
     pipeline = client.pipeline(transaction=False)
     for name in accounts:
-        pipeline.hget(keys.AccountKeys(name).head, "summary")
-    found = {name: json.loads(text) for name, text in zip(accounts, pipeline.execute(), strict=True) if text}
+        pipeline.hmget(keys.AccountKeys(name).head, ["summary", "burn"])
+    answers = zip(accounts, pipeline.execute(), strict=True)
+    found = {name: {**json.loads(text), "burn": _text(burn or "")} for name, (text, burn) in answers if text}
     for name, summary in found.items():
         pipeline.hget(keys.AccountKeys(name).period(summary["period_start"]), "total")
     for summary, total in zip(found.values(), pipeline.execute(), strict=True):
@@ -197,6 +201,7 @@ class _Found:
     sessions: Mapping[Any, Any]
     ended: Mapping[Any, Any]
     grants: Iterable[Any]
+    burn: Any
 
 
 def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods: int) -> list[StoredAccount]:
@@ -220,6 +225,7 @@ def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods
                 tuple(decode_session(text) for text in item.sessions.values()),
                 tuple(decode_session(text) for text in item.ended.values()),
                 frozenset(_text(name) for name in item.grants),
+                decode_burn(item.burn) if item.burn else None,
             )
         )
     return accounts

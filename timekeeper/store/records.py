@@ -9,6 +9,7 @@ from typing import Any
 
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import EndProof, Session
+from timekeeper.rules.burn import BurnRecord, Sample
 from timekeeper.rules.pricing import PricePoint, Prices
 
 
@@ -96,3 +97,23 @@ def decode_prices(text: str | bytes) -> Prices:
         }
     except (ValueError, TypeError, AttributeError) as error:
         raise RecordError(f"no prices: {error!r}") from error
+
+
+def encode_burn(record: BurnRecord) -> str:
+    """An account's samples."""
+    samples = [[sample.at, sample.spent] for sample in record.samples]
+    return json.dumps([record.period, record.total, samples], separators=(",", ":"))
+
+
+def decode_burn(text: str | bytes) -> BurnRecord:
+    """Reads an account's samples.
+
+    Raises:
+        RecordError: there are none.
+    """
+    try:
+        period, total, samples = json.loads(text)
+        first, *others = (Sample(int(at), int(spent)) for at, spent in samples)
+        return BurnRecord((first, *others), int(period), int(total))
+    except (ValueError, TypeError) as error:
+        raise RecordError(f"no samples: {error!r}") from error

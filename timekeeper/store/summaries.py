@@ -6,10 +6,12 @@ In the store it is JSON whose amounts are whole numbers; nothing computes with i
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairgpu.states import BudgetState
+from timekeeper.rules.burn import Burns, burns_at_last_sample
+from timekeeper.store.records import RecordError, decode_burn
 
 
 class SummaryError(ValueError):
@@ -32,6 +34,10 @@ class Summary:
         spent: spent in the period.
         rate: what running reservations spend, a second.
         exhausted_at: when spending first reached what was available; None while it has not.
+        computed: what the state would be if it were enforced; None where nobody wrote it down.
+        admission: simple or safe.
+        committed: what pods that were let in may still spend, where admission is safe.
+        burns: what was spent lately; read, and never written down here.
     """
 
     name: str
@@ -45,12 +51,16 @@ class Summary:
     spent: int
     rate: int
     exhausted_at: int | None
+    computed: BudgetState | None = None
+    admission: str = "simple"
+    committed: int = 0
+    burns: Burns = field(default_factory=Burns)
 
 
 def encode_summary(summary: Summary) -> str:
     """A summary as JSON."""
     # Not dataclasses.asdict, which copies deeply: ten thousand of these are written in one sweep.
-    document = {name: getattr(summary, name) for name in Summary.__slots__}
+    document = {name: getattr(summary, name) for name in Summary.__slots__ if name != "burns"}
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -74,6 +84,10 @@ def decode_summary(text: str | bytes) -> Summary:
             spent=document["spent"],
             rate=document["rate"],
             exhausted_at=document["exhausted_at"],
+            computed=BudgetState(document["computed"]) if document.get("computed") else None,
+            admission=document.get("admission", "simple"),
+            committed=document.get("committed", 0),
+            burns=burns_at_last_sample(decode_burn(document["burn"]) if document.get("burn") else None),
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (RecordError, ValueError, KeyError, TypeError) as error:
         raise SummaryError(f"no summary: {error!r}") from error

@@ -153,6 +153,7 @@ def test_a_status_says_what_is_spent_what_is_left_and_until_when(world: World) -
         "HalfSpent": "True",
         "MostlySpent": "False",
         "Exhausted": "False",
+        "RunsOutEarly": "False",
     }
     world.written_back()
     assert world.writer.write(world.now) == 0

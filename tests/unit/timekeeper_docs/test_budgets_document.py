@@ -13,6 +13,7 @@ import pytest
 from fairgpu.allocation import DeviceShare
 from timekeeper.metering.bill import Bill, billed
 from timekeeper.rules.budgets import WEEKDAYS
+from timekeeper.rules.burn import Burn, lasts_until
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR, cost, display, from_gpu_hours
 from timekeeper.rules.periods import Every, PeriodRule, first_period
@@ -84,6 +85,15 @@ def test_the_state_of_a_budget_is_as_documented(row: list[str]) -> None:
     now = parse_instant("2026-03-01T00:00:00Z")
     elapsed = optional(spent_up_for, parse_duration)
     assert state(limits, from_gpu_hours(spent), None if elapsed is None else now - elapsed, now) == expected
+
+
+@pytest.mark.parametrize("row", rows("remaining"), ids="/".join)
+def test_the_money_lasts_as_long_as_documented(row: list[str]) -> None:
+    remaining, spent, stretch, now, ends, runs_out = row
+    moment = parse_instant(now)
+    burn = Burn(moment - parse_duration(stretch), moment, from_gpu_hours(spent))
+    found = lasts_until(from_gpu_hours(remaining), burn, moment, parse_instant(ends))
+    assert found == optional(runs_out, parse_instant)
 
 
 @pytest.mark.parametrize("row", rows("bill"), ids="/".join)

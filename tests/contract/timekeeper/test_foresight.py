@@ -1,0 +1,104 @@
+"""How fast budgets were spent, as leaders keep it and as everybody is told."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import Stage
+from timekeeper.jobs.statuses import budget_status, conditions_of
+from timekeeper.rules.burn import FINE, Burn
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
+from timekeeper.rules.timestamps import HOUR, MINUTE
+from timekeeper.store import reading
+from timekeeper.store.summaries import decode_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+    from timekeeper.jobs.figures import Figures
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+def pass_hours(stage: Stage, hours: float) -> None:
+    for _ in range(int(hours * 20)):
+        stage.round(180)
+
+
+def figures(stage: Stage) -> Figures:
+    assert stage.keeper is not None
+    return stage.keeper.books.figures["a"]
+
+
+def test_the_hour_and_the_day_are_told_apart(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 1000)
+    stage.pod("p1", "team-a")
+    pass_hours(stage, 25)
+    stage.remove("p1")
+    pass_hours(stage, 2)
+    hour, day = figures(stage).burns.hour, figures(stage).burns.day
+    assert hour is not None
+    assert day is not None
+    assert hour.rate == 0
+    assert 0.9 * GPU_SECOND < day.rate < 0.95 * GPU_SECOND
+
+
+def test_a_later_leader_knows_what_was_spent_under_the_earlier_one(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 1000)
+    stage.pod("p1", "team-a")
+    pass_hours(stage, 3)
+    before = figures(stage).burns
+    stage.lead()
+    stage.round()
+    assert figures(stage).burns == before
+    assert before.day == Burn(stage.now - 3 * HOUR + 3 * MINUTE, stage.now, 3 * GPU_HOUR - 180 * GPU_SECOND)
+
+
+def test_a_store_that_was_emptied_begins_a_new_record(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 1000)
+    stage.pod("p1", "team-a")
+    pass_hours(stage, 1)
+    stage.client.flushall()
+    stage.lead()
+    stage.round()
+    assert figures(stage).burns.hour is None
+    pass_hours(stage, 1)
+    hour = figures(stage).burns.hour
+    assert hour is not None
+    assert hour.rate == GPU_SECOND
+
+
+def test_readers_are_told_the_same_up_to_the_last_sample(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 1000)
+    stage.pod("p1", "team-a")
+    pass_hours(stage, 30)
+    told = decode_summary(reading.summaries(stage.client, ["a"])["a"])
+    for burn in (told.burns.hour, told.burns.day):
+        assert burn is not None
+        assert burn.rate == GPU_SECOND
+        assert stage.now - burn.until < FINE
+
+
+def test_the_status_shows_both_and_whether_the_money_outlasts_the_period(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 100)
+    stage.pod("p1", "team-a")
+    pass_hours(stage, 30)
+    assert stage.keeper is not None
+    found, budget = figures(stage), stage.keeper.books.accounts["a"].budget
+    status = budget_status(budget, found, 0, stage.now)
+    assert status["forecast"]["lastHour"]["burnRate"] == "1.00"
+    assert status["forecast"]["lastDay"]["projectedExhaustion"] == "2026-01-19T16:00:00Z"
+    early = {c["type"]: c for c in conditions_of(found, {}, None, budget, stage.now)}["RunsOutEarly"]
+    assert (early["status"], early["reason"]) == ("True", "AtTheRateOfHourAndDay")
+    stage.remove("p1")
+    pass_hours(stage, 1.2)
+    early = {c["type"]: c for c in conditions_of(figures(stage), {}, None, budget, stage.now)}["RunsOutEarly"]
+    assert (early["status"], early["reason"]) == ("False", "OutlastsThePeriod")
