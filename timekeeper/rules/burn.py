@@ -152,7 +152,7 @@ def _spent(record: BurnRecord, period: int, totals: Mapping[int, int]) -> int | 
 
 
 def _since(samples: Sequence[Sample], latest: Sample, edge: int) -> Burn | None:
-    index = max(bisect_right(samples, edge, key=lambda sample: sample.at) - 1, 0)
+    index = _base(samples, edge)
     base = samples[index]
     following = samples[index + 1] if index + 1 < len(samples) else latest
     if base.at < edge and following.spent == base.spent and following.at >= edge:
@@ -160,13 +160,19 @@ def _since(samples: Sequence[Sample], latest: Sample, edge: int) -> Burn | None:
     return Burn(base.at, latest.at, latest.spent - base.spent) if base.at < latest.at else None
 
 
+def _base(samples: Sequence[Sample], edge: int) -> int:
+    """Where the last sample at or before an instant stands; the first one where all are later."""
+    return max(bisect_right(samples, edge, key=lambda sample: sample.at) - 1, 0)
+
+
 def _thinned(samples: Sequence[Sample], now: int) -> tuple[Sample, ...]:
-    """What later questions need: all of the last hour, one of each hour before, the last that is a day old."""
-    first = max(bisect_right(samples, now - DAY, key=lambda sample: sample.at) - 1, 0)
+    """What later questions need: those of the last hour and the one before, one of each earlier hour, for a day."""
+    day, hour = (samples[_base(samples, now - length)] for length in (DAY, HOUR))
     kept: list[Sample] = []
-    for sample in samples[first:]:
-        aged = now - sample.at > HOUR + FINE
-        if aged and kept and sample.at // COARSE == kept[-1].at // COARSE:
+    for sample in samples:
+        if sample.at < day.at:
+            continue
+        if sample.at < hour.at and kept and sample.at // COARSE == kept[-1].at // COARSE:
             continue
         if len(kept) > 1 and kept[-2].spent == kept[-1].spent == sample.spent:
             kept.pop()
