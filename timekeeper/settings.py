@@ -113,6 +113,8 @@ class JobsSettings(Section):
     """How long a leader that falls silent keeps the Lease."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known before it starts
     metrics_port: Port = 9091
+    budget_series: Annotated[int, Field(ge=0, le=100_000)] = 2000
+    """How many budgets get metrics of their own, GPUBudgets before those of single namespaces; 0 for none."""
 
 
 class TimekeeperSettings(Section):

@@ -105,4 +105,4 @@ def _report_ages(memory: Memory, measures: Measures, wait: Callable[[float], boo
     while not wait(AGE_SECONDS):
         states = memory.knowledge.states
         if states is not None:
-            measures.set_states_age(time.monotonic() - states.confirmed_at)
+            measures.set_states_confirmed(time.time() - (time.monotonic() - states.confirmed_at))

@@ -27,11 +27,11 @@ class Measures:
             buckets=BUCKETS,
             registry=registry,
         )
-        self._states_age = Gauge(
-            "fairgpu_webhook_states_age_seconds",
-            "Time since the timekeeper last told the budgets' states; -1 before it first did.",
+        self._states_confirmed = Gauge(
+            "fairgpu_webhook_states_confirmed_timestamp_seconds",
+            "When the timekeeper last told the budgets' states, in the worker where that is longest ago; 0 for never.",
             registry=registry,
-            multiprocess_mode="livemax",
+            multiprocess_mode="livemin",
         )
         self._certificate_expiry = Gauge(
             "fairgpu_webhook_certificate_expiry_timestamp_seconds",
@@ -39,7 +39,7 @@ class Measures:
             registry=registry,
             multiprocess_mode="livemin",
         )
-        self._states_age.set(-1)
+        self._states_confirmed.set(0)
         self._counters = {
             (route, outcome): self._reviews.labels(route, outcome)
             for route in ("mutate", "validate")
@@ -52,9 +52,9 @@ class Measures:
         self._counters[route, outcome].inc()
         self._timers[route].observe(seconds)
 
-    def set_states_age(self, seconds: float) -> None:
-        """Says how old the states are."""
-        self._states_age.set(seconds)
+    def set_states_confirmed(self, moment: float) -> None:
+        """Says when the states were last told, in seconds since 1970."""
+        self._states_confirmed.set(moment)
 
     def set_certificate_expiry(self, moment: datetime) -> None:
         """Says when the certificate ends."""

@@ -10,6 +10,8 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
+JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
 
 class JobMeasures:
     """The metrics of one process."""
@@ -22,10 +24,12 @@ class JobMeasures:
             "When every session was last settled.",
             registry=self.registry,
         )
-        self.sessions = Gauge("fairgpu_timekeeper_sessions", "Sessions on the meter.", registry=self.registry)
-        self.accounts = Gauge("fairgpu_timekeeper_accounts", "Accounts that are kept.", registry=self.registry)
-        self.rounds = Histogram(
-            "fairgpu_timekeeper_round_seconds", "How long a job took.", ["job"], registry=self.registry
+        self.durations = Histogram(
+            "fairgpu_timekeeper_job_duration_seconds",
+            "How long a job took.",
+            ["job"],
+            buckets=JOB_BUCKETS,
+            registry=self.registry,
         )
         self.failures = Counter(
             "fairgpu_timekeeper_job_failures", "Jobs that failed, by error.", ["job", "error"], registry=self.registry

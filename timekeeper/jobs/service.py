@@ -24,6 +24,8 @@ from fairgpu.cluster.connect import connect
 from timekeeper.jobs.desk import Step
 from timekeeper.jobs.measures import JobMeasures, serve_measures
 from timekeeper.jobs.rules import keeper_rules
+from timekeeper.jobs.series import BookSeries
+from timekeeper.jobs.store_health import StoreMeasures
 from timekeeper.jobs.work import Work, World, highest_epoch
 from timekeeper.leadership import file_lock, lease
 from timekeeper.leadership.term import Term
@@ -37,6 +39,9 @@ LOCK_FILE = "timekeeper.lock"
 RETRY_SECONDS = 1.0
 TELL_SECONDS = 1.0
 """How often events are written: people read them."""
+HEALTH_SECONDS = 15.0
+"""How often the store is asked how it is: Prometheus usually asks us that often."""
+BESIDE = "beside"
 STUCK_SECONDS = 120.0
 """Without any job ending for so long, the process is not healthy."""
 
@@ -67,11 +72,14 @@ def run(
     )
     term, measures = Term(time.monotonic), JobMeasures()
     work = Work(World(client, source, term, time.time_ns), rules, measures, step)
+    measures.registry.register(BookSeries(work.books, settings.jobs.budget_series))
+    store = StoreMeasures(measures.registry)
     host = settings.jobs.metrics_host if api else LOOPBACK
     server = serve_measures(host, settings.jobs.metrics_port, measures, lambda: _healthy(work))
     source.start(ending.wait)
     campaign = _campaign(settings.jobs, api, folder, term, client, ending)
     scheduler = schedule(work, settings.jobs)
+    beside(scheduler, {"health": (lambda: store.look(client), HEALTH_SECONDS)})
     ending.wait()
     scheduler.shutdown(wait=True)
     campaign.join(settings.redis.timeout_seconds)
@@ -85,7 +93,7 @@ def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
     """Starts the jobs: one thread does them all, so that no two touch the books at once."""
     logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it tells of each run, and of each that waits
     scheduler = BackgroundScheduler(
-        executors={"default": ThreadPoolExecutor(1)},
+        executors={"default": ThreadPoolExecutor(1), BESIDE: ThreadPoolExecutor(2)},
         job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
         timezone="UTC",
     )
@@ -101,6 +109,12 @@ def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
         scheduler.add_job(job, "interval", seconds=seconds, id=job.__name__, next_run_time=datetime.now(UTC))
     scheduler.start()
     return scheduler
+
+
+def beside(scheduler: BackgroundScheduler, jobs: Mapping[str, tuple[Callable[[], None], float]]) -> None:
+    """Adds what touches no books, and so need not wait for those that do: by name, with its seconds."""
+    for name, (job, seconds) in jobs.items():
+        scheduler.add_job(job, "interval", seconds=seconds, id=name, executor=BESIDE, next_run_time=datetime.now(UTC))
 
 
 def connect_store(settings: RedisSettings) -> redis.Redis:

@@ -14,6 +14,7 @@ from timekeeper.jobs.desk import Step
 from timekeeper.jobs.keeper import Keeper, NotReadyError
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.releasing import Releaser
+from timekeeper.jobs.series import BooksRead
 from timekeeper.jobs.telling import Teller
 from timekeeper.jobs.writing import StatusWriter
 from timekeeper.leadership.term import Term
@@ -104,12 +105,20 @@ class Work:
         if self._reign is not None and self._reign.writer.waiting:
             self.write()
 
+    def books(self) -> BooksRead | None:
+        """The books as they are now, for whoever tells of them; None while this process does not lead."""
+        reign = self._reign
+        if reign is None or not self._rounded_at:
+            return None
+        kept = reign.keeper.books
+        figures = dict(kept.figures)
+        accounts = [(kept.accounts[name], found) for name, found in figures.items() if name in kept.accounts]
+        return BooksRead(len(kept.pods.sessions), accounts)
+
     def _round(self, reign: _Reign, *, full: bool) -> None:
         now = self._now()
         reign.keeper.round(now, full=full)
         self._rounded_at = now
-        self._measures.sessions.set(len(reign.keeper.books.pods.sessions))
-        self._measures.accounts.set(len(reign.keeper.books.accounts))
         if full:
             self._measures.settled_at.set(now / SECOND)
 
@@ -117,7 +126,7 @@ class Work:
         try:
             reign = self._present_reign()
             if reign is not None:
-                with self._measures.rounds.labels(job).time():
+                with self._measures.durations.labels(job).time():
                     run(reign)
         except NotReadyError as error:
             _log.info("not started yet", job=job, reason=str(error))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from prometheus_client import Counter, Gauge, Histogram
 
 
@@ -28,3 +30,12 @@ class Measures:
             "When the store was last asked for the states and answered, in the worker where that is longest ago.",
             multiprocess_mode="livemin",
         )
+        self._certificate_expiry = Gauge(
+            "fairgpu_timekeeper_certificate_expiry_timestamp_seconds",
+            "When the served certificate ends, in the worker where that is soonest.",
+            multiprocess_mode="livemin",
+        )
+
+    def set_certificate_expiry(self, moment: datetime) -> None:
+        """Says when the certificate ends."""
+        self._certificate_expiry.set(moment.timestamp())

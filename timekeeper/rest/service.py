@@ -15,7 +15,7 @@ from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from fairgpu.certificates import utc_now
+from fairgpu.certificates import expires_at, utc_now
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
 from fairgpu.serving.lifecycle import Lifecycle
@@ -97,9 +97,16 @@ class Service:
         # In a cluster, loopback is where a port is forwarded to.
         self._names = [*service_names(), *settings.serve.certificate_names, *LOOPBACK]
 
+    @cached_property
+    def measures(self) -> Measures:
+        """The worker's metrics; made after the fork, by whoever asks first."""
+        return Measures()
+
     def chain(self) -> Chain:
         """The chain to present now."""
-        return read_chain(self._world.vault, self._names, utc_now)
+        chain = read_chain(self._world.vault, self._names, utc_now)
+        self.measures.set_certificate_expiry(expires_at(chain.certificates_pem))
+        return chain
 
     def build(self, lifecycle: Lifecycle) -> RestApplication:
         """The worker's application. No connection is made before the first request needs one."""
@@ -107,7 +114,7 @@ class Service:
         store = redis.Redis.from_url(settings.url, retry=Retry(NoBackoff(), RETRIES), **_options(settings))
         again = AsyncRetry(NoBackoff(), RETRIES)
         intake = redis.asyncio.Redis.from_url(settings.url, retry=again, **_options(settings))
-        loop, keys, measures = Loop(), self._world.keys, Measures()
+        loop, keys, measures = Loop(), self._world.keys, self.measures
         lifecycle.on_start(keys.refresh)
         parts = Parts(
             book=Book(store, time.time_ns),

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from fairgpu.states import BudgetState
+from timekeeper.jobs.accounts import Account
+from timekeeper.jobs.figures import Figures, figures
+from timekeeper.jobs.series import BookSeries, BooksRead
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.money import GPU_HOUR, SECOND
+from timekeeper.rules.periods import Period
+from timekeeper.store.ledger import Standing
+
+
+def account(name: str, allowance: int | None, spent: int) -> tuple[Account, Figures]:
+    period = Period(0, 100 * SECOND)
+    made = Account(name, Budget(name, allowance=allowance), [period], {0: Standing(spent, GPU_HOUR, 0, None)})
+    return made, figures(made, 2_000_000, 50 * SECOND)
+
+
+def told(books: BooksRead | None, most: int = 10) -> dict[str, float]:
+    registry = CollectorRegistry()
+    registry.register(BookSeries(lambda: books, most))
+    lines = [line for line in generate_latest(registry).decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def test_a_budget_is_told_in_gpu_seconds() -> None:
+    found = told(BooksRead(3, [account("a", 10 * GPU_HOUR, 12 * GPU_HOUR)]))
+    assert found['fairgpu_budget_allowance_gpu_seconds{budget="a"}'] == 36_000
+    assert found['fairgpu_budget_available_gpu_seconds{budget="a"}'] == 39_600
+    assert found['fairgpu_budget_spent_gpu_seconds{budget="a"}'] == 43_200
+    assert found['fairgpu_budget_remaining_gpu_seconds{budget="a"}'] == -3_600
+    assert found['fairgpu_budget_spending_gpus{budget="a"}'] == 2
+    assert found['fairgpu_budget_period_end_timestamp_seconds{budget="a"}'] == 100
+    assert found["fairgpu_timekeeper_sessions"] == 3
+
+
+def test_exactly_one_state_of_a_budget_is_1() -> None:
+    found = told(BooksRead(0, [account("a", 10 * GPU_HOUR, 12 * GPU_HOUR)]))
+    states = {state: found[f'fairgpu_budget_state{{budget="a",state="{state.value}"}}'] for state in BudgetState}
+    assert states == {state: float(state is BudgetState.OVER) for state in BudgetState}
+
+
+def test_who_does_not_lead_tells_nothing_of_the_books() -> None:
+    assert told(None) == {}
+
+
+def test_what_has_no_limit_has_no_series() -> None:
+    found = told(BooksRead(0, [account("namespace:x", None, 5)]))
+    assert not [name for name in found if name.startswith("fairgpu_budget_")]
+    assert found["fairgpu_timekeeper_accounts"] == 1
+
+
+def test_budgets_come_before_namespaces_where_not_all_get_series() -> None:
+    names = ["namespace:a", "b", "namespace:c", "a"]
+    books = BooksRead(0, [account(name, 5, 0) for name in names])
+    found = told(books, most=3)
+    spent = sorted(name for name in found if name.startswith("fairgpu_budget_spent"))
+    assert [name.split('"')[1] for name in spent] == ["a", "b", "namespace:a"]
+    assert found["fairgpu_timekeeper_budgets_without_series"] == 1
+
+
+def test_none_get_series_where_the_admin_wants_none() -> None:
+    found = told(BooksRead(0, [account("a", 5, 0)]), most=0)
+    assert sorted(found) == [
+        "fairgpu_timekeeper_accounts",
+        "fairgpu_timekeeper_budgets_without_series",
+        "fairgpu_timekeeper_sessions",
+    ]
