@@ -1,6 +1,6 @@
-"""A small service over `fairgpu.serving`, for tests: `python -m tests.serving_program PORT METRICS_PORT FOLDER`.
+"""A small service over `fairgpu.serving`, for tests: `python -m tests.serving_program PORT METRICS_PORT FOLDER LOGGED`.
 
-The folder holds `tls.crt` and `tls.key`. It echoes, fails, waits and counts.
+The folder holds `tls.crt` and `tls.key`. It echoes, fails, waits and counts; each request is logged if LOGGED is 1.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fairgpu.serving.tls import read_chain_files
 
 MAX_BODY_BYTES = 100_000
 MAX_CONNECTIONS = 20
+FIRST_REQUEST_SECONDS = 1.0
 
 
 def build(lifecycle: Lifecycle) -> Application:
@@ -49,13 +50,21 @@ def build(lifecycle: Lifecycle) -> Application:
         await released.wait()
         return Response(200, b'"released"')
 
+    def echo_at_once(body: bytes) -> Response:
+        counted.inc()
+        return Response(200, body)
+
+    def fail_at_once(_body: bytes) -> Response:
+        raise ValueError("secret detail")
+
+    immediate = {("POST", "/at-once/echo"): echo_at_once, ("POST", "/at-once/fail"): fail_at_once}
     hot = {("POST", "/echo"): hot_echo, ("GET", "/fail"): hot_fail, ("GET", "/poll"): until_drain}
-    return Application(lifecycle, hot, flask)
+    return Application(lifecycle, hot, flask, immediate=immediate)
 
 
 def main() -> int:
     configure_logs()
-    port, metrics_port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+    port, metrics_port, folder, logged = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4] == "1"
     options = ServerOptions(
         name="test",
         address=Address("127.0.0.1", port),
@@ -63,12 +72,12 @@ def main() -> int:
         workers=1,
         max_body_bytes=MAX_BODY_BYTES,
         body_seconds=1.0,
-        header_seconds=1.0,
+        header_seconds=FIRST_REQUEST_SECONDS,
         max_connections=MAX_CONNECTIONS,
         drain_seconds=0.5,
         finish_seconds=5.0,
         reload_seconds=0.1,
-        access_log=True,
+        access_log=logged,
     )
     return serve(options, build, lambda: read_chain_files(folder / "tls.crt", folder / "tls.key"))
 

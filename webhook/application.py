@@ -1,4 +1,4 @@
-"""The webhook as a service: two hot routes over the pure functions, probes, and the threads that keep it informed."""
+"""The webhook as a service: two routes over the pure functions, probes, and the threads that keep it informed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairgpu.cluster.reflector import reflect
 from fairgpu.faults import explain
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
-from fairgpu.serving.messages import Handler, Request, Response, problem
+from fairgpu.serving.messages import ImmediateAnswer, Response, problem
 from webhook.admission.review import ReviewError, decode, encode, judge
 from webhook.admission.verdict import Subject, Verdict, mapping
 from webhook.learning.following import ReadAuthority, follow_authority, follow_states
@@ -46,7 +46,9 @@ def build_application(
         namespaces, classes = NamespacesView(memory), PriorityClassesView(memory, settings.priorities)
         lifecycle.run_thread("namespaces", lambda: reflect(api, NAMESPACES, namespaces, wait, random.random))
         lifecycle.run_thread("classes", lambda: reflect(api, PRIORITY_CLASSES, classes, wait, random.random))
-    hot = {("POST", f"/{route}"): review_handler(route, memory, settings, measures) for route in ("mutate", "validate")}
+    reviews = {
+        ("POST", f"/{route}"): review_answer(route, memory, settings, measures) for route in ("mutate", "validate")
+    }
     waits_until = time.monotonic() + settings.states.first_wait_seconds
 
     def missing() -> tuple[str, ...]:
@@ -55,7 +57,7 @@ def build_application(
     # The other workers may be informed already: reviews are theirs until this one is.
     lifecycle.on_start(lambda: _wait_until(lambda: not missing(), settings.states.first_wait_seconds, wait))
     probes = build_probes(lifecycle, missing)
-    return Application(lifecycle, hot, probes, wsgi_threads=2)
+    return Application(lifecycle, {}, probes, wsgi_threads=2, immediate=reviews)
 
 
 def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float], bool]) -> None:
@@ -65,13 +67,13 @@ def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float]
         pass
 
 
-def review_handler(route: str, memory: Memory, settings: Webhook, measures: Measures) -> Handler:
-    """The handler behind a review route."""
+def review_answer(route: str, memory: Memory, settings: Webhook, measures: Measures) -> ImmediateAnswer:
+    """What answers the bodies that a review route gets."""
 
-    async def handle(request: Request) -> Response:
+    def answer(body: bytes) -> Response:
         started = time.perf_counter()
         try:
-            subject = decode(request.body)
+            subject = decode(body)
         except ReviewError as error:
             measures.reviewed(route, "unreadable", time.perf_counter() - started)
             return problem(400, "Bad Request", str(error))
@@ -79,7 +81,7 @@ def review_handler(route: str, memory: Memory, settings: Webhook, measures: Meas
         measures.reviewed(route, _outcome(verdict), time.perf_counter() - started)
         return Response(200, encode(subject.uid, verdict))
 
-    return handle
+    return answer
 
 
 def _judge(route: str, subject: Subject, memory: Memory, settings: Webhook) -> Verdict:

@@ -1,4 +1,4 @@
-"""The application of a service: a few hot routes handled in the event loop, all others by a WSGI application."""
+"""The application of a service: a few routes answered in the event loop, all others by a WSGI application."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fairgpu.serving.messages import (
     BodyError,
     Disconnected,
     Handler,
+    ImmediateAnswer,
     Message,
     Receive,
     Request,
@@ -31,25 +32,33 @@ _log = structlog.get_logger(__name__)
 
 TOO_LARGE = 413
 
+Route = tuple[str, str]
+"""A method and a path."""
 WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Application:
-    """An ASGI callable over hot routes and a WSGI application.
+    """An ASGI callable over hot routes, routes that wait for nothing, and a WSGI application.
 
     Every body is read before anything is asked to handle it, so that its bounds hold for all routes. What a handler
     raises is logged here, and answered with a problem document that tells nothing of the inside.
+
+    Attributes:
+        immediate: what answers whole bodies at once, by method and path; a connection may ask it without the rest.
     """
 
     def __init__(
         self,
         lifecycle: Lifecycle,
-        hot: Mapping[tuple[str, str], Handler],
+        hot: Mapping[Route, Handler],
         wsgi: WSGIApplication,
         wsgi_threads: int = 4,
+        immediate: Mapping[Route, ImmediateAnswer] | None = None,
     ) -> None:
         self._lifecycle = lifecycle
-        self._hot = hot
+        answers = {route: _guarded(route, answer) for route, answer in (immediate or {}).items()}
+        self.immediate = {(method.encode(), path.encode()): answer for (method, path), answer in answers.items()}
+        self._hot = {**hot, **{route: _handler(answer) for route, answer in answers.items()}}
         self._wsgi = WSGIMiddleware(wsgi, workers=wsgi_threads)  # type: ignore[arg-type] # its own types are narrower
         self._options = lifecycle.options
 
@@ -117,6 +126,28 @@ class Application:
             if started:
                 raise
             await send_response(send, _internal_error())
+
+
+def _guarded(route: Route, answer: ImmediateAnswer) -> ImmediateAnswer:
+    """The same with a response for whatever it raises."""
+
+    def guarded(body: bytes) -> Response:
+        try:
+            return answer(body)
+        except Exception:  # noqa: BLE001 - as for every other handler
+            _log.exception("request failed", method=route[0], path=route[1])
+            return _internal_error()
+
+    return guarded
+
+
+def _handler(answer: ImmediateAnswer) -> Handler:
+    """The same as a handler like any other, for requests that need gunicorn's whole way."""
+
+    async def handle(request: Request) -> Response:
+        return answer(request.body)
+
+    return handle
 
 
 def _internal_error() -> Response:

@@ -17,6 +17,8 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._connections = connections
         self._heard = False
         self._heard_at = 0.0
+        self._idle_since = 0.0
+        self._idle_limit = worker.options.header_seconds
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
@@ -26,15 +28,13 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
     def connection_made(self, transport: asyncio.Transport) -> None:
         """Starts the clock for the first request; gunicorn itself starts it only between requests."""
         super().connection_made(transport)
-        self._heard_at = self.worker.loop.time()
+        self._heard_at = self._idle_since = self.worker.loop.time()
         if len(self._connections) >= self.worker.options.max_connections and not self._take_a_place():
             self._connections.add(self)
             transport.abort()
             return
         self._connections.add(self)
-        self._keepalive_handle = self.worker.loop.call_later(
-            self.worker.options.header_seconds, self._keepalive_timeout
-        )
+        self._wait_idle(self._idle_limit)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets the connection."""
@@ -66,4 +66,27 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         """Closes a connection on which no request is under way and nothing came since this was last asked."""
         heard, self._heard = self._heard, False
         if self.is_idle and not heard:
-            self._keepalive_timeout()
+            super()._keepalive_timeout()
+
+    def note_answer(self) -> None:
+        """Lets the time of idleness begin anew; the timer that is set finds out when it is due."""
+        self._idle_since = self._heard_at
+        self._idle_limit = self._keepalive
+
+    def _arm_keepalive_timer(self) -> None:
+        self._idle_since = self.worker.loop.time()
+        self._idle_limit = self._keepalive
+        super()._arm_keepalive_timer()
+
+    def _keepalive_timeout(self) -> None:
+        """Closes the connection once it has been idle for its time."""
+        remaining = self._idle_since + self._idle_limit - self.worker.loop.time()
+        if remaining > 0:
+            self._wait_idle(remaining)
+        elif self.is_idle:
+            super()._keepalive_timeout()
+        else:
+            self._wait_idle(self._idle_limit)
+
+    def _wait_idle(self, seconds: float) -> None:
+        self._keepalive_handle = self.worker.loop.call_later(seconds, self._keepalive_timeout)

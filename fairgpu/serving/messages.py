@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 import orjson
@@ -17,6 +18,7 @@ ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 JSON = b"application/json"
 PROBLEM = b"application/problem+json"
+LATE_BODY = "the body did not arrive within {seconds:g} seconds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Response:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+ImmediateAnswer = Callable[[bytes], Response]
+"""From a whole body to its answer, without waiting for anything."""
 
 
 class BodyError(RuntimeError):
@@ -88,7 +92,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
                 if size > max_bytes:
                     raise BodyError(413, f"the body is longer than {max_bytes} bytes")
     except TimeoutError:
-        raise BodyError(408, f"the body did not arrive within {seconds:g} seconds") from None
+        raise BodyError(408, LATE_BODY.format(seconds=seconds)) from None
     return b"".join(chunks)
 
 
@@ -121,6 +125,11 @@ async def send_response(send: Send, response: Response, *, close: bool = False) 
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})
     await send({"type": "http.response.body", "body": response.body})
+
+
+def body_came_late(seconds: float) -> Response:
+    """The answer where the rest of a body did not come in time."""
+    return problem(408, HTTPStatus(408).phrase, LATE_BODY.format(seconds=seconds))
 
 
 def problem(status: int, title: str, detail: str) -> Response:

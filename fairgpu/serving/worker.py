@@ -13,6 +13,7 @@ from gunicorn.asgi.lifespan import LifespanManager
 from gunicorn.workers.gasgi import ASGIWorker
 
 from fairgpu.serving.connection import BoundedConnection
+from fairgpu.serving.immediate import ImmediateConnection
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.measures import MetricsApplication
 from fairgpu.serving.options import ServerOptions
@@ -88,7 +89,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             application = metrics if index else self.asgi
             context = live.context if live and index == 0 else None
             server = await self.loop.create_server(
-                lambda application=application: BoundedConnection(self, application, self._connections),
+                lambda application=application: ImmediateConnection(self, application, self._connections),
                 sock=listener.sock,
                 ssl=context,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,

@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -56,9 +57,23 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
+    with serving(tmp_path) as served:
+        yield served
+
+
+@contextmanager
+def serving(tmp_path: Path, *, logged: bool = False) -> Iterator[Served]:
     authority = make_authority("test", utc_now(), timedelta(days=1))
     port, metrics_port = free_port(), free_port()
-    command = [sys.executable, "-m", "tests.serving_program", str(port), str(metrics_port), str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.serving_program",
+        str(port),
+        str(metrics_port),
+        str(tmp_path),
+        str(int(logged)),
+    ]
     (tmp_path / "tls.crt").write_bytes(make_leaf(authority, ("localhost",), utc_now(), LEAF).certificate_pem)
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -88,13 +103,13 @@ def wait_until_listening(served: Served) -> None:
             return
 
 
-@pytest.mark.parametrize("path", ["/echo", "/flask/echo"])
+@pytest.mark.parametrize("path", ["/echo", "/at-once/echo", "/flask/echo"])
 @pytest.mark.parametrize("size", [0, 1, 70_000, MAX_BODY_BYTES])
 def test_a_body_within_the_bound_arrives_whole(served: Served, path: str, size: int) -> None:
     assert served.ask("POST", path, b"x" * size) == (200, b"x" * size)
 
 
-@pytest.mark.parametrize("path", ["/echo", "/flask/echo", "/nowhere"])
+@pytest.mark.parametrize("path", ["/echo", "/at-once/echo", "/flask/echo", "/nowhere"])
 def test_a_longer_one_gets_413_whether_it_says_so_or_not(served: Served, path: str) -> None:
     assert served.ask("POST", path, b"x" * (MAX_BODY_BYTES + 1))[0] == 413
     connection = served.connect()
@@ -104,9 +119,10 @@ def test_a_longer_one_gets_413_whether_it_says_so_or_not(served: Served, path: s
     connection.close()
 
 
-def test_a_body_that_does_not_arrive_gets_408(served: Served) -> None:
+@pytest.mark.parametrize("path", ["/echo", "/at-once/echo"])
+def test_a_body_that_does_not_arrive_gets_408(served: Served, path: str) -> None:
     connection = served.connect()
-    connection.putrequest("POST", "/echo")
+    connection.putrequest("POST", path)
     connection.putheader("Content-Length", "10")
     connection.endheaders(b"x")
     response = connection.getresponse()
@@ -115,9 +131,9 @@ def test_a_body_that_does_not_arrive_gets_408(served: Served) -> None:
     connection.close()
 
 
-@pytest.mark.parametrize("path", ["/fail", "/flask/fail"])
-def test_a_failure_tells_nothing_of_the_inside_but_to_the_log(served: Served, path: str) -> None:
-    status, body = served.ask("GET", path)
+@pytest.mark.parametrize("route", ["GET /fail", "POST /at-once/fail", "GET /flask/fail"])
+def test_a_failure_tells_nothing_of_the_inside_but_to_the_log(served: Served, route: str) -> None:
+    status, body = served.ask(*route.split())
     assert status == 500
     assert b"secret detail" not in body
     assert "secret detail" in (served.folder / "log").read_text()
@@ -244,10 +260,12 @@ def test_metrics_are_plain_and_alone_on_their_port(served: Served) -> None:
     refused.value.close()
 
 
-def test_each_request_is_an_event_without_its_query(served: Served) -> None:
-    served.ask("POST", "/echo?token=hidden", b"")
-    events = [json.loads(line) for line in (served.folder / "log").read_text().splitlines()]
+def test_each_request_is_an_event_without_its_query_where_requests_are_logged(tmp_path: Path) -> None:
+    with serving(tmp_path, logged=True) as served:
+        for path in ("/echo", "/at-once/echo"):
+            assert served.ask("POST", f"{path}?token=hidden", b"x") == (200, b"x")
+    log = (tmp_path / "log").read_text()
+    events = [json.loads(line) for line in log.splitlines()]
     requests = [event for event in events if event["event"] == "request"]
-    assert requests[-1]["path"] == "/echo"
-    assert requests[-1]["status"] == 200
-    assert "hidden" not in (served.folder / "log").read_text()
+    assert [(event["path"], event["status"]) for event in requests[-2:]] == [("/echo", 200), ("/at-once/echo", 200)]
+    assert "hidden" not in log
