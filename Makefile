@@ -34,7 +34,7 @@ contract: setup
 
 cluster: setup
 	$(BIN)/python -m tests.cluster.control_plane.build
-	$(BIN)/pytest --numprocesses 3 tests/cluster
+	$(BIN)/pytest --numprocesses 4 tests/cluster
 
 vcuda: setup
 	$(MAKE) -C vcuda/simgpu test PYTHON=$(abspath $(BIN)/python)

@@ -29,6 +29,9 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             pytest.exit(str(error), returncode=1)
 
 
+_APART = ("test_continuity", "journey", "demonstration", "test_timekeeper_jobs")
+
+
 class _ByControlPlane(LoadScopeScheduling):  # type: ignore[misc] # pytest-xdist leaves it untyped
     """Keeps tests of one control plane together, so that each is started once however many workers there are.
 
@@ -37,8 +40,8 @@ class _ByControlPlane(LoadScopeScheduling):  # type: ignore[misc] # pytest-xdist
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        part = nodeid.removeprefix("tests/cluster/").partition("::")[0].partition("/")[0]
-        return part if part in {"journey", "demonstration", "test_timekeeper_jobs.py"} else "shared"
+        file = nodeid.partition("::")[0]
+        return next((part for part in _APART if part in file), "shared")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
