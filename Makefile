@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint types contracts unit contract cluster vcuda bench lock clean
+.PHONY: setup demo test lint types contracts unit contract page cluster vcuda bench browser lock clean
 
 setup: $(VENV)/.installed
 
@@ -14,7 +14,7 @@ $(VENV)/.installed: requirements.lock setup.cfg tools/setup.sh
 demo: setup
 	$(BIN)/$(if $(CLUSTER),python -m tests.cluster.demonstration,fairgpu demo)
 
-test: lint types contracts unit contract cluster vcuda
+test: lint types contracts unit contract page cluster vcuda
 
 lint: setup
 	$(BIN)/ruff check .
@@ -32,6 +32,12 @@ unit: setup
 contract: setup
 	$(BIN)/pytest --numprocesses 4 tests/contract
 
+page: setup browser
+	$(BIN)/pytest tests/page
+
+browser: setup
+	sh tools/browser.sh $(VENV)
+
 cluster: setup
 	$(BIN)/python -m tests.cluster.control_plane.build
 	$(BIN)/pytest --numprocesses 4 tests/cluster
@@ -40,7 +46,7 @@ vcuda: setup
 	$(MAKE) -C vcuda/simgpu test PYTHON=$(abspath $(BIN)/python)
 	$(MAKE) -C vcuda test PYTHON=$(abspath $(BIN)/python)
 
-bench: setup
+bench: setup browser
 	sh tools/load_generator.sh
 	$(BIN)/python -m tests.bench
 

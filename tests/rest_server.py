@@ -25,7 +25,7 @@ from tests.redis_server import free_port
 from tests.token_signer import TokenSigner
 
 START_LIMIT_SECONDS = 30.0
-ACCESS = [
+ACCESS: list[dict[str, Any]] = [
     {"subject": "admin", "namespace": "*", "verbs": ["get", "list", "create"]},
     {"subject": "finance", "namespace": "*", "verbs": ["get", "list"]},
     {"subject": "alice", "namespace": "team-a", "verbs": ["get"]},
@@ -56,6 +56,7 @@ class RestServer:
     port: int = field(default_factory=free_port)
     metrics_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
+    access: list[dict[str, Any]] = field(default_factory=lambda: ACCESS)
 
     @property
     def url(self) -> str:
@@ -154,7 +155,7 @@ class RestServer:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "pods").mkdir(exist_ok=True)
         (self.folder / "jwks.json").write_text(json.dumps(self.signer.key_set()))
-        (self.folder / "access.yaml").write_text(yaml.safe_dump(ACCESS))
+        (self.folder / "access.yaml").write_text(yaml.safe_dump(self.access))
         settings = {
             "redis": {"url": self.redis_url, "timeout_seconds": 2},
             "serve": {"port": self.port, "metrics_port": self.metrics_port, "workers": self.workers},

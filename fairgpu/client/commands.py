@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from fairgpu.client import transport
 from fairgpu.client.figures import gpu_hours, gpus, moment, percent, span, worth
-from fairgpu.client.server import from_environment
+from fairgpu.client.server import Server, from_environment
 from fairgpu.client.tables import table
 from fairgpu.commands import CommandError
 
@@ -56,13 +56,13 @@ def _command(subparsers: Any, name: str, text: str, run: Any) -> argparse.Argume
 
 
 def _list_budgets(arguments: argparse.Namespace) -> int:
-    answer = transport.get(from_environment(os.environ), "/v1/budgets")
+    budgets = _all_pages(from_environment(os.environ), "/v1/budgets", "budgets", {})
     if arguments.output == "json":
-        return _print_json(answer)
-    if not answer["budgets"]:
+        return _print_json({"budgets": budgets})
+    if not budgets:
         return _print("There are no budgets: every namespace is metered and unlimited.")
     headings = ("name", "state", "spent", "available", "spent %", "remaining", "GPUs now", "period ends")
-    return _print(table(headings, [_budget_row(budget) for budget in answer["budgets"]]))
+    return _print(table(headings, [_budget_row(budget) for budget in budgets]))
 
 
 def _budget_row(budget: Json) -> tuple[str, ...]:
@@ -130,17 +130,8 @@ def _grant(arguments: argparse.Namespace) -> int:
 
 
 def _sessions(arguments: argparse.Namespace) -> int:
-    server = from_environment(os.environ)
-    sessions: list[Json] = []
     query = {"namespace": arguments.namespace} if arguments.namespace else {}
-    for _ in range(MAX_PAGES):
-        answer = transport.get(server, f"/v1/sessions?{urlencode(query)}")
-        sessions += answer["sessions"]
-        if answer["cursor"] is None:
-            break
-        query["cursor"] = answer["cursor"]
-    else:
-        raise CommandError(f"more than {MAX_PAGES} pages of sessions: name a namespace with -n")
+    sessions = _all_pages(from_environment(os.environ), "/v1/sessions", "sessions", query)
     if arguments.output == "json":
         return _print_json({"sessions": sessions})
     if not sessions:
@@ -166,6 +157,17 @@ def _session_row(session: Json, now: str) -> tuple[str, ...]:
         gpu_hours(session["used"]),
         f"{span(session['reportedAt'], now)} ago" if session["reportedAt"] else "",
     )
+
+
+def _all_pages(server: Server, path: str, what: str, query: dict[str, str]) -> list[Json]:
+    items: list[Json] = []
+    for _ in range(MAX_PAGES):
+        answer = transport.get(server, f"{path}?{urlencode(query)}" if query else path)
+        items += answer[what]
+        if answer.get("cursor") is None:
+            return items
+        query = {**query, "cursor": answer["cursor"]}
+    raise CommandError(f"more than {MAX_PAGES} pages of {what}: name a namespace with -n")
 
 
 def _print_json(answer: Json) -> int:

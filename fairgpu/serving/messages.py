@@ -19,6 +19,7 @@ ASGIApplication = Callable[[Scope, Receive, Send], Awaitable[None]]
 JSON = b"application/json"
 PROBLEM = b"application/problem+json"
 LATE_BODY = "the body did not arrive within {seconds:g} seconds"
+NOT_MODIFIED = 304
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,11 +117,9 @@ def _bounded(body: bytes, max_bytes: int) -> bytes:
 
 async def send_response(send: Send, response: Response, *, close: bool = False) -> None:
     """Sends an answer; `close` tells the client that the connection ends with it."""
-    headers = [
-        (b"content-type", response.content_type),
-        (b"content-length", b"%d" % len(response.body)),
-        *response.headers,
-    ]
+    headers = [(b"content-type", response.content_type), *response.headers]
+    if response.status != NOT_MODIFIED:  # its length would be taken for that of the answer it stands for
+        headers.insert(1, (b"content-length", b"%d" % len(response.body)))
     if close:
         headers.append((b"connection", b"close"))
     await send({"type": "http.response.start", "status": response.status, "headers": headers})

@@ -121,9 +121,25 @@ class NamespaceAnswer(Answer):
 
 
 class BudgetsAnswer(Answer):
-    """All budgets."""
+    """A page of budgets, by name; `cursor` is null on the last page."""
 
     budgets: list[BudgetAnswer]
+    cursor: str | None
+
+
+class AccessAnswer(Answer):
+    """Who asks, and whose figures they may read.
+
+    `readsAll` is true for who may list every budget; then `namespaces` is empty, since it would name them all. Else it
+    names those found that the caller may read; where `complete` is false there may be more, which a client asks for by
+    name.
+    """
+
+    name: str
+    readsAll: bool  # noqa: N815 - the wire's name
+    grants: bool
+    namespaces: list[str]
+    complete: bool
 
 
 class LedgerEntryAnswer(Answer):

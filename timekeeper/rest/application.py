@@ -8,6 +8,7 @@ import time
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Receive, Scope, Send
+from timekeeper.page.serving import page_routes
 from timekeeper.rest.hot_routes import ReportRoute, StatesRoute, guarded
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.probes import Freshness, Probes
@@ -61,6 +62,7 @@ def build_application(lifecycle: Lifecycle, parts: Parts, read_changes: ReadChan
         ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed, measures), measures),
         ("GET", "/healthz"): guarded(probes.live, measures),
         ("GET", "/readyz"): guarded(probes.ready, measures),
+        **page_routes(parts.assets),
     }
 
     def deliver(changes: Changes) -> None:

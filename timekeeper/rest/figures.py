@@ -59,11 +59,21 @@ class Book:
         self._client = client
         self._now = now
 
-    def budgets(self) -> list[Summary]:
-        """Every budget's figures, by name; the accounts of namespaces that no budget names are left out."""
-        found = reading.summaries(self._client, reading.account_names(self._client))
-        decoded = (_decoded(name, text) for name, text in sorted(found.items()))
-        return [summary for summary in decoded if summary is not None and is_budget(summary)]
+    def budgets(self, after: str, limit: int) -> list[Summary]:
+        """Figures of budgets after the one of that name, by name; no accounts of namespaces that no budget names."""
+        names = [name for name in reading.account_names(self._client) if name > after]
+        page: list[Summary] = []
+        for start in range(0, len(names), limit):
+            found = reading.summaries(self._client, names[start : start + limit])
+            decoded = (_decoded(name, text) for name, text in sorted(found.items()))
+            page += [summary for summary in decoded if summary is not None and is_budget(summary)]
+            if len(page) >= limit:
+                break
+        return page[:limit]
+
+    def namespaces(self) -> list[str]:
+        """Every namespace that a budget names, or in which anything was ever metered."""
+        return reading.namespaces(self._client)
 
     def budget(self, name: str) -> Summary | None:
         """One account's figures."""

@@ -19,6 +19,7 @@ _ANSWERS = (
     answers.BudgetsAnswer,
     answers.BudgetAnswer,
     answers.NamespaceAnswer,
+    answers.AccessAnswer,
     answers.LedgerAnswer,
     answers.SessionsAnswer,
     answers.GrantAnswer,
@@ -71,7 +72,8 @@ def document_json() -> bytes:
 
 def _budget_paths() -> Document:
     return {
-        "/v1/budgets": _get("All budgets", "BudgetsAnswer", _READING),
+        "/v1/access": _get("Who asks, and whose figures they may read", "AccessAnswer", (401, 503)),
+        "/v1/budgets": _get("Budgets, by name", "BudgetsAnswer", (*_READING, 422), _page()),
         "/v1/budgets/{name}": _get("One budget", "BudgetAnswer", (*_READING, 404), [_path("name", "Its name.")]),
         "/v1/namespaces/{namespace}/budget": _get(
             "What pays for a namespace", "NamespaceAnswer", (*_READING, 422), [_namespace()]
@@ -89,9 +91,7 @@ def _budget_paths() -> Document:
 
 
 def _book_paths() -> Document:
-    cursor = _query("cursor", "Where to go on.", {"type": "string", "maxLength": MAX_CURSOR_LENGTH})
-    bounds = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
-    limit = _query("limit", "Items on a page.", bounds)
+    cursor, limit = _page()
     budget = {**_query("budget", "Whose ledger.", {"type": "string", "minLength": 1}), "required": True}
     namespace = _query("namespace", "Of this namespace alone.", _namespace()["schema"])
     return {
@@ -199,6 +199,14 @@ def _namespace() -> Document:
 
 def _query(name: str, description: str, schema: Document) -> Document:
     return {"name": name, "in": "query", "description": description, "schema": schema}
+
+
+def _page() -> list[Document]:
+    bounds = {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT}
+    return [
+        _query("cursor", "Where to go on.", {"type": "string", "maxLength": MAX_CURSOR_LENGTH}),
+        _query("limit", "Items on a page.", bounds),
+    ]
 
 
 def _idempotency_key(*, required: bool) -> Document:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from timekeeper.identity.callers import Authority
 from timekeeper.identity.pod_tokens import PodTokens
+from timekeeper.page.assets import Assets
 from timekeeper.rest.figures import Book
 from timekeeper.rest.granting import GrantStore
 from timekeeper.rest.hot_routes import Submissions
@@ -33,6 +34,7 @@ class Parts:
         now: nanoseconds since 1970.
         report_interval_seconds: how often sidecars are asked to report.
         measures: the worker's metrics.
+        assets: the files of the page for people.
         currency: what amounts are shown in beside GPU-hours; None for nothing.
     """
 
@@ -47,4 +49,5 @@ class Parts:
     now: Callable[[], int]
     report_interval_seconds: int
     measures: Measures
+    assets: Assets
     currency: Currency | None = None

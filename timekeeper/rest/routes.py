@@ -8,18 +8,20 @@ from flask import Flask, Response, request
 from fairgpu.serving.messages import Response as PlainResponse
 from fairgpu.states import BudgetState
 from timekeeper.rest import answers, openapi
+from timekeeper.rest.access import add_access_route
 from timekeeper.rest.ancestor import add_ancestor_routes
 from timekeeper.rest.bodies import GrantRequest, is_namespace
 from timekeeper.rest.figures import is_budget
 from timekeeper.rest.granting import GrantOrder, gpu_hours_text, missing_key, name_of_key, place
 from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
+from timekeeper.rest.page_files import add_page_files
 from timekeeper.rest.paging import cursor_after, only_parameters, page_limit, page_start
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, answer, invalid, not_found, problem_of
 
 _log = structlog.get_logger()
 
-HOT = (("/v1/reports", "POST"), ("/v1/states", "GET"), ("/healthz", "GET"), ("/readyz", "GET"))
+HOT = (("/v1/reports", "POST"), ("/v1/states", "GET"), ("/healthz", "GET"), ("/readyz", "GET"), ("/", "GET"))
 """Routes that the event loop serves itself."""
 
 
@@ -43,6 +45,8 @@ def build_flask(parts: Parts) -> Flask:
     _add_grants(app, parts)
     _add_description(app)
     _add_other_methods(app)
+    add_access_route(app, parts)
+    add_page_files(app, parts.assets)
     add_ancestor_routes(app, parts)
     return app
 
@@ -56,8 +60,12 @@ def _add_budgets(app: Flask, parts: Parts) -> None:
     @app.get("/v1/budgets")
     def budgets() -> Response:
         may_read_all(parts.authority)
-        found = [answers.budget_answer(figures, parts.now(), parts.currency) for figures in parts.book.budgets()]
-        return json_answer(answers.BudgetsAnswer(budgets=found))
+        only_parameters("cursor", "limit")
+        limit, after = page_limit(), page_start()
+        found = parts.book.budgets(after, limit)
+        cursor = cursor_after(found[-1].name) if len(found) == limit else None
+        listed = [answers.budget_answer(figures, parts.now(), parts.currency) for figures in found]
+        return json_answer(answers.BudgetsAnswer(budgets=listed, cursor=cursor))
 
     @app.get("/v1/budgets/<name>")
     def budget(name: str) -> Response:

@@ -27,6 +27,7 @@ from timekeeper.identity.cluster import ClusterAuthority, fetch_issuer
 from timekeeper.identity.key_set import KeySet
 from timekeeper.identity.pod_tokens import PodTokens
 from timekeeper.identity.standalone import FolderAuthority, read_issuer
+from timekeeper.page.assets import read_assets
 from timekeeper.rest.application import Loop, RestApplication, build_application
 from timekeeper.rest.batching import Batcher
 from timekeeper.rest.bodies import MAX_BODY_BYTES
@@ -129,6 +130,7 @@ class Service:
             report_interval_seconds=self._settings.serve.report_interval_seconds,
             measures=measures,
             currency=currency_of(self._settings),
+            assets=read_assets(),
         )
         lifecycle.on_stop(store.close)
         lifecycle.on_stop(lambda: asyncio.run_coroutine_threadsafe(intake.aclose(), loop()).result(5))

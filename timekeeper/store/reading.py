@@ -165,6 +165,11 @@ def assignments(client: redis.Redis) -> dict[str, Assignments]:
     return {_text(namespace): decode_assignments(text) for namespace, text in found.items()}
 
 
+def namespaces(client: redis.Redis) -> list[str]:
+    """Every namespace that is or was assigned to an account, by name."""
+    return sorted(_text(name) for name in client.hkeys(keys.NAMESPACES))
+
+
 def prices(client: redis.Redis) -> Prices:
     """The price of each model over time, as it was charged."""
     text = client.get(keys.PRICES)

@@ -24,6 +24,38 @@ def test_all_budgets_are_told_to_who_may_read_all(rest: RestServer) -> None:
     ]
 
 
+def test_budgets_are_told_page_by_page(rest: RestServer) -> None:
+    names, query = [], "limit=2"
+    for _ in range(10):
+        page = rest.as_person("finance", "GET", f"/v1/budgets?{query}").document
+        names += [budget["name"] for budget in page["budgets"]]
+        if page["cursor"] is None:
+            break
+        query = f"limit=2&cursor={page['cursor']}"
+    assert names == ["free", "history", "huge", "research", "serving"]
+
+
+@pytest.mark.parametrize(
+    ("subject", "reads_all", "grants", "namespaces"),
+    [
+        ("admin", True, True, []),
+        ("finance", True, False, []),
+        ("alice", False, False, ["team-a"]),
+        ("nobody", False, False, []),
+    ],
+)
+def test_a_caller_is_told_whose_figures_they_may_read(
+    rest: RestServer, subject: str, *, reads_all: bool, grants: bool, namespaces: list[str]
+) -> None:
+    assert rest.as_person(subject, "GET", "/v1/access").document == {
+        "name": subject,
+        "readsAll": reads_all,
+        "grants": grants,
+        "namespaces": namespaces,
+        "complete": True,
+    }
+
+
 def test_a_budget_tells_exact_amounts_beside_gpu_hours(rest: RestServer) -> None:
     budget = rest.as_person("finance", "GET", "/v1/budgets/research").document
     assert budget["available"] == {"microGPUSeconds": "36000000000", "gpuHours": 10.0}
@@ -73,6 +105,8 @@ def test_a_namespace_that_nothing_pays_for_is_unlimited(rest: RestServer) -> Non
         ("alice", "/v1/states", 403),
         ("alice", "/budget/team-b", 403),
         ("nobody", "/v1/namespaces/team-a/budget", 403),
+        ("finance", "/v1/budgets?limit=0", 422),
+        ("finance", "/v1/budgets?order=name", 422),
         ("finance", "/v1/budgets/none", 404),
         ("finance", "/v1/budgets/%7D", 404),
         ("finance", "/v1/ledger?budget=none", 404),
@@ -113,6 +147,7 @@ def assert_problem(answer: Any, status: int) -> None:
     [
         "/v1/budgets",
         "/v1/budgets/x",
+        "/v1/access",
         "/v1/namespaces/x/budget",
         "/v1/ledger",
         "/v1/sessions",

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page, Request
+
+from tests import page_stage
+from tests.browser import chromium
+from tests.redis_server import RedisServer
+from tests.rest_server import ACCESS, RestServer
+
+LIMIT_MS = 15_000
+SPEAKER = {"subject": "speaker", "namespace": "speech", "verbs": ["get"]}
+
+
+@dataclass
+class Visit:
+    """One tab, what it asked for, and what it complained of."""
+
+    page: Page
+    server: RestServer
+    requests: list[Request] = field(default_factory=list)
+    complaints: list[str] = field(default_factory=list)
+
+    def open(self, address: str = "/") -> Page:
+        self.page.goto(self.server.url + address)
+        return self.page
+
+    def sign_in(self, token: str) -> None:
+        self.page.get_by_label("Token").fill(token)
+        self.page.get_by_role("button", name="Sign in").click()
+
+    def enter(self, subject: str = "finance", address: str = "/") -> Page:
+        """Opens an address and signs in."""
+        self.open(address)
+        self.sign_in(self.server.signer.person(subject))
+        self.page.locator("#board").wait_for()
+        self.page.locator("#budgets .body:not(:has(.skeleton))").wait_for()
+        return self.page
+
+
+Visiting = Callable[..., Visit]
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[RestServer]:
+    """A timekeeper with a month of ten teams."""
+    with tempfile.TemporaryDirectory(prefix="fairgpu-page-") as folder, RedisServer(Path(folder)) as redis_server:
+        with redis_server.client() as client:
+            page_stage.seed(client)
+        with RestServer(Path(folder, "rest"), redis_server.url, access=[*ACCESS, SPEAKER]) as rest:
+            yield rest
+
+
+@pytest.fixture(scope="session")
+def browser(server: RestServer) -> Iterator[Browser]:
+    with chromium("127.0.0.1", server.port) as browser:
+        yield browser
+
+
+@pytest.fixture
+def visit(browser: Browser, server: RestServer) -> Iterator[Visiting]:
+    """Opens a tab with a profile of its own; options are playwright's, such as viewport and color_scheme."""
+    contexts: list[BrowserContext] = []
+
+    def begin(**options: object) -> Visit:
+        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        context.set_default_timeout(LIMIT_MS)
+        contexts.append(context)
+        visit = Visit(context.new_page(), server)
+        visit.page.on("request", lambda request: visit.requests.append(request))  # noqa: PLW0108 - playwright wraps it
+        visit.page.on("pageerror", lambda error: visit.complaints.append(str(error)))
+        visit.page.on("console", lambda line: visit.complaints.append(line.text) if line.type == "error" else None)
+        return visit
+
+    yield begin
+    for context in contexts:
+        context.close()

@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from timekeeper.identity.callers import Action, Caller
+from timekeeper.rest.access import MAX_TRIED, access_of, likely_first
+from timekeeper.rest.answers import AccessAnswer
+
+ALICE = Caller("alice", groups=("oidc:team-b", "system:authenticated"))
+
+
+class Roles:
+    """Who may read which namespaces; counts what it is asked."""
+
+    def __init__(self, readable: Iterable[str], *, everything: bool = False) -> None:
+        self.readable = set(readable)
+        self.everything = everything
+        self.asked: list[Action] = []
+
+    def authenticate(self, token: str) -> Caller:
+        return Caller(token)
+
+    def permits(self, _caller: Caller, action: Action) -> bool:
+        self.asked.append(action)
+        if action.namespace:
+            return action.namespace in self.readable
+        return self.everything and action.verb == "list"
+
+
+def told(roles: Roles, caller: Caller, known: list[str], step: float = 0.0) -> AccessAnswer:
+    clock = itertools.count(0.0, step) if step else itertools.repeat(0.0)
+    return access_of(caller, roles, lambda: known, lambda: next(clock))
+
+
+def test_who_may_list_all_budgets_is_asked_about_no_namespace() -> None:
+    roles = Roles([], everything=True)
+    answer = told(roles, ALICE, ["team-a"])
+    assert (answer.readsAll, answer.namespaces, answer.complete) == (True, [], True)
+    assert [action for action in roles.asked if action.namespace] == []
+
+
+def test_others_are_told_the_namespaces_that_they_may_read() -> None:
+    answer = told(Roles(["team-a", "team-c"]), ALICE, ["team-a", "team-b", "team-c"])
+    assert (answer.readsAll, answer.namespaces, answer.complete) == (False, ["team-a", "team-c"], True)
+
+
+def test_a_large_cluster_is_not_searched_to_its_end_and_that_is_said() -> None:
+    roles = Roles(["z"])
+    answer = told(roles, ALICE, [f"team-{number:04d}" for number in range(5000)] + ["z"])
+    assert (answer.namespaces, answer.complete) == ([], False)
+    assert len([action for action in roles.asked if action.namespace]) == MAX_TRIED
+
+
+def test_a_slow_api_server_does_not_keep_a_person_waiting() -> None:
+    roles = Roles(["team-9"])
+    answer = told(roles, ALICE, [f"team-{number}" for number in range(50)], step=0.5)
+    assert answer.complete is False
+    assert len([action for action in roles.asked if action.namespace]) < 5
+
+
+def test_what_groups_and_names_speak_of_is_tried_first() -> None:
+    assert likely_first(ALICE, ["a", "b", "team-b", "z"]) == ["team-b", "a", "b", "z"]
+    account = Caller("system:serviceaccount:team-z:viewer", groups=("system:serviceaccounts:team-z",))
+    assert likely_first(account, ["a", "team-z"]) == ["team-z", "a"]
+
+
+def test_a_service_accounts_own_namespace_is_tried_even_where_nothing_ran_yet() -> None:
+    account = Caller("system:serviceaccount:new-team:viewer")
+    assert told(Roles(["new-team"]), account, []).namespaces == ["new-team"]

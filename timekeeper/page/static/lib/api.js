@@ -1,0 +1,74 @@
+/** Asks the timekeeper. Every refusal becomes a Problem with what the server says of it (RFC 9457). */
+
+import { token } from "./token.js";
+
+const LIMIT_MS = 30_000;
+const MAX_PAGES = 100;
+
+/** An answer that is none: `status` is the HTTP status, 0 where no answer came. */
+export class Problem extends Error {
+  constructor(status, title, detail) {
+    super(detail || title);
+    this.status = status;
+    this.title = title;
+  }
+}
+
+/** The JSON at a path. */
+export async function get(path, query = {}, signal = undefined) {
+  const response = await ask(path, query, "application/json", signal);
+  return response.json();
+}
+
+/** The items of all pages of a list, up to a number of them. */
+export async function pages(path, name, query = {}, signal = undefined, most = Infinity) {
+  const items = [];
+  let cursor = null;
+  for (let page = 0; page < MAX_PAGES && items.length < most; page += 1) {
+    const answer = await get(path, cursor === null ? query : { ...query, cursor }, signal);
+    items.push(...answer[name]);
+    cursor = answer.cursor ?? answer.next ?? null;
+    if (cursor === null) break;
+  }
+  return items;
+}
+
+/** The bytes at a path, for a file to keep. */
+export async function download(path, query, mediaType) {
+  const response = await ask(path, query, mediaType, undefined);
+  return response.blob();
+}
+
+async function ask(path, query, accept, signal) {
+  const address = new URL(path, document.baseURI);
+  address.search = new URLSearchParams(query);
+  const limit = AbortSignal.timeout(LIMIT_MS);
+  let response;
+  try {
+    response = await fetch(address, {
+      headers: { Accept: `${accept}, application/problem+json`, Authorization: `Bearer ${token()}` },
+      credentials: "omit",
+      cache: "no-cache",
+      referrerPolicy: "no-referrer",
+      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    const late = error.name === "TimeoutError";
+    throw new Problem(0, "No answer", late ? "The timekeeper took too long to answer." : "The timekeeper cannot be reached.");
+  }
+  if (!response.ok) throw await refusal(response);
+  return response;
+}
+
+async function refusal(response) {
+  let document = {};
+  try {
+    document = await response.json();
+  } catch {
+    // Something between here and the timekeeper answered in its own words.
+  }
+  const problem = new Problem(response.status, document.title ?? `HTTP ${response.status}`, document.detail ?? "");
+  if (response.status === 401) dispatchEvent(new CustomEvent("unauthenticated", { detail: problem.message }));
+  return problem;
+}

@@ -1,0 +1,58 @@
+/** Takes a token from a person, and tells them when it is no longer accepted. */
+
+import { byId } from "../lib/dom.js";
+import { span } from "../lib/format.js";
+import { cleaned, expiry, forget, keep, token } from "../lib/token.js";
+
+const FORM = /^[A-Za-z0-9\-._~+/]+=*$/;
+
+/** Wires the form; `entered` is called once there is a token. */
+export function startSignIn(entered) {
+  byId("sign-in-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const field = byId("token");
+    const text = cleaned(field.value);
+    if (!FORM.test(text)) {
+      complain("This is no token: it has characters that no token has. Paste the output of the command below.");
+      return;
+    }
+    field.value = "";
+    keep(text);
+    entered();
+  });
+  byId("sign-out").addEventListener("click", () => ask(""));
+}
+
+/** Asks for a token, with the reason where there is one; what was shown is gone. */
+export function ask(reason) {
+  forget();
+  document.title = "Sign in · FairGPU budgets";
+  byId("board").hidden = true;
+  byId("who").hidden = true;
+  byId("sign-out").hidden = true;
+  byId("sign-in").hidden = false;
+  complain(reason);
+  byId("token").focus();
+}
+
+/** Shows who is signed in, and for how long their token will do. */
+export function welcome(name) {
+  byId("sign-in").hidden = true;
+  byId("board").hidden = false;
+  byId("sign-out").hidden = false;
+  const who = byId("who");
+  who.hidden = false;
+  who.title = name;
+  who.textContent = name.replace(/^system:serviceaccount:/, "").replace(":", "/");
+  const ends = expiry(token() ?? "");
+  if (ends !== null && ends - Date.now() < 3_600_000) {
+    who.textContent += ` · token ends in ${span(ends - Date.now())}`;
+  }
+}
+
+function complain(text) {
+  const problem = byId("sign-in-problem");
+  problem.hidden = text === "";
+  problem.textContent = text;
+  byId("token").setAttribute("aria-invalid", String(text !== ""));
+}
