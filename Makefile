@@ -31,6 +31,7 @@ unit: setup
 
 contract: setup
 	$(BIN)/pytest --numprocesses 4 tests/contract
+	FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) $(BIN)/pytest --numprocesses 4 tests/contract/timekeeper
 
 page: setup browser
 	$(BIN)/pytest tests/page

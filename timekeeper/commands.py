@@ -62,11 +62,11 @@ def run_jobs(arguments: argparse.Namespace) -> int:
 def run_audit(arguments: argparse.Namespace) -> int:
     """Recomputes the books; 1 where any figure differs."""
     from timekeeper.audit.command import run  # noqa: PLC0415
-    from timekeeper.jobs.service import connect_store  # noqa: PLC0415
     from timekeeper.metering.bill import Bill  # noqa: PLC0415
+    from timekeeper.store.connection import connect  # noqa: PLC0415
 
     settings = _settings(arguments)
-    with connect_store(settings.redis) as client:
+    with connect(settings.redis) as client:
         return run(client, arguments, reserved=settings.metering.bill is Bill.RESERVED)
 
 

@@ -6,39 +6,19 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field, SecretStr, model_validator
+from pydantic import AwareDatetime, BeforeValidator, Field
 
 from fairgpu.commands import CommandError
 from fairgpu.settings import Section, SettingsError, load_settings
 from timekeeper.metering.bill import Bill
 from timekeeper.metering.sessions import MeterFrom
+from timekeeper.redis_settings import RedisSettings
 
 USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-
-
-class RedisSettings(Section):
-    """Where the ledger is stored."""
-
-    url: str = "redis://fairgpu-redis.fairgpu-system.svc:6379/0"
-    """redis:// or rediss:// (TLS); the password stands in `password`, not here."""
-    password: SecretStr | None = None
-    timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
-    """How long one answer of Redis may take."""
-    replica_wait_seconds: Annotated[float, Field(ge=0, le=30)] = 1.0
-    """How long the end of a session, or a grant, waits for one of Redis's replicas, if it has any; 0 for not at all."""
-
-    @model_validator(mode="after")
-    def _waits_within_an_answer(self) -> Self:
-        if self.replica_wait_seconds >= self.timeout_seconds:
-            raise ValueError(
-                f"replica_wait_seconds is {self.replica_wait_seconds:g}, and must be less than timeout_seconds, which "
-                f"is {self.timeout_seconds:g}: the answer would be given up before the replica is"
-            )
-        return self
 
 
 class ServeSettings(Section):

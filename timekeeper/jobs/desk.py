@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import redis
@@ -69,11 +69,11 @@ class Desk:
         silent = self.silent.get(session.node)
         return now if silent is None else max(session.start, alive_until(now, silent, self.reported(session.uid)))
 
-    def replicated(self, what: str, count: int) -> bool:
-        """Whether a replica holds what was just written, where there is one; else it is written again."""
-        kept = replicated(self.client, self.epoch, self.books.rules.replica_wait_seconds)
+    def replicated(self, what: str, accounts: Sequence[str]) -> bool:
+        """Whether replicas hold what these accounts were just written, where there are any; else it is sent again."""
+        kept = replicated(self.client, self.epoch, self.books.rules.replica_wait_seconds, accounts)
         if not kept:
-            _log.warning("no replica of the store has it yet: it is sent again", what=what, count=count)
+            _log.warning("no replica of the store has it yet: it is sent again", what=what, count=len(accounts))
         return kept
 
 

@@ -25,7 +25,7 @@ def apply_due_grants(desk: Desk, now: int) -> set[str]:
         return set()
     desk.step("grant")
     answers = apply_grants(desk.client, desk.epoch, now, entries)
-    kept = desk.replicated("grants", len(entries))
+    kept = desk.replicated("grants", [entry.account for entry in entries])
     for entry, answer in zip(entries, answers, strict=True):
         account = books.accounts[entry.account]
         if isinstance(answer, Standing):

@@ -17,8 +17,9 @@ from timekeeper.jobs.publishing import publish
 from timekeeper.jobs.recovering import take_over
 from timekeeper.jobs.settlement import settle_accounts
 from timekeeper.sources.source import Source
-from timekeeper.store import book, reading
+from timekeeper.store import book
 from timekeeper.store.calls import StoreEmptyError, StoreUnavailableError
+from timekeeper.store.servers import identity
 
 
 class NotReadyError(RuntimeError):
@@ -89,7 +90,7 @@ class Keeper:
         Under appendfsync everysec a killed one forgets up to two seconds of what it had acknowledged, wherever its disk
         was slow (its documentation calls the write postponed). Whatever is missing is written again then.
         """
-        server, led = reading.identity(self._desk.client)
+        server, led = identity(self._desk.client)
         if not led and self._loaded:
             book.write_epoch(self._desk.client, self.epoch)
             raise StoreEmptyError("the store was emptied")

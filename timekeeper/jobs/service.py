@@ -29,10 +29,11 @@ from timekeeper.jobs.store_health import StoreMeasures
 from timekeeper.jobs.work import Work, World, highest_epoch
 from timekeeper.leadership import file_lock, lease
 from timekeeper.leadership.term import Term
-from timekeeper.settings import JobsSettings, RedisSettings, TimekeeperSettings
+from timekeeper.settings import JobsSettings, TimekeeperSettings
 from timekeeper.sources.cluster import ClusterSource
 from timekeeper.sources.folder import FolderSource
 from timekeeper.sources.source import Source
+from timekeeper.store.connection import connect as connect_to_store
 
 LOOPBACK = "127.0.0.1"
 LOCK_FILE = "timekeeper.lock"
@@ -66,7 +67,7 @@ def run(
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    client = connect_store(settings.redis)
+    client = connect_to_store(settings.redis)
     source: Source = (
         ClusterSource(api, time.time_ns, random.random) if api else FolderSource(folder or Path(), time.time_ns)
     )
@@ -115,18 +116,6 @@ def beside(scheduler: BackgroundScheduler, jobs: Mapping[str, tuple[Callable[[],
     """Adds what touches no books, and so need not wait for those that do: by name, with its seconds."""
     for name, (job, seconds) in jobs.items():
         scheduler.add_job(job, "interval", seconds=seconds, id=name, executor=BESIDE, next_run_time=datetime.now(UTC))
-
-
-def connect_store(settings: RedisSettings) -> redis.Redis:
-    """A client with bounds on every wait; answers are bytes."""
-    password = settings.password.get_secret_value() if settings.password is not None else None
-    return redis.Redis.from_url(
-        settings.url,
-        password=password,
-        socket_timeout=settings.timeout_seconds,
-        socket_connect_timeout=settings.timeout_seconds,
-        health_check_interval=30,
-    )
 
 
 def _campaign(

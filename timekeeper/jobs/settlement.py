@@ -35,7 +35,7 @@ def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
     ]
     failed = _send(desk, plans, now)
     done = [prepared for prepared in plans if not failed & prepared.items.keys()]
-    ends = sum(prepared.ends for prepared in done)
+    ends = [account for prepared in done if prepared.ends for account, _ in prepared.items]
     if ends and not desk.replicated("ends of sessions", ends):
         done = [prepared for prepared in done if not prepared.ends]
     _acknowledge(desk, done, now)

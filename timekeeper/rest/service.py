@@ -4,16 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
-
-import redis
-import redis.asyncio
-from redis.asyncio.retry import Retry as AsyncRetry
-from redis.backoff import NoBackoff
-from redis.retry import Retry
 
 from fairgpu.certificates import expires_at, utc_now
 from fairgpu.cluster.api import KubernetesAPI
@@ -39,8 +33,9 @@ from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import ClusterPods, FolderPods, PodReader
 from timekeeper.rest.states_feed import StatesFeed
 from timekeeper.rules.currency import Currency
-from timekeeper.settings import RedisSettings, TimekeeperSettings
-from timekeeper.store.report_intake import ReportIntake
+from timekeeper.settings import TimekeeperSettings
+from timekeeper.store.connection import connect as connect_to_store
+from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
 from timekeeper.store.states_reading import read_changes
 from timekeeper.tls.authority import Vault, read_chain, service_names
 from timekeeper.tls.cluster_vault import ClusterVault
@@ -48,8 +43,6 @@ from timekeeper.tls.folder_vault import FolderVault
 
 LOOPBACK = ("127.0.0.1", "localhost")
 CHAIN_CHECK_SECONDS = 60.0
-RETRIES = 1
-"""A connection that Redis has dropped is made anew; who asks is not kept waiting for a Redis that is away."""
 
 
 class World:
@@ -89,6 +82,22 @@ class World:
         return ClusterVault(self._api) if self._api else FolderVault(self._folder)
 
 
+class Intake:
+    """Takes reports in a thread of their own: neither the event loop nor what else is asked of the store waits."""
+
+    def __init__(self, reports: ReportIntake) -> None:
+        self._reports = reports
+        self._thread = ThreadPoolExecutor(1, "take-reports")
+
+    async def take(self, submissions: Sequence[Submission]) -> Sequence[Outcome | Exception]:
+        """What became of each."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._reports.take, submissions)
+
+    def close(self) -> None:
+        """Ends the thread once it has done what it was given."""
+        self._thread.shutdown(wait=True)
+
+
 class Service:
     """What a worker is made of."""
 
@@ -111,10 +120,8 @@ class Service:
 
     def build(self, lifecycle: Lifecycle) -> RestApplication:
         """The worker's application. No connection is made before the first request needs one."""
-        settings = self._settings.redis
-        store = redis.Redis.from_url(settings.url, retry=Retry(NoBackoff(), RETRIES), **_options(settings))
-        again = AsyncRetry(NoBackoff(), RETRIES)
-        intake = redis.asyncio.Redis.from_url(settings.url, retry=again, **_options(settings))
+        store = connect_to_store(self._settings.redis)
+        intake = Intake(ReportIntake(store))
         loop, keys, measures = Loop(), self._world.keys, self.measures
         lifecycle.on_start(keys.refresh)
         parts = Parts(
@@ -124,7 +131,7 @@ class Service:
             grants=self._world.grants,
             pods=self._world.pods,
             feed=StatesFeed(),
-            submissions=Batcher(ReportIntake(intake).take, measures.report_batch.observe),
+            submissions=Batcher(intake.take, measures.report_batch.observe),
             loop=loop,
             now=time.time_ns,
             report_interval_seconds=self._settings.serve.report_interval_seconds,
@@ -133,7 +140,7 @@ class Service:
             assets=read_assets(),
         )
         lifecycle.on_stop(store.close)
-        lifecycle.on_stop(lambda: asyncio.run_coroutine_threadsafe(intake.aclose(), loop()).result(5))
+        lifecycle.on_stop(intake.close)
         return build_application(lifecycle, parts, lambda since: read_changes(store, since), loop)
 
 
@@ -170,15 +177,3 @@ def server_options(settings: TimekeeperSettings, *, standalone: bool) -> ServerO
         drain_seconds=0.0 if standalone else served.drain_seconds,
         access_log=served.access_log,
     )
-
-
-def _options(settings: RedisSettings) -> dict[str, Any]:
-    """Bounds on every wait; answers stay bytes."""
-    options: dict[str, Any] = {
-        "socket_timeout": settings.timeout_seconds,
-        "socket_connect_timeout": settings.timeout_seconds,
-        "health_check_interval": 30,
-    }
-    if settings.password is not None:
-        options["password"] = settings.password.get_secret_value()
-    return options

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import NoScriptError, RedisError, ResponseError
 
 from timekeeper.store.scripts import script
 
@@ -71,7 +71,19 @@ def _run_chunk(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
         _load(client, {calls[index].script for index in missing})
         for index, answer in zip(missing, _execute(client, [calls[index] for index in missing]), strict=True):
             answers[index] = answer
+    if any("READONLY" in str(answer) for answer in answers if isinstance(answer, ResponseError)):
+        _look_for_the_master(client)
     return [_translated(answer) for answer in answers]
+
+
+def _look_for_the_master(client: redis.Redis) -> None:
+    """Drops connections to a server that has become a replica: behind Sentinels a new one leads to the master.
+
+    redis-py does so by itself only where no script stands between it and the refusal.
+    """
+    pool = getattr(client, "connection_pool", None)
+    if pool is not None:
+        pool.disconnect(inuse_connections=False)
 
 
 def _execute(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:

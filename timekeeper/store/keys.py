@@ -32,6 +32,7 @@ by its start.
     fairgpu:{book}:prices             string  the price of each model over time, as JSON
     fairgpu:{book}:watched            string  until when all open sessions were known to live
     fairgpu:{book}:mark               string  the epoch of the leader that last waited for a replica; nobody reads it
+    fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
     fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
 
     fairgpu:{states}:head             hash    id        new whenever the store was emptied: older cursors mean nothing
@@ -115,6 +116,11 @@ class AccountKeys:
     def ledger(self) -> str:
         """The entries."""
         return self._key("ledger")
+
+
+def mark(number: int) -> str:
+    """One of many marks, among which each node of a cluster finds one of its own."""
+    return f"{PREFIX}:{{mark-{number}}}:mark"
 
 
 def report(uid: str) -> str:

@@ -190,15 +190,6 @@ def reports(client: redis.Redis, uids: Sequence[str]) -> list[bytes | str | None
     return pipeline.execute() if uids else []
 
 
-def identity(client: redis.Redis) -> tuple[str, bool]:
-    """Which run of the server answers, and whether the store was ever led: both change where something was lost."""
-    pipeline = client.pipeline(transaction=False)
-    pipeline.info("server")
-    pipeline.exists(keys.BOOK_EPOCH)
-    server, led = pipeline.execute()
-    return str(server["run_id"]), bool(led)
-
-
 @dataclass(frozen=True, slots=True)
 class _Found:
     name: str

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
 
-import redis.asyncio
-from redis.exceptions import NoScriptError, RedisError
+import redis
 
 from timekeeper.store import keys
 from timekeeper.store.book import REPORT_SECONDS, PodReport, take_report_call
-from timekeeper.store.scripts import script
-
-_TAKE = script("take_report")
+from timekeeper.store.calls import Call, run
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +43,21 @@ class Outcome(Enum):
 
 
 class ReportIntake:
-    """Writes reports over one connection pool."""
+    """Writes reports over connections of its own. Blocks; used by one thread."""
 
-    def __init__(self, client: redis.asyncio.Redis) -> None:
+    def __init__(self, client: redis.Redis) -> None:
         self._client = client
 
-    async def take(self, submissions: Sequence[Submission]) -> list[Outcome | Exception]:
+    def take(self, submissions: Sequence[Submission]) -> list[Outcome | Exception]:
         """What became of each.
 
         Raises:
-            redis.RedisError: Redis does not answer; some may have been taken, and all may be sent again.
+            redis.RedisError: Redis does not answer; nothing was taken.
+            StoreUnavailableError: it does not answer any more; some may have been taken, and all may be sent again.
         """
         outcomes: list[Outcome | Exception] = [Outcome.NOT_RUNNING] * len(submissions)
-        running = await self._running(submissions)
-        answers = await self._write([submissions[index] for index in running])
+        running = self._running(submissions)
+        answers = run(self._client, [_call(submissions[index]) for index in running])
         for index, answer in zip(running, answers, strict=True):
             if isinstance(answer, Exception):
                 outcomes[index] = answer
@@ -68,45 +65,18 @@ class ReportIntake:
                 outcomes[index] = Outcome.TAKEN if answer else Outcome.OLDER
         return outcomes
 
-    async def _running(self, submissions: Sequence[Submission]) -> list[int]:
+    def _running(self, submissions: Sequence[Submission]) -> list[int]:
         """Which of them are of pods with an open session."""
         pipeline = self._client.pipeline(transaction=False)
         for submission in submissions:
             uid = submission.uid.encode()
             pipeline.zrangebylex(keys.OPEN_SESSIONS, b"[" + uid + b" ", b"(" + uid + b"!", start=0, num=1)
-        found = await pipeline.execute()
-        return [index for index, members in enumerate(found) if members]
-
-    async def _write(self, submissions: Sequence[Submission]) -> list[Any]:
-        if not submissions:
-            return []
-        answers = await self._execute(submissions)
-        missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
-        if missing:
-            # A restarted or promoted Redis has forgotten the script; what was not run is run now.
-            await self._client.script_load(_TAKE.text)
-            again = await self._execute([submissions[index] for index in missing])
-            for index, answer in zip(missing, again, strict=True):
-                answers[index] = answer
-        return answers
-
-    async def _execute(self, submissions: Sequence[Submission]) -> list[Any]:
-        """One answer each: 1 taken, 0 older, or the error that Redis gave."""
-        pipeline = self._client.pipeline(transaction=False)
-        for submission in submissions:
-            if submission.boot:
-                report = PodReport(submission.uid, submission.boot, submission.sequence, submission.body)
-                call = take_report_call(report, submission.received_at)
-                pipeline.evalsha(_TAKE.sha, len(call.keys), *call.keys, *call.arguments)
-            else:
-                key = keys.report(submission.uid)
-                pipeline.eval(_ALIVE, 1, key, submission.received_at, REPORT_SECONDS)
-        answers: list[Any] = await pipeline.execute(raise_on_error=False)
-        for answer in answers:
-            if isinstance(answer, RedisError) and not isinstance(answer, redis.exceptions.ResponseError):
-                raise answer
-        return answers
+        return [index for index, members in enumerate(pipeline.execute()) if members]
 
 
-_ALIVE = "redis.call('HSET', KEYS[1], 'at', ARGV[1]) redis.call('EXPIRE', KEYS[1], ARGV[2]) return 1"
-"""A bare proof of life leaves what was reported as it is."""
+def _call(submission: Submission) -> Call:
+    """A report, or a bare proof of life, which leaves what was reported as it is."""
+    if submission.boot:
+        report = PodReport(submission.uid, submission.boot, submission.sequence, submission.body)
+        return take_report_call(report, submission.received_at)
+    return Call("keep_alive", (keys.report(submission.uid),), (submission.received_at, REPORT_SECONDS))

@@ -1,0 +1,144 @@
+"""Who may speak to the store, and over what: TLS both ways, and a user of the timekeeper's own."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from pydantic import SecretStr
+
+from fairgpu.certificates import Pair, make_authority, make_leaf
+from tests.keeper_stage import Stage
+from tests.redis_binaries import redis_7
+from tests.redis_server import RedisServer, free_port
+from tests.redis_shapes import ClusterShape, SentinelShape
+from timekeeper.redis_settings import RedisSettings, RedisTLS
+from timekeeper.rules.money import GPU_SECOND
+from timekeeper.store.connection import connect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+ACL = ("~fairgpu:*", "resetchannels", "&fairgpu:*", "+@all", "-@admin", "-@dangerous", "+info")
+"""What the timekeeper's user needs, as docs/install.md has it; on a Redis Cluster +cluster|slots too."""
+USER = ("--user", "timekeeper", "on", ">correct-horse", *ACL)
+DAY = timedelta(days=1)
+
+
+@pytest.fixture
+def certificates(tmp_path: Path) -> Path:
+    """An authority, another one, and a certificate for 127.0.0.1 and the client."""
+    folder = tmp_path / "tls"
+    folder.mkdir()
+    now = datetime.now(UTC)
+    authority, other = make_authority("redis", now, DAY), make_authority("other", now, DAY)
+    leaf = make_leaf(authority, ["127.0.0.1"], now, DAY)
+    files = {"ca": authority.certificate_pem, "other": other.certificate_pem, "tls": leaf.certificate_pem}
+    for name, pem in files.items():
+        (folder / f"{name}.crt").write_bytes(pem)
+    (folder / "tls.key").write_bytes(leaf.key_pem)
+    write_client_certificate(folder, authority, now)
+    return folder
+
+
+def write_client_certificate(folder: Path, authority: Pair, now: datetime) -> None:
+    """client.crt and client.key, of a key of its own: the project itself makes none for clients."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    issuer = x509.load_pem_x509_certificate(authority.certificate_pem).subject
+    signer = serialization.load_pem_private_key(authority.key_pem, None)
+    assert isinstance(signer, ec.EllipticCurvePrivateKey)
+    builder = x509.CertificateBuilder(issuer, x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "timekeeper")]))
+    builder = builder.public_key(key.public_key()).serial_number(x509.random_serial_number())
+    certificate = builder.not_valid_before(now - DAY).not_valid_after(now + DAY).sign(signer, hashes.SHA256())
+    pem = serialization.Encoding.PEM
+    (folder / "client.crt").write_bytes(certificate.public_bytes(pem))
+    plain = serialization.NoEncryption()
+    (folder / "client.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
+
+
+@pytest.fixture
+def over_tls(certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of a server that speaks TLS too; the wheel's cannot."""
+    monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_7())
+    port = free_port()
+    files = {"cert": certificates / "tls.crt", "key": certificates / "tls.key", "ca-cert": certificates / "ca.crt"}
+    options = [word for name, file in files.items() for word in (f"--tls-{name}-file", str(file))]
+    folder = tmp_path / "server"
+    folder.mkdir()
+    with RedisServer(folder, "--tls-port", str(port), *options, "--tls-auth-clients", "yes"):
+        yield f"rediss://127.0.0.1:{port}/0"
+
+
+def test_the_store_is_reached_over_tls_by_who_trusts_its_authority(over_tls: str, certificates: Path) -> None:
+    trusting = RedisTLS(
+        ca_file=certificates / "ca.crt",
+        certificate_file=certificates / "client.crt",
+        key_file=certificates / "client.key",
+    )
+    with connect(RedisSettings(url=over_tls, tls=trusting)) as client:
+        assert client.ping()
+
+
+@pytest.mark.parametrize("authority", ["other.crt", None])
+def test_a_store_that_an_unknown_authority_signed_for_is_told_nothing(
+    over_tls: str, certificates: Path, authority: str | None
+) -> None:
+    stranger = RedisTLS(ca_file=certificates / authority if authority else None)
+    settings = RedisSettings(url=over_tls, tls=stranger, password=SecretStr("a secret"))
+    with connect(settings) as client, pytest.raises(redis.ConnectionError, match="certificate verify failed"):
+        client.ping()
+
+
+def test_who_shows_no_certificate_is_refused_where_the_store_asks_for_one(over_tls: str, certificates: Path) -> None:
+    settings = RedisSettings(url=over_tls, tls=RedisTLS(ca_file=certificates / "ca.crt"))
+    with connect(settings) as client, pytest.raises(redis.ConnectionError):
+        client.ping()
+
+
+def test_a_store_under_another_name_than_its_certificates_is_told_nothing(over_tls: str, certificates: Path) -> None:
+    settings = RedisSettings(
+        url=over_tls.replace("127.0.0.1", "localhost"), tls=RedisTLS(ca_file=certificates / "ca.crt")
+    )
+    with connect(settings) as client, pytest.raises(redis.ConnectionError, match="certificate"):
+        client.ping()
+
+
+@pytest.mark.parametrize("shape", ["single", "sentinel", "cluster"])
+def test_a_user_of_its_own_that_may_only_what_the_timekeeper_does_keeps_the_books(tmp_path: Path, shape: str) -> None:
+    place, folder = tmp_path / "store", tmp_path / "stage"
+    place.mkdir()
+    folder.mkdir()
+    with started(shape, place) as settings:
+        named = settings.model_copy(update={"username": "timekeeper", "password": SecretStr("correct-horse")})
+        with connect(named) as client:
+            stage = Stage(folder, client)
+            stage.budget("a", ["team-a"])
+            stage.pod("p1", "team-a")
+            stage.round()
+            stage.pod("p2", "team-a")
+            stage.remove("p1")
+            stage.round(10)
+            assert stage.spent("a") == 20 * GPU_SECOND
+            with pytest.raises(redis.NoPermissionError):
+                client.flushall()
+
+
+@contextmanager
+def started(shape: str, place: Path) -> Iterator[RedisSettings]:
+    if shape == "single":
+        with RedisServer(place, *USER) as server:
+            yield RedisSettings(url=server.url)
+    elif shape == "sentinel":
+        with SentinelShape(place, *USER) as behind_sentinels:
+            yield behind_sentinels.settings
+    else:
+        with ClusterShape(place, *USER, "+cluster") as cluster:
+            yield cluster.settings

@@ -1,0 +1,119 @@
+"""The same books in every shape of the store: one server, behind Sentinels, on a Redis Cluster."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+import redis
+
+from tests.keeper_stage import Stage
+from tests.redis_server import RedisServer
+from tests.redis_shapes import ClusterShape, SentinelShape
+from timekeeper.redis_settings import RedisSettings
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
+from timekeeper.store import reading
+from timekeeper.store.connection import connect
+from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
+from timekeeper.store.servers import identity
+from timekeeper.store.states_reading import read_changes
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+SHAPES = ("single", "sentinel", "cluster")
+TEAMS = [f"team-{number}" for number in range(12)]
+
+
+@contextmanager
+def settings_of(shape: str, folder: Path) -> Iterator[RedisSettings]:
+    place = folder / "store"
+    place.mkdir()
+    if shape == "sentinel":
+        with SentinelShape(place) as behind_sentinels:
+            yield behind_sentinels.settings
+    elif shape == "cluster":
+        with ClusterShape(place) as cluster:
+            yield cluster.settings
+    else:
+        with RedisServer(place) as server:
+            yield RedisSettings(url=server.url)
+
+
+@pytest.fixture(params=SHAPES)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[redis.Redis]:
+    with settings_of(request.param, tmp_path) as settings, connect(settings) as client:
+        yield client
+
+
+@pytest.fixture
+def stage(store: redis.Redis, tmp_path: Path) -> Stage:
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    return Stage(folder, store)
+
+
+def submission(uid: str, boot: str, sequence: int, stage: Stage) -> Submission:
+    return Submission(uid, boot, sequence, "[]", stage.now)
+
+
+def test_the_books_are_kept_and_read_alike_in_every_shape(stage: Stage) -> None:
+    for team in TEAMS:
+        stage.budget(team, [team])
+        stage.pod(f"{team}-runs", team, core=50)
+        stage.pod(f"{team}-ends", team)
+    stage.grant("more", TEAMS[0], 5)
+    stage.round()
+    stage.round(10)
+    for team in TEAMS:
+        stage.remove(f"{team}-ends")
+    stage.round(10)
+    assert [stage.spent(team) for team in TEAMS] == [30 * GPU_SECOND] * len(TEAMS)
+    standings = {account.name: account.standings for account in reading.load_accounts(stage.client, TEAMS)}
+    assert [found.granted for found in standings[TEAMS[0]].values()] == [5 * GPU_HOUR]
+    assert reading.account_names(stage.client) == sorted(TEAMS)
+    assert reading.open_sessions(stage.client, "", 100) == sorted((f"{team}-runs", team) for team in TEAMS)
+    assert reading.summaries(stage.client, TEAMS).keys() == set(TEAMS)
+    changes = read_changes(stage.client, None)
+    assert changes is not None
+    assert {namespace for namespace, _ in changes.states} == {*TEAMS}
+    stage.lead()
+    stage.round(10)
+    assert [stage.spent(team) for team in TEAMS] == [35 * GPU_SECOND] * len(TEAMS)
+
+
+def test_reports_are_taken_in_every_shape(stage: Stage) -> None:
+    for team in TEAMS:
+        stage.pod(f"{team}-runs", team)
+    stage.round()
+    intake = ReportIntake(stage.client)
+    sent = [submission(f"{team}-runs", "boot", 1, stage) for team in TEAMS]
+    assert intake.take([*sent, submission("stranger", "boot", 1, stage)]) == [Outcome.TAKEN] * 12 + [
+        Outcome.NOT_RUNNING
+    ]
+    assert intake.take([*sent, submission("team-3-runs", "", 0, stage)]) == [Outcome.OLDER] * 12 + [Outcome.TAKEN]
+    assert reading.reports(stage.client, [f"{team}-runs" for team in TEAMS]) == [b"[]"] * 12
+
+
+def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(stage: Stage) -> None:
+    for team in TEAMS:
+        stage.budget(team, [team])
+        stage.pod(f"{team}-runs", team)
+    stage.round()
+    stage.client.script_flush()
+    stage.round(10)
+    stage.client.script_flush()
+    sent = [submission(f"{team}-runs", "boot", 1, stage) for team in TEAMS]
+    assert ReportIntake(stage.client).take(sent) == [Outcome.TAKEN] * 12
+    assert [stage.spent(team) for team in TEAMS] == [10 * GPU_SECOND] * 12
+
+
+def test_the_identity_of_the_store_stays_the_same_while_nothing_happens_to_it(stage: Stage) -> None:
+    assert identity(stage.client)[1] is False
+    stage.round()
+    before = identity(stage.client)
+    stage.round(10)
+    assert identity(stage.client) == before
+    assert before[1] is True

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fairgpu.commands import CommandError
+from timekeeper.redis_settings import RedisSettings, address
+from timekeeper.settings import read_settings
+
+
+def read(folder: Path, text: str, **environ: str) -> RedisSettings:
+    file = folder / "settings.yaml"
+    file.write_text(f"timekeeper: {{redis: {{{text}}}}}")
+    prefixed = {f"FAIRGPU_TIMEKEEPER_REDIS_{name}": value for name, value in environ.items()}
+    return read_settings(prefixed, file).redis
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "url: 'redis://r:6379', sentinel: {nodes: [s-0]}",
+            "url and sentinel name different stores: keep one of url, sentinel.nodes and cluster.nodes",
+        ),
+        ("cluster: {nodes: [c-0]}, sentinel: {nodes: [s-0]}", "sentinel and cluster name different stores"),
+        ("url: 'http://r:6379'", "url begins with 'http': write redis://, or rediss:// for TLS"),
+        ("url: 'redis://me:hidden@r:6379'", "url holds a user or a password, which logs would show"),
+        ("url: 'redis://r:6379', tls: {enabled: true}", "url begins with redis://, without TLS: write rediss://"),
+        ("tls: {certificate_file: /tls/tls.crt}", "tls.certificate_file and tls.key_file go together"),
+        ("sentinel: {nodes: ['redis://s-0:26379']}", "is no node: write its host and port, such as redis-0.redis:6379"),
+        ("cluster: {nodes: ['c-0:many']}", "'c-0:many' is no node"),
+        ("cluster: {nodes: ['c-0:70000']}", "'c-0:70000' is no node"),
+        ("sentinel: {master_name: books}", "timekeeper.redis.sentinel.master_name"),
+    ],
+)
+def test_a_setting_that_cannot_be_used_stops_the_start_and_says_what_to_write(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    with pytest.raises(CommandError) as refused:
+        read(tmp_path, text)
+    assert said in str(refused.value)
+
+
+def test_no_password_is_told_when_a_setting_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CommandError) as refused:
+        read(tmp_path, "url: 'redis://me:hunter2@r:6379', password: hunter2")
+    assert "hunter2" not in str(refused.value)
+
+
+def test_the_passwords_of_servers_and_of_sentinels_come_from_the_environment(tmp_path: Path) -> None:
+    found = read(tmp_path, "sentinel: {nodes: [s-0]}", PASSWORD="a", SENTINEL_PASSWORD="b", USERNAME="books")
+    assert found.password is not None
+    assert found.sentinel.password is not None
+    secrets = (found.password.get_secret_value(), found.sentinel.password.get_secret_value())
+    assert (*secrets, found.username) == ("a", "b", "books")
+
+
+@pytest.mark.parametrize(
+    ("node", "expected"),
+    [
+        ("redis-0.redis", ("redis-0.redis", 26379)),
+        ("10.0.0.7:7000", ("10.0.0.7", 7000)),
+        ("[fd00::7]:7000", ("fd00::7", 7000)),
+    ],
+)
+def test_a_node_is_a_host_and_where_it_is_written_a_port(node: str, expected: tuple[str, int]) -> None:
+    assert address(node, 26379) == expected
