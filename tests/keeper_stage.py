@@ -15,7 +15,7 @@ from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.sources.folder import FolderSource
 from timekeeper.store import reading
-from timekeeper.store.ledger import take_epoch
+from timekeeper.store.ledger import MONEY_KINDS, take_epoch
 
 NOON = parse_instant("2026-01-15T12:00:00Z")
 MONTH = parse_instant("2026-01-01T00:00:00Z")
@@ -71,14 +71,14 @@ class Stage:
         """Writes what `budgets` holds."""
         (self.folder / "budgets.yaml").write_text(yaml.safe_dump_all(self.budgets))
 
-    def grant(self, name: str, budget: str, gpu_hours: Any, created: int | None = None) -> None:
+    def grant(self, name: str, budget: str, gpu_hours: Any, created: int | None = None, **spec: Any) -> None:
         """Writes a grant, made now where nothing else is said."""
         (self.folder / "grants").mkdir(exist_ok=True)
         stamp = format_instant(self.now if created is None else created)
         item = {
             "kind": "GPUGrant",
             "metadata": {"name": name, "uid": f"grant-{name}", "creationTimestamp": stamp},
-            "spec": {"budget": budget, "gpuHours": gpu_hours, "reason": "deadline"},
+            "spec": {"budget": budget, "gpuHours": gpu_hours, "reason": "deadline", **spec},
         }
         (self.folder / "grants" / f"{name}.json").write_text(json.dumps(item))
 
@@ -138,7 +138,7 @@ class Stage:
         assert standing is not None
         entries = reading.ledger_page(self.client, account, "", 100_000)
         stored = reading.stored_amounts(self.client, account, period)
-        posted = sum(entry.amount for entry in entries if entry.period == period and entry.kind != "grant")
+        posted = sum(entry.amount for entry in entries if entry.period == period and entry.kind not in MONEY_KINDS)
         unposted = sum(found.amount - found.posted for found in stored.values())
         assert posted + unposted == standing.total
         return standing.total

@@ -37,11 +37,14 @@ def register(subparsers: Any) -> None:
     which = one.add_mutually_exclusive_group(required=True)
     which.add_argument("name", nargs="?", help="the budget's name")
     which.add_argument("-n", "--namespace", help="the namespace that it pays for")
-    grant = _command(subparsers, "grant", "give a budget GPU-hours for its present period", _grant)
+    grant = _command(subparsers, "grant", "give a budget GPU-hours, or take some away", _grant)
     grant.add_argument("budget", help="the budget's name")
-    grant.add_argument("gpu_hours", metavar="GPU_HOURS", help="how much, with at most six decimal places: 2.5")
+    grant.add_argument(
+        "gpu_hours", metavar="GPU_HOURS", help="how much, with at most six decimal places: 2.5; -2.5 takes away"
+    )
     grant.add_argument("--reason", required=True, help="why, for whoever reads the ledger later")
     grant.add_argument("--name", help="a name for it; the same name and amount again grants nothing twice")
+    grant.add_argument("--expires", help="until when, such as 2026-12-31T23:00:00Z; else with the present period")
     sessions = _command(subparsers, "sessions", "the reservations that are being metered", _sessions)
     sessions.add_argument("-n", "--namespace", help="of this namespace alone")
 
@@ -117,6 +120,8 @@ def _spent(budget: Json) -> str:
 
 def _grant(arguments: argparse.Namespace) -> int:
     body = {"budget": arguments.budget, "gpuHours": arguments.gpu_hours, "reason": arguments.reason}
+    if arguments.expires:
+        body["expires"] = arguments.expires
     headers = {}
     if arguments.name:
         body["name"] = arguments.name
@@ -125,7 +130,8 @@ def _grant(arguments: argparse.Namespace) -> int:
     answer, made = transport.post(from_environment(os.environ), "/v1/grants", body, headers)
     if arguments.output == "json":
         return _print_json(answer)
-    what = f"{answer['gpuHours']} GPU-hours to budget {answer['budget']} (grant {answer['name']})"
+    until = f" until {moment(answer['expires'])}" if answer.get("expires") else ""
+    what = f"{answer['gpuHours']} GPU-hours to budget {answer['budget']}{until} (grant {answer['name']})"
     return _print(f"granted {what}" if made else f"nothing to do: {what} was made before")
 
 

@@ -134,9 +134,12 @@ def test_a_budget_gets_its_defaults_from_the_schema(control_plane: ControlPlane)
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gpuHours": 0}, '"0" is no amount to grant: write a number from 1'),
+        ({"gpuHours": 0}, '"0" is no amount to grant: write a number from -999999999'),
         ({"gpuHours": "0.000000"}, '"0.000000" is no amount to grant'),
-        ({"gpuHours": "-3"}, '"-3" is no amount to grant'),
+        ({"gpuHours": "--3"}, '"--3" is no amount to grant'),
+        ({"gpuHours": -3, "expires": "2030-01-01T00:00:00Z"}, "expires goes with gpuHours above 0 alone"),
+        ({"gpuHours": "-0.5", "expires": "2030-01-01T00:00:00Z"}, "expires goes with gpuHours above 0 alone"),
+        ({"expires": "tomorrow"}, "spec.expires"),
         ({"gpuHours": "1,5"}, '"1,5" is no amount to grant'),
         ({"gpuHours": None}, "spec.gpuHours: Required value"),
         ({"reason": None}, "spec.reason: Required value"),
@@ -154,7 +157,7 @@ def test_a_faulty_grant_is_refused_with_what_to_write(
     assert message in refusal.value.message
 
 
-@pytest.mark.parametrize("amount", [1, "0.25", "0.000001", "12"])
+@pytest.mark.parametrize("amount", [1, "0.25", "0.000001", "12", -1, "-0.25"])
 def test_a_sound_grant_is_accepted(control_plane: ControlPlane, amount: int | str) -> None:
     control_plane.admin.api.create(GRANTS, grant({"gpuHours": amount}), DRY_RUN)
 

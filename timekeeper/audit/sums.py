@@ -9,6 +9,8 @@ from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import GONE, OPEN, SessionAmount, Snapshot, read_amount, whole
 
 GRANT, CHECKPOINT = "grant", "checkpoint"
+MONEY = frozenset({GRANT, "carry", "lapse"})
+"""Entries that change what is available, and not what is spent."""
 
 
 def check_sums(snapshot: Snapshot) -> Iterator[Difference]:
@@ -42,7 +44,7 @@ def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
     """What the ledger's entries of each session in the period add up to."""
     posted: dict[str, int] = defaultdict(int)
     for entry in snapshot.entries:
-        if entry.kind not in {GRANT, CHECKPOINT}:
+        if entry.kind not in MONEY | {CHECKPOINT}:
             posted[entry.session] += entry.amount
     return posted
 
@@ -78,10 +80,10 @@ def _check_grants(snapshot: Snapshot) -> Iterator[Difference]:
             stored, expected = applied.get(name, "nothing"), entries.get(name, "nothing")
             reason = "the ledger's entry of this grant"
             yield difference(snapshot, Figure.GRANTED, name, str(stored), str(expected), reason)
-    total = str(sum(entries.values()))
+    total = str(sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY))
     if snapshot.sums.get("granted") != total:
         stored = snapshot.sums.get("granted", "nothing")
-        yield difference(snapshot, Figure.GRANTED, "", stored, total, "the ledger's entries of kind grant")
+        yield difference(snapshot, Figure.GRANTED, "", stored, total, "the ledger's grant, carry and lapse entries")
 
 
 def difference(snapshot: Snapshot, figure: Figure, subject: str, stored: str, expected: str, reason: str) -> Difference:

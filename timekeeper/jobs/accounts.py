@@ -10,6 +10,7 @@ from timekeeper.metering.segments import Assignments
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.burn import BurnRecord
 from timekeeper.rules.periods import Period, first_period, periods_until
+from timekeeper.rules.pots import OWN, Pot
 from timekeeper.store.ledger import Standing
 from timekeeper.store.summaries import Summary
 
@@ -19,26 +20,32 @@ DEFAULT_PREFIX = "namespace:"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """What a budget's status says was spent in a period by pods that are gone: where an emptied store starts again."""
+    """What a budget's status says was spent in a period by pods that are gone: where an emptied store starts again.
+
+    `pots` is the money that the period had beside its own, `struck` what the period before it had spent.
+    """
 
     period: Period
     time: int
     amount: int
     exhausted_at: int | None = None
+    pots: tuple[Pot, ...] = ()
+    struck: int | None = None
 
 
 @dataclass(slots=True)
 class Account:
     """One account as the leader knows it.
 
-    `standings` hold what the store last answered, by period; `summary` what readers were last told, less what is spent;
-    `burn` what had been spent by when.
+    `standings` and `pots` hold what the store last answered, by period; `summary` what readers were last told, less
+    what is spent; `burn` what had been spent by when.
     """
 
     name: str
     budget: Budget
     periods: list[Period] = field(default_factory=list)
     standings: dict[int, Standing] = field(default_factory=dict)
+    pots: dict[int, dict[str, Pot]] = field(default_factory=dict)
     grants: set[str] = field(default_factory=set)
     checkpoint: Checkpoint | None = None
     summary: Summary | None = None
@@ -48,6 +55,20 @@ class Account:
     def is_budget(self) -> bool:
         """Whether a GPUBudget stands behind it."""
         return not self.name.startswith(DEFAULT_PREFIX)
+
+    def holds_pot(self, name: str) -> bool:
+        """Whether a grant is among the pots of a period."""
+        return any(name in pots for pots in self.pots.values())
+
+    def own_money(self, period: Period) -> int:
+        """What a period has beside its pots: the allowance, grants that lapse with it, and what was rolled over."""
+        pots = self.pots.get(period.start, {})
+        beside = sum(pot.amount for name, pot in pots.items() if name != OWN)
+        return (self.budget.allowance or 0) + self.standings[period.start].granted - beside
+
+    def expiring(self, period: Period) -> dict[str, Pot]:
+        """A period's pots, without what was rolled over."""
+        return {name: pot for name, pot in self.pots.get(period.start, {}).items() if name != OWN}
 
     def present(self, now: int) -> Period:
         """The period that holds an instant; the latest one where none is open there."""

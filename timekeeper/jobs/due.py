@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from timekeeper.jobs.accounts import Account, periods_to_open
 from timekeeper.jobs.books import Books
+from timekeeper.rules.grants import Grant
 from timekeeper.rules.periods import Period
 from timekeeper.rules.timestamps import MINUTE
-from timekeeper.store.ledger import GrantEntry, Opening
+from timekeeper.store.ledger import Opening
 
 SKEW = MINUTE
 """How far the API server's clock may be ahead of ours, so that what it stamps is believed."""
@@ -30,22 +31,28 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
     return openings
 
 
-def due_grants(books: Books, now: int) -> tuple[list[GrantEntry], list[tuple[Account, str]]]:
-    """The grants that the store has not taken, and those that have lapsed since their period was never opened."""
-    entries, lapsed = [], []
+def due_grants(books: Books, now: int) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
+    """The grants that the store has not taken, each with its period, and those whose period was never opened.
+
+    One that outlives its period comes into the first that there was before it expired.
+    """
+    due: list[tuple[Grant, Period]] = []
+    lapsed: list[tuple[Account, str]] = []
     for grant in books.budgets.grants.values():
         account = books.accounts.get(grant.budget)
         if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
             continue
-        if grant.name in account.grants:
+        if grant.name in account.grants or account.holds_pot(grant.name):
             continue
         instant = grant.created or now
         period = account.period_at(instant if instant < now + SKEW else now)
         if period is None and now < instant < now + SKEW:
             continue  # it opens as soon as our clock gets there, too
+        if period is None and grant.expires is not None:
+            later = next(iter(account.periods_after(instant)), None)
+            period = later if later is not None and later.start < grant.expires else None
         if period is None:
             lapsed.append((account, grant.name))
             continue
-        note = f"{grant.reason} ({grant.requested_by})" if grant.requested_by else grant.reason
-        entries.append(GrantEntry(grant.budget, period.start, grant.name, grant.amount, note))
-    return entries, lapsed
+        due.append((grant, period))
+    return due, lapsed

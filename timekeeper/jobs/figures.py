@@ -31,8 +31,8 @@ class Figures:
         state: its true state.
         published: the state that admission acts on.
         burns: what was spent over the last hour and the last day.
-        due: when it must be looked at again at the latest: a change of its state, or its period's end, where that is
-            still to come.
+        due: when it must be looked at again at the latest: a change of its state, a grant's expiry, or its period's
+            end, where that is still to come.
     """
 
     period: Period
@@ -69,7 +69,11 @@ def figures(account: Account, rate: int, now: int) -> Figures:
         exhausted_at=exhausted_at,
         state=true_state,
         published=published(true_state, account.budget.enforcement),
-        due=min(change or FOREVER, period.end if period.end > now else FOREVER),
+        due=min(
+            change or FOREVER,
+            period.end if period.end > now else FOREVER,
+            *(pot.expires for pot in account.expiring(period).values() if not pot.lapsed),
+        ),
         burns=burns(account.burn, now, period.start, account.totals()),
     )
 

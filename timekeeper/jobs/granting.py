@@ -6,7 +6,11 @@ import structlog
 
 from timekeeper.jobs.desk import Desk, raise_if_general
 from timekeeper.jobs.due import due_grants
-from timekeeper.store.ledger import Standing, apply_grants
+from timekeeper.jobs.striking import SpentBy, spending
+from timekeeper.rules.grants import Grant
+from timekeeper.rules.periods import Period
+from timekeeper.rules.pots import Pot
+from timekeeper.store.ledger import GrantEntry, Standing, apply_grants
 
 _log = structlog.get_logger()
 
@@ -18,11 +22,13 @@ def apply_due_grants(desk: Desk, now: int) -> set[str]:
         StoreError: the store does not answer, or shuts this term out.
     """
     books = desk.books
-    entries, lapsed = due_grants(books, now)
+    due, lapsed = due_grants(books, now)
     for account, name in lapsed:
         account.grants.add(name)
-    if not entries:
+    if not due:
         return set()
+    spent_by = spending(desk, now)
+    entries = [_entry(desk, grant, period, spent_by, now) for grant, period in due]
     desk.step("grant")
     answers = apply_grants(desk.client, desk.epoch, now, entries)
     kept = desk.replicated("grants", [entry.account for entry in entries])
@@ -30,9 +36,19 @@ def apply_due_grants(desk: Desk, now: int) -> set[str]:
         account = books.accounts[entry.account]
         if isinstance(answer, Standing):
             account.standings[entry.period] = answer
+            if entry.expires is not None and answer.new:
+                pot = Pot(entry.name, entry.amount, entry.expires, entry.since)
+                account.pots.setdefault(entry.period, {})[entry.name] = pot
         else:
             raise_if_general(answer)
             _log.error("grant not applied", grant=entry.name, budget=entry.account, error=str(answer))
         if kept:
             account.grants.add(entry.name)
     return {entry.account for entry in entries}
+
+
+def _entry(desk: Desk, grant: Grant, period: Period, spent_by: SpentBy, now: int) -> GrantEntry:
+    since = 0
+    if grant.expires is not None:
+        since = max(0, spent_by(desk.books.accounts[grant.budget], period, min(grant.created or now, now)))
+    return GrantEntry(grant.budget, period.start, grant.name, grant.amount, grant.note, grant.expires, since)

@@ -1,4 +1,4 @@
-"""One round of the leading timekeeper: look, open periods, apply grants, settle, publish.
+"""One round of the leading timekeeper: look, open periods, apply grants, strike balances, settle, publish.
 
 Every step may be repeated: what the store has acknowledged is remembered here, and what it has not is sent again. A
 round that fails leaves nothing behind but work for the next one.
@@ -16,6 +16,7 @@ from timekeeper.jobs.paying import assign, open_due_periods
 from timekeeper.jobs.publishing import publish
 from timekeeper.jobs.recovering import take_over
 from timekeeper.jobs.settlement import settle_accounts
+from timekeeper.jobs.striking import strike_due
 from timekeeper.sources.source import Source
 from timekeeper.store import book
 from timekeeper.store.calls import StoreEmptyError, StoreUnavailableError
@@ -67,6 +68,7 @@ class Keeper:
                 touched = set(self.books.accounts)
             open_due_periods(desk, now, touched)
             touched |= apply_due_grants(desk, now)
+            strike_due(desk, now, touched)
             settle_accounts(desk, now, touched)
             if full and self._repriced:
                 desk.step("prices")

@@ -14,6 +14,7 @@ from timekeeper.metering.reservations import Tariff, tariff
 from timekeeper.metering.segments import rate_now
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.periods import Period, PeriodRule, boundary_after
+from timekeeper.rules.pots import OWN, Pot
 from timekeeper.rules.pricing import amended
 from timekeeper.rules.timestamps import TimeError, parse_instant
 from timekeeper.store import book, reading
@@ -35,6 +36,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
             Budget(account.name),
             list(account.periods),
             dict(account.standings),
+            {start: dict(pots) for start, pots in account.pots.items()},
             set(account.grants),
             burn=account.burn,
         )
@@ -94,9 +96,21 @@ def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None
         end = parse_instant(present["end"]) if ours else boundary_after(rule, start)
         exhausted = status.get("exhaustedAt")
         exhausted_at = parse_instant(exhausted) if exhausted and ours else None
+        pots = tuple(_read_pot(pot) for pot in found.get("pots") or ())
+        struck = int(found["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in found else None
     except (TimeError, KeyError, TypeError, ValueError):
         return None
-    return Checkpoint(Period(start, end), time, amount, exhausted_at)
+    return Checkpoint(Period(start, end), time, amount, exhausted_at, pots, struck)
+
+
+def _read_pot(found: dict[str, Any]) -> Pot:
+    return Pot(
+        name=str(found.get("grant", OWN)),
+        amount=int(found["microGPUSeconds"]),
+        expires=parse_instant(found["expires"]),
+        since=int(found.get("sinceMicroGPUSeconds", 0)),
+        lapsed=found.get("lapsed") is True,
+    )
 
 
 def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.StoredAccount], now: int) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from timekeeper.jobs.accounts import reassigned
+from timekeeper.jobs.accounts import Account, reassigned
 from timekeeper.jobs.desk import Desk, checked
 from timekeeper.jobs.due import due_openings
+from timekeeper.jobs.striking import take
 from timekeeper.rules.budgets import payers
+from timekeeper.rules.periods import Period
 from timekeeper.store import book
-from timekeeper.store.ledger import open_periods
+from timekeeper.store.ledger import Kind, Opening, PotEntry, Strike, open_periods, strike
 
 
 def assign(desk: Desk, now: int) -> set[str]:
@@ -46,3 +48,17 @@ def open_due_periods(desk: Desk, now: int, names: Iterable[str]) -> None:
     for (account, period, _), answer in zip(openings, answers, strict=True):
         account.standings[period.start] = checked(answer)
         account.periods.append(period)
+    _bring_pots_back(desk, now, openings)
+
+
+def _bring_pots_back(desk: Desk, now: int, openings: list[tuple[Account, Period, Opening]]) -> None:
+    """Gives periods that start again from a checkpoint the money that they had beside their own."""
+    strikes = []
+    for account, period, _ in openings:
+        found = account.checkpoint
+        if found is not None and found.period.start == period.start and (found.pots or found.struck is not None):
+            entries = [PotEntry(pot, Kind.CARRY, "the store had been lost") for pot in found.pots]
+            strikes.append((account, Strike(account.name, period.start, entries, found.struck)))
+    answers = strike(desk.client, desk.epoch, now, [change for _, change in strikes])
+    for (account, change), answer in zip(strikes, answers, strict=True):
+        take(account, change, checked(answer))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.figures import Figures
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.burn import Burn, lasts_until, runs_out_early
 from timekeeper.rules.grants import Grant
 from timekeeper.rules.money import GPU_SECOND, SECOND, display
 from timekeeper.rules.periods import Period
+from timekeeper.rules.pots import OWN, Pot, burn
 from timekeeper.rules.state import Enforcement
 from timekeeper.rules.timestamps import format_exact, format_instant
 
@@ -23,21 +25,21 @@ EVICT_ACTS_AS_ENFORCE = (
 )
 """Said as long as nobody evicts: whoever wrote evict counts on it."""
 
-PASSING = ("spent", "remaining", "burnRate", "projectedExhaustion", "forecast")
+PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", "forecast")
 """What changes with every second; on its own it is written down only now and then."""
 
 
-def budget_status(budget: Budget, found: Figures, gone: int, now: int) -> Json:
+def budget_status(account: Account, found: Figures, now: int) -> Json:
     """A budget's figures and its checkpoint, without conditions.
 
     Args:
-        budget: the budget as it is applied.
+        account: the budget's account.
         found: its figures.
-        gone: what was spent in the period by pods that are gone from the API server.
         now: when the figures were taken, in nanoseconds since 1970.
     """
+    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
     status: Json = {
-        "observedGeneration": budget.generation,
+        "observedGeneration": account.budget.generation,
         "period": {"start": format_instant(found.period.start), "end": format_instant(found.period.end)},
         "spent": _money(found.spent),
         "granted": _money(found.granted),
@@ -46,9 +48,20 @@ def budget_status(budget: Budget, found: Figures, gone: int, now: int) -> Json:
         "checkpoint": {
             "period": format_instant(found.period.start),
             "time": format_exact(now),
-            "closedMicroGPUSeconds": str(gone),
+            "closedMicroGPUSeconds": str(standing.gone),
         },
     }
+    if standing.struck is not None:
+        status["checkpoint"]["previousMicroGPUSeconds"] = str(standing.struck)
+    if pots:
+        status["checkpoint"]["pots"] = [_pot(pot) for _, pot in sorted(pots.items())]
+        expiring = account.expiring(found.period).values()
+        left = burn(account.own_money(found.period), expiring, found.period.end, found.spent)
+        status["expiring"] = [
+            {"grant": name, **_money(amount), "expires": format_instant(pots[name].expires)}
+            for name, amount in sorted(left.pots.items(), key=lambda item: (pots[item[0]].expires, item[0]))
+            if not pots[name].lapsed
+        ]
     if found.limits.available is not None:
         status["available"] = _money(found.limits.available)
         status["remaining"] = _money(found.remaining)
@@ -190,7 +203,10 @@ def grant_status(grant: Grant, period: Period | None, generation: int, now: int,
         "appliedAt": format_exact(now),
         "microGPUSeconds": str(grant.amount),
     }
-    applied = [_condition("Applied", True, "Added", f"{display(grant.amount)} GPU-hours were added to {grant.budget}.")]
+    until = "" if grant.expires is None else f" until {format_instant(grant.expires)}"
+    done = "added to" if grant.amount > 0 else "taken from"
+    message = f"{display(abs(grant.amount))} GPU-hours were {done} {grant.budget}{until}."
+    applied = [_condition("Applied", True, "Added" if grant.amount > 0 else "Taken", message)]
     return with_conditions(status, applied, before, generation, now)
 
 
@@ -198,6 +214,17 @@ def refused_grant(reason: str, message: str, generation: int, now: int, before: 
     """What a grant says of itself that cannot be applied."""
     condition = _condition("Applied", False, reason, message)
     return with_conditions({"applied": False, "observedGeneration": generation}, [condition], before, generation, now)
+
+
+def _pot(pot: Pot) -> Json:
+    written: Json = {"microGPUSeconds": str(pot.amount), "expires": format_exact(pot.expires)}
+    if pot.name != OWN:
+        written["grant"] = pot.name
+    if pot.since:
+        written["sinceMicroGPUSeconds"] = str(pot.since)
+    if pot.lapsed:
+        written["lapsed"] = True
+    return written
 
 
 def _money(amount: int) -> Json:

@@ -94,8 +94,7 @@ class StatusWriter:
         generation = int((item.get("metadata") or {}).get("generation") or 0)
         status: Json = {}
         if account is not None and found is not None:
-            standing = account.standings[found.period.start]
-            status = budget_status(account.budget, found, standing.gone, now)
+            status = budget_status(account, found, now)
         conditions = conditions_of(found, books.conflicts.get(name, {}), fault, books.budgets.budgets.get(name), now)
         written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
         status = with_conditions(status, conditions, written, generation, now)
@@ -113,8 +112,10 @@ class StatusWriter:
             return False
         self._written[uid_of(item)] = (now, status)
         if account is not None and found is not None:
-            gone = account.standings[found.period.start].gone
-            account.checkpoint = Checkpoint(found.period, now, gone, found.exhausted_at)
+            standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
+            account.checkpoint = Checkpoint(
+                found.period, now, standing.gone, found.exhausted_at, tuple(pots.values()), standing.struck
+            )
         return True
 
     def _write_grant(self, name: str, item: Json, now: int) -> bool:
@@ -143,7 +144,10 @@ class StatusWriter:
         account = books.accounts.get(grant.budget)
         if account is None or name not in account.grants:
             return None  # its budget may yet come
-        return grant_status(grant, account.period_at(min(grant.created or now, now)), generation, now, before)
+        period = account.period_at(min(grant.created or now, now))
+        if period is None and grant.expires is not None:
+            period = next((found for found in account.periods if name in account.pots.get(found.start, {})), None)
+        return grant_status(grant, period, generation, now, before)
 
     def _forget_left(self, now: int) -> None:
         """Drops the sessions whose cost a written checkpoint holds, and those that none ever will, after a while."""

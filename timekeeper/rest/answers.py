@@ -199,6 +199,7 @@ class GrantAnswer(Answer):
     gpuHours: str  # noqa: N815 - the wire's name
     reason: str
     requestedBy: str  # noqa: N815 - the wire's name
+    expires: str | None = None
 
 
 class ReportAnswer(Answer):

@@ -44,6 +44,21 @@ GpuHours = Annotated[
         }
     ),
 ]
+SignedGpuHours = Annotated[
+    StrictInt | StrictFloat | StrictStr,
+    WithJsonSchema(
+        {
+            "description": "GPU-hours but 0, below 0 to take away: a number, or a decimal in quotes, of six places.",
+            "anyOf": [
+                {"type": "number", "minimum": -MAX_GPU_HOURS, "maximum": MAX_GPU_HOURS},
+                {"type": "string", "pattern": "^-?(0|[1-9][0-9]{0,8})([.][0-9]{1,6})?$"},
+            ],
+        }
+    ),
+]
+Timestamp = Annotated[
+    StrictStr, StringConstraints(max_length=64), WithJsonSchema({"type": "string", "format": "date-time"})
+]
 Reason = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024, pattern=r"\S")]
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -104,12 +119,16 @@ class Report(_Reported):
 
 
 class GrantRequest(_Given):
-    """One-off money for a budget. A name makes the request repeatable; so does the header Idempotency-Key."""
+    """One-off money for a budget, or from it. A name makes the request repeatable; so does the header Idempotency-Key.
+
+    Without `expires` it lapses with the present period.
+    """
 
     budget: Name
-    gpuHours: GpuHours  # noqa: N815 - the wire's name
+    gpuHours: SignedGpuHours  # noqa: N815 - the wire's name
     reason: Reason
     name: Name | None = None
+    expires: Timestamp | None = None
 
 
 class IncreaseRequest(_Given):

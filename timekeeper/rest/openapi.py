@@ -101,7 +101,7 @@ def _book_paths() -> Document:
         "/v1/sessions": _get("Open sessions", "SessionsAnswer", (*_READING, 422), [namespace, cursor, limit]),
         "/v1/grants": {
             "post": _operation(
-                "Give a budget money for its present period",
+                "Give a budget money, or take some away",
                 {201: ("The grant was made.", "GrantAnswer"), 200: ("It was made before.", "GrantAnswer")},
                 (*_WRITING, 409),
                 [_idempotency_key(required=False)],

@@ -12,7 +12,7 @@ from timekeeper.rest.access import add_access_route
 from timekeeper.rest.ancestor import add_ancestor_routes
 from timekeeper.rest.bodies import GrantRequest, is_namespace
 from timekeeper.rest.figures import is_budget
-from timekeeper.rest.granting import GrantOrder, gpu_hours_text, missing_key, name_of_key, place
+from timekeeper.rest.granting import GrantOrder, expiry_text, gpu_hours_text, missing_key, name_of_key, place
 from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
 from timekeeper.rest.page_files import add_page_files
 from timekeeper.rest.paging import cursor_after, only_parameters, page_limit, page_start
@@ -130,12 +130,14 @@ def _add_grants(app: Flask, parts: Parts) -> None:
         figures = parts.book.budget(wanted.budget)
         if figures is None or not is_budget(figures):
             raise invalid("budget", wanted.budget, "the name of a GPUBudget; GET /v1/budgets lists them")
+        gpu_hours = gpu_hours_text("gpuHours", wanted.gpuHours, negative=True)
         order = GrantOrder(
             name=wanted.name or name_of_key(caller.name, key or ""),
             budget=wanted.budget,
-            gpu_hours=gpu_hours_text("gpuHours", wanted.gpuHours),
+            gpu_hours=gpu_hours,
             reason=wanted.reason,
             requested_by=caller.name,
+            expires=expiry_text(wanted.expires, gpu_hours, parts.now()),
         )
         grant, made = place(order, parts.grants)
         if made:
@@ -154,6 +156,7 @@ def grant_answer(grant: dict[str, object]) -> answers.GrantAnswer:
         gpuHours=str(spec.get("gpuHours", "")),
         reason=str(spec.get("reason", "")),
         requestedBy=str(spec.get("requestedBy", "")),
+        expires=spec.get("expires"),
     )
 
 

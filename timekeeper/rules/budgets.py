@@ -40,13 +40,15 @@ class BudgetError(ValueError):
 class Budget:
     """What a set of namespaces may spend per period.
 
-    Amounts are microGPU-seconds, durations nanoseconds. `allowance` None is no limit.
+    Amounts are microGPU-seconds, durations nanoseconds. `allowance` None is no limit; `rollover` is the most of it that
+    the next period begins with where it was not spent.
     """
 
     name: str
     namespaces: frozenset[str] = frozenset()
     allowance: int | None = None
     period: PeriodRule = field(default_factory=PeriodRule)
+    rollover: int = 0
     grace_amount: int | None = None
     grace_duration: int | None = None
     on_exhausted: OnExhausted = OnExhausted.DEPRIORITIZE
@@ -84,6 +86,7 @@ def parse_budget(item: Mapping[str, Any]) -> Budget:
             reader.mapping(spec, "allowance", "spec"), "gpuHours", "spec.allowance", optional=False
         ),
         period=_period(reader, reader.mapping(spec, "period", "spec")),
+        rollover=_rollover(reader, spec),
         grace_amount=reader.amount(grace, "gpuHours", "spec.grace", optional=True),
         grace_duration=reader.duration(grace, "duration", "spec.grace", None),
         on_exhausted=reader.choice(spec, "onExhausted", "spec", OnExhausted, OnExhausted.DEPRIORITIZE),
@@ -152,6 +155,13 @@ def _period(reader: _Reader, period: Mapping[str, Any]) -> PeriodRule:
         hour=hour,
         minute=minute,
     )
+
+
+def _rollover(reader: _Reader, spec: Mapping[str, Any]) -> int:
+    if "rollover" not in spec:
+        return 0
+    cap = reader.amount(reader.mapping(spec, "rollover", "spec"), "gpuHours", "spec.rollover", optional=False)
+    return cap or 0
 
 
 def _clock(value: Any) -> tuple[int, int]:

@@ -44,6 +44,28 @@ def from_gpu_hours(value: Any) -> int:
     return int(Decimal(value) * GPU_HOUR)
 
 
+def from_signed_gpu_hours(value: Any) -> int:
+    """An amount that may be below 0, otherwise as `from_gpu_hours` reads it, and not 0.
+
+    Raises:
+        MoneyError: it is anything else.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value)
+    negative = text.startswith("-")
+    try:
+        amount = from_gpu_hours(text[1:] if negative and not isinstance(value, float) else value)
+    except MoneyError:
+        amount = 0
+    if amount == 0:
+        raise MoneyError(
+            f"a number from -{MAX_GPU_HOURS} to {MAX_GPU_HOURS} but 0, or a quoted decimal of at most six places such "
+            'as "2.5" or "-2.5"'
+        )
+    return -amount if negative else amount
+
+
 def parse_amount(text: str) -> int:
     """Reads an exact amount from its decimal string.
 

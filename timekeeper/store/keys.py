@@ -14,12 +14,18 @@ by its start.
     fairgpu:{ACCOUNT}:periods         hash    START -> end, of each period ever opened
     fairgpu:{ACCOUNT}:period:START    hash    total       spent: checkpoint + ledger entries + what is not posted yet
                                               checkpoint  with what the period was opened, where the store had been lost
-                                              granted     added by grants
+                                              granted     added by grants and by what was carried into it
                                               gone        the part of total whose pods have left the API server
                                               exhausted   when the total first reached what was available, or empty
+                                              struck      what the period before it had spent when what that one left
+                                                          was carried over; absent where nothing was yet
     fairgpu:{ACCOUNT}:amounts:START   hash    UID -> "epoch counter amount posted flag": a session's cumulative amount
                                               in the period, the revision that set it, how much of it the ledger holds,
                                               and o (open), c (closed) or g (closed, and its pod is gone)
+    fairgpu:{ACCOUNT}:pots:START      hash    NAME -> "amount expires since flag": a grant that outlives periods, within
+                                              this one: what it brought or, flagged l, what was burned of it when it
+                                              expired; and what the period had spent when it came. The empty name is
+                                              what was rolled over
     fairgpu:{ACCOUNT}:sessions        hash    UID -> open session as JSON
     fairgpu:{ACCOUNT}:ended           hash    UID -> closed session as JSON, while its pod is on the API server
     fairgpu:{ACCOUNT}:grants          hash    NAME -> "START amount"
@@ -96,6 +102,10 @@ class AccountKeys:
     def amounts(self, start: int) -> str:
         """A period's amount of each session."""
         return self._key(f"amounts:{start}")
+
+    def pots(self, start: int) -> str:
+        """A period's money that expires on its own."""
+        return self._key(f"pots:{start}")
 
     @property
     def sessions(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import redis
 
+from timekeeper.rules.pots import Pot
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run, run_one
 
@@ -48,6 +49,14 @@ class Kind(StrEnum):
     CORRECTION = "correction"
     GRANT = "grant"
     CHECKPOINT = "checkpoint"
+    CARRY = "carry"
+    """What a period begins with of money that outlived the one before."""
+    LAPSE = "lapse"
+    """What was left of a grant when it expired; below 0."""
+
+
+MONEY_KINDS = frozenset({Kind.GRANT, Kind.CARRY, Kind.LAPSE})
+"""Entries that change what is available, and not what is spent."""
 
 
 class Item(NamedTuple):
@@ -99,13 +108,39 @@ class Opening:
 
 @dataclass(frozen=True, slots=True)
 class GrantEntry:
-    """Money to add to a period; `name` makes it one."""
+    """Money to add to a period, or to take from it; `name` makes it one.
+
+    Attributes:
+        expires: when it expires, where it does not lapse with the period.
+        since: what the period had spent when the grant was made.
+    """
 
     account: str
     period: int
     name: str
     amount: int
     note: str
+    expires: int | None = None
+    since: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PotEntry:
+    """What a pot amounts to in a period from now on, and why."""
+
+    pot: Pot
+    kind: Kind
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Strike:
+    """Pots to set in a period; `struck` is what the period before it had spent, where they were carried from there."""
+
+    account: str
+    period: int
+    pots: Sequence[PotEntry]
+    struck: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +160,10 @@ class Standing:
 
     Attributes:
         total: spent, in microGPU-seconds.
-        granted: added by grants.
+        granted: added by grants, and by what was carried into it; negative where more was taken.
         gone: the part of the total whose pods have left the API server: what a checkpoint must hold.
         exhausted_at: when spending first reached what was available; None while it has not.
+        struck: what the period before it had spent when what it left was carried over; None where nothing was yet.
         new: whether the account was not in the store, or the grant not applied, before this change.
     """
 
@@ -135,6 +171,7 @@ class Standing:
     granted: int
     gone: int
     exhausted_at: int | None
+    struck: int | None = None
     new: bool = False
 
 
@@ -183,9 +220,31 @@ def apply_grants(
     calls = []
     for grant in grants:
         account = keys.AccountKeys(grant.account)
-        touched = (account.head, account.period(grant.period), account.grants, account.ledger)
-        calls.append(Call("grant", touched, (epoch, now, grant.period, grant.name, grant.amount, grant.note)))
+        touched = (
+            account.head,
+            account.period(grant.period),
+            account.grants,
+            account.ledger,
+            account.pots(grant.period),
+        )
+        named = (grant.name, grant.amount, grant.note, _optional(grant.expires), grant.since)
+        calls.append(Call("grant", touched, (epoch, now, grant.period, *named)))
     return [_standing_with_flag(answer) for answer in run(client, calls)]
+
+
+def strike(client: redis.Redis, epoch: int, now: int, strikes: Sequence[Strike]) -> list[Standing | StoreError]:
+    """Sets pots; a lapsed one stays as it is."""
+    calls = []
+    for change in strikes:
+        account = keys.AccountKeys(change.account)
+        touched = (account.head, account.period(change.period), account.pots(change.period), account.ledger)
+        arguments: list[str | int] = [epoch, now, change.period, _optional(change.struck)]
+        for entry in change.pots:
+            pot = entry.pot
+            flag = "l" if pot.lapsed else "o"
+            arguments += (pot.name, pot.amount, pot.expires, pot.since, flag, entry.kind, entry.note)
+        calls.append(Call("strike", touched, tuple(arguments)))
+    return [_standing(answer) for answer in run(client, calls)]
 
 
 def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Publication]) -> list[StoreError | None]:
@@ -221,8 +280,20 @@ def _settle_calls(revision: Revision, now: int, settlement: Settlement) -> Itera
 def _standing(answer: Any, *, new: bool = False) -> Standing | StoreError:
     if isinstance(answer, StoreError):
         return answer
-    total, granted, gone, exhausted = (_text(value) for value in answer)
-    return Standing(int(total), int(granted), int(gone), int(exhausted) if exhausted else None, new)
+    return read_standing(answer, new=new)
+
+
+def read_standing(sums: Sequence[Any], *, new: bool = False) -> Standing:
+    """The sums of a period as the store answers them: total, granted, gone, exhausted, struck."""
+    total, granted, gone, exhausted, struck = ("" if value is None else _text(value) for value in sums)
+    return Standing(
+        int(total),
+        int(granted),
+        int(gone),
+        int(exhausted) if exhausted else None,
+        int(struck) if struck else None,
+        new,
+    )
 
 
 def _standing_with_flag(answer: Any) -> Standing | StoreError:

@@ -13,17 +13,19 @@ from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import Session
 from timekeeper.rules.burn import BurnRecord
 from timekeeper.rules.periods import Period
+from timekeeper.rules.pots import Pot
 from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
-from timekeeper.store.ledger import Standing
+from timekeeper.store.ledger import Standing, read_standing
 from timekeeper.store.records import decode_assignments, decode_burn, decode_prices, decode_session
 
 BATCH = 500
+SUMS = ["total", "granted", "gone", "exhausted", "struck"]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredAccount:
-    """An account as a new leader finds it; periods in order, standings by their start."""
+    """An account as a new leader finds it; periods in order, standings and pots by their start."""
 
     name: str
     periods: tuple[Period, ...]
@@ -31,6 +33,7 @@ class StoredAccount:
     sessions: tuple[Session, ...]
     ended: tuple[Session, ...]
     grants: frozenset[str]
+    pots: Mapping[int, Mapping[str, Pot]]
     burn: BurnRecord | None = None
 
 
@@ -83,8 +86,12 @@ def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int
 
 def standing(client: redis.Redis, account: str, period: int) -> Standing | None:
     """What a period stands at; None where it was never opened."""
-    sums = client.hmget(keys.AccountKeys(account).period(period), ["total", "granted", "gone", "exhausted"])
-    return _standing(sums)
+    return _standing(client.hmget(keys.AccountKeys(account).period(period), SUMS))
+
+
+def pots(client: redis.Redis, account: str, period: int) -> dict[str, Pot]:
+    """A period's money that expires on its own, by name."""
+    return _pots(client.hgetall(keys.AccountKeys(account).pots(period)))
 
 
 def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, StoredAmount]:
@@ -208,11 +215,13 @@ def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods
         periods_of.append([Period(start, end) for start, end in periods])
         for start, _ in periods[-latest_periods:]:
             sums = keys.AccountKeys(item.name).period(start)
-            pipeline.hmget(sums, ["total", "granted", "gone", "exhausted"])
+            pipeline.hmget(sums, SUMS)
+            pipeline.hgetall(keys.AccountKeys(item.name).pots(start))
     answers = iter(pipeline.execute())
     accounts = []
     for item, periods_found in zip(found, periods_of, strict=True):
-        standings = {period.start: _standing(next(answers)) for period in periods_found[-latest_periods:]}
+        latest = [(period.start, next(answers), next(answers)) for period in periods_found[-latest_periods:]]
+        standings = {start: _standing(sums) for start, sums, _ in latest}
         accounts.append(
             StoredAccount(
                 item.name,
@@ -221,6 +230,7 @@ def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods
                 tuple(decode_session(text) for text in item.sessions.values()),
                 tuple(decode_session(text) for text in item.ended.values()),
                 frozenset(_text(name) for name in item.grants),
+                {start: _pots(found) for start, _, found in latest if found},
                 decode_burn(item.burn) if item.burn else None,
             )
         )
@@ -228,10 +238,16 @@ def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods
 
 
 def _standing(sums: Sequence[Any]) -> Standing | None:
-    total, granted, gone, exhausted = sums
-    if total is None:
-        return None
-    return Standing(int(total), int(granted), int(gone), int(exhausted) if exhausted else None)
+    return None if sums[0] is None else read_standing(sums)
+
+
+def _pots(found: Mapping[Any, Any]) -> dict[str, Pot]:
+    result = {}
+    for key, text in found.items():
+        amount, expires, since, flag = _text(text).split(" ")
+        name = _text(key)
+        result[name] = Pot(name, int(amount), int(expires), int(since), flag == "l")
+    return result
 
 
 def _amounts(found: Mapping[Any, Any]) -> dict[str, StoredAmount]:

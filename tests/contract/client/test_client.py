@@ -144,6 +144,16 @@ def test_a_grant_with_a_name_can_be_repeated(run: Run, server: ReportServer) -> 
     assert "Idempotency-Key" not in server.received[0].headers
 
 
+def test_a_grant_may_take_away_and_may_say_when_it_expires(run: Run, server: ReportServer) -> None:
+    run("grant", "research", "-2.5", "--reason", "moved", answer=GRANTED, status=201)
+    expires = "2026-12-31T12:00:00Z"
+    answer = {**GRANTED, "expires": expires}
+    said = run("grant", "research", "2.5", "--reason", "moved", "--expires", expires, answer=answer, status=201)[1]
+    assert said.startswith("granted 2.5 GPU-hours to budget research until 2026-12-31 ")
+    assert [received.body.get("expires") for received in server.received] == [None, expires]
+    assert server.received[0].body["gpuHours"] == "-2.5"
+
+
 def test_a_problem_is_told_in_its_own_words_and_the_status_is_1(run: Run) -> None:
     problem = {"type": "urn:x", "title": "Forbidden", "status": 403, "detail": "'ada' may not create gpugrants"}
     status, output, error = run("grant", "research", "1", "--reason", "x", answer=problem, status=403)

@@ -200,7 +200,7 @@ def test_grants_say_what_became_of_them_and_a_bad_one_stops_nobody(world: World)
     world.replace("budgets", [budget_object("a", ["team-a"])])
     lapsed = grant("lapsed")
     lapsed["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
-    world.replace("grants", [grant("good"), grant("bad", gpuHours=-3), grant("early", budget="later"), lapsed])
+    world.replace("grants", [grant("good"), grant("bad", gpuHours="-0"), grant("early", budget="later"), lapsed])
     world.round()
     world.writer.write(world.now)
     world.writer.write(world.now)

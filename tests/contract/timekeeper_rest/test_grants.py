@@ -39,9 +39,19 @@ def test_a_grant_becomes_a_gpugrant_that_says_who_asked(rest: RestServer) -> Non
     name = f"g-{uuid.uuid4().hex}"
     answer = order(rest, {**GRANT, "name": name})
     assert answer.status == 201
-    assert answer.document == {"name": name, **GRANT, "requestedBy": "admin"}
+    assert answer.document == {"name": name, **GRANT, "requestedBy": "admin", "expires": None}
     grant = parse_grant(written(rest, name))
     assert (grant.amount, grant.budget, grant.requested_by) == (5 * GPU_HOUR // 2, "research", "admin")
+
+
+def test_money_may_be_taken_away_and_may_outlive_its_period(rest: RestServer) -> None:
+    taken = order(rest, {**GRANT, "gpuHours": -2.5}, key=str(uuid.uuid4()))
+    assert (taken.status, parse_grant(written(rest, taken.document["name"])).amount) == (201, -5 * GPU_HOUR // 2)
+    key = str(uuid.uuid4())
+    lasting = [order(rest, {**GRANT, "expires": moment}, key=key) for moment in ("2100-01-01T00:00:00Z",) * 2]
+    assert [answer.status for answer in lasting] == [201, 200]
+    assert lasting[0].document["expires"] == "2100-01-01T00:00:00Z"
+    assert_problem(order(rest, GRANT, key=key), 409)
 
 
 def test_the_same_key_grants_once_however_often_and_at_once_it_is_asked(rest: RestServer) -> None:
@@ -81,7 +91,10 @@ def test_a_pods_own_token_gives_nobody_money(rest: RestServer) -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "nothing to give": ({"gpuHours": 0}, "gpuHours"),
-    "a negative amount": ({"gpuHours": -5}, "gpuHours"),
+    "too much to take": ({"gpuHours": -(10**9)}, "gpuHours"),
+    "an expiry that is over": ({"expires": "2020-01-01T00:00:00Z"}, "expires"),
+    "an expiry that is none": ({"expires": "tomorrow"}, "expires"),
+    "an expiry of what is taken": ({"gpuHours": -5, "expires": "2100-01-01T00:00:00Z"}, "expires"),
     "too much": ({"gpuHours": 10**9}, "gpuHours"),
     "2^53": ({"gpuHours": 2**53}, "gpuHours"),
     "seven places": ({"gpuHours": 0.1234567}, "gpuHours"),

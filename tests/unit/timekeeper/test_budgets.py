@@ -117,11 +117,26 @@ def test_a_grant_is_read_exactly() -> None:
     assert (grant.requested_by, grant.created, grant.applied) == ("ann", parse_instant(CREATED), False)
 
 
+def test_a_grant_may_take_away_and_may_outlive_its_period() -> None:
+    spec = {"budget": "a", "gpuHours": -5, "reason": "moved to b", "requestedBy": "ann"}
+    item = {"metadata": {"name": "g", "creationTimestamp": CREATED}, "spec": spec}
+    taken = parse_grant(item)
+    assert (taken.amount, taken.expires, taken.note) == (-5 * GPU_HOUR, None, "moved to b (ann)")
+    lasting = parse_grant(item | {"spec": {**spec, "gpuHours": 5.0, "expires": "2030-01-01T01:00:00+01:00"}})
+    assert (lasting.amount, lasting.expires) == (5 * GPU_HOUR, parse_instant("2030-01-01T00:00:00Z"))
+
+
 @pytest.mark.parametrize(
     ("change", "path"),
     [
         ({"gpuHours": 0}, "spec.gpuHours"),
-        ({"gpuHours": -5}, "spec.gpuHours"),
+        ({"gpuHours": "--5"}, "spec.gpuHours"),
+        ({"gpuHours": "-0"}, "spec.gpuHours"),
+        ({"gpuHours": True}, "spec.gpuHours"),
+        ({"gpuHours": -0.5}, "spec.gpuHours"),
+        ({"expires": "tomorrow"}, "spec.expires"),
+        ({"expires": CREATED}, "spec.expires"),
+        ({"gpuHours": -5, "expires": "2030-01-01T00:00:00Z"}, "spec.expires"),
         ({"budget": ""}, "spec.budget"),
         ({"reason": " "}, "spec.reason"),
     ],

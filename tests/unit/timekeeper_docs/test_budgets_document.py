@@ -17,6 +17,7 @@ from timekeeper.rules.burn import Burn, lasts_until
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR, cost, display, from_gpu_hours
 from timekeeper.rules.periods import Every, PeriodRule, first_period
+from timekeeper.rules.pots import Pot, burn, rolled_over
 from timekeeper.rules.pricing import PricePoint, devices_rate
 from timekeeper.rules.state import Limits, OnExhausted, state
 from timekeeper.rules.timestamps import format_instant, parse_duration, parse_instant
@@ -100,6 +101,26 @@ def test_the_money_lasts_as_long_as_documented(row: list[str]) -> None:
 def test_what_is_charged_is_as_documented(row: list[str]) -> None:
     reserved, reported, most, charged = (int(cell) for cell in row[1:])
     assert billed(Bill(row[0]), reserved, reported, most) == charged
+
+
+@pytest.mark.parametrize("row", rows("the period's own"), ids="/".join)
+def test_what_spending_burns_is_as_documented(row: list[str]) -> None:
+    end = parse_instant("2026-02-01T00:00:00Z")
+    expires = {"soon": end - 1, "late": end + 1}
+    pots = []
+    for part in row[1].split(", "):
+        name, amount, *since = part.split()
+        pots.append(Pot(name, int(amount), expires[name], int(since[0][1:]) if since else 0))
+    found = burn(int(row[0]), pots, end, int(row[2]))
+    left = ", ".join(f"{pot.name} {found.pots[pot.name]}" for pot in pots)
+    assert [str(found.own), left, str(found.debt)] == row[3:]
+
+
+@pytest.mark.parametrize("row", rows("cap"), ids="/".join)
+def test_what_rolls_over_is_as_documented(row: list[str]) -> None:
+    cap, allowance, before, granted, spent, begins = (int(cell) for cell in row)
+    own = allowance + before + granted
+    assert allowance + rolled_over(cap, own, [], end=1, spent=spent, lasting=allowance + before) == begins
 
 
 def optional(cell: str, read: Callable[[str], int]) -> int | None:

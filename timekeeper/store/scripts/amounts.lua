@@ -20,6 +20,18 @@ local function carry(high, low)
   return high + over, low - over * LIMB
 end
 
+-- As limbs, of a whole number that may be negative.
+local function signed(text)
+  if type(text) ~= 'string' or string.sub(text, 1, 1) ~= '-' then
+    return limbs(text)
+  end
+  local high, low = limbs(string.sub(text, 2))
+  if not high then
+    return nil
+  end
+  return carry(-high, -low)
+end
+
 -- The decimal string of two limbs whose low one is from 0 to LIMB - 1.
 local function decimal(high, low)
   local sign = ''
@@ -49,5 +61,5 @@ end
 
 -- A period's sums as a reply.
 local function standing(period)
-  return redis.call('HMGET', period, 'total', 'granted', 'gone', 'exhausted')
+  return redis.call('HMGET', period, 'total', 'granted', 'gone', 'exhausted', 'struck')
 end

@@ -1,10 +1,11 @@
--- Adds a grant to a period, once for each name.
+-- Adds a grant to a period, or takes it away where it is negative, once for each name. One that expires on its own is
+-- written down among the period's pots.
 --
--- KEYS  head, period, grants, ledger
--- ARGV  epoch, instant, start, name, amount, note
--- Returns whether it was added now, then total, granted, gone, exhausted.
-local head, period, grants, ledger = unpack(KEYS)
-local epoch, instant, start, name, amount, note = unpack(ARGV)
+-- KEYS  head, period, grants, ledger, pots
+-- ARGV  epoch, instant, start, name, amount, note, when it expires or nothing, what had been spent when it was made
+-- Returns whether it was added now, then total, granted, gone, exhausted, struck.
+local head, period, grants, ledger, pots = unpack(KEYS)
+local epoch, instant, start, name, amount, note, expires, since = unpack(ARGV)
 local refused = refusal(head, epoch)
 if refused then
   return refused
@@ -13,21 +14,24 @@ local granted = redis.call('HGET', period, 'granted')
 if not granted then
   return redis.error_reply('EMPTY this period is not open')
 end
-local high, low = limbs(amount)
+local high, low = signed(amount)
 if not high then
-  return redis.error_reply('AMOUNT ' .. amount .. ' is no whole number from 0 to 10^24 - 1')
+  return redis.error_reply('AMOUNT ' .. amount .. ' is no whole number of at most 24 digits')
 end
-local granted_high, granted_low = limbs(granted)
+local granted_high, granted_low = signed(granted)
 high, low = carry(high + granted_high, low + granted_low)
-if high >= HIGH_LIMIT then
-  return redis.error_reply('OVERFLOW the grants leave 0 to 10^24 - 1')
+if high >= HIGH_LIMIT or high < -HIGH_LIMIT then
+  return redis.error_reply('OVERFLOW the grants pass 24 digits')
 end
 local added = redis.call('HSETNX', grants, name, start .. ' ' .. amount)
 if added == 1 then
   redis.call('HSET', head, 'epoch', epoch)
   redis.call('HSET', period, 'granted', decimal(high, low))
+  if expires ~= '' then
+    redis.call('HSET', pots, name, amount .. ' ' .. expires .. ' ' .. since .. ' o')
+  end
   redis.call('XADD', ledger, '*', 'k', 'grant', 'p', start, 'a', amount, 't', instant, 'u', '', 'n', '', 'd', name,
     'x', note)
 end
 local sums = standing(period)
-return {added, sums[1], sums[2], sums[3], sums[4]}
+return {added, sums[1], sums[2], sums[3], sums[4], sums[5]}

@@ -3,7 +3,7 @@
 --
 -- KEYS  head, periods, period, ledger
 -- ARGV  epoch, instant, start, end, checkpoint, exhausted, whether the caller knows the account
--- Returns whether the account was not in the store, then total, granted, gone, exhausted.
+-- Returns whether the account was not in the store, then total, granted, gone, exhausted, struck.
 local head, periods, period, ledger = unpack(KEYS)
 local epoch, instant, start, finish, checkpoint, exhausted, expected = unpack(ARGV)
 if not limbs(checkpoint) then
@@ -28,4 +28,4 @@ if redis.call('HSETNX', periods, start, finish) == 1 then
   end
 end
 local sums = standing(period)
-return {unknown and 1 or 0, sums[1], sums[2], sums[3], sums[4]}
+return {unknown and 1 or 0, sums[1], sums[2], sums[3], sums[4], sums[5]}

@@ -10,7 +10,7 @@
 --       move   as post; the session goes on under another account
 --       close  as post; the session has ended
 --       gone   as close; and its pod has left the API server. Anything but this takes it back
--- Returns total, granted, gone, exhausted.
+-- Returns total, granted, gone, exhausted, struck.
 local head, period, amounts, sessions, ended, ledger = unpack(KEYS)
 local epoch, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

@@ -1,0 +1,54 @@
+-- Sets what each pot amounts to in a period: what was carried into it, or what was burned of one that has lapsed. What
+-- an amount changes by is added to what the period was granted, and is an entry. Does nothing twice.
+--
+-- KEYS  head, period, pots, ledger
+-- ARGV  epoch, instant, start, what the period before it had spent or nothing, then for each pot:
+--         name, amount, when it expires, what had been spent when it came, o (there) or l (lapsed), kind, note
+-- Returns total, granted, gone, exhausted, struck.
+local head, period, pots, ledger = unpack(KEYS)
+local epoch, instant, start, struck = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local refused = refusal(head, epoch)
+if refused then
+  return refused
+end
+local granted = redis.call('HGET', period, 'granted')
+if not granted then
+  return redis.error_reply('EMPTY this period is not open')
+end
+local granted_high, granted_low = signed(granted)
+local changes = {}
+for position = 5, #ARGV, 7 do
+  local name, amount, expires, since, flag, kind, note = unpack(ARGV, position, position + 6)
+  local high, low = limbs(amount)
+  if not high then
+    return redis.error_reply('AMOUNT ' .. tostring(amount) .. ' is no whole number from 0 to 10^24 - 1')
+  end
+  local old, old_flag = '0', ''
+  local known = redis.call('HGET', pots, name)
+  if known then
+    old, old_flag = string.match(known, '^(%d+) %d+ %d+ (%a)$')
+  end
+  if old_flag ~= 'l' then
+    local old_high, old_low = limbs(old)
+    high, low = carry(high - old_high, low - old_low)
+    granted_high, granted_low = carry(granted_high + high, granted_low + low)
+    changes[#changes + 1] = {name = name, text = amount .. ' ' .. expires .. ' ' .. since .. ' ' .. flag,
+      difference = decimal(high, low), kind = kind, note = note}
+  end
+end
+if granted_high >= HIGH_LIMIT or granted_high < -HIGH_LIMIT then
+  return redis.error_reply('OVERFLOW the grants pass 24 digits')
+end
+redis.call('HSET', head, 'epoch', epoch)
+redis.call('HSET', period, 'granted', decimal(granted_high, granted_low))
+if struck ~= '' then
+  redis.call('HSET', period, 'struck', struck)
+end
+for _, change in ipairs(changes) do
+  redis.call('HSET', pots, change.name, change.text)
+  if change.difference ~= '0' then
+    redis.call('XADD', ledger, '*', 'k', change.kind, 'p', start, 'a', change.difference, 't', instant, 'u', '',
+      'n', '', 'd', change.name, 'x', change.note)
+  end
+end
+return standing(period)
