@@ -92,8 +92,9 @@ def test_the_status_shows_both_and_whether_the_money_outlasts_the_period(stage: 
     stage.pod("p1", "team-a")
     pass_hours(stage, 30)
     assert stage.keeper is not None
-    found, budget = figures(stage), stage.keeper.books.accounts["a"].budget
-    status = budget_status(budget, found, 0, stage.now)
+    found, account = figures(stage), stage.keeper.books.accounts["a"]
+    budget = account.budget
+    status = budget_status(account, found, stage.now)
     assert status["forecast"]["lastHour"]["burnRate"] == "1.00"
     assert status["forecast"]["lastDay"]["projectedExhaustion"] == "2026-01-19T16:00:00Z"
     early = {c["type"]: c for c in conditions_of(found, {}, None, budget, stage.now)}["RunsOutEarly"]

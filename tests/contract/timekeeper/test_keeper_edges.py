@@ -63,7 +63,7 @@ def test_a_budget_that_was_deleted_is_listed_no_more(stage: Stage) -> None:
     stage.budgets = stage.budgets[1:]
     stage.write_budgets()
     stage.round(1)
-    assert [found.name for found in Book(stage.client, lambda: stage.now).budgets()] == ["b"]
+    assert [found.name for found in Book(stage.client, lambda: stage.now).budgets("", 10)] == ["b"]
 
 
 def test_a_loss_of_very_many_accounts_is_told_beside_a_few_of_them(stage: Stage) -> None:
