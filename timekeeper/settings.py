@@ -79,6 +79,20 @@ class MeteringSettings(Section):
     """The spec of a GPUBudget without namespaces: each namespace that no budget names gets one of its own."""
 
 
+class UsageSettings(Section):
+    """What use can be asked for by."""
+
+    labels: tuple[Annotated[str, Field(min_length=1, max_length=317, pattern=r"^[^,\s]+$")], ...] = (
+        "app.kubernetes.io/name",
+        "app.kubernetes.io/part-of",
+        "app",
+        "project",
+        "team",
+    )
+    """The labels of pods that are kept with their use. Each value is kept for as long as the use is, so name none that
+    is new for every pod."""
+
+
 class JobsSettings(Section):
     """How often the leading process does what."""
 
@@ -106,6 +120,7 @@ class TimekeeperSettings(Section):
     redis: RedisSettings = RedisSettings()
     serve: ServeSettings = ServeSettings()
     metering: MeteringSettings = MeteringSettings()
+    usage: UsageSettings = UsageSettings()
     jobs: JobsSettings = JobsSettings()
 
 

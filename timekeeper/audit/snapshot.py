@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _WHOLE = re.compile(r"0|[1-9][0-9]{0,23}")
-_AMOUNT = re.compile(r"([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([ocg])")
+_AMOUNT = re.compile(r"([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([ocg])(?: .*)?")
 
 OPEN, CLOSED, GONE = "o", "c", "g"
 

@@ -28,6 +28,7 @@ class KeeperRules:
         meter_from: what starts the meter.
         bill: what of a reservation is charged.
         template: the budget of a namespace that none names; without an allowance it limits nothing.
+        labels: the labels of pods that are kept with their use.
         replica_wait_seconds: how long closes and grants wait for a replica of the store, where there is one.
     """
 
@@ -37,6 +38,7 @@ class KeeperRules:
     bill: Bill = Bill.RESERVED
     template: Budget = field(default_factory=lambda: Budget("default"))
     replica_wait_seconds: float = 1.0
+    labels: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

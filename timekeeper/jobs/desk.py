@@ -35,6 +35,7 @@ class Desk:
         epoch: the term's; later ones shut this one out.
         step: told of each step before it is taken.
         silent: nodes that are silent, and since when.
+        capacity: what the nodes were last written down to have; None before the first time.
     """
 
     client: redis.Redis
@@ -43,6 +44,7 @@ class Desk:
     epoch: int
     step: Step
     silent: dict[str, int] = field(default_factory=dict)
+    capacity: int | None = None
     _counter: int = 0
 
     def next_revision(self) -> Revision:
@@ -54,7 +56,7 @@ class Desk:
         """What a pod is metered by now."""
         rules = self.books.rules
         prices = self.books.prices or rules.prices
-        return MeterRules(rules.charge, rules.meter_from, prices, namespace_uids(self.source.mirrors))
+        return MeterRules(rules.charge, rules.meter_from, prices, namespace_uids(self.source.mirrors), rules.labels)
 
     def reported(self, uid: str) -> int | None:
         """When a pod last reported."""

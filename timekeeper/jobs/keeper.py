@@ -9,6 +9,7 @@ from __future__ import annotations
 import redis
 
 from timekeeper.jobs.books import Books, KeeperRules
+from timekeeper.jobs.capacity import note_capacity
 from timekeeper.jobs.desk import Desk, Step
 from timekeeper.jobs.granting import apply_due_grants
 from timekeeper.jobs.observing import nodes_that_are_silent
@@ -79,6 +80,7 @@ class Keeper:
             if full:
                 desk.step("watched")
                 book.write_watched(desk.client, min(now, mirrors.pods.confirmed_at or 0))
+                note_capacity(desk, now)
         except redis.RedisError as error:
             raise StoreUnavailableError(f"Redis does not answer: {error}") from error
         except StoreEmptyError:

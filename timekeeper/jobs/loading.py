@@ -143,6 +143,8 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[reading.Stored
             metered = books.pods.sessions.get(uid)
             if metered is not None:
                 metered.written[key] = amount.amount
+                if amount.cut is not None:
+                    metered.cut_at[key] = amount.cut.until
 
 
 def reprice(books: Books, now: int) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from timekeeper.metering.attribution import attribution
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import ChargeRules, Reservation, tariff
 from timekeeper.metering.sessions import (
@@ -33,6 +34,7 @@ class Metered:
         session: the session.
         reservation: what it holds, to price it anew; None where its pod is gone.
         written: its amount in each period that may still change.
+        cut_at: until when the store is known to have put its use down to hours, in each of those periods.
         final_until: periods that end by then are written for good.
         recorded_in: the account under which the store has it down as open; empty for none.
         posted_at: when the ledger last got an entry of it.
@@ -46,6 +48,7 @@ class Metered:
     session: Session
     reservation: Reservation | None = None
     written: dict[Key, int] = field(default_factory=dict)
+    cut_at: dict[Key, int] = field(default_factory=dict)
     final_until: int = 0
     recorded_in: str = ""
     posted_at: int = 0
@@ -58,6 +61,7 @@ class Metered:
     def forget_store(self) -> None:
         """The store was emptied: it holds nothing of this session."""
         self.written, self.final_until, self.recorded_in, self.closed = {}, self.known_from, "", False
+        self.cut_at = {}
 
     @property
     def known_from(self) -> int:
@@ -111,12 +115,16 @@ class Meters:
 
 @dataclass(frozen=True, slots=True)
 class MeterRules:
-    """What starts the meter, what a reservation costs, and which namespace of a name there is now (its uid, or "")."""
+    """What starts the meter, what a reservation costs, and which namespace of a name there is now (its uid, or "").
+
+    `labels` are the keys of those labels of pods that are kept for showback.
+    """
 
     charge: ChargeRules
     meter_from: MeterFrom
     prices: Prices
     namespace_uid: Callable[[str], str]
+    labels: tuple[str, ...] = ()
 
 
 def opened(pod: PodFacts, rules: MeterRules, now: int) -> Metered | None:
@@ -126,7 +134,8 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> Metered | None:
         return None
     rates = tariff(pod.reservation, rules.prices, start, rules.charge)
     which = rules.namespace_uid(pod.namespace)
-    session = Session(pod.uid, pod.namespace, pod.name, pod.node, start, rates, namespace_uid=which)
+    shown = attribution(pod.origin, pod.reservation, rules.labels, rules.charge)
+    session = Session(pod.uid, pod.namespace, pod.name, pod.node, start, rates, namespace_uid=which, attribution=shown)
     if pod.terminal:
         session = end_before_sight(session, pod, now)
     return Metered(session, pod.reservation, posted_at=start)

@@ -27,6 +27,7 @@ def keeper_rules(settings: TimekeeperSettings) -> KeeperRules:
         bill=metering.bill,
         template=_template(metering),
         replica_wait_seconds=settings.redis.replica_wait_seconds,
+        labels=settings.usage.labels,
     )
 
 

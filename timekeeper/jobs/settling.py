@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.metered import Key, Metered
 from timekeeper.jobs.using import Billing
-from timekeeper.metering.segments import Assignments, amounts, rate_now, spans
+from timekeeper.metering.attribution import Attribution
+from timekeeper.metering.cuts import Cut, cuts
+from timekeeper.metering.segments import Assignments, Span, amounts, rate_now, spans
 from timekeeper.rules.money import cost
 from timekeeper.rules.timestamps import HOUR, format_exact
 from timekeeper.store.ledger import Action, Item, Kind
 from timekeeper.store.records import encode_session
+from timekeeper.usage.dimensions import dimensions
 
 POST_EVERY = HOUR
 """A running session gets a ledger entry at least this often."""
@@ -73,19 +76,19 @@ def plan(
     for key, amount in totals.items():
         action, kind = _action(metered, key, last, accounts, until)
         if action is not Action.HOLD or metered.written.get(key) != amount:
-            items[key] = _item(metered, amount, action, kind)
+            found_cuts = _cuts(metered, key, amount, stretches) if action not in {Action.HOLD, Action.OPEN} else []
+            items[key] = _item(metered, amount, action, kind, found_cuts)
     return Plan(metered, until, items)
 
 
 def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
     """Notes that the store holds all of a plan."""
     metered = done.metered
+    metered.written.update((key, item.amount) for key, item in done.items.items())
+    metered.cut_at.update((key, item.cuts[-1].until) for key, item in done.items.items() if item.cuts)
     if done.plain:
-        for key, item in done.items.items():
-            metered.written[key] = item.amount
         return
     for key, item in done.items.items():
-        metered.written[key] = item.amount
         if item.action is Action.OPEN:
             if metered.recorded_in != key[0]:
                 metered.posted_at, metered.posted_rate = now, rate_now(metered.session.tariff, now)
@@ -101,6 +104,7 @@ def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
     for key in ended:
         metered.final_until = max(metered.final_until, _end_of(accounts, key))
         del metered.written[key]
+        metered.cut_at.pop(key, None)
 
 
 def _plain_amount(
@@ -155,7 +159,16 @@ def _action(
     return (Action.POST if until - metered.posted_at >= POST_EVERY else Action.HOLD), Kind.HOURLY
 
 
-def _item(metered: Metered, amount: int, action: Action, kind: Kind) -> Item:
+def _cuts(metered: Metered, key: Key, amount: int, stretches: Sequence[Span]) -> list[Cut]:
+    session = metered.session
+    own = [span for span in stretches if (span.account, span.period) == key]
+    if not own:
+        return [Cut(key[1] + 1, amount, 0, 0)]  # what was charged there is taken back
+    since = metered.cut_at.get(key)
+    return cuts(own, session.tariff, session.attribution or Attribution(), since, amount)
+
+
+def _item(metered: Metered, amount: int, action: Action, kind: Kind, found_cuts: Sequence[Cut]) -> Item:
     session = metered.session
     if action is Action.HOLD:
         return Item(session.uid, amount)
@@ -165,7 +178,12 @@ def _item(metered: Metered, amount: int, action: Action, kind: Kind) -> Item:
         note = " ".join(part for part in told if part)
     if action in {Action.OPEN, Action.CLOSE}:
         record = encode_session(session)
-    return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record)
+    if action is Action.OPEN:
+        return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record)
+    shown = dimensions(session.namespace, session.node, session.attribution)
+    return Item(
+        session.uid, amount, action, kind, session.namespace, session.pod, note, record, shown, tuple(found_cuts)
+    )
 
 
 def _end_of(accounts: Mapping[str, Account], key: Key) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fairgpu import names
+from timekeeper.metering.attribution import Origin, read_origin
 from timekeeper.metering.reservations import Reservation, read_reservation
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
@@ -24,6 +25,7 @@ class PodFacts:
         terminal: whether its phase is Succeeded or Failed.
         finished: the latest finishedAt of all its containers, by the node's clock.
         changed: when the last of its conditions changed.
+        origin: what its use is put down to.
         gated: whether FairGPU's scheduling gate holds it.
         reservation: what it holds or asks for; None without a GPU.
     """
@@ -41,6 +43,7 @@ class PodFacts:
     gated: bool
     reservation: Reservation | None
     changed: int | None = None
+    origin: Origin = field(default_factory=Origin)
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts:
@@ -63,6 +66,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         gated=isinstance(gates, list) and {"name": names.BUDGET_GATE} in gates,
         reservation=read_reservation(pod),
         changed=_latest(status.get("conditions"), "lastTransitionTime"),
+        origin=read_origin(metadata),
     )
 
 
@@ -75,8 +79,8 @@ def _scheduled(conditions: Any) -> int | None:
 
 def _finished(status: Mapping[str, Any]) -> int | None:
     moments = []
-    for field in ("containerStatuses", "initContainerStatuses"):
-        for container in status.get(field) or []:
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        for container in status.get(kind) or []:
             state = _mapping(_mapping(container).get("state"))
             moments.append(_instant(_mapping(state.get("terminated")).get("finishedAt")))
     return max((moment for moment in moments if moment is not None), default=None)

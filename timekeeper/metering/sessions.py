@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from timekeeper.metering.attribution import Attribution
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import Tariff
 
@@ -44,6 +45,7 @@ class Session:
             is billed.
         namespace_uid: which namespace of that name the pod was in, as one that is deleted may be made again; empty
             where it was not seen.
+        attribution: what its use is put down to; None in records of earlier versions.
     """
 
     uid: str
@@ -56,6 +58,7 @@ class Session:
     proof: EndProof | None = None
     use_bases: tuple[tuple[str, int, int], ...] = ()
     namespace_uid: str = ""
+    attribution: Attribution | None = None
 
 
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:

@@ -10,8 +10,10 @@ import orjson
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from timekeeper.rest import answers, bodies
+from timekeeper.rest import answers, bodies, usage_answers, usage_query
 from timekeeper.rest.paging import DEFAULT_LIMIT, MAX_CURSOR_LENGTH, MAX_LIMIT
+from timekeeper.usage.dimensions import PLAIN
+from timekeeper.usage.windows import STEPS, WINDOWS
 
 Document = dict[str, Any]
 
@@ -22,6 +24,7 @@ _ANSWERS = (
     answers.AccessAnswer,
     answers.LedgerAnswer,
     answers.SessionsAnswer,
+    usage_answers.UsageAnswer,
     answers.GrantAnswer,
     answers.ReportAnswer,
     answers.StatesAnswer,
@@ -57,7 +60,14 @@ def document() -> Document:
             "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
         },
         "security": [{"bearer": []}],
-        "paths": {**_budget_paths(), **_book_paths(), **_pod_paths(), **_ancestor_paths(), **_open_paths()},
+        "paths": {
+            **_budget_paths(),
+            **_book_paths(),
+            **_usage_paths(),
+            **_pod_paths(),
+            **_ancestor_paths(),
+            **_open_paths(),
+        },
         "components": {
             "securitySchemes": {"bearer": {"type": "http", "scheme": "bearer", "bearerFormat": "JWT"}},
             "schemas": _schemas(),
@@ -109,6 +119,43 @@ def _book_paths() -> Document:
             )
         },
     }
+
+
+def _usage_paths() -> Document:
+    text: Document = {"type": "string", "minLength": 1}
+    bounds = {
+        "type": "integer",
+        "minimum": 1,
+        "maximum": usage_query.MAX_LIMIT,
+        "default": usage_query.DEFAULT_LIMIT,
+    }
+    window = _query("window", f"Of which time, in UTC: {WINDOWS}.", text)
+    parameters = [
+        {**window, "required": True},
+        _query("step", f"How to cut it: {STEPS}; not at all if absent.", text),
+        _query(
+            "aggregate",
+            f"A comma list of {', '.join(PLAIN)} and label:KEY for the labels that the admin keeps.",
+            {**text, "default": "namespace"},
+        ),
+        _query("limit", "Items on a page.", bounds),
+        _query("cursor", "The `next` of the page before.", {"type": "string", "maxLength": usage_query.MAX_CURSOR}),
+        _query("format", "Instead of the Accept header.", {"type": "string", "enum": ["json", "csv"]}),
+    ]
+    idle = _query(
+        "idle", "Whether to tell what nobody held as the key __idle__.", {"type": "boolean", "default": False}
+    )
+    everywhere = _get("What was used", "UsageAnswer", (*_READING, 422), [*parameters, idle])
+    here = _get("What a namespace used", "UsageAnswer", (*_READING, 422), [_namespace(), *parameters])
+    for path in (everywhere, here):
+        responses = path["get"]["responses"]
+        responses["200"]["content"]["text/csv"] = {"schema": {"type": "string"}}
+        responses["200"]["headers"] = {
+            "ETag": {"description": "Sent again in If-None-Match, it saves the answer.", "schema": {"type": "string"}},
+            "Link": {"description": "The next page, if there is one.", "schema": {"type": "string"}},
+        }
+        responses["304"] = {"description": "As it was when that ETag was given."}
+    return {"/v1/usage": everywhere, "/v1/namespaces/{namespace}/usage": here}
 
 
 def _pod_paths() -> Document:

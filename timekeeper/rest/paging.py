@@ -54,7 +54,7 @@ def page_start() -> str:
         ProblemError: the cursor is none of an earlier answer.
     """
     text = request.args.get("cursor", "")
-    start = _decoded(text)
+    start = decoded_cursor(text)
     if start is None:
         raise invalid("cursor", text, "nothing, or the cursor of an earlier answer as it was")
     return start
@@ -65,8 +65,9 @@ def cursor_after(item: str) -> str:
     return base64.urlsafe_b64encode(item.encode("ascii")).rstrip(b"=").decode("ascii")
 
 
-def _decoded(text: str) -> str | None:
-    if len(text) > MAX_CURSOR_LENGTH:
+def decoded_cursor(text: str, longest: int = MAX_CURSOR_LENGTH) -> str | None:
+    """What `cursor_after` was given; None where it was given nothing of the kind."""
+    if len(text) > longest:
         return None
     try:
         padded = text.encode("ascii") + b"=" * (-len(text) % 4)

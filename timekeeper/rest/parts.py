@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import redis
+
 from timekeeper.identity.callers import Authority
 from timekeeper.identity.pod_tokens import PodTokens
 from timekeeper.page.assets import Assets
@@ -24,6 +26,8 @@ class Parts:
 
     Attributes:
         book: answers questions about budgets.
+        store: a client of Redis whose answers are bytes.
+        usage_labels: the labels of pods that use can be asked for by.
         authority: knows people and services.
         tokens: knows pods.
         grants: keeps GPUGrants.
@@ -39,6 +43,8 @@ class Parts:
     """
 
     book: Book
+    store: redis.Redis
+    usage_labels: tuple[str, ...]
     authority: Authority
     tokens: PodTokens
     grants: GrantStore

@@ -18,6 +18,7 @@ from timekeeper.rest.page_files import add_page_files
 from timekeeper.rest.paging import cursor_after, only_parameters, page_limit, page_start
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, answer, invalid, not_found, problem_of
+from timekeeper.rest.usage_routes import add_usage_routes
 
 _log = structlog.get_logger()
 
@@ -42,6 +43,7 @@ def build_flask(parts: Parts) -> Flask:
     app.after_request(unkept)
     _add_budgets(app, parts)
     _add_ledger(app, parts)
+    add_usage_routes(app, parts)
     _add_grants(app, parts)
     _add_description(app)
     _add_other_methods(app)

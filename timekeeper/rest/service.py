@@ -126,6 +126,8 @@ class Service:
         lifecycle.on_start(keys.refresh)
         parts = Parts(
             book=Book(store, time.time_ns),
+            store=store,
+            usage_labels=self._settings.usage.labels,
             authority=self._world.authority,
             tokens=PodTokens(keys, time.time),
             grants=self._world.grants,

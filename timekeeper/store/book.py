@@ -68,6 +68,11 @@ def write_epoch(client: redis.Redis, epoch: int) -> None:
     client.set(keys.BOOK_EPOCH, str(epoch), nx=True)
 
 
+def write_capacity(client: redis.Redis, instant: int, rate: int) -> None:
+    """Writes down what all nodes have from an instant on, in microGPU-seconds a second."""
+    client.hset(keys.CAPACITY, str(instant), str(rate))
+
+
 def write_watched(client: redis.Redis, until: int) -> None:
     """Writes down until when all open sessions are known to live."""
     client.set(keys.WATCHED, str(until))

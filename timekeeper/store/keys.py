@@ -7,6 +7,8 @@ by its start.
 
     fairgpu:{ACCOUNT}:head            hash    epoch     the highest Lease epoch that wrote here; lower ones are refused
                                               period    start of the latest period
+                                              previous  start of the period before it
+                                              settled   when its sessions were last settled
                                               summary   figures for readers, as JSON
                                               burn      what had been spent by when, over the last day, as JSON
                                               The key's absence means that this shard was emptied: nothing but
@@ -21,7 +23,11 @@ by its start.
                                                           was carried over; absent where nothing was yet
     fairgpu:{ACCOUNT}:amounts:START   hash    UID -> "epoch counter amount posted flag": a session's cumulative amount
                                               in the period, the revision that set it, how much of it the ledger holds,
-                                              and o (open), c (closed) or g (closed, and its pod is gone)
+                                              and o (open), c (closed) or g (closed, and its pod is gone); then, once
+                                              it was put down to hours, " until core memory used" of its last cut
+    fairgpu:{ACCOUNT}:hours           hash    "HOUR DIMENSIONS" -> "billed core memory used": what the ledger's entries
+                                              are put down to; hours count from 1970, dimensions are JSON, used is -
+                                              where nothing was reported
     fairgpu:{ACCOUNT}:pots:START      hash    NAME -> "amount expires since flag": a grant that outlives periods, within
                                               this one: what it brought or, flagged l, what was burned of it when it
                                               expired; and what the period had spent when it came. The empty name is
@@ -37,6 +43,7 @@ by its start.
     fairgpu:{book}:namespaces         hash    NAMESPACE -> [[from, account], ...] as JSON: who pays from when on
     fairgpu:{book}:prices             string  the price of each model over time, as JSON
     fairgpu:{book}:watched            string  until when all open sessions were known to live
+    fairgpu:{book}:capacity           hash    INSTANT -> what all nodes have from then on, in microGPU-seconds a second
     fairgpu:{book}:mark               string  the epoch of the leader that last waited for a replica; nobody reads it
     fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
     fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
@@ -63,6 +70,7 @@ ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
 NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
 PRICES = f"{PREFIX}:{{book}}:prices"
 WATCHED = f"{PREFIX}:{{book}}:watched"
+CAPACITY = f"{PREFIX}:{{book}}:capacity"
 MARK = f"{PREFIX}:{{book}}:mark"
 OPEN_SESSIONS = f"{PREFIX}:{{book}}:open"
 
@@ -121,6 +129,11 @@ class AccountKeys:
     def grants(self) -> str:
         """The grants that were applied."""
         return self._key("grants")
+
+    @property
+    def hours(self) -> str:
+        """What the entries are put down to."""
+        return self._key("hours")
 
     @property
     def ledger(self) -> str:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import redis
 
+from timekeeper.metering.cuts import Cut
 from timekeeper.rules.pots import Pot
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run, run_one
@@ -60,7 +61,11 @@ MONEY_KINDS = frozenset({Kind.GRANT, Kind.CARRY, Kind.LAPSE})
 
 
 class Item(NamedTuple):
-    """A session's cumulative amount in a period; what follows `action` goes into the ledger and the open session."""
+    """A session's cumulative amount in a period; what follows `action` goes into the ledger and the open session.
+
+    `cuts` say in which hours it was held, the last one with that very amount, and `dimensions` what they are put down
+    to; without any, an entry is put down to no hour.
+    """
 
     uid: str
     amount: int
@@ -70,6 +75,8 @@ class Item(NamedTuple):
     pod: str = ""
     note: str = ""
     record: str = ""
+    dimensions: str = ""
+    cuts: tuple[Cut, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,6 +274,7 @@ def _settle_calls(revision: Revision, now: int, settlement: Settlement) -> Itera
         account.sessions,
         account.ended,
         account.ledger,
+        account.hours,
     )
     for start in range(0, len(settlement.items), MAX_ITEMS):
         arguments: list[str | int] = [revision.epoch, revision.counter, now, period]
@@ -274,7 +282,16 @@ def _settle_calls(revision: Revision, now: int, settlement: Settlement) -> Itera
             arguments += (item.uid, item.amount, item.action)
             if item.action is not Action.HOLD:
                 arguments += (item.kind, item.namespace, item.pod, item.note, item.record)
+                arguments += (item.dimensions, encode_cuts(item.cuts))
         yield Call("settle", touched, tuple(arguments))
+
+
+def encode_cuts(cuts: Sequence[Cut]) -> str:
+    """Cuts as the script reads them: hour, instant, billed, core, memory, used (- for unknown) and a semicolon."""
+    return "".join(
+        f"{cut.hour} {cut.until} {cut.billed} {cut.core} {cut.memory} {'-' if cut.used is None else cut.used};"
+        for cut in cuts
+    )
 
 
 def _standing(answer: Any, *, new: bool = False) -> Standing | StoreError:

@@ -9,6 +9,7 @@ from typing import Any
 
 import redis
 
+from timekeeper.metering.cuts import Cut
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import Session
 from timekeeper.rules.burn import BurnRecord
@@ -54,11 +55,15 @@ class LedgerEntry:
 
 @dataclass(frozen=True, slots=True)
 class StoredAmount:
-    """A session's cumulative amount in a period, and how much of it the ledger holds."""
+    """A session's cumulative amount in a period, how much of it the ledger holds, and what is put down to hours.
+
+    `cut` is that: cumulative, with what is posted as billed; None where nothing is.
+    """
 
     amount: int
     posted: int
     flag: str
+    cut: Cut | None = None
 
 
 def account_names(client: redis.Redis) -> list[str]:
@@ -111,7 +116,7 @@ def amounts_of(
             pipeline.hmget(keys.AccountKeys(account).amounts(period), list(uids))
         for (account, period, uids), texts in zip(chunk, pipeline.execute(), strict=True):
             found = zip(uids, texts, strict=True)
-            amounts[account, period] = {uid: _amount(text) for uid, text in found if text is not None}
+            amounts[account, period] = {uid: read_amount(text) for uid, text in found if text is not None}
     return amounts
 
 
@@ -251,12 +256,17 @@ def _pots(found: Mapping[Any, Any]) -> dict[str, Pot]:
 
 
 def _amounts(found: Mapping[Any, Any]) -> dict[str, StoredAmount]:
-    return {_text(uid): _amount(text) for uid, text in found.items()}
+    return {_text(uid): read_amount(text) for uid, text in found.items()}
 
 
-def _amount(text: Any) -> StoredAmount:
-    _, _, amount, posted, flag = _text(text).split(" ")
-    return StoredAmount(int(amount), int(posted), flag)
+def read_amount(text: Any) -> StoredAmount:
+    """Reads what stands of a session in `amounts`."""
+    _, _, amount, posted, flag, *cut = _text(text).split(" ")
+    if not cut:
+        return StoredAmount(int(amount), int(posted), flag)
+    until, core, memory, used = cut
+    taken = Cut(int(until), int(posted), int(core), int(memory), None if used == "-" else int(used))
+    return StoredAmount(int(amount), int(posted), flag, taken)
 
 
 def _entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:

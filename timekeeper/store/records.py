@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from timekeeper.metering.attribution import Attribution
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import EndProof, Session
 from timekeeper.rules.burn import BurnRecord, Sample
@@ -33,6 +34,8 @@ def encode_session(session: Session) -> str:
         document["namespaceUid"] = session.namespace_uid
     if session.use_bases:
         document["use"] = session.use_bases
+    if session.attribution is not None:
+        document["for"] = _attribution_document(session.attribution)
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -55,9 +58,19 @@ def decode_session(text: str | bytes) -> Session:
             proof=EndProof(document["proof"]) if "proof" in document else None,
             use_bases=tuple((account, period, base) for account, period, base in document.get("use", ())),
             namespace_uid=document.get("namespaceUid", ""),
+            attribution=_attribution(document["for"]) if "for" in document else None,
         )
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"no session: {error!r}") from error
+
+
+def _attribution_document(found: Attribution) -> list[Any]:
+    return [found.model, found.owner, found.user, dict(found.labels), found.core_rate, found.memory_rate]
+
+
+def _attribution(document: Any) -> Attribution:
+    model, owner, user, labels, core_rate, memory_rate = document
+    return Attribution(model, owner, user, tuple(sorted(labels.items())), core_rate, memory_rate)
 
 
 def encode_assignments(assignments: Assignments) -> str:

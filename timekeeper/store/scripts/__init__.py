@@ -7,7 +7,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-SHARED = "amounts.lua"
+SHARED = ("amounts.lua", "hours.lua")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,5 +22,5 @@ class Script:
 def script(name: str) -> Script:
     """The script NAME.lua, with the shared functions before it."""
     folder = files(__name__)
-    text = folder.joinpath(SHARED).read_text() + folder.joinpath(f"{name}.lua").read_text()
+    text = "".join(folder.joinpath(file).read_text() for file in (*SHARED, f"{name}.lua"))
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())

@@ -17,7 +17,7 @@ end
 local latest = redis.call('HGET', head, 'period') or ''
 redis.call('HSET', head, 'epoch', epoch)
 if #start > #latest or (#start == #latest and start > latest) then
-  redis.call('HSET', head, 'period', start)
+  redis.call('HSET', head, 'period', start, 'previous', latest)
 end
 if redis.call('HSETNX', periods, start, finish) == 1 then
   redis.call('HSET', period, 'total', checkpoint, 'checkpoint', checkpoint, 'granted', '0', 'gone', checkpoint,

@@ -1,17 +1,19 @@
 -- Sets the cumulative amounts of sessions in one period of one account. Replayable and free of order: an amount is
 -- taken over only under a newer revision. All is checked before the first write, since Redis rolls nothing back.
 --
--- KEYS  head, period, amounts, sessions, ended, ledger
+-- KEYS  head, period, amounts, sessions, ended, ledger, hours
 -- ARGV  epoch, counter, instant, period's start, then for each session:
---         uid, amount, action and, unless the action is `hold`, kind, namespace, pod, note, record
+--         uid, amount, action and, unless the action is `hold`, kind, namespace, pod, note, record, dimensions, cuts
 --       hold   sets the amount
 --       open   sets the amount and writes the session down as open
 --       post   sets the amount and writes what the ledger does not hold of it as an entry of this kind
 --       move   as post; the session goes on under another account
 --       close  as post; the session has ended
 --       gone   as close; and its pod has left the API server. Anything but this takes it back
+-- Each cut is "hour instant billed core memory used;", cumulative: what exceeds the last cut that was taken is put down
+-- to its hour. A cut before that one is passed over, but for the last of those given, which always holds.
 -- Returns total, granted, gone, exhausted, struck.
-local head, period, amounts, sessions, ended, ledger = unpack(KEYS)
+local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
 local epoch, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 local refused = refusal(head, epoch)
@@ -37,7 +39,11 @@ while position <= #ARGV do
   if LONG[item.action] then
     item.kind, item.namespace, item.pod = ARGV[position], ARGV[position + 1], ARGV[position + 2]
     item.note, item.record = ARGV[position + 3], ARGV[position + 4]
-    position = position + 5
+    item.dimensions, item.cuts = ARGV[position + 5], read_cuts(ARGV[position + 6])
+    if not item.cuts then
+      return redis.error_reply('CUTS of ' .. item.uid .. ' cannot be read: ' .. tostring(ARGV[position + 6]))
+    end
+    position = position + 7
   elseif item.action ~= 'hold' then
     return redis.error_reply('ACTION ' .. tostring(item.action) .. ' is unknown')
   end
@@ -47,6 +53,8 @@ if #items == 0 then
   return standing(period)
 end
 
+local PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$'
+local rows = {}
 local epoch_number, counter_number = tonumber(epoch), tonumber(counter)
 local known = redis.call('HMGET', amounts, unpack(uids))
 local accepted, seen = {}, {}
@@ -58,7 +66,7 @@ for index, item in ipairs(items) do
   local old_epoch, old_counter, old, posted, flag = -1, -1, '0', '0', 'o'
   item.new = not known[index]
   if known[index] then
-    old_epoch, old_counter, old, posted, flag = string.match(known[index], '^(%d+) (%d+) (%d+) (%d+) (%a)$')
+    old_epoch, old_counter, old, posted, flag, item.cut = string.match(known[index], PATTERN)
     old_epoch, old_counter = tonumber(old_epoch), tonumber(old_counter)
   end
   local newer = epoch_number > old_epoch or (epoch_number == old_epoch and counter_number > old_counter)
@@ -76,6 +84,9 @@ for index, item in ipairs(items) do
     item.posted, item.flag = posted, flag
     if item.action ~= 'hold' and item.action ~= 'open' then
       item.entry = decimal(carry(item.high - posted_high, item.low - posted_low))
+      if #item.cuts > 0 then
+        item.cut = take_cuts(rows, item, posted)
+      end
       item.posted = item.amount
       local ending = item.action == 'close' or item.action == 'gone'
       if flag == 'c' then
@@ -99,14 +110,16 @@ if #accepted == 0 then
   return standing(period)
 end
 
-redis.call('HSET', head, 'epoch', epoch)
+redis.call('HSET', head, 'epoch', epoch, 'settled', instant)
 redis.call('HSET', period, 'total', decimal(total_high, total_low), 'gone', decimal(gone_high, gone_low))
 local written = {}
 for _, item in ipairs(accepted) do
   written[#written + 1] = item.uid
   written[#written + 1] = epoch .. ' ' .. counter .. ' ' .. item.amount .. ' ' .. item.posted .. ' ' .. item.flag
+    .. (item.cut or '')
 end
 redis.call('HSET', amounts, unpack(written))
+write_rows(hours, rows)
 for _, item in ipairs(accepted) do
   if item.action == 'open' then
     redis.call('HSET', sessions, item.uid, item.record)

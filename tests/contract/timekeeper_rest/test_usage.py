@@ -1,0 +1,130 @@
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.contract.timekeeper_rest.test_reading import assert_problem
+from tests.keeper_stage import Stage
+from tests.redis_server import RedisServer
+from tests.rest_server import RestServer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+JANUARY_15 = "2026-01-15T00:00:00Z,2026-01-16T00:00:00Z"
+TEAMS = ("team-a", "team-b", "team-c")
+
+
+@pytest.fixture(scope="module")
+def used() -> Iterator[RestServer]:
+    """A timekeeper after an hour in which three teams held a GPU each, from noon on the 15th of January."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fairgpu-redis-") as store,
+        tempfile.TemporaryDirectory(prefix="fairgpu-rest-") as folder,
+        RedisServer(Path(store)) as server,
+        RestServer(Path(folder), server.url) as rest,
+    ):
+        with server.client() as client:
+            stage = Stage(Path(folder), client)
+            for number, team in enumerate(TEAMS, start=1):
+                stage.pod(f"p{number}", team, core=10 * number)
+            stage.round(0)
+            stage.round(1800)
+            stage.round(1800)
+        yield rest
+
+
+def usage(rest: RestServer, query: str, subject: str = "finance", path: str = "/v1/usage", **rest_of_it: Any) -> Any:
+    return rest.as_person(subject, "GET", f"{path}?window={JANUARY_15}&{query}", **rest_of_it)
+
+
+def test_use_is_told_exactly_and_for_people(used: RestServer) -> None:
+    document = usage(used, "aggregate=namespace,model&step=1d").document
+    assert document["window"] == {"start": "2026-01-15T00:00:00Z", "end": "2026-01-16T00:00:00Z"}
+    assert (document["step"], document["aggregate"], document["currency"]) == ("1d", ["namespace", "model"], None)
+    assert document["next"] is None
+    assert [item["key"] for item in document["items"]] == [{"namespace": team, "model": "A100"} for team in TEAMS]
+    assert document["items"][0] == {
+        "start": "2026-01-15T00:00:00Z",
+        "end": "2026-01-16T00:00:00Z",
+        "key": {"namespace": "team-a", "model": "A100"},
+        "billed": {"microGPUSeconds": "360000000", "gpuHours": 0.1},
+        "core": {"microGPUSeconds": "360000000", "gpuHours": 0.1},
+        "memory": {"microGPUSeconds": "43200", "gpuHours": 43200 / 3.6e9},
+        "used": None,
+        "cost": None,
+    }
+
+
+def test_pages_hold_what_one_answer_holds(used: RestServer) -> None:
+    whole = usage(used, "step=1h").document["items"]
+    assert len(whole) == 3
+    items, query = [], "step=1h&limit=1"
+    for _ in range(9):
+        answer = usage(used, query)
+        items += answer.document["items"]
+        if answer.document["next"] is None:
+            break
+        assert answer.headers["link"].endswith('rel="next"')
+        query = f"step=1h&limit=1&cursor={answer.document['next']}"
+    assert items == whole
+
+
+def test_csv_holds_the_same_figures(used: RestServer) -> None:
+    for answer in (usage(used, "format=csv"), usage(used, "", headers={"Accept": "text/csv"})):
+        assert answer.headers["content-type"].startswith("text/csv")
+        rows = list(csv.DictReader(io.StringIO(answer.body.decode())))
+        assert [row["namespace"] for row in rows] == list(TEAMS)
+        assert rows[1]["billed_gpu_hours"] == "0.200000"
+        assert rows[1]["billed_micro_gpu_seconds"] == "720000000"
+        assert (rows[1]["used_gpu_hours"], rows[1]["cost"]) == ("", "")
+
+
+def test_an_answer_that_is_still_true_is_not_sent_again(used: RestServer) -> None:
+    tag = usage(used, "").headers["etag"]
+    again = usage(used, "", headers={"If-None-Match": tag})
+    assert (again.status, again.body) == (304, b"")
+    assert usage(used, "aggregate=model", headers={"If-None-Match": tag}).status == 200
+
+
+def test_a_team_reads_its_own_use_and_no_other(used: RestServer) -> None:
+    own = usage(used, "", "alice", "/v1/namespaces/team-a/usage").document["items"]
+    assert [item["key"] for item in own] == [{"namespace": "team-a"}]
+    assert_problem(usage(used, "", "alice", "/v1/namespaces/team-b/usage"), 403)
+    assert_problem(usage(used, "", "alice"), 403)
+    assert_problem(used.ask("GET", "/v1/usage?window=today"), 401)
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("window=", "window"),
+        ("", "window"),
+        ("window=7days", "window"),
+        ("window=7d&step=30m", "step"),
+        ("window=50000d&step=1h", "step"),
+        ("window=2000d&step=1h", "step"),
+        ("window=7d&aggregate=team", "aggregate"),
+        ("window=7d&aggregate=namespace,namespace", "aggregate"),
+        ("window=7d&aggregate=label:unheard-of", "aggregate"),
+        ("window=7d&limit=0", "limit"),
+        ("window=7d&limit=10001", "limit"),
+        ("window=7d&cursor=%21", "cursor"),
+        ("window=7d&cursor=WzFd", "cursor"),
+        ("window=7d&format=xml", "format"),
+        ("window=7d&idle=maybe", "idle"),
+        ("window=7d&aggregat=model", "aggregat"),
+    ],
+)
+def test_a_question_that_cannot_be_answered_is_told_which_part_and_what_can(
+    used: RestServer, query: str, field: str
+) -> None:
+    answer = used.as_person("finance", "GET", f"/v1/usage?{query}")
+    assert_problem(answer, 422)
+    assert json.loads(answer.body)["errors"][0]["field"] == field

@@ -1,0 +1,150 @@
+"""A question about use as a request asks it, and its answer from the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import redis
+
+from timekeeper.metering.segments import Assignments
+from timekeeper.rest.paging import cursor_after, decoded_cursor
+from timekeeper.rest.problems import invalid
+from timekeeper.store import reading
+from timekeeper.store.usage_reading import accounts_usage, capacity
+from timekeeper.usage.capacity import capacity_of
+from timekeeper.usage.dimensions import LABEL, PLAIN
+from timekeeper.usage.grouping import Item, Place, Steps, add_idle, add_rows, page
+from timekeeper.usage.rows import Figures
+from timekeeper.usage.windows import Window, WindowError, parse_step, parse_window, steps
+
+DEFAULT_LIMIT = 1000
+MAX_LIMIT = 10_000
+MAX_DIMENSIONS = 6
+MAX_CURSOR = 8192
+READ_AT_ONCE = 1000
+PARAMETERS = ("window", "step", "aggregate", "limit", "cursor", "format")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked.
+
+    Attributes:
+        window: of which time.
+        step: how that is cut, as it is written; None for not at all.
+        aggregate: what to add up by.
+        limit: the most items of an answer.
+        after: the place after which to go on; None for the first page.
+        namespace: of this namespace alone; None for all.
+        idle: whether to tell what nobody held, too.
+    """
+
+    window: Window
+    step: str | None
+    aggregate: tuple[str, ...]
+    limit: int
+    after: Place | None = None
+    namespace: str | None = None
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """An answer; `following` is the cursor of the next page, None on the last one."""
+
+    query: Query
+    items: list[Item]
+    following: str | None
+
+
+def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, namespace: str | None = None) -> Query:
+    """The question that a request's parameters ask.
+
+    Raises:
+        ProblemError: a parameter cannot be used.
+    """
+    text = arguments.get("window", "")
+    step = arguments.get("step") or None
+    try:
+        window = parse_window(text, now)
+    except WindowError as error:
+        raise invalid("window", text, str(error)) from error
+    try:
+        step = None if step is None else parse_step(step)
+        list(steps(window, step))
+    except WindowError as error:
+        raise invalid("step", step, str(error)) from error
+    aggregate = _aggregate(arguments.get("aggregate") or "namespace", labels)
+    after = _place(arguments.get("cursor", ""), len(aggregate))
+    idle = arguments.get("idle", "false")
+    if idle not in {"true", "false"}:
+        raise invalid("idle", idle, "true or false")
+    return Query(window, step, aggregate, _limit(arguments.get("limit")), after, namespace, idle == "true")
+
+
+def answer(client: redis.Redis, query: Query, now: int) -> Usage:
+    """Answers a question, asked at an instant.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+        StoreError: it refuses.
+        FoldedHoursError: the steps cut what is kept as one.
+    """
+    cut = Steps(steps(query.window, query.step))
+    assignments = reading.assignments(client)
+    only = None if query.namespace is None else frozenset({query.namespace})
+    accounts = _accounts(assignments, query.namespace)
+    sums: dict[Place, Figures] = {}
+    for start in range(0, len(accounts), READ_AT_ONCE):
+        for found in accounts_usage(client, accounts[start : start + READ_AT_ONCE], assignments):
+            add_rows(sums, found.rows, found.account, cut, query.aggregate, only)
+    if query.idle:
+        points = capacity(client)
+        add_idle(sums, [capacity_of(points, step, now) for step in cut.windows], len(query.aggregate))
+    items, last = page(sums, cut, query.after, query.limit)
+    return Usage(query, items, None if last is None else _cursor(last))
+
+
+def _accounts(assignments: Mapping[str, Assignments], namespace: str | None) -> list[str]:
+    wanted = assignments if namespace is None else {namespace: assignments.get(namespace, ())}
+    return sorted({account for known in wanted.values() for _, account in known})
+
+
+def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    known = [*PLAIN, *(f"{LABEL}{key}" for key in labels)]
+    allowed = f"a comma list without repetition of {', '.join(known)}"
+    if len(names) > MAX_DIMENSIONS:
+        raise invalid("aggregate", text, f"{allowed}; at most {MAX_DIMENSIONS} of them")
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None and unknown.startswith(LABEL):
+        raise invalid("aggregate", unknown, f"{allowed}; an admin adds labels in timekeeper.usage.labels")
+    if unknown is not None or len(set(names)) != len(names):
+        raise invalid("aggregate", text, allowed)
+    return names
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
+        raise invalid("limit", text, f"a whole number from 1 to {MAX_LIMIT}")
+    return int(text)
+
+
+def _cursor(place: Place) -> str:
+    return cursor_after(json.dumps([place[0], *place[1]], separators=(",", ":")))
+
+
+def _place(text: str, width: int) -> Place | None:
+    if not text:
+        return None
+    try:
+        index, *key = json.loads(decoded_cursor(text, MAX_CURSOR) or "")
+    except (ValueError, TypeError, RecursionError):
+        index, key = None, []
+    if type(index) is not int or len(key) != width or not all(isinstance(value, str) for value in key):
+        raise invalid("cursor", text, "nothing, or the cursor of an earlier answer to the same question as it was")
+    return index, tuple(key)

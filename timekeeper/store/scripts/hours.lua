@@ -1,0 +1,81 @@
+-- What entries are put down to: rows of "billed core memory used" for each hour and dimensions.
+-- Put before each script that writes an entry.
+local CUT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d*%-?)$'
+local TAKEN = '^ (%d+) (%d+) (%d+) (%d*%-?)$'
+
+-- The cuts of a text; nothing where one of them cannot be read.
+local function read_cuts(text)
+  local cuts = {}
+  for part in string.gmatch(text or '', '([^;]*);') do
+    local hour, instant, billed, core, memory, used = string.match(part, CUT)
+    if not hour or not limbs(billed) or not limbs(core) or not limbs(memory) or not (used == '-' or limbs(used)) then
+      return nil
+    end
+    cuts[#cuts + 1] = {hour = hour, instant = instant, figures = {billed, core, memory, used}}
+  end
+  return cuts
+end
+
+-- Two limbs of a figure; - counts as nothing.
+local function figure(text)
+  if not text or text == '-' or text == '' then
+    return 0, 0
+  end
+  if string.sub(text, 1, 1) == '-' then
+    local high, low = limbs(string.sub(text, 2))
+    return carry(-high, -low)
+  end
+  return limbs(text)
+end
+
+-- Adds the difference of two sets of figures to a row that is still to be written.
+local function add_to_row(rows, field, before, after)
+  local row = rows[field] or {high = {0, 0, 0, 0}, low = {0, 0, 0, 0}}
+  rows[field] = row
+  for place = 1, 4 do
+    local old_high, old_low = figure(before[place])
+    local new_high, new_low = figure(after[place])
+    row.high[place], row.low[place] =
+      carry(row.high[place] + new_high - old_high, row.low[place] + new_low - old_low)
+  end
+  row.reported = row.reported or after[4] ~= '-'
+end
+
+-- Puts what a session's cuts add down to their hours; what is to be remembered of the last one.
+local function take_cuts(rows, item, posted)
+  local until_when, core, memory, used = string.match(item.cut or '', TAKEN)
+  local taken = {posted, core or '0', memory or '0', used or '-'}
+  for index, cut in ipairs(item.cuts) do
+    local later = not until_when or #cut.instant > #until_when
+      or (#cut.instant == #until_when and cut.instant > until_when)
+    if later or index == #item.cuts then
+      add_to_row(rows, cut.hour .. ' ' .. item.dimensions, taken, cut.figures)
+      taken = cut.figures
+    end
+  end
+  return ' ' .. item.cuts[#item.cuts].instant .. ' ' .. taken[2] .. ' ' .. taken[3] .. ' ' .. taken[4]
+end
+
+-- Writes rows: what is there already grows by them. A row that would be all nothing is not begun.
+local function write_rows(hours, rows)
+  for field, row in pairs(rows) do
+    local known = redis.call('HGET', hours, field)
+    local empty = not known and not row.reported
+    local sums = {}
+    if known then
+      sums = {string.match(known, '^(%-?%d+) (%-?%d+) (%-?%d+) (%-?%d*)$')}
+    end
+    local texts = {}
+    for place = 1, 4 do
+      local high, low = figure(sums[place])
+      texts[place] = decimal(carry(high + row.high[place], low + row.low[place]))
+      empty = empty and texts[place] == '0'
+    end
+    if not row.reported and (not known or sums[4] == '-') then
+      texts[4] = '-'
+    end
+    if not empty then
+      redis.call('HSET', hours, field, table.concat(texts, ' '))
+    end
+  end
+end

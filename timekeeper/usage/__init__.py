@@ -1,0 +1,1 @@
+"""Questions about use: from hours of sessions to answers by team, model, owner and whatever else; pure functions."""

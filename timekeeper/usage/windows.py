@@ -1,0 +1,139 @@
+"""Windows and steps as OpenCost writes them, in UTC (parseWindow in core/pkg/opencost/window.go of OpenCost).
+
+Use is kept by whole hours, so a window that begins or ends within one is widened to hold all of it; the answer tells
+the window that it is of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import DAY, HOUR, MINUTE, TimeError, from_datetime, parse_instant, to_datetime
+
+WEEK: Final = 7 * DAY
+MAX_STEPS: Final = 10_000
+WINDOWS: Final = (
+    "today, yesterday, week, month, lastweek, lastmonth, a span up to now such as 90m, 36h, 7d or 2w, "
+    "or a start and an end joined by a comma: two RFC 3339 timestamps or two Unix times in seconds"
+)
+STEPS: Final = "hour, day, week, month, or a number of hours, days or weeks such as 6h or 2d"
+
+_SPAN = re.compile(r"([1-9][0-9]{0,5})([mhdw])", re.ASCII)
+_STEP = re.compile(r"([1-9][0-9]{0,4})([hdw])", re.ASCII)
+_UNITS = {"m": MINUTE, "h": HOUR, "d": DAY, "w": WEEK}
+_EARLIEST = 0
+_LATEST = parse_instant("2200-01-01T00:00:00Z")
+
+
+class WindowError(ValueError):
+    """A window or step that cannot be used; the message says what can."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """[start, end) in nanoseconds since 1970, both at whole hours."""
+
+    start: int
+    end: int
+
+
+def parse_window(text: str, now: int) -> Window:
+    """Reads a window.
+
+    Raises:
+        WindowError: it is none, or ends before it starts.
+    """
+    start, end = _named(text, now) or _span(text, now) or _pair(text)
+    if not _EARLIEST <= start < end <= _LATEST:
+        raise WindowError(f"{WINDOWS}; the end after the start, both from 1970 to 2200")
+    return Window(start // HOUR * HOUR, -(-end // HOUR) * HOUR)
+
+
+def parse_step(text: str) -> str:
+    """Reads a step as it is told again: the shortest way to write it.
+
+    Raises:
+        WindowError: it is none.
+    """
+    named = {"hour": "1h", "day": "1d", "week": "1w", "month": "month"}.get(text, text)
+    if named != "month" and not _STEP.fullmatch(named):
+        raise WindowError(STEPS)
+    return named
+
+
+def steps(window: Window, step: str | None) -> Iterator[Window]:
+    """The window cut into steps, the first from its start on; months begin on their first day.
+
+    Raises:
+        WindowError: there are more than MAX_STEPS.
+    """
+    if step is None:
+        yield window
+        return
+    following = _following(step)
+    start, count = window.start, 0
+    while start < window.end:
+        count += 1
+        if count > MAX_STEPS:
+            raise WindowError(f"a step that cuts the window into at most {MAX_STEPS} pieces")
+        end = min(following(start), window.end)
+        yield Window(start, end)
+        start = end
+
+
+def _following(step: str) -> Callable[[int], int]:
+    match = _STEP.fullmatch(step)
+    if match is None:
+        return lambda start: _month(start, 1)
+    length = int(match[1]) * _UNITS[match[2]]
+    return lambda start: start + length
+
+
+def _named(text: str, now: int) -> tuple[int, int] | None:
+    today = now // DAY * DAY
+    # Weeks begin on Sunday, as in OpenCost; 1970 began on a Thursday.
+    sunday = today - (to_datetime(today).isoweekday() % 7) * DAY
+    first = _month(now, 0)
+    named = {
+        "today": (today, today + DAY),
+        "yesterday": (today - DAY, today),
+        "week": (sunday, now + 1),
+        "month": (first, now + 1),
+        "lastweek": (sunday - WEEK, sunday),
+        "lastmonth": (_month(first, -1), first),
+    }
+    return named.get(text)
+
+
+def _span(text: str, now: int) -> tuple[int, int] | None:
+    """Days and weeks are whole: today and those before it; minutes and hours end with the present hour."""
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        return None
+    length, unit = int(match[1]) * _UNITS[match[2]], match[2]
+    whole = DAY if unit in "dw" else HOUR
+    end = now // whole * whole + whole
+    return max(end - -(-length // HOUR) * HOUR, 0), end
+
+
+def _pair(text: str) -> tuple[int, int]:
+    start, comma, end = text.partition(",")
+    if not comma:
+        raise WindowError(WINDOWS)
+    try:
+        if start.isascii() and start.isdigit() and end.isascii() and end.isdigit() and max(len(start), len(end)) <= 12:
+            return int(start) * SECOND, int(end) * SECOND
+        return parse_instant(start), parse_instant(end)
+    except TimeError as error:
+        raise WindowError(WINDOWS) from error
+
+
+def _month(instant: int, later: int) -> int:
+    """The first of the month of an instant, or of one that much later."""
+    first = to_datetime(instant).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    months = first.year * 12 + first.month - 1 + later
+    return from_datetime(first.replace(year=months // 12, month=months % 12 + 1))
