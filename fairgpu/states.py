@@ -1,6 +1,7 @@
 """Budget states as the timekeeper publishes them and admission reads them: `GET /v1/states`.
 
-A document is `{"cursor": "EPOCH.VERSION", "full": bool, "states": [...], "prices": {...}, "default": "unlimited"}`.
+A document is `{"cursor": "EPOCH.VERSION", "full": bool, "states": [...], "prices": {...}, "charge": {...},
+"default": "unlimited"}`.
 `full` means that namespaces not named are in the default state; otherwise the document holds only what changed since
 the cursor that was asked with. Money is uGPU·s in decimal strings.
 """
@@ -8,9 +9,11 @@ the cursor that was asked with. Money is uGPU·s in decimal strings.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
+
+from fairgpu.charging import ChargeRules
 
 
 class BudgetState(StrEnum):
@@ -21,6 +24,21 @@ class BudgetState(StrEnum):
     GRACE = "grace"
     OVER = "over"
     HELD = "held"
+
+
+@dataclass(frozen=True, slots=True)
+class SafeAdmission:
+    """What safe admission goes by: a pod comes in where remaining less committed pays for its whole run.
+
+    Attributes:
+        committed: what pods that were let in may still spend, uGPU·s.
+        default_commit_seconds: how long a pod without activeDeadlineSeconds counts as going to run.
+        hold: whether a pod that does not fit waits; else it comes in as over budget.
+    """
+
+    committed: int
+    default_commit_seconds: int
+    hold: bool
 
 
 class StatesError(ValueError):
@@ -38,6 +56,8 @@ class NamespaceState:
         available: allowance and grants of the period, uGPU·s; 0 where unlimited.
         remaining: what of that is left, uGPU·s; negative once overspent.
         rate: what its running reservations spend, uGPU a second.
+        enforced: whether anything follows from its state; false where the budget is only observed.
+        safe: what safe admission goes by; None where admission is simple.
     """
 
     namespace: str
@@ -46,6 +66,8 @@ class NamespaceState:
     available: int
     remaining: int
     rate: int
+    enforced: bool = True
+    safe: SafeAdmission | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +80,7 @@ class StatesDocument:
         states: the states, each namespace once.
         default: the state of a namespace without a budget.
         prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is the price of any other.
+        charge: what the admin decides about charging.
     """
 
     cursor: str
@@ -65,17 +88,35 @@ class StatesDocument:
     states: tuple[NamespaceState, ...]
     default: BudgetState
     prices: Mapping[str, float]
+    charge: ChargeRules = field(default_factory=ChargeRules)
 
 
 def encode_state(state: NamespaceState) -> dict[str, Any]:
-    """A state as JSON."""
-    return {
+    """A state as JSON; what is as it mostly is, is left out."""
+    document: dict[str, Any] = {
         "namespace": state.namespace,
         "budget": state.budget,
         "state": state.state.value,
         "available": str(state.available),
         "remaining": str(state.remaining),
         "rate": str(state.rate),
+    }
+    if not state.enforced:
+        document["enforced"] = False
+    if state.safe is not None:
+        document["safe"] = {
+            "committed": str(state.safe.committed),
+            "defaultCommitSeconds": state.safe.default_commit_seconds,
+            "hold": state.safe.hold,
+        }
+    return document
+
+
+def encode_charge(rules: ChargeRules) -> dict[str, int]:
+    """What is decided about charging, as JSON."""
+    return {
+        "bestEffortFloorPercent": rules.best_effort_floor_percent,
+        "unknownDeviceMiB": rules.unknown_device_mib,
     }
 
 
@@ -87,6 +128,7 @@ def encode_document(document: StatesDocument) -> dict[str, Any]:
         "states": [encode_state(state) for state in document.states],
         "default": document.default.value,
         "prices": dict(document.prices),
+        "charge": encode_charge(document.charge),
     }
 
 
@@ -103,6 +145,7 @@ def decode_document(document: Any) -> StatesDocument:
             states=tuple(decode_state(item) for item in document["states"]),
             default=BudgetState(document["default"]),
             prices={str(model): float(price) for model, price in document["prices"].items()},
+            charge=_decode_charge(document.get("charge") or {}),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise StatesError(f"no states document: {error!r}") from error
@@ -121,4 +164,20 @@ def decode_state(item: Any) -> NamespaceState:
         available=int(item["available"]),
         remaining=int(item["remaining"]),
         rate=int(item["rate"]),
+        enforced=item.get("enforced", True) is not False,
+        safe=_decode_safe(item.get("safe")),
+    )
+
+
+def _decode_safe(item: Any) -> SafeAdmission | None:
+    if item is None:
+        return None
+    return SafeAdmission(int(item["committed"]), int(item["defaultCommitSeconds"]), bool(item["hold"]))
+
+
+def _decode_charge(item: Any) -> ChargeRules:
+    usual = ChargeRules()
+    return ChargeRules(
+        best_effort_floor_percent=int(item.get("bestEffortFloorPercent", usual.best_effort_floor_percent)),
+        unknown_device_mib=int(item.get("unknownDeviceMiB", usual.unknown_device_mib)),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jsonpatch
@@ -124,9 +124,11 @@ def knowing(
     remaining_hours: float = 60,
     rate: int = 0,
     prices: Any = DEFAULT_PRICES,
+    told: dict[str, Any] | None = None,
     **fields: Any,
 ) -> Knowledge:
     """Knowledge in which the namespace's budget of 100 GPU-hours stands as given."""
     known = NamespaceState(NAMESPACE, "research", state, 100 * GPU_HOUR, int(remaining_hours * GPU_HOUR), rate)
+    known = replace(known, **(told or {}))
     states = States({NAMESPACE: known}, BudgetState.UNLIMITED, prices, 0.0)
     return Knowledge(**{"states": states, "timekeeper_ca": CA, **fields})

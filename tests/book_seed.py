@@ -80,4 +80,4 @@ def post_entries(client: redis.Redis, account: str, uid: str, amounts: Iterable[
 def publish(client: redis.Redis, states: Iterable[NamespaceState], new_id: str = "e1") -> book.StatesVersion:
     """Publishes states under one new version."""
     encoded = {state.namespace: json.dumps(encode_state(state)) for state in states}
-    return book.publish_states(client, EPOCH, new_id, encoded, {"*": 1.0}, "unlimited")
+    return book.publish_states(client, EPOCH, new_id, encoded, book.Terms({"*": 1.0}, "unlimited"))

@@ -114,6 +114,11 @@ class Stage:
         item["status"] = {"phase": "Pending"}
         self.write_pod(item)
 
+    def source_pod(self, uid: str) -> dict[str, Any]:
+        """The pod as its file has it."""
+        item: dict[str, Any] = json.loads((self.folder / "pods" / f"{uid}.json").read_text())
+        return item
+
     def finish(self, pod: dict[str, Any], seconds_ago: int = 0) -> None:
         """The pod's container ended."""
         finished = format_instant(self.now - seconds_ago * SECOND)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from fairgpu.charging import ChargeRules
 from fairgpu.states import NamespaceState
 from timekeeper.jobs.accounts import Account, default_account, default_budget
 from timekeeper.jobs.figures import Figures
 from timekeeper.jobs.metered import Metered
 from timekeeper.jobs.observing import BudgetView, PodView
 from timekeeper.metering.bill import Bill
-from timekeeper.metering.reservations import ChargeRules
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import MeterFrom
 from timekeeper.rules.budgets import Budget

@@ -5,16 +5,28 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from fairgpu.states import BudgetState, NamespaceState, encode_state
+from fairgpu.states import BudgetState, NamespaceState, SafeAdmission, encode_state
 from timekeeper.jobs.accounts import Account
 from timekeeper.rules.burn import Burns, burns
+from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pricing import FOREVER
-from timekeeper.rules.state import Limits, exhaustion, next_change, published, state
+from timekeeper.rules.state import (
+    Admission,
+    Enforcement,
+    Limits,
+    OnExhausted,
+    exhaustion,
+    next_change,
+    published,
+    state,
+)
 from timekeeper.store.summaries import Summary
 
 REFRESH_SHARE = 100
 """What remains is told again once it has changed by a hundredth of what is available."""
+PROMISED_SHARE = 1000
+"""With safe admission, so is what is left uncommitted once a thousandth of what is available was promised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +45,7 @@ class Figures:
         burns: what was spent over the last hour and the last day.
         due: when it must be looked at again at the latest: a change of its state, a grant's expiry, or its period's
             end, where that is still to come.
+        committed: what pods that were let in may still spend, where admission is safe.
     """
 
     period: Period
@@ -45,6 +58,7 @@ class Figures:
     published: BudgetState
     due: int
     burns: Burns = field(default_factory=Burns)
+    committed: int = 0
 
     @property
     def remaining(self) -> int:
@@ -52,8 +66,15 @@ class Figures:
         return 0 if self.limits.available is None else self.limits.available - self.spent
 
 
-def figures(account: Account, rate: int, now: int) -> Figures:
-    """An account's figures from what its present period stands at."""
+def figures(account: Account, rate: int, now: int, committed: int = 0) -> Figures:
+    """An account's figures from what its present period stands at.
+
+    Args:
+        account: the account.
+        rate: what its running sessions spend, in microGPU-seconds a second.
+        now: nanoseconds since 1970.
+        committed: what the pods that were let in may still spend.
+    """
     period = account.present(now)
     standing = account.standings[period.start]
     limits = account.budget.limits(standing.granted)
@@ -75,6 +96,7 @@ def figures(account: Account, rate: int, now: int) -> Figures:
             *(pot.expires for pot in account.expiring(period).values() if not pot.lapsed),
         ),
         burns=burns(account.burn, now, period.start, account.totals()),
+        committed=committed,
     )
 
 
@@ -95,6 +117,7 @@ def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Su
         exhausted_at=found.exhausted_at,
         computed=found.state,
         admission=account.budget.admission.value,
+        committed=found.committed,
     )
 
 
@@ -107,20 +130,40 @@ def namespace_state(namespace: str, account: Account, found: Figures) -> Namespa
         available=found.limits.available or 0,
         remaining=found.remaining,
         rate=found.rate,
+        enforced=account.budget.enforcement is not Enforcement.OBSERVE,
+        safe=_safe(account, found),
     )
+
+
+def _safe(account: Account, found: Figures) -> SafeAdmission | None:
+    """What safe admission goes by; None where the budget is only observed or limits nothing."""
+    budget = account.budget
+    observed = budget.enforcement is Enforcement.OBSERVE
+    if budget.admission is not Admission.SAFE or observed or found.limits.available is None:
+        return None
+    return SafeAdmission(found.committed, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
 
 
 def worth_telling(before: NamespaceState | None, after: NamespaceState) -> bool:
     """Whether waiting clients must hear of it: what remains changes all the time, and matters in steps."""
     if before is None:
         return True
-    same = (before.budget, before.state, before.available, before.rate) == (
-        after.budget,
-        after.state,
-        after.available,
-        after.rate,
-    )
-    return not same or abs(before.remaining - after.remaining) * REFRESH_SHARE > after.available
+    if _lasting(before) != _lasting(after):
+        return True
+    if after.safe is not None:
+        freed = _uncommitted(after) - _uncommitted(before)
+        # Money that is free again may be what the next pod needs; what is promised meanwhile is let in beyond it.
+        return freed > GPU_SECOND or -freed * PROMISED_SHARE > after.available
+    return abs(before.remaining - after.remaining) * REFRESH_SHARE > after.available
+
+
+def _lasting(told: NamespaceState) -> tuple[object, ...]:
+    terms = None if told.safe is None else (told.safe.default_commit_seconds, told.safe.hold)
+    return told.budget, told.state, told.available, told.rate, told.enforced, terms
+
+
+def _uncommitted(told: NamespaceState) -> int:
+    return told.remaining - (0 if told.safe is None else told.safe.committed)
 
 
 def state_text(state_of_namespace: NamespaceState) -> str:

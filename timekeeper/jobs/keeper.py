@@ -119,4 +119,5 @@ class Keeper:
         desk.silent = nodes_that_are_silent(mirrors)
         changed = books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now)
         touched = assign(desk, now) | books.concerned(changed)
+        touched |= {books.account_of(namespace) for namespace in books.pods.take_stirred()} & books.accounts.keys()
         return touched | {name for name, found in books.figures.items() if found.due <= now}

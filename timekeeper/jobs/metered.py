@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fairgpu.charging import ChargeRules
 from timekeeper.metering.attribution import attribution
 from timekeeper.metering.pods import PodFacts
-from timekeeper.metering.reservations import ChargeRules, Reservation, tariff
+from timekeeper.metering.reservations import Reservation, tariff
 from timekeeper.metering.sessions import (
     MeterFrom,
     Session,

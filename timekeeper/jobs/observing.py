@@ -75,6 +75,8 @@ class PodView:
     facts: dict[str, PodFacts] = field(default_factory=dict)
     sessions: Meters = field(default_factory=Meters)
     namespaces: set[str] = field(default_factory=set)
+    stirred: set[str] = field(default_factory=set)
+    """Namespaces in which a pod that waits has come, gone or changed since somebody last asked."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _behind: bool = True
 
@@ -90,6 +92,7 @@ class PodView:
         for uid, item in items.items():
             if self._objects.get(uid) is not item:
                 facts = read_pod(item)
+                self._stir(facts)
                 self.facts[uid] = facts
                 self.namespaces.add(facts.namespace)
                 changed |= self._observe(facts, rules, now)
@@ -102,10 +105,19 @@ class PodView:
                 raise
             departures.pop(0)
         for uid in self.facts.keys() - items.keys():
-            del self.facts[uid]
+            self._stir(self.facts.pop(uid))
         self._objects = items
         self._behind = False
         return changed
+
+    def take_stirred(self) -> set[str]:
+        """The namespaces that were stirred since the last call."""
+        stirred, self.stirred = self.stirred, set()
+        return stirred
+
+    def _stir(self, facts: PodFacts) -> None:
+        if facts.reservation is not None and not facts.bound:
+            self.stirred.add(facts.namespace)
 
     def end_missing(self, watched: int | None, reported: Reported, now: int) -> set[str]:
         """Ends the sessions that the store had open or ended and whose pods are not there any more."""

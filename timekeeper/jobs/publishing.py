@@ -9,8 +9,9 @@ from dataclasses import replace
 
 import redis
 
-from fairgpu.states import BudgetState, NamespaceState
+from fairgpu.states import BudgetState, NamespaceState, encode_charge
 from timekeeper.jobs.books import Books
+from timekeeper.jobs.committing import committed
 from timekeeper.jobs.figures import Figures, figures, namespace_state, state_text, summary, worth_telling
 from timekeeper.metering.segments import rate_now
 from timekeeper.rules.burn import FINE, BurnRecord, sampled
@@ -29,7 +30,9 @@ def publish(client: redis.Redis, books: Books, epoch: int, now: int, names: Iter
         StoreError: the store refused or does not answer; all is told again by the next call.
     """
     namespaces = books.namespaces_of()
-    found = {name: figures(books.accounts[name], rate, now) for name, rate in _rates(books, names, now).items()}
+    rates = _rates(books, names, now)
+    promised = committed(books, rates, now)
+    found = {name: figures(books.accounts[name], rate, now, promised.get(name, 0)) for name, rate in rates.items()}
     _publish_accounts(client, books, epoch, now, found, namespaces)
     changed: dict[str, NamespaceState] = {}
     for name, figures_found in found.items():
@@ -67,7 +70,7 @@ def _publish_accounts(
         new = summary(account, figures_found, tuple(sorted(namespaces.get(name, ()))))
         start, exhausted_at = figures_found.period.start, figures_found.exhausted_at
         # What is spent is read where it stands, with each settlement; only the rest is told from here.
-        lasting = replace(new, spent=0)
+        lasting = replace(new, spent=0, committed=_in_steps(new.committed, new.available or 0))
         burn = sampled(account.burn, now, start, account.totals(), _offset(name))
         fresh = lasting != account.summary or exhausted_at != account.standings[start].exhausted_at
         if fresh or burn is not account.burn:
@@ -91,7 +94,8 @@ def _publish_states(
     prices = {model: float(price_at(books.prices, model, now)) for model in {*books.prices, ANY_MODEL}}
     texts = {namespace: state_text(told) for namespace, told in changed.items()}
     fresh = secrets.token_hex(8)
-    version = book.publish_states(client, epoch, fresh, texts, prices, default.value)
+    charge = encode_charge(books.rules.charge)
+    version = book.publish_states(client, epoch, fresh, texts, book.Terms(prices, default.value, charge))
     if version.id == fresh and books.told:
         raise StoreEmptyError("the published states were lost")
 
@@ -99,3 +103,8 @@ def _publish_states(
 def _offset(name: str) -> int:
     """Spreads the samples of many accounts over the time between two of them."""
     return zlib.crc32(name.encode()) * FINE >> 32
+
+
+def _in_steps(amount: int, available: int) -> int:
+    """An amount that changes all the time in hundredths of what is available, as readers need it no finer."""
+    return amount * 100 // max(available, 1)

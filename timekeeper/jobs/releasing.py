@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 import structlog
 
 from timekeeper.jobs.books import Books
-from timekeeper.jobs.gates import Claim, commitments, released
+from timekeeper.jobs.committing import commitment_of, committed
+from timekeeper.jobs.gates import Claim, first_minutes, released
 from timekeeper.jobs.telling import released_pod
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import rate_at
 from timekeeper.metering.segments import rate_now
-from timekeeper.rules.money import SECOND
+from timekeeper.rules.money import SECOND, cost
+from timekeeper.rules.state import Admission
 from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
 
 REFUSED = 30 * SECOND
@@ -37,7 +39,7 @@ class Releaser:
             SourceError: the API server does not answer; who is left is released the next time.
         """
         waiting: dict[str, list[Claim]] = {}
-        committed: dict[str, list[tuple[int, int]]] = {}
+        promised: dict[str, int] = {}
         self._lifted &= self.books.pods.facts.keys()
         self._refused = {uid: since for uid, since in self._refused.items() if since <= now < since + REFUSED}
         for facts in self.books.pods.facts.values():
@@ -47,28 +49,39 @@ class Releaser:
             claim = self._claim(facts, now)
             if facts.gated and facts.uid not in self._lifted:
                 waiting.setdefault(name, []).append(claim)
-            else:
-                duration = self.books.accounts[name].budget.min_runtime
-                committed.setdefault(name, []).append((claim.rate, duration))
-        return sum(self._release_from(name, claims, committed.get(name, []), now) for name, claims in waiting.items())
+            elif facts.gated or not self._safe(name):
+                promised[name] = promised.get(name, 0) + claim.needed
+        return sum(self._release_from(name, claims, promised.get(name, 0), now) for name, claims in waiting.items())
+
+    def _safe(self, name: str) -> bool:
+        return self.books.accounts[name].budget.admission is Admission.SAFE
 
     def _claim(self, facts: PodFacts, now: int) -> Claim:
-        rules = self.books.rules
+        books, name = self.books, self.books.account_of(facts.namespace)
         assert facts.reservation is not None  # noqa: S101 - the caller has looked
-        return Claim(facts, rate_at(facts.reservation, self.books.prices, now, rules.charge))
+        rate = rate_at(facts.reservation, books.prices, now, books.rules.charge)
+        if self._safe(name):
+            return Claim(facts, rate, commitment_of(books, facts, now))
+        return Claim(facts, rate, cost(rate, books.accounts[name].budget.min_runtime))
 
-    def _release_from(self, name: str, claims: list[Claim], committed: list[tuple[int, int]], now: int) -> int:
-        account, found = self.books.accounts[name], self.books.figures.get(name)
-        if found is None:
-            return 0
+    def _promised(self, name: str, now: int) -> int:
+        """What those that are on the meter, or were let in under safe admission, may still take."""
+        account = self.books.accounts[name]
+        if self._safe(name):
+            return committed(self.books, [name], now)[name]
         running = [
             (rate_now(metered.session.tariff, now), metered.session.start)
             for metered in self.books.sessions_under([name])
             if metered.session.end is None and self.books.account_of(metered.session.namespace) == name
         ]
-        young = commitments(running, account.budget.min_runtime, now)
+        return first_minutes(running, account.budget.min_runtime, now)
+
+    def _release_from(self, name: str, claims: list[Claim], promised: int, now: int) -> int:
+        account, found = self.books.accounts[name], self.books.figures.get(name)
+        if found is None:
+            return 0
         count = 0
-        for claim in released(account, found, claims, [*committed, *young]):
+        for claim in released(account, found, claims, promised + self._promised(name, now)):
             item = self.source.mirrors.pods.get(claim.pod.uid)
             if item is None or claim.pod.uid in self._refused:
                 continue

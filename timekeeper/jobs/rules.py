@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+from fairgpu.charging import ChargeRules
 from fairgpu.commands import CommandError
 from timekeeper.jobs.books import KeeperRules
-from timekeeper.metering.reservations import ChargeRules
 from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
 from timekeeper.rules.pricing import PricePoint, Prices
 from timekeeper.rules.timestamps import from_datetime

@@ -13,7 +13,7 @@ from timekeeper.rules.grants import Grant
 from timekeeper.rules.money import GPU_SECOND, SECOND, display
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import OWN, Pot, burn
-from timekeeper.rules.state import Enforcement
+from timekeeper.rules.state import Admission, Enforcement
 from timekeeper.rules.timestamps import format_exact, format_instant
 
 Json = dict[str, Any]
@@ -25,7 +25,7 @@ EVICT_ACTS_AS_ENFORCE = (
 )
 """Said as long as nobody evicts: whoever wrote evict counts on it."""
 
-PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", "forecast")
+PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", "forecast", "committed")
 """What changes with every second; on its own it is written down only now and then."""
 
 
@@ -68,6 +68,8 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
         exhaustion = projected_exhaustion(found, now)
         if exhaustion is not None:
             status["projectedExhaustion"] = format_instant(exhaustion)
+    if budget.admission is Admission.SAFE:
+        status["committed"] = _money(found.committed)
     forecast = _forecast(found, now)
     if forecast:
         status["forecast"] = forecast

@@ -13,9 +13,10 @@ from typing import Any
 
 import structlog
 
+from fairgpu.charging import ChargeRules
 from timekeeper.jobs.metered import Key, Metered
 from timekeeper.metering.bill import Bill, DeviceUse, Use, billed, use_cost
-from timekeeper.metering.reservations import ChargeRules, Reservation, Tariff, tariff
+from timekeeper.metering.reservations import Reservation, Tariff, tariff
 from timekeeper.metering.segments import Span, amounts
 from timekeeper.rules.pricing import Prices, price_at
 

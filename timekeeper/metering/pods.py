@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairgpu import names
+from fairgpu.states import BudgetState
 from timekeeper.metering.attribution import Origin, read_origin
 from timekeeper.metering.reservations import Reservation, read_reservation
+from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
@@ -28,6 +30,8 @@ class PodFacts:
         origin: what its use is put down to.
         gated: whether FairGPU's scheduling gate holds it.
         reservation: what it holds or asks for; None without a GPU.
+        deadline: its activeDeadlineSeconds in nanoseconds.
+        came_over: whether admission let it in as over budget.
     """
 
     uid: str
@@ -44,6 +48,8 @@ class PodFacts:
     reservation: Reservation | None
     changed: int | None = None
     origin: Origin = field(default_factory=Origin)
+    deadline: int | None = None
+    came_over: bool = False
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts:
@@ -67,7 +73,14 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         reservation=read_reservation(pod),
         changed=_latest(status.get("conditions"), "lastTransitionTime"),
         origin=read_origin(metadata),
+        deadline=_seconds(spec.get("activeDeadlineSeconds")),
+        came_over=_mapping(metadata.get("annotations")).get(names.BUDGET_STATE) == BudgetState.OVER,
     )
+
+
+def _seconds(value: Any) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    return value * SECOND if whole else None
 
 
 def _scheduled(conditions: Any) -> int | None:

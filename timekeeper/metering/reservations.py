@@ -8,38 +8,15 @@ from typing import Any
 
 from fairgpu import names
 from fairgpu.allocation import AllocationError, DeviceShare, decode
+from fairgpu.charging import ChargeRules, UnplacedShare, unplaced_rate
 from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.quantity import QuantityError, parse_count
-from timekeeper.rules.pricing import (
-    FOREVER,
-    Prices,
-    UnplacedShare,
-    dearest_at,
-    devices_rate,
-    price_changes,
-    unplaced_rate,
-)
-
-DEFAULT_BEST_EFFORT_FLOOR_PERCENT = 10
-DEFAULT_UNKNOWN_DEVICE_MIB = 16384
+from timekeeper.rules.pricing import FOREVER, Prices, dearest_at, devices_rate, price_changes
 
 Held = tuple[DeviceShare, ...] | UnplacedShare | None
 """A container's devices; or its request where nobody wrote which devices it got; or nothing."""
 Tariff = tuple[tuple[int, int], ...]
 """(from, rate): each rate holds from its instant until the next one's."""
-
-
-@dataclass(frozen=True, slots=True)
-class ChargeRules:
-    """What the admin decides about charging.
-
-    Attributes:
-        best_effort_floor_percent: what a best-effort share costs at least, in percent of a GPU.
-        unknown_device_mib: the memory of a device that no allocation names, against which a request counts.
-    """
-
-    best_effort_floor_percent: int = DEFAULT_BEST_EFFORT_FLOOR_PERCENT
-    unknown_device_mib: int = DEFAULT_UNKNOWN_DEVICE_MIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +76,7 @@ def rate_at(reservation: Reservation, prices: Prices, instant: int, rules: Charg
             return 0
         if isinstance(held, UnplacedShare):
             price = dearest_at(prices, instant)
-            return unplaced_rate(held, price, rules.best_effort_floor_percent, rules.unknown_device_mib)
+            return unplaced_rate(held, price, rules)
         return devices_rate(held, prices, instant, rules.best_effort_floor_percent)
 
     return peak(

@@ -208,8 +208,26 @@ class ReportAnswer(Answer):
     interval_s: int
 
 
+class SafeAnswer(Answer):
+    """What safe admission goes by: what pods that were let in may still spend, in microGPU-seconds, and its terms."""
+
+    committed: Exact
+    defaultCommitSeconds: int  # noqa: N815 - the wire's name
+    hold: bool
+
+
+class ChargeAnswer(Answer):
+    """What the admin decides about charging: a best-effort share's least percent, and an unknown device's memory."""
+
+    bestEffortFloorPercent: int = 10  # noqa: N815 - the wire's name
+    unknownDeviceMiB: int = 16384  # noqa: N815 - the wire's name
+
+
 class StateAnswer(Answer):
-    """What the next pod of a namespace meets; amounts in microGPU-seconds, the rate per second."""
+    """What the next pod of a namespace meets; amounts in microGPU-seconds, the rate per second.
+
+    `enforced` is false where the budget is only observed; `safe` is there where its admission is.
+    """
 
     namespace: str
     budget: str
@@ -217,6 +235,8 @@ class StateAnswer(Answer):
     available: Exact
     remaining: Exact
     rate: Exact
+    enforced: bool = True
+    safe: SafeAnswer | None = None
 
 
 class StatesAnswer(Answer):
@@ -227,6 +247,7 @@ class StatesAnswer(Answer):
     states: list[StateAnswer]
     default: BudgetState
     prices: dict[str, float]
+    charge: ChargeAnswer = ChargeAnswer()
 
 
 class AncestorBudget(Answer):

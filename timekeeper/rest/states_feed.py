@@ -61,7 +61,8 @@ class StatesFeed:
             self._states[namespace] = (changes.cursor.version, state)
         self._cursor = changes.cursor
         prices, default = orjson.dumps(dict(changes.prices)), orjson.dumps(changes.default)
-        self._tail = b'],"default":' + default + b',"prices":' + prices + b"}"
+        charge = orjson.dumps(dict(changes.charge))
+        self._tail = b'],"default":' + default + b',"prices":' + prices + b',"charge":' + charge + b"}"
         self._documents = {}
         self._wake()
 

@@ -84,21 +84,3 @@ def devices_rate(devices: Sequence[DeviceShare], prices: Prices, instant: int, b
     return sum(
         device_rate(device, price_at(prices, device.model, instant), best_effort_floor_percent) for device in devices
     )
-
-
-@dataclass(frozen=True, slots=True)
-class UnplacedShare:
-    """A container's request where no allocation says which devices it got; sums over its vGPUs."""
-
-    gpus: int
-    core_percent: int
-    memory_mib: int = 0
-    memory_percentage: int = 0
-
-
-def unplaced_rate(request: UnplacedShare, price: Fraction, best_effort_floor_percent: int, device_mib: int) -> int:
-    """The rate of a request without an allocation, on devices assumed to have `device_mib` of memory each."""
-    gpus = max(request.gpus, 1)
-    core = Fraction(request.core_percent or best_effort_floor_percent * gpus, 100 * gpus)
-    memory = max(Fraction(request.memory_mib, device_mib * gpus), Fraction(request.memory_percentage, 100 * gpus))
-    return gpus * math.ceil(GPU_SECOND * price * max(core, min(memory, Fraction(1))))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import redis
@@ -40,6 +40,21 @@ class StatesVersion:
 
     id: str
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for all namespaces, as in GET /v1/states.
+
+    Attributes:
+        prices: GPU-hours charged for an hour of a whole GPU, by model.
+        default: the state of namespaces that were never named.
+        charge: what the admin decides about charging.
+    """
+
+    prices: Mapping[str, float]
+    default: str
+    charge: Mapping[str, int] = field(default_factory=dict)
 
 
 def write_assignments(client: redis.Redis, changed: Mapping[str, Assignments]) -> None:
@@ -111,8 +126,7 @@ def publish_states(
     epoch: int,
     new_id: str,
     states: Mapping[str, str],
-    prices: Mapping[str, float],
-    default: str,
+    terms: Terms,
 ) -> StatesVersion:
     """Publishes changed states of namespaces, each as JSON, and wakes whoever waits for them.
 
@@ -121,14 +135,14 @@ def publish_states(
         epoch: the leader's.
         new_id: the id of the states where the store has none: emptied since, or new.
         states: namespace to its state as JSON.
-        prices: by model, as in GET /v1/states.
-        default: the state of namespaces that were never named.
+        terms: what holds for all of them.
 
     Raises:
         StoreError: it was refused, or Redis does not answer.
     """
     touched = (keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
-    head = (epoch, new_id, keys.STATES_CHANNEL, json.dumps(dict(prices), sort_keys=True), default)
+    prices, charge = (json.dumps(dict(found), sort_keys=True) for found in (terms.prices, terms.charge))
+    head = (epoch, new_id, keys.STATES_CHANNEL, prices, terms.default, charge)
     changes = list(states.items())
     version = StatesVersion(new_id, 0)
     for start in range(0, max(len(changes), 1), STATES_PER_CALL):

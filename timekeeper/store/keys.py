@@ -51,7 +51,7 @@ by its start.
     fairgpu:{states}:head             hash    id        new whenever the store was emptied: older cursors mean nothing
                                               version   grows with each change
                                               epoch     as above
-                                              prices, default: as in GET /v1/states
+                                              prices, default, charge: as in GET /v1/states
     fairgpu:{states}:values           hash    NAMESPACE -> its state as JSON, as GET /v1/states tells it
     fairgpu:{states}:changes          zset    NAMESPACE -> the version in which it last changed
     fairgpu:states                    channel the version, whenever it grows

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
@@ -36,6 +36,7 @@ class Changes:
         states: each namespace once, with its state as JSON.
         prices: GPU-hours charged for an hour of a whole GPU, by model.
         default: the state of a namespace that is not named.
+        charge: what the admin decides about charging.
     """
 
     cursor: Cursor
@@ -43,6 +44,7 @@ class Changes:
     states: tuple[tuple[str, bytes], ...]
     prices: Mapping[str, float]
     default: str
+    charge: Mapping[str, int] = field(default_factory=dict)
 
 
 def read_changes(client: redis.Redis, since: Cursor | None) -> Changes | None:
@@ -55,7 +57,7 @@ def read_changes(client: redis.Redis, since: Cursor | None) -> Changes | None:
     Raises:
         redis.RedisError: Redis does not answer.
     """
-    head: Any = client.hmget(keys.STATES_HEAD, ["id", "version", "prices", "default"])
+    head: Any = client.hmget(keys.STATES_HEAD, ["id", "version", "prices", "default", "charge"])
     if head[0] is None:
         return None
     cursor = Cursor(head[0].decode(), int(head[1] or 0))
@@ -65,7 +67,7 @@ def read_changes(client: redis.Redis, since: Cursor | None) -> Changes | None:
     # What is published between these reads is told now and, as it is of a later version, once more.
     states = _all(client) if full or since is None else _since(client, since.version)
     default = orjson.loads(head[3]) if head[3].startswith(b'"') else head[3].decode()
-    return Changes(cursor, full, states, orjson.loads(head[2]), default)
+    return Changes(cursor, full, states, orjson.loads(head[2]), default, orjson.loads(head[4] or b"{}"))
 
 
 def _all(client: redis.Redis) -> tuple[tuple[str, bytes], ...]:

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
 from fairgpu import names
 from fairgpu.faults import Fault
 from fairgpu.pod import PodReading
-from fairgpu.states import BudgetState, NamespaceState
-from webhook.admission.knowledge import DEFAULT_PRICES, States
+from fairgpu.states import BudgetState, NamespaceState, SafeAdmission
+from webhook.admission.cost import highest_rate, hourly_cost
+from webhook.admission.knowledge import States
 
 UGPU_SECONDS_PER_HOUR = 3_600_000_000
 """uGPU·s in a GPU-hour."""
 WARN_WITHIN_SECONDS = 86_400
+_FATES = {
+    BudgetState.OVER: f"gets the class {names.OVER_BUDGET_CLASS} and yields to pods within budget",
+    BudgetState.HELD: f"waits behind the gate {names.BUDGET_GATE} until there is money",
+}
 UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a pod asks of its budget: GPUs, and for how long at most (None where it does not say)."""
+
+    reading: PodReading
+    deadline_seconds: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,7 @@ class Standing:
 def stand(
     namespace: str,
     states: States | None,
-    reading: PodReading,
+    asked: Asked,
     when_unknown: Literal["in-budget", "over-budget", "refuse"],
     stale_after_seconds: float,
     now: float,
@@ -53,7 +65,7 @@ def stand(
     Args:
         namespace: the pod's.
         states: what is known of budgets; nothing where nothing ever was.
-        reading: the pod's requests, for what it will cost.
+        asked: the pod's requests, for what it will cost.
         when_unknown: what holds where nothing is known.
         stale_after_seconds: from which age on the audit log says so.
         now: monotonic seconds.
@@ -62,13 +74,36 @@ def stand(
         return _unknown(when_unknown)
     state = states.of(namespace)
     age = now - states.confirmed_at
+    lacking = _lacking(state, asked, states)
+    met = state.state if lacking is None or state.safe is None else _unfit(state.safe)
     return Standing(
-        state=state.state.value,
-        over=state.state is BudgetState.OVER,
-        held=state.state is BudgetState.HELD,
-        warnings=_warnings(state, reading, states.prices),
+        state=met.value,
+        over=met is BudgetState.OVER,
+        held=met is BudgetState.HELD,
+        warnings=_warnings(state, asked.reading, states) if lacking is None else (lacking,),
         stale_seconds=age if age > stale_after_seconds else None,
     )
+
+
+def _unfit(safe: SafeAdmission) -> BudgetState:
+    return BudgetState.HELD if safe.hold else BudgetState.OVER
+
+
+def _lacking(state: NamespaceState, asked: Asked, states: States) -> str | None:
+    """Why safe admission does not let a pod in as within budget; None where it does.
+
+    The pod counts itself: what is left, less what others may still spend, must pay for all that it may run.
+    """
+    if state.safe is None or state.state not in {BudgetState.OPEN, BudgetState.GRACE}:
+        return None
+    seconds = state.safe.default_commit_seconds if asked.deadline_seconds is None else asked.deadline_seconds
+    needed = highest_rate(asked.reading, states.prices, states.charge) * seconds
+    if needed <= state.remaining - state.safe.committed:
+        return None
+    runs = "its activeDeadlineSeconds" if asked.deadline_seconds is not None else "defaultCommit"
+    left = f"{_hours(state.remaining)} less {_hours(state.safe.committed)} committed are left"
+    fate = f'GPU budget "{state.budget[:40]}": the pod {_FATES[_unfit(state.safe)]}.'
+    return f"{fate} It may spend {_hours(needed)} GPU-hours ({runs}), and {left}."
 
 
 def _unknown(when_unknown: Literal["in-budget", "over-budget", "refuse"]) -> Standing:
@@ -83,24 +118,11 @@ def _unknown(when_unknown: Literal["in-budget", "over-budget", "refuse"]) -> Sta
     return Standing(state=UNKNOWN, faults=(fault,))
 
 
-def hourly_cost(reading: PodReading, prices: Mapping[str, float]) -> tuple[float, float]:
-    """What a pod costs an hour in GPU-hours, at the cheapest and at the dearest price that it may meet.
-
-    A share of memory given in MiB becomes a share of a device only once a device is chosen: it is left out, so that
-    a pod that holds more of the memory than of the time costs more than this.
-    """
-    share = max(reading.demand.core_percent, reading.demand.memory_percentage) / 100
-    models = reading.choices.use_models
-    default = prices.get("*", DEFAULT_PRICES["*"])
-    rates = [prices.get(model, default) for model in models] if models else [default, *prices.values()]
-    return share * min(rates), share * max(rates)
-
-
-def _warnings(state: NamespaceState, reading: PodReading, prices: Mapping[str, float]) -> tuple[str, ...]:
-    what = _consequence(state)
+def _warnings(state: NamespaceState, reading: PodReading, states: States) -> tuple[str, ...]:
+    what = _consequence(state) if state.enforced else None
     if what is None:
         return ()
-    low, high = hourly_cost(reading, prices)
+    low, high = hourly_cost(reading, states.prices, states.charge)
     price = f"{low:.3g}" if low == high else f"{low:.3g} to {high:.3g}"
     line = f'GPU budget "{state.budget}": {what}. {_balance(state)}; this pod costs about {price} GPU-hours an hour.'
     return (line,)
@@ -124,9 +146,9 @@ def _consequence(state: NamespaceState) -> str | None:
     if state.state is BudgetState.GRACE:
         return "spent, and in its grace"
     if state.state is BudgetState.OVER:
-        return f"spent; the pod gets the class {names.OVER_BUDGET_CLASS} and yields to pods within budget"
+        return f"spent; the pod {_FATES[state.state]}"
     if state.state is BudgetState.HELD:
-        return f"spent; the pod waits behind the gate {names.BUDGET_GATE} until there is money"
+        return f"spent; the pod {_FATES[state.state]}"
     if state.state is BudgetState.OPEN and state.rate > 0:
         seconds = state.remaining / state.rate
         if seconds < WARN_WITHIN_SECONDS:

@@ -9,9 +9,10 @@ from fairgpu.dialects import registry
 from fairgpu.permissions import Granted
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.request import NO_CHOICES
-from webhook.admission.budget import Standing, stand
+from webhook.admission.budget import Asked, Standing, stand
 from webhook.admission.checks import check_pod
 from webhook.admission.containers import change_containers
+from webhook.admission.cost import deadline_seconds
 from webhook.admission.creator import creator
 from webhook.admission.json_patch import Operation, add, change_map, remove_elements, set_field
 from webhook.admission.knowledge import Knowledge
@@ -41,7 +42,8 @@ def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: fl
         return Verdict(operations=tuple(_strip(pod, reading)), warnings=reading.warnings)
     faults, granted = check_pod(pod, reading, knowledge.permissions_of(subject.namespace), knowledge, settings)
     states = settings.states
-    standing = stand(subject.namespace, knowledge.states, reading, states.when_unknown, states.stale_after_seconds, now)
+    asked = Asked(reading, deadline_seconds(mapping(pod.get("spec"))))
+    standing = stand(subject.namespace, knowledge.states, asked, states.when_unknown, states.stale_after_seconds, now)
     faults += standing.faults
     if faults:
         return Verdict(faults=faults)

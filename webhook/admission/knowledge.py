@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from fairgpu.charging import ChargeRules
 from fairgpu.permissions import Permission
 from fairgpu.states import BudgetState, NamespaceState
 
@@ -23,12 +24,14 @@ class States:
         default: the state of all others.
         prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other.
         confirmed_at: monotonic seconds of the timekeeper's last answer.
+        charge: what the admin decides about charging.
     """
 
     by_namespace: Mapping[str, NamespaceState]
     default: BudgetState
     prices: Mapping[str, float]
     confirmed_at: float
+    charge: ChargeRules = field(default_factory=ChargeRules)
 
     def of(self, namespace: str) -> NamespaceState:
         """The state of a namespace, by its own budget or by default."""

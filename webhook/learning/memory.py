@@ -45,7 +45,7 @@ class Memory:
             known = self.knowledge.states
             states: dict[str, NamespaceState] = {} if document.full or known is None else dict(known.by_namespace)
             states.update((state.namespace, state) for state in document.states)
-            learnt = States(states, document.default, document.prices, now)
+            learnt = States(states, document.default, document.prices, now, document.charge)
             self.knowledge = replace(self.knowledge, states=learnt)
 
     def learn_permissions(self, permissions: Mapping[str, frozenset[Permission]]) -> None:

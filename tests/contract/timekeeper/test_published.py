@@ -12,6 +12,7 @@ from timekeeper.rules.pricing import PricePoint
 from timekeeper.store import keys, reading
 from timekeeper.store.book import (
     PodReport,
+    Terms,
     index_sessions,
     publish_states,
     take_reports,
@@ -37,8 +38,8 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 def test_states_change_under_a_growing_version_that_waiting_readers_hear_of(client: redis.Redis) -> None:
     with client.pubsub() as subscription:
         subscription.subscribe(keys.STATES_CHANNEL)
-        first = publish_states(client, 1, "id-1", {"a": "A1", "b": "B1"}, {"*": 1.0}, "unlimited")
-        second = publish_states(client, 1, "id-2", {"b": "B2"}, {"*": 1.0}, "unlimited")
+        first = publish_states(client, 1, "id-1", {"a": "A1", "b": "B1"}, Terms({"*": 1.0}, "unlimited"))
+        second = publish_states(client, 1, "id-2", {"b": "B2"}, Terms({"*": 1.0}, "unlimited"))
         heard = []
         while len(heard) < 2:
             message = subscription.get_message(ignore_subscribe_messages=True, timeout=5)
@@ -50,22 +51,22 @@ def test_states_change_under_a_growing_version_that_waiting_readers_hear_of(clie
 
 
 def test_publishing_nothing_new_makes_no_version(client: redis.Redis) -> None:
-    first = publish_states(client, 1, "id", {}, {"*": 1.0}, "unlimited")
-    assert publish_states(client, 1, "other", {}, {"*": 1.0}, "unlimited") == first
-    assert publish_states(client, 1, "other", {}, {"*": 2.0}, "unlimited").version == first.version + 1
+    first = publish_states(client, 1, "id", {}, Terms({"*": 1.0}, "unlimited"))
+    assert publish_states(client, 1, "other", {}, Terms({"*": 1.0}, "unlimited")) == first
+    assert publish_states(client, 1, "other", {}, Terms({"*": 2.0}, "unlimited")).version == first.version + 1
 
 
 def test_a_replaced_leader_publishes_no_states(client: redis.Redis) -> None:
-    publish_states(client, 2, "id", {"a": "new"}, {}, "unlimited")
+    publish_states(client, 2, "id", {"a": "new"}, Terms({}, "unlimited"))
     with pytest.raises(FencedError):
-        publish_states(client, 1, "id", {"a": "old"}, {}, "unlimited")
+        publish_states(client, 1, "id", {"a": "old"}, Terms({}, "unlimited"))
     assert client.hget(keys.STATES_VALUES, "a") == "new"
 
 
 def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) -> None:
-    publish_states(client, 1, "id-1", {"a": "A"}, {}, "unlimited")
+    publish_states(client, 1, "id-1", {"a": "A"}, Terms({}, "unlimited"))
     client.flushall()
-    assert publish_states(client, 1, "id-2", {"a": "A"}, {}, "unlimited").id == "id-2"
+    assert publish_states(client, 1, "id-2", {"a": "A"}, Terms({}, "unlimited")).id == "id-2"
 
 
 def test_only_later_reports_of_a_boot_are_taken_over(client: redis.Redis) -> None:

@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from fairgpu.states import BudgetState
 from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.figures import Figures
-from timekeeper.jobs.gates import Claim, commitments, released
+from timekeeper.jobs.gates import Claim, first_minutes, released
 from timekeeper.metering.pods import PodFacts
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.rules.periods import Period
-from timekeeper.rules.state import Enforcement, Limits, OnExhausted
+from timekeeper.rules.state import Admission, Enforcement, Limits, OnExhausted
 
 HOLDING = Account("a", Budget("a", allowance=1000 * GPU_SECOND, on_exhausted=OnExhausted.HOLD, min_runtime=10 * SECOND))
 
 
 def claim(created: int, gpus: int = 1) -> Claim:
     pod = PodFacts(f"u{created}", "ns", f"p{created}", "", created, None, False, False, False, None, True, None)
-    return Claim(pod, gpus * GPU_SECOND)
+    return Claim(pod, gpus * GPU_SECOND, gpus * 10 * GPU_SECOND)
 
 
 def figures(left: int, state: BudgetState = BudgetState.OPEN, on_exhausted: OnExhausted = OnExhausted.HOLD) -> Figures:
@@ -31,39 +31,48 @@ def figures(left: int, state: BudgetState = BudgetState.OPEN, on_exhausted: OnEx
 
 def test_pods_are_released_in_the_order_in_which_they_came_as_far_as_the_money_pays_their_first_minutes() -> None:
     queue = [claim(3), claim(1), claim(2)]
-    assert [c.pod.created for c in released(HOLDING, figures(25), queue, [])] == [1, 2]
+    assert [c.pod.created for c in released(HOLDING, figures(25), queue, 0)] == [1, 2]
 
 
 def test_a_pod_that_the_money_does_not_reach_holds_back_those_behind_it() -> None:
-    assert released(HOLDING, figures(25), [claim(1, gpus=4), claim(2)], []) == []
+    assert released(HOLDING, figures(25), [claim(1, gpus=4), claim(2)], 0) == []
 
 
 def test_a_pod_that_not_even_a_whole_periods_money_pays_for_holds_back_nobody() -> None:
-    assert released(HOLDING, figures(1000), [claim(1, gpus=101), claim(2)], []) == [claim(2)]
+    assert released(HOLDING, figures(1000), [claim(1, gpus=101), claim(2)], 0) == [claim(2)]
 
 
 def test_what_pods_released_before_may_still_take_is_not_spent_twice() -> None:
-    assert released(HOLDING, figures(25), [claim(1), claim(2)], [(GPU_SECOND, 10 * SECOND)]) == [claim(1)]
+    assert released(HOLDING, figures(25), [claim(1), claim(2)], 10 * GPU_SECOND) == [claim(1)]
 
 
 def test_a_held_budget_releases_nobody() -> None:
-    assert released(HOLDING, figures(25, BudgetState.HELD), [claim(1)], []) == []
+    assert released(HOLDING, figures(25, BudgetState.HELD), [claim(1)], 0) == []
 
 
 def test_a_budget_that_holds_nobody_any_more_releases_everybody() -> None:
     spent = figures(-5, BudgetState.OVER, OnExhausted.DEPRIORITIZE)
-    assert len(released(HOLDING, spent, [claim(1), claim(2)], [])) == 2
+    assert len(released(HOLDING, spent, [claim(1), claim(2)], 0)) == 2
     observed = Account("a", replace(HOLDING.budget, enforcement=Enforcement.OBSERVE))
-    assert len(released(observed, figures(-5), [claim(1), claim(2)], [])) == 2
+    assert len(released(observed, figures(-5), [claim(1), claim(2)], 0)) == 2
+
+
+def test_safe_admission_has_no_grace_to_promise() -> None:
+    limits = Limits(10 * GPU_SECOND, grace_amount=100 * GPU_SECOND, on_exhausted=OnExhausted.HOLD)
+    found = replace(figures(10), limits=limits, spent=5 * GPU_SECOND)
+    assert released(HOLDING, found, [claim(1)], 0) == [claim(1)]
+    safe = Account("a", replace(HOLDING.budget, admission=Admission.SAFE))
+    assert released(safe, found, [claim(1)], 0) == []
 
 
 @given(st.lists(st.integers(1, 8), max_size=12), st.integers(0, 500))
 def test_what_is_released_can_always_be_paid(gpus: list[int], left: int) -> None:
     queue = [claim(number, count) for number, count in enumerate(gpus)]
-    chosen = released(HOLDING, figures(left), queue, [])
+    chosen = released(HOLDING, figures(left), queue, 0)
     assert chosen == queue[: len(chosen)]
     assert sum(c.rate * 10 for c in chosen) <= left * GPU_SECOND
 
 
 def test_only_young_sessions_are_committed() -> None:
-    assert commitments([(5, 0), (7, 95)], min_runtime=10, now=100) == [(7, 5)]
+    running = [(5, 0), (7, 95 * SECOND)]
+    assert first_minutes(running, min_runtime=10 * SECOND, now=100 * SECOND) == 35

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.allocation import DeviceShare
-from timekeeper.metering.reservations import ChargeRules, rate_at, read_reservation, tariff
-from timekeeper.rules.pricing import PricePoint, UnplacedShare, amended, device_rate, price_at, unplaced_rate
+from fairgpu.charging import ChargeRules, UnplacedShare, unplaced_rate
+from timekeeper.metering.reservations import rate_at, read_reservation, tariff
+from timekeeper.rules.pricing import PricePoint, amended, device_rate, price_at
 
 RULES = ChargeRules()
 
@@ -95,9 +96,9 @@ def test_a_pod_without_a_gpu_holds_nothing() -> None:
 
 
 def test_a_request_of_memory_counts_against_an_assumed_device() -> None:
-    assert unplaced_rate(UnplacedShare(2, 20, memory_mib=16384), Fraction(1), 10, 16384) == 1_000_000
-    assert unplaced_rate(UnplacedShare(1, 0, memory_percentage=5), Fraction(1), 10, 16384) == 100_000
-    assert unplaced_rate(UnplacedShare(1, 10, memory_mib=10**9), Fraction(1), 10, 16384) == 1_000_000
+    assert unplaced_rate(UnplacedShare(2, 20, memory_mib=16384), Fraction(1), ChargeRules()) == 1_000_000
+    assert unplaced_rate(UnplacedShare(1, 0, memory_percentage=5), Fraction(1), ChargeRules()) == 100_000
+    assert unplaced_rate(UnplacedShare(1, 10, memory_mib=10**9), Fraction(1), ChargeRules()) == 1_000_000
 
 
 points = st.lists(st.builds(PricePoint, st.integers(0, 100), st.fractions(0, 10, max_denominator=10)), max_size=4).map(

@@ -14,8 +14,9 @@ from fairgpu.allocation import DeviceShare
 from timekeeper.metering.bill import Bill, billed
 from timekeeper.rules.budgets import WEEKDAYS
 from timekeeper.rules.burn import Burn, lasts_until
+from timekeeper.rules.commitments import commitment
 from timekeeper.rules.currency import Currency
-from timekeeper.rules.money import GPU_HOUR, cost, display, from_gpu_hours
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, cost, display, from_gpu_hours
 from timekeeper.rules.periods import Every, PeriodRule, first_period
 from timekeeper.rules.pots import Pot, burn, rolled_over
 from timekeeper.rules.pricing import PricePoint, devices_rate
@@ -95,6 +96,20 @@ def test_the_money_lasts_as_long_as_documented(row: list[str]) -> None:
     burn = Burn(moment - parse_duration(stretch), moment, from_gpu_hours(spent))
     found = lasts_until(from_gpu_hours(remaining), burn, moment, parse_instant(ends))
     assert found == optional(runs_out, parse_instant)
+
+
+@pytest.mark.parametrize("row", rows("left"), ids="/".join)
+def test_what_fits_under_safe_admission_is_as_documented(row: list[str]) -> None:
+    remaining, pods, default, deadline, committed, needs, fate = row
+    commit = parse_duration(default)
+    running = [] if pods == NOTHING else [pair.split() for pair in pods.split(", ")]
+    promised = sum(
+        commitment(GPU_SECOND, optional(limit, parse_duration), parse_duration(ran), commit) for limit, ran in running
+    )
+    needed = commitment(GPU_SECOND, optional(deadline, parse_duration), 0, commit)
+    assert (promised, needed) == (int(committed) * GPU_HOUR, int(needs) * GPU_HOUR)
+    fits = needed <= from_gpu_hours(remaining) - promised
+    assert fate == ("comes in" if fits else "does not fit")
 
 
 @pytest.mark.parametrize("row", rows("bill"), ids="/".join)

@@ -1,0 +1,48 @@
+"""What a request costs where no device is chosen yet: the timekeeper charges by it, and admission foretells it.
+
+A rate is in microGPU-seconds a second: a whole GPU at price 1 is 1,000,000 of them. It is rounded up per vGPU, so that
+no share is so small as to be free.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final
+
+GPU_SECOND: Final = 1_000_000
+"""MicroGPU-seconds of one whole GPU for one second at price 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRules:
+    """What the admin decides about charging.
+
+    Attributes:
+        best_effort_floor_percent: what a best-effort share costs at least, in percent of a GPU.
+        unknown_device_mib: the memory of a device that no allocation names, against which a request counts.
+    """
+
+    best_effort_floor_percent: int = 10
+    unknown_device_mib: int = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class UnplacedShare:
+    """A container's request where no allocation says which devices it got; sums over its vGPUs."""
+
+    gpus: int
+    core_percent: int
+    memory_mib: int = 0
+    memory_percentage: int = 0
+
+
+def unplaced_rate(request: UnplacedShare, price: Fraction, rules: ChargeRules) -> int:
+    """The rate of a request without an allocation, at a price (1 for GPU-hours as they are)."""
+    gpus = max(request.gpus, 1)
+    core = Fraction(request.core_percent or rules.best_effort_floor_percent * gpus, 100 * gpus)
+    memory = max(
+        Fraction(request.memory_mib, rules.unknown_device_mib * gpus), Fraction(request.memory_percentage, 100 * gpus)
+    )
+    return gpus * math.ceil(GPU_SECOND * price * max(core, min(memory, Fraction(1))))

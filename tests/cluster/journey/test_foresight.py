@@ -1,0 +1,110 @@
+"""Budgets that are only observed, and budgets that let in what they can pay to its end, on the real API server."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.journey.manifests import Manifest, pod
+
+pytestmark = pytest.mark.usefixtures("services")
+
+BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
+WHOLE_GPU = {"nvidia.com/gpu": 1}
+GATE = {"name": "fairgpu.io/budget"}
+
+
+@pytest.fixture
+def user(control_plane: ControlPlane, namespace: str) -> Identity:
+    return control_plane.namespace_admin(namespace)
+
+
+@pytest.fixture
+def node(control_plane: ControlPlane, namespace: str) -> StandInNode:
+    return create_node(control_plane, f"node-{namespace}")
+
+
+@pytest.fixture
+def run_pod(control_plane: ControlPlane, user: Identity, namespace: str, node: StandInNode) -> Callable[..., Manifest]:
+    """Creates a pod of one whole GPU, binds it and lets it run."""
+    scheduler = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
+
+    def run(name: str, **spec: Any) -> Manifest:
+        created = user.api.create(f"/api/v1/namespaces/{namespace}/pods", pod(name, WHOLE_GPU, **spec))
+        bind(scheduler, created, node.name, allocation_of(created, node.name))
+        return node.set_pod_phase(namespace, name, "Running")
+
+    return run
+
+
+def create_budget(plane: ControlPlane, namespace: str, gpu_hours: str, **spec: Any) -> None:
+    item = {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": "GPUBudget",
+        "metadata": {"name": f"budget-{namespace}"},
+        "spec": {"namespaces": [namespace], "allowance": {"gpuHours": gpu_hours}, "period": {"every": "month"}, **spec},
+    }
+    plane.admin.api.create(BUDGETS, item)
+
+
+def status_of(plane: ControlPlane, namespace: str) -> Manifest:
+    status: Manifest = plane.admin.api.get(f"{BUDGETS}/budget-{namespace}").get("status", {})
+    return status
+
+
+def condition(plane: ControlPlane, namespace: str, kind: str) -> str:
+    found = {item["type"]: item["status"] for item in status_of(plane, namespace).get("conditions", [])}
+    return found.get(kind, "")
+
+
+def test_an_observed_budget_is_computed_and_shown_and_nothing_is_done_to_any_pod(
+    control_plane: ControlPlane, user: Identity, namespace: str, run_pod: Callable[..., Manifest]
+) -> None:
+    create_budget(control_plane, namespace, "0.001", enforcement="observe", onExhausted="hold", admission="safe")
+    before = run_pod("spender")
+    spent_up = partial(status_of, control_plane, namespace)
+    wait_until(lambda: spent_up().get("state") == "held", "the status shows what would be", 60)
+    assert condition(control_plane, namespace, "Exhausted") == "True"
+    assert condition(control_plane, namespace, "RunsOutEarly") == "True"
+    status = wait_until(lambda: "forecast" in spent_up() and spent_up(), "the forecast is shown")
+    assert int(status["forecast"]["lastHour"]["spent"]["microGPUSeconds"]) > 0
+    made = user.kubectl(
+        "create", "-n", namespace, "-o", "json", "-f", "-", stdin=pod("next", WHOLE_GPU, activeDeadlineSeconds=360000)
+    )
+    assert "Warning" not in made.stderr
+    created = user.api.get(f"/api/v1/namespaces/{namespace}/pods/next")
+    assert created["spec"]["priorityClassName"] == "gpu-in-budget"
+    assert "schedulingGates" not in created["spec"]
+    assert created["metadata"]["annotations"]["fairgpu.io/budget-state"] == "open"
+    now = user.api.get(f"/api/v1/namespaces/{namespace}/pods/spender")
+    assert now["metadata"]["resourceVersion"] == before["metadata"]["resourceVersion"]
+
+
+def test_safe_admission_counts_what_runs_and_the_new_pod_itself_and_lets_it_go_once_it_is_paid_for(
+    control_plane: ControlPlane, user: Identity, namespace: str, node: StandInNode, run_pod: Callable[..., Manifest]
+) -> None:
+    create_budget(control_plane, namespace, "10", admission="safe", onExhausted="hold", defaultCommit="30m")
+    wait_until(lambda: status_of(control_plane, namespace).get("state") == "open", "the budget is open")
+    run_pod("long", activeDeadlineSeconds=8 * 3600)
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    numbers = iter(range(100))
+
+    def dry_run(hours: float) -> Manifest:
+        item = pod(f"dry-{next(numbers)}", WHOLE_GPU, activeDeadlineSeconds=int(hours * 3600))
+        return user.api.create(path, item, query={"dryRun": "All"})
+
+    wait_until(lambda: GATE in dry_run(4)["spec"].get("schedulingGates", []), "four hours more do not fit")
+    assert "schedulingGates" not in dry_run(1)["spec"]
+    held = user.api.create(path, pod("held", WHOLE_GPU, activeDeadlineSeconds=4 * 3600))
+    assert held["spec"]["schedulingGates"] == [GATE]
+    node.set_pod_phase(namespace, "long", "Succeeded")
+    wait_until(lambda: not user.api.get(f"{path}/held")["spec"].get("schedulingGates"), "the timekeeper lets it go")
+    wait_until(lambda: "schedulingGates" not in dry_run(5.5)["spec"], "what the long one left is free again")
+    assert GATE in dry_run(6.5)["spec"]["schedulingGates"]
