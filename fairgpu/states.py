@@ -31,7 +31,7 @@ class SafeAdmission:
     """What safe admission goes by: a pod comes in where remaining less committed pays for its whole run.
 
     Attributes:
-        committed: what pods that were let in may still spend, uGPU·s.
+        committed: what pods that were let in may still spend, and those that wait at the gate need, uGPU·s.
         default_commit_seconds: how long a pod without activeDeadlineSeconds counts as going to run.
         hold: whether a pod that does not fit waits; else it comes in as over budget.
     """

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fairgpu.client import transport
+from fairgpu.client import outlook, transport
 from fairgpu.client.figures import gpu_hours, gpus, moment, percent, span, worth
 from fairgpu.client.server import Server, from_environment
 from fairgpu.client.tables import table
@@ -101,13 +101,17 @@ def describe(budget: Json) -> str:
     lines = [
         ("Name", budget["name"]),
         ("Namespaces", ", ".join(budget["namespaces"])),
-        ("State", budget["state"] if budget["enforcement"] != "observe" else f"{budget['state']} (observed only)"),
+        ("State", outlook.state(budget)),
+        ("Enforcement", outlook.ENFORCEMENT.get(budget["enforcement"], "")),
+        ("Admission", outlook.admission(budget)),
         ("Period", f"{moment(period['start'])} to {moment(period['end'])}"),
         ("Available", f"{gpu_hours(budget['available']) or 'unlimited'} GPU-hours{worth(budget, 'available')}"),
         ("  of which granted", f"{gpu_hours(budget['granted'])} GPU-hours"),
         ("Spent", _spent(budget)),
         ("Remaining", f"{gpu_hours(budget['remaining']) or 'unlimited'} GPU-hours{worth(budget, 'remaining')}"),
         ("Being spent", f"{gpus(budget['rate'])} GPUs"),
+        ("  over the hour", outlook.stretch(budget, "lastHour")),
+        ("  over the day", outlook.stretch(budget, "lastDay")),
         ("Exhausted", moment(budget["exhaustedAt"])),
     ]
     return "\n".join(f"{name + ':':<20} {value}" for name, value in lines if value)

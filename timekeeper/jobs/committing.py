@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from timekeeper.jobs.books import Books
 from timekeeper.metering.pods import PodFacts
@@ -28,10 +28,28 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
             deadline = None if facts is None else facts.deadline
             default = books.accounts[name].budget.default_commit
             sums[name] += commitment(rate_now(session.tariff, now), deadline, now - session.start, default)
-    for facts in _waiting(books):
+    for facts in books.pods.facts.values():
         name = books.account_of(facts.namespace)
-        if name in sums:
+        if name in sums and _waits(facts) and not facts.gated and not facts.came_over:
             sums[name] += commitment_of(books, facts, now)
+    return sums
+
+
+def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+    """For each account with safe admission, what the pods behind its gate need: they come before any newcomer.
+
+    One for which not even a whole period's money would do waits for a grant, and holds back nobody.
+    """
+    sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
+    if not sums:
+        return sums
+    for facts in books.pods.facts.values():
+        name = books.account_of(facts.namespace)
+        if name in sums and _waits(facts) and facts.gated:
+            account = books.accounts[name]
+            available = account.budget.limits(account.standings[account.present(now).start].granted).available
+            needed = commitment_of(books, facts, now)
+            sums[name] += needed if available is not None and needed <= available else 0
     return sums
 
 
@@ -44,7 +62,5 @@ def commitment_of(books: Books, facts: PodFacts, now: int) -> int:
     return commitment(rate, facts.deadline, 0, budget.default_commit)
 
 
-def _waiting(books: Books) -> Iterator[PodFacts]:
-    for facts in books.pods.facts.values():
-        if not (facts.bound or facts.terminal or facts.gated or facts.came_over):
-            yield facts
+def _waits(facts: PodFacts) -> bool:
+    return not facts.bound and not facts.terminal

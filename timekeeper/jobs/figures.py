@@ -46,6 +46,7 @@ class Figures:
         due: when it must be looked at again at the latest: a change of its state, a grant's expiry, or its period's
             end, where that is still to come.
         committed: what pods that were let in may still spend, where admission is safe.
+        queued: what the pods behind the gate need there.
     """
 
     period: Period
@@ -59,6 +60,7 @@ class Figures:
     due: int
     burns: Burns = field(default_factory=Burns)
     committed: int = 0
+    queued: int = 0
 
     @property
     def remaining(self) -> int:
@@ -66,7 +68,7 @@ class Figures:
         return 0 if self.limits.available is None else self.limits.available - self.spent
 
 
-def figures(account: Account, rate: int, now: int, committed: int = 0) -> Figures:
+def figures(account: Account, rate: int, now: int, committed: int = 0, queued: int = 0) -> Figures:
     """An account's figures from what its present period stands at.
 
     Args:
@@ -74,6 +76,7 @@ def figures(account: Account, rate: int, now: int, committed: int = 0) -> Figure
         rate: what its running sessions spend, in microGPU-seconds a second.
         now: nanoseconds since 1970.
         committed: what the pods that were let in may still spend.
+        queued: what the pods behind the gate need.
     """
     period = account.present(now)
     standing = account.standings[period.start]
@@ -97,6 +100,7 @@ def figures(account: Account, rate: int, now: int, committed: int = 0) -> Figure
         ),
         burns=burns(account.burn, now, period.start, account.totals()),
         committed=committed,
+        queued=queued,
     )
 
 
@@ -141,7 +145,9 @@ def _safe(account: Account, found: Figures) -> SafeAdmission | None:
     observed = budget.enforcement is Enforcement.OBSERVE
     if budget.admission is not Admission.SAFE or observed or found.limits.available is None:
         return None
-    return SafeAdmission(found.committed, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
+    # Who waits at the gate is before any newcomer: what they need is not free either.
+    taken = found.committed + found.queued
+    return SafeAdmission(taken, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
 
 
 def worth_telling(before: NamespaceState | None, after: NamespaceState) -> bool:

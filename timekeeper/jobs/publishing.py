@@ -11,7 +11,7 @@ import redis
 
 from fairgpu.states import BudgetState, NamespaceState, encode_charge
 from timekeeper.jobs.books import Books
-from timekeeper.jobs.committing import committed
+from timekeeper.jobs.committing import committed, queued
 from timekeeper.jobs.figures import Figures, figures, namespace_state, state_text, summary, worth_telling
 from timekeeper.metering.segments import rate_now
 from timekeeper.rules.burn import FINE, BurnRecord, sampled
@@ -31,8 +31,11 @@ def publish(client: redis.Redis, books: Books, epoch: int, now: int, names: Iter
     """
     namespaces = books.namespaces_of()
     rates = _rates(books, names, now)
-    promised = committed(books, rates, now)
-    found = {name: figures(books.accounts[name], rate, now, promised.get(name, 0)) for name, rate in rates.items()}
+    promised, waiting = committed(books, rates, now), queued(books, rates, now)
+    found = {
+        name: figures(books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0))
+        for name, rate in rates.items()
+    }
     _publish_accounts(client, books, epoch, now, found, namespaces)
     changed: dict[str, NamespaceState] = {}
     for name, figures_found in found.items():

@@ -68,7 +68,7 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
         exhaustion = projected_exhaustion(found, now)
         if exhaustion is not None:
             status["projectedExhaustion"] = format_instant(exhaustion)
-    if budget.admission is Admission.SAFE:
+    if account.budget.admission is Admission.SAFE:
         status["committed"] = _money(found.committed)
     forecast = _forecast(found, now)
     if forecast:

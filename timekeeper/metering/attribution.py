@@ -11,10 +11,10 @@ from fractions import Fraction
 from typing import Any
 
 from fairgpu import names
+from fairgpu.charging import ChargeRules, UnplacedShare
 from fairgpu.demand import peak
-from timekeeper.metering.reservations import ChargeRules, Held, Reservation
+from timekeeper.metering.reservations import Held, Reservation
 from timekeeper.rules.money import GPU_SECOND
-from timekeeper.rules.pricing import UnplacedShare
 from timekeeper.rules.timestamps import MINUTE, TimeError, parse_instant
 
 TEMPLATE_HASH = "pod-template-hash"

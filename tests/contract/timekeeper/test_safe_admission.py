@@ -66,11 +66,21 @@ def test_running_pods_are_committed_to_what_is_left_of_their_deadline_or_to_the_
     assert told(stage).committed == 2 * GPU_HOUR
 
 
+def test_what_waits_at_the_gate_comes_before_any_newcomer(stage: Stage) -> None:
+    safe_budget(stage, 10)
+    stage.lead()
+    wait(stage, "first", 6, gated=True, state="held")
+    wait(stage, "never", 11, gated=True, state="held")
+    stage.round()
+    assert told(stage).committed == 6 * GPU_HOUR
+    assert stage.keeper is not None
+    assert stage.keeper.books.figures["a"].committed == 0
+
+
 def test_pods_that_were_let_in_and_wait_are_committed_too_and_no_others(stage: Stage) -> None:
     safe_budget(stage, 100)
     stage.lead()
     wait(stage, "promised", 5)
-    wait(stage, "gated", 7, gated=True, state="held")
     wait(stage, "over", 9, state="over")
     stage.round()
     assert told(stage).committed == 5 * GPU_HOUR

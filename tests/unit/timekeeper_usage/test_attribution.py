@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from fairgpu.allocation import DeviceShare
+from fairgpu.charging import ChargeRules, UnplacedShare
 from timekeeper.metering.attribution import Origin, attribution, read_origin
-from timekeeper.metering.reservations import ChargeRules, Reservation
-from timekeeper.rules.pricing import UnplacedShare
+from timekeeper.metering.reservations import Reservation
 
 BY = "fairgpu.io/created-by"
 CREATED = "2026-11-18T10:20:30Z"

@@ -1,0 +1,46 @@
+"""What a budget's state means for pods, and where its spending leads, in lines for people."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fairgpu.client.figures import gpu_hours, gpus, moment, span
+
+Json = dict[str, Any]
+
+ENFORCEMENT = {
+    "observe": "observe: figures are shown, and nothing is done to any pod",
+    "enforce": "enforce: new pods meet the state; running ones go on",
+    "evict": "evict: new pods meet the state; after grace running ones are evicted, with notice",
+}
+ADMISSION = {
+    "simple": "simple: pods come in until the money is spent",
+    "safe": "safe: a pod comes in only where the money pays for its whole run",
+}
+
+
+def state(budget: Json) -> str:
+    """The state; of a budget that is only observed, what it would be."""
+    if budget["enforcement"] != "observe":
+        return str(budget["state"])
+    return f"{budget['state']} (observed only; enforced it would be {budget.get('computedState', 'unknown')})"
+
+
+def admission(budget: Json) -> str:
+    """What a new pod needs, and what others may still spend."""
+    kind = budget.get("admission", "")
+    text = ADMISSION.get(kind, "")
+    return f"{text}; {gpu_hours(budget['committed'])} GPU-hours are committed" if kind == "safe" else text
+
+
+def stretch(budget: Json, name: str) -> str:
+    """A stretch of the forecast: what was spent in it, at what rate, and when nothing is left if it goes on so."""
+    found = (budget.get("forecast") or {}).get(name)
+    if not found:
+        return ""
+    length = span(found["since"], found["until"])
+    text = f"{gpu_hours(found['spent'])} GPU-hours in {length}, {gpus(found['rate'])} GPUs"
+    if budget["available"] is None:
+        return text
+    end = found["exhaustion"]
+    return f"{text}: {'runs out ' + moment(end) if end else 'lasts to the end of the period'}"

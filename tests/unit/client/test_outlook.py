@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairgpu.client import outlook
+
+HOUR = 3_600_000_000
+BUDGET: dict[str, Any] = {
+    "state": "open",
+    "computedState": "held",
+    "enforcement": "observe",
+    "admission": "safe",
+    "committed": {"microGPUSeconds": str(3 * HOUR), "gpuHours": 3.0},
+    "available": {"microGPUSeconds": str(100 * HOUR), "gpuHours": 100.0},
+    "forecast": {
+        "lastHour": {
+            "since": "2030-01-01T11:00:00Z",
+            "until": "2030-01-01T12:03:00Z",
+            "spent": {"microGPUSeconds": str(2 * HOUR), "gpuHours": 2.0},
+            "rate": {"microGPUSecondsPerSecond": "1904761", "gpus": 1.904761},
+            "exhaustion": "2030-01-03T12:00:00Z",
+        },
+        "lastDay": None,
+    },
+}
+
+
+def test_an_observed_budget_says_what_it_would_be() -> None:
+    assert outlook.state(BUDGET) == "open (observed only; enforced it would be held)"
+    assert outlook.state({**BUDGET, "enforcement": "enforce"}) == "open"
+
+
+@pytest.mark.parametrize("enforcement", ["observe", "enforce", "evict"])
+def test_each_enforcement_says_what_it_means_for_pods(enforcement: str) -> None:
+    assert outlook.ENFORCEMENT[enforcement].startswith(f"{enforcement}: ")
+
+
+def test_safe_admission_says_what_is_committed() -> None:
+    assert outlook.admission(BUDGET).endswith("3.00 GPU-hours are committed")
+    assert outlook.admission({**BUDGET, "admission": "simple"}) == "simple: pods come in until the money is spent"
+
+
+def test_a_stretch_says_what_was_spent_and_where_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outlook, "moment", str)
+    assert outlook.stretch(BUDGET, "lastHour") == "2.00 GPU-hours in 1h3m, 1.90 GPUs: runs out 2030-01-03T12:00:00Z"
+    assert outlook.stretch(BUDGET, "lastDay") == ""
+    hour = {**BUDGET["forecast"]["lastHour"], "exhaustion": None}
+    assert outlook.stretch({**BUDGET, "forecast": {"lastHour": hour}}, "lastHour").endswith(
+        "lasts to the end of the period"
+    )
+    assert outlook.stretch({**BUDGET, "available": None}, "lastHour") == "2.00 GPU-hours in 1h3m, 1.90 GPUs"
+
+
+def test_a_timekeeper_that_tells_no_forecast_yet_is_understood() -> None:
+    older = {key: value for key, value in BUDGET.items() if key not in {"forecast", "computedState", "admission"}}
+    assert outlook.stretch(older, "lastHour") == ""
+    assert outlook.admission(older) == ""
+    assert "unknown" in outlook.state(older)
