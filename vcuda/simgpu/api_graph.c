@@ -36,6 +36,7 @@ static CUresult add_alloc(CUgraphNode *node, CUgraph graph, CUDA_MEM_ALLOC_NODE_
     CUresult result = add(node, graph, &no_work);
     if (result == CUDA_SUCCESS) {
         (*node)->alloc_bytes = sim_granules(parameters->bytesize);
+        (*node)->device = (uint32_t)parameters->poolProps.location.id;
         pthread_mutex_lock(&sim_process_lock);
         parameters->dptr = sim_addresses(parameters->bytesize, SIM_GRANULE);
         pthread_mutex_unlock(&sim_process_lock);
@@ -61,7 +62,7 @@ static CUresult add_any(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *par
     case CU_GRAPH_NODE_TYPE_KERNEL:
         return add_kernel(node, graph, parameters->kernel.func);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
-        CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.bytesize = parameters->alloc.bytesize};
+        CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.poolProps = parameters->alloc.poolProps, .bytesize = parameters->alloc.bytesize};
         CUresult result = add_alloc(node, graph, &alloc);
         parameters->alloc.dptr = alloc.dptr;
         return result;
@@ -107,6 +108,42 @@ SIM_EXPORT CUresult CUDAAPI cuGraphGetNodes(CUgraph graph, CUgraphNode *nodes, s
         }
     }
     *count = there;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphNodeGetType(CUgraphNode node, CUgraphNodeType *type)
+{
+    SIM_ENTER(COST_EVENT);
+    if (node == NULL || type == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *type = node->child != NULL            ? CU_GRAPH_NODE_TYPE_GRAPH
+            : node->alloc_bytes != 0       ? CU_GRAPH_NODE_TYPE_MEM_ALLOC
+            : node->op.kind == OP_KERNEL   ? CU_GRAPH_NODE_TYPE_KERNEL
+            : node->op.kind == OP_COPY     ? CU_GRAPH_NODE_TYPE_MEMCPY
+                                           : CU_GRAPH_NODE_TYPE_EMPTY;
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
+{
+    SIM_ENTER(COST_EVENT);
+    if (node == NULL || parameters == NULL || node->alloc_bytes == 0) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *parameters = (CUDA_MEM_ALLOC_NODE_PARAMS){.bytesize = node->alloc_bytes};
+    parameters->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    parameters->poolProps.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)node->device};
+    return CUDA_SUCCESS;
+}
+
+SIM_EXPORT CUresult CUDAAPI cuGraphChildGraphNodeGetGraph(CUgraphNode node, CUgraph *graph)
+{
+    SIM_ENTER(COST_EVENT);
+    if (node == NULL || graph == NULL || node->child == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *graph = node->child;
     return CUDA_SUCCESS;
 }
 

@@ -1,4 +1,4 @@
-/* Green contexts, multicast, pointers, occupancy: as little of each as programs need to get past them. */
+/* Green contexts, pointers, occupancy: as little of each as programs need to get past them. */
 #include <stdlib.h>
 
 #include "context.h"
@@ -6,26 +6,34 @@
 
 struct CUgreenCtx_st {
     CUcontext context;
+    uint32_t device;
 };
 
-/* A green context is a context here: it has its own memory and its own turn on the GPU, where a real one shares. */
+/* A green context keeps the device's primary context alive and takes no memory beside it. It has its own turn on the GPU,
+ * where a real one shares. */
 SIM_EXPORT CUresult CUDAAPI cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device,
                                              unsigned int flags)
 {
     (void)resources;
     (void)flags;
     SIM_ENTER(COST_CONTEXT);
-    struct CUgreenCtx_st *made = green == NULL ? NULL : calloc(1, sizeof *made);
-    if (made == NULL) {
+    CUcontext primary;
+    if (green == NULL || device < 0 || (uint32_t)device >= sim_seat.node->settings.devices) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = sim_context_create(&made->context, 0, device);
-    if (result != CUDA_SUCCESS) {
-        free(made);
-        return result;
+    struct CUgreenCtx_st *made = calloc(1, sizeof *made);
+    CUresult result = made == NULL ? CUDA_ERROR_OUT_OF_MEMORY : sim_primary_get((uint32_t)device, &primary);
+    if (result == CUDA_SUCCESS) {
+        made->device = (uint32_t)device;
+        result = sim_context_part(&made->context, device);
+        if (result == CUDA_SUCCESS) {
+            *green = made;
+            return CUDA_SUCCESS;
+        }
+        sim_primary_drop((uint32_t)device, 0);
     }
-    *green = made;
-    return sim_context_pop(NULL);
+    free(made);
+    return result;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
@@ -35,6 +43,7 @@ SIM_EXPORT CUresult CUDAAPI cuGreenCtxDestroy(CUgreenCtx green)
         return CUDA_ERROR_INVALID_HANDLE;
     }
     CUresult result = sim_context_destroy(green->context);
+    sim_primary_drop(green->device, 0);
     free(green);
     return result;
 }
@@ -47,60 +56,6 @@ SIM_EXPORT CUresult CUDAAPI cuCtxFromGreenCtx(CUcontext *context, CUgreenCtx gre
     }
     *context = green->context;
     return CUDA_SUCCESS;
-}
-
-/* No multicast between simulated devices: programs find that out at the first call. */
-SIM_EXPORT CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties)
-{
-    (void)handle;
-    (void)properties;
-    SIM_ENTER(COST_QUERY);
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMulticastAddDevice(CUmemGenericAllocationHandle handle, CUdevice device)
-{
-    (void)handle;
-    (void)device;
-    SIM_ENTER(COST_QUERY);
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMulticastBindMem(CUmemGenericAllocationHandle handle, size_t offset,
-                                               CUmemGenericAllocationHandle memory, size_t memory_offset, size_t bytes,
-                                               unsigned long long flags)
-{
-    (void)handle;
-    (void)offset;
-    (void)memory;
-    (void)memory_offset;
-    (void)bytes;
-    (void)flags;
-    SIM_ENTER(COST_QUERY);
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMulticastBindAddr(CUmemGenericAllocationHandle handle, size_t offset, CUdeviceptr address,
-                                                size_t bytes, unsigned long long flags)
-{
-    (void)handle;
-    (void)offset;
-    (void)address;
-    (void)bytes;
-    (void)flags;
-    SIM_ENTER(COST_QUERY);
-    return CUDA_ERROR_NOT_SUPPORTED;
-}
-
-SIM_EXPORT CUresult CUDAAPI cuMulticastUnbind(CUmemGenericAllocationHandle handle, CUdevice device, size_t offset,
-                                              size_t bytes)
-{
-    (void)handle;
-    (void)device;
-    (void)offset;
-    (void)bytes;
-    SIM_ENTER(COST_QUERY);
-    return CUDA_ERROR_NOT_SUPPORTED;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuPointerGetAttribute(void *value, CUpointer_attribute which, CUdeviceptr address)

@@ -25,9 +25,8 @@ CUresult sim_context_get(CUcontext *context)
     return (*context)->alive ? CUDA_SUCCESS : CUDA_ERROR_CONTEXT_IS_DESTROYED;
 }
 
-static uint32_t claim(const struct sim_view *view)
+static uint32_t claim(const struct sim_view *view, uint64_t bytes)
 {
-    uint64_t bytes = view->node->settings.context_bytes;
     for (uint32_t i = 0; i < SIM_CONTEXTS; i++) {
         struct sim_context *entry = &view->device->contexts[i];
         if (entry->used) {
@@ -46,7 +45,7 @@ static uint32_t claim(const struct sim_view *view)
     return SIM_NONE;
 }
 
-static CUresult create(uint32_t device, unsigned int flags, CUcontext *context)
+static CUresult create(uint32_t device, unsigned int flags, uint64_t bytes, CUcontext *context)
 {
     struct CUctx_st *made = calloc(1, sizeof *made);
     if (made == NULL) {
@@ -54,7 +53,7 @@ static CUresult create(uint32_t device, unsigned int flags, CUcontext *context)
     }
     struct sim_view view = sim_lock(&sim_seat, device);
     uint64_t left = sim_seat.node->settings.memory_bytes - view.device->used_bytes;
-    uint32_t index = left >= sim_seat.node->settings.context_bytes ? claim(&view) : SIM_NONE;
+    uint32_t index = left >= bytes ? claim(&view, bytes) : SIM_NONE;
     sim_unlock(&view);
     if (index == SIM_NONE) {
         free(made);
@@ -95,11 +94,16 @@ CUresult sim_context_create(CUcontext *context, unsigned int flags, CUdevice dev
     if (depth == STACK) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    CUresult result = create((uint32_t)device, flags, context);
+    CUresult result = create((uint32_t)device, flags, sim_seat.node->settings.context_bytes, context);
     if (result == CUDA_SUCCESS) {
         stack[depth++] = *context;
     }
     return result;
+}
+
+CUresult sim_context_part(CUcontext *context, CUdevice device)
+{
+    return create((uint32_t)device, 0, 0, context);
 }
 
 CUresult sim_context_destroy(CUcontext context)
@@ -154,7 +158,7 @@ CUresult sim_primary_get(uint32_t device, CUcontext *context)
     struct CUctx_st *kept = primaries[device];
     if (kept == NULL || !kept->alive) {
         CUcontext fresh = NULL;
-        result = create(device, kept == NULL ? 0 : kept->flags, &fresh);
+        result = create(device, kept == NULL ? 0 : kept->flags, sim_seat.node->settings.context_bytes, &fresh);
         if (result == CUDA_SUCCESS && kept != NULL) {
             *kept = *fresh;
             kept->legacy.context = kept;

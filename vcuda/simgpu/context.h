@@ -5,6 +5,8 @@
 #include "driver.h"
 
 CUresult sim_context_create(CUcontext *context, unsigned int flags, CUdevice device);
+/* One that takes no memory, beside the primary context that its maker holds. */
+CUresult sim_context_part(CUcontext *context, CUdevice device);
 CUresult sim_context_destroy(CUcontext context);
 CUresult sim_context_push(CUcontext context);
 CUresult sim_context_pop(CUcontext *context);

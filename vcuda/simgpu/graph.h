@@ -9,6 +9,7 @@ struct CUgraphNode_st {
     CUgraph graph;
     struct sim_op op;     /* of kind OP_WAIT when the node is no work on the device */
     uint64_t alloc_bytes; /* of a node that allocates */
+    uint32_t device;      /* and where */
     CUgraph child;
 };
 

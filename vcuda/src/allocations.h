@@ -17,6 +17,8 @@ enum kind {
     KIND_MAPPING,  /* CUdeviceptr of cuMemMap; `owner` is the handle, `extent` how long it is */
     KIND_ARRAY,    /* CUarray, CUmipmappedArray */
     KIND_EXTERNAL, /* CUexternalMemory */
+    KIND_GRAPH,    /* CUgraphExec that allocates: `extent` is how much at most, `owner` since which trim it is mapped */
+    KIND_GREEN,    /* CUgreenCtx; `owner` is its CUcontext, `extent` the CUdevice */
 };
 
 struct allocation {

@@ -13,6 +13,9 @@ _Bool driver_bound; /* published with release once `driver` and `by_address` are
 
 static pthread_mutex_t bind_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the filling of the tables below */
 
+static void *bound_library;    /* a handle of the driver, and where it lies; constant once driver_bound */
+static const void *bound_base;
+
 /* One row per hook: its name, where its real function is kept, and the hook itself. */
 static const struct hook {
     const char *name;
@@ -106,11 +109,25 @@ bool driver_bind(void *handle)
     if (!driver_bound) {
         void *library = driver_handle(handle);
         if (library != NULL && loader_symbol(library, "cuInit") != NULL) {
+            Dl_info info;
             fill(library);
+            bound_library = library;
+            bound_base = dladdr(loader_symbol(library, "cuInit"), &info) != 0 ? info.dli_fbase : NULL;
             __atomic_store_n(&driver_bound, true, __ATOMIC_RELEASE);
         }
     }
     bool bound = driver_bound;
     pthread_mutex_unlock(&bind_lock);
     return bound;
+}
+
+bool driver_owns(const void *address)
+{
+    Dl_info info;
+    return dladdr(address, &info) != 0 && info.dli_fbase == bound_base;
+}
+
+void *driver_symbol(const char *name)
+{
+    return loader_symbol(bound_library, name);
 }

@@ -34,6 +34,10 @@ static inline bool driver_ready(void)
     return likely(__atomic_load_n(&driver_bound, __ATOMIC_ACQUIRE)) || driver_bind(NULL);
 }
 
+/* Whether the address lies in the driver that is bound, and what that driver has under a name; NULL if nothing. */
+bool driver_owns(const void *address);
+void *driver_symbol(const char *name);
+
 /* The hook that stands for the driver's function at this address; NULL if there is none. */
 void *driver_hook_at(const void *address);
 

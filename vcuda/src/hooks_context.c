@@ -68,9 +68,10 @@ struct estate {
     uint64_t bytes;
 };
 
-static struct estate begin_end(CUcontext context)
+/* `index` where it is known; otherwise that of the context's own row. */
+static struct estate begin_end(CUcontext context, int index)
 {
-    struct estate estate = {0, 0};
+    struct estate estate = {index, 0};
     struct allocation allocation;
     pacer_context_ends(context);
     device_context_ends();
@@ -83,7 +84,7 @@ static struct estate begin_end(CUcontext context)
         estate.bytes += allocation.bytes;
         estate.index = allocation.device;
     }
-    estate.bytes += pools_forget_context(context);
+    estate.bytes += pools_forget_context(context) + graph_memory_forget_context(context);
     loosen(estate.index, estate.bytes);
     return estate;
 }
@@ -102,7 +103,7 @@ static CUresult ended(CUresult result, struct estate estate)
     EXPORT CUresult name(CUcontext context)                                 \
     {                                                                       \
         PASS_UNLESS_ACTIVE(name, context);                                  \
-        struct estate estate = begin_end(context);                          \
+        struct estate estate = begin_end(context, 0);                          \
         return ended(REAL(name)(context), estate);                          \
     }
 
@@ -110,11 +111,10 @@ DESTROYS(cuCtxDestroy)
 DESTROYS(cuCtxDestroy_v2)
 DESTROYS(cuCtxDetach)
 
-EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+static CUresult retain_primary(CUcontext *context, CUdevice device)
 {
     unsigned int flags;
     int alive = 0, index = device_index(device);
-    PASS_UNLESS_ACTIVE(cuDevicePrimaryCtxRetain, context, device);
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     struct process *us = process();
@@ -136,33 +136,83 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return result;
 }
 
+EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
+{
+    PASS_UNLESS_ACTIVE(cuDevicePrimaryCtxRetain, context, device);
+    return retain_primary(context, device);
+}
+
 /* The last release ends the primary context, and so does a reset, whoever else retains it. */
-#define LETS_GO(name, last)                                                 \
+static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimaryCtxRelease_v2) *driver_does)
+{
+    struct estate estate = {0, 0};
+    int index = device_index(device);
+    if (index < 0)
+        return CUDA_ERROR_INVALID_DEVICE;
+    struct process *us = process();
+    pthread_mutex_lock(&us->contexts);
+    bool ends = us->primary[index] != NULL && (whoever || us->retains[index] == 1);
+    if (ends)
+        estate = begin_end(us->primary[index], index);
+    CUresult result = ended(driver_does(device), estate);
+    if (result == CUDA_SUCCESS && us->retains[index] != 0)
+        us->retains[index]--;
+    if (result == CUDA_SUCCESS && ends)
+        us->primary[index] = NULL;
+    pthread_mutex_unlock(&us->contexts);
+    return result;
+}
+
+#define LETS_GO(name, whoever)                                              \
     EXPORT CUresult name(CUdevice device)                                   \
     {                                                                       \
-        struct estate estate = {0, 0};                                      \
         PASS_UNLESS_ACTIVE(name, device);                                   \
-        int index = device_index(device);                                   \
-        if (index < 0)                                                      \
-            return CUDA_ERROR_INVALID_DEVICE;                               \
-        struct process *us = process();                                     \
-        pthread_mutex_lock(&us->contexts);                                  \
-        bool ends = us->primary[index] != NULL && (last);                   \
-        if (ends)                                                           \
-            estate = begin_end(us->primary[index]);                         \
-        CUresult result = ended(REAL(name)(device), estate);                \
-        if (result == CUDA_SUCCESS && us->retains[index] != 0)              \
-            us->retains[index]--;                                           \
-        if (result == CUDA_SUCCESS && ends)                                 \
-            us->primary[index] = NULL;                                      \
-        pthread_mutex_unlock(&us->contexts);                                \
-        return result;                                                      \
+        return let_go(device, whoever, REAL(name));                         \
     }
 
-LETS_GO(cuDevicePrimaryCtxRelease, us->retains[index] == 1)
-LETS_GO(cuDevicePrimaryCtxRelease_v2, us->retains[index] == 1)
+LETS_GO(cuDevicePrimaryCtxRelease, false)
+LETS_GO(cuDevicePrimaryCtxRelease_v2, false)
 LETS_GO(cuDevicePrimaryCtxReset, true)
 LETS_GO(cuDevicePrimaryCtxReset_v2, true)
+
+/* A green context is a part of the primary one, which the driver keeps alive for it: so do we, and the charge is that
+ * one's. What the part takes beyond, the node sees. */
+EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources, CUdevice device, unsigned int flags)
+{
+    CUcontext primary, context = NULL;
+    PASS_UNLESS_ACTIVE(cuGreenCtxCreate, green, resources, device, flags);
+    CUresult result = retain_primary(&primary, device);
+    if (result != CUDA_SUCCESS)
+        return result;
+    result = REAL(cuGreenCtxCreate)(green, resources, device, flags);
+    if (result != CUDA_SUCCESS) {
+        let_go(device, false, REAL(cuDevicePrimaryCtxRelease_v2));
+        return result;
+    }
+    REAL(cuCtxFromGreenCtx)(&context, *green);
+    struct allocation row = {.key = (uint64_t)(uintptr_t)*green,
+                             .owner = (uint64_t)(uintptr_t)context,
+                             .extent = (uint64_t)device,
+                             .kind = KIND_GREEN,
+                             .count = 1};
+    allocations_put(&process()->allocations, &row);
+    pacer_context_made(device_index(device));
+    return CUDA_SUCCESS;
+}
+
+EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
+{
+    struct allocation row;
+    PASS_UNLESS_ACTIVE(cuGreenCtxDestroy, green);
+    bool ours = allocations_take(&process()->allocations, KIND_GREEN, (uint64_t)(uintptr_t)green, &row);
+    struct estate estate = {0, 0};
+    if (ours)
+        estate = begin_end((CUcontext)(uintptr_t)row.owner, device_index((CUdevice)row.extent));
+    CUresult result = ended(REAL(cuGreenCtxDestroy)(green), estate);
+    if (ours && result == CUDA_SUCCESS)
+        let_go((CUdevice)row.extent, false, REAL(cuDevicePrimaryCtxRelease_v2));
+    return result;
+}
 
 /* The heap that kernels allocate from, and the buffer that they print to, are device memory. The stack is, too, but
  * the driver decides how much: the node sees it. */

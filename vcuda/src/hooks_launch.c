@@ -45,6 +45,3 @@ LAUNCHES(cuLaunch, NULL, (CUfunction function), function)
 LAUNCHES(cuLaunchGrid, NULL, (CUfunction function, int width, int height), function, width, height)
 LAUNCHES(cuLaunchGridAsync, stream, (CUfunction function, int width, int height, CUstream stream), function, width,
          height, stream)
-
-LAUNCHES(cuGraphLaunch, stream, (CUgraphExec graph, CUstream stream), graph, stream)
-LAUNCHES(cuGraphLaunch_ptsz, per_thread(stream), (CUgraphExec graph, CUstream stream), graph, stream)

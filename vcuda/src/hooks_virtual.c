@@ -1,6 +1,7 @@
 /* hooks_virtual.c: physical memory of its own right. It is charged to its maker until nobody refers to it: handles and
  * mappings of this process are counted here; what descriptors or other processes hold is left to the container's
- * orphans, which end when the node sees the driver's figure fall. */
+ * orphans, which end when the node sees the driver's figure fall. So is what arrays and multicast objects refer to: when
+ * a stream or another GPU lets go of it is not ours to see. */
 #include "hook.h"
 #include "orphans.h"
 
@@ -111,3 +112,61 @@ EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAlloca
         allocations_mark(&process()->allocations, KIND_PHYSICAL, handle, 1);
     return result;
 }
+
+/* Somebody may hold it after its last handle and mapping are gone. */
+static void held_elsewhere(CUresult result, CUmemGenericAllocationHandle handle)
+{
+    if (result == CUDA_SUCCESS)
+        allocations_mark(&process()->allocations, KIND_PHYSICAL, handle, 1);
+}
+
+#define MAPS_ARRAYS(name)                                                                                    \
+    EXPORT CUresult name(CUarrayMapInfo *list, unsigned int count, CUstream stream)                          \
+    {                                                                                                        \
+        PASS_UNLESS_ACTIVE(name, list, count, stream);                                                       \
+        CUresult result = REAL(name)(list, count, stream);                                                   \
+        for (unsigned int i = 0; list != NULL && i < count; i++)                                             \
+            if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)                                       \
+                held_elsewhere(result, list[i].memHandle.memHandle);                                         \
+        return result;                                                                                       \
+    }
+
+MAPS_ARRAYS(cuMemMapArrayAsync)
+MAPS_ARRAYS(cuMemMapArrayAsync_ptsz)
+
+/* The physical memory whose mapping begins here; of one that begins before, its handle is asked for and given back. */
+static CUmemGenericAllocationHandle mapped_at(CUdeviceptr pointer)
+{
+    struct allocation mapping;
+    CUmemGenericAllocationHandle handle = 0;
+    if (allocations_find(&process()->allocations, KIND_MAPPING, pointer, &mapping))
+        return mapping.owner;
+    if (REAL(cuMemRetainAllocationHandle)(&handle, (void *)(uintptr_t)pointer) == CUDA_SUCCESS)
+        REAL(cuMemRelease)(handle);
+    return handle;
+}
+
+#define BINDS(name, memory, parameters, ...)                                                                 \
+    EXPORT CUresult name parameters                                                                          \
+    {                                                                                                        \
+        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                                                               \
+        CUresult result = REAL(name)(__VA_ARGS__);                                                           \
+        held_elsewhere(result, memory);                                                                      \
+        return result;                                                                                       \
+    }
+
+typedef CUmemGenericAllocationHandle handle_of;
+
+BINDS(cuMulticastBindMem, from,
+      (handle_of object, size_t offset, handle_of from, size_t from_offset, size_t size, unsigned long long flags), object,
+      offset, from, from_offset, size, flags)
+BINDS(cuMulticastBindMem_v2, from,
+      (handle_of object, CUdevice device, size_t offset, handle_of from, size_t from_offset, size_t size,
+       unsigned long long flags),
+      object, device, offset, from, from_offset, size, flags)
+BINDS(cuMulticastBindAddr, mapped_at(from),
+      (handle_of object, size_t offset, CUdeviceptr from, size_t size, unsigned long long flags), object, offset, from,
+      size, flags)
+BINDS(cuMulticastBindAddr_v2, mapped_at(from),
+      (handle_of object, CUdevice device, size_t offset, CUdeviceptr from, size_t size, unsigned long long flags), object,
+      device, offset, from, size, flags)

@@ -128,11 +128,25 @@ void ledger_unlock(struct ledger *ledger)
     pthread_mutex_unlock(&ledger->lock);
 }
 
+static bool is_of(const struct ledger_slot *slot, uint64_t pid, uint64_t start_time, uint64_t namespace)
+{
+    return slot->state == SLOT_LIVE && slot->pid == pid && slot->start_time == start_time && slot->namespace == namespace;
+}
+
+static void bury(struct ledger_slot *slot)
+{
+    slot->died_ns = clock_ns();
+    __atomic_store_n(&slot->state, SLOT_DEAD, __ATOMIC_RELEASE);
+}
+
 int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint64_t namespace)
 {
     int chosen = -1;
     if (!ledger_lock(ledger))
         return -1;
+    for (int i = 0; i < LEDGER_SLOTS && (uint64_t)i < ledger->slots_used; i++)
+        if (is_of(&ledger->slots[i], pid, start_time, namespace)) /* its program before exec: ended without a word */
+            bury(&ledger->slots[i]);
     for (int i = 0; i < LEDGER_SLOTS && chosen < 0; i++)
         if (ledger->slots[i].state == SLOT_FREE)
             chosen = i;

@@ -154,24 +154,32 @@ static bool lies_in(const void *address, const char *stem)
     return begins(file_of(info.dli_fname), stem);
 }
 
+/* Of several drivers in one process the first that was used serves all who ask: two at once would each know but half
+ * of the program's contexts, and one of them would go past the limit. */
+static void *of_driver(void *handle, const char *name, void *real)
+{
+    void *hook = hook_named(name);
+    if (hook == real || !lies_in(real, "libcuda.so") || state_mode() == MODE_INERT || !driver_bind(handle))
+        return real;
+    if (hook != NULL)
+        return hook;
+    return driver_owns(real) ? real : driver_symbol(name);
+}
+
 /* What stands in for `real`, found by `name` behind `handle`. */
 static void *replace(void *handle, const char *name, void *real)
 {
-    void *hook = NULL;
     if (real == NULL || name == NULL)
         return real;
-    if (name[0] == 'c' && name[1] == 'u') {
-        hook = hook_named(name);
-        if (hook == NULL || hook == real || !lies_in(real, "libcuda.so") || state_mode() == MODE_INERT ||
-            !driver_bind(handle))
-            return real;
-    } else if (begins(name, "nvml")) {
-        hook = nvml_hook_named(name);
-        if (hook == NULL || hook == real || !lies_in(real, "libnvidia-ml.so") || state_mode() == MODE_INERT ||
-            !nvml_bind(handle))
-            return real;
-    }
-    return hook != NULL ? hook : real;
+    if (name[0] == 'c' && name[1] == 'u')
+        return of_driver(handle, name, real);
+    if (!begins(name, "nvml"))
+        return real;
+    void *hook = nvml_hook_named(name);
+    if (hook == NULL || hook == real || !lies_in(real, "libnvidia-ml.so") || state_mode() == MODE_INERT ||
+        !nvml_bind(handle))
+        return real;
+    return hook;
 }
 
 void *vcuda_dlsym(void *handle, const char *name)

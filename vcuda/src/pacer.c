@@ -1,10 +1,10 @@
 /* pacer.c: who asks is granted a batch, in the container's turn, while it has credit and little in flight. */
 #include "pacer.h"
 
-#include <stdlib.h>
 #include <sys/prctl.h>
 
 #include "account.h"
+#include "batches.h"
 #include "clock.h"
 #include "helper.h"
 #include "spans.h"
@@ -13,115 +13,12 @@
 #define ALONE_NS 8000000u      /* the same while nobody else has a turn: who wakes shares the GPU for so long */
 #define BATCH_NS 500000u       /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
-#define QUIET_NS 2000000u      /* a batch that is open for longer is closed by the helper */
 #define DEBT_HOLD_NS (4ull * VCUDA_PERIOD_NS) /* a container that ran long kernels pays back for up to so long */
 #define NO_END (UINT64_MAX - 1) /* the gate of a turn that does not end */
 
-__thread struct batch pacer_batches[BATCHES] __attribute__((tls_model("initial-exec")));
 struct gate pacer_gates[VCUDA_MAX_DEVICES];
 static struct gate never_open;
 struct gate *pacer_gate = &never_open;
-
-static uint32_t captures; /* streams that capture now; atomic */
-
-/* The blocks of all threads that have launched. `registry_lock` guards the list; taken before a queue's lock. */
-static pthread_mutex_t registry_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct registered {
-    struct batch *batches;
-    struct registered *next;
-} *registry;
-static pthread_key_t registry_key;
-static pthread_once_t registry_once = PTHREAD_ONCE_INIT;
-
-static bool close_batch(struct batch *batch, uint64_t older_ns);
-
-/* With the context of the queue current; the old one is put back by leave. */
-static bool enter(struct queue *queue, bool *pushed)
-{
-    CUcontext current = NULL;
-    *pushed = false;
-    if (queue->context == NULL)
-        return false;
-    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == queue->context)
-        return true;
-    *pushed = REAL(cuCtxPushCurrent_v2)(queue->context) == CUDA_SUCCESS;
-    return *pushed;
-}
-
-static void leave(bool pushed)
-{
-    CUcontext popped;
-    if (pushed)
-        REAL(cuCtxPopCurrent_v2)(&popped);
-}
-
-/* The thread ends: what it had open is closed, and its block, which goes with it, forgotten. */
-static void thread_ends(void *argument)
-{
-    struct registered *gone = argument;
-    pthread_mutex_lock(&registry_lock);
-    for (struct registered **at = &registry; *at != NULL; at = &(*at)->next)
-        if (*at == gone) {
-            *at = gone->next;
-            break;
-        }
-    for (int i = 0; i < BATCHES; i++)
-        close_batch(&gone->batches[i], 0);
-    pthread_mutex_unlock(&registry_lock);
-    free(gone);
-}
-
-static void make_key(void)
-{
-    pthread_key_create(&registry_key, thread_ends);
-}
-
-static void register_thread(void)
-{
-    pthread_once(&registry_once, make_key);
-    if (pthread_getspecific(registry_key) != NULL)
-        return;
-    struct registered *ours = malloc(sizeof *ours);
-    if (ours == NULL)
-        return;
-    ours->batches = pacer_batches;
-    pthread_mutex_lock(&registry_lock);
-    ours->next = registry;
-    registry = ours;
-    pthread_mutex_unlock(&registry_lock);
-    pthread_setspecific(registry_key, ours);
-}
-
-static bool capturing(CUstream stream)
-{
-    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return __atomic_load_n(&captures, __ATOMIC_RELAXED) != 0 && REAL(cuStreamIsCapturing) != NULL &&
-           (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE);
-}
-
-/* Ends a batch that is older than `older_ns`: its launches become a span. True if it is left open. */
-static bool close_batch(struct batch *batch, uint64_t older_ns)
-{
-    struct queue *queue = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
-    bool open = false, pushed;
-    if (queue == NULL)
-        return false;
-    pthread_mutex_lock(&queue->lock);
-    if (__atomic_load_n(&batch->queue, __ATOMIC_RELAXED) == queue) { /* nobody else has closed it meanwhile */
-        open = older_ns != 0 && clock_ns() < batch->opened_ns + older_ns;
-        if (!open) {
-            __atomic_store_n(&batch->turn, 0, __ATOMIC_RELAXED);
-            if (batch->serial == queue->serial && !capturing(batch->stream) && enter(queue, &pushed)) {
-                spans_end(queue, batch->stream,
-                          batch->granted - __atomic_load_n(&batch->credits, __ATOMIC_RELAXED));
-                leave(pushed);
-            }
-            __atomic_store_n(&batch->queue, NULL, __ATOMIC_RELEASE);
-        }
-    }
-    pthread_mutex_unlock(&queue->lock);
-    return open;
-}
 
 /* Turns alone keep short kernels to their share, and the node settles what runs over their end. Kernels that fill a
  * good part of a turn must be paid for from the share itself. */
@@ -131,7 +28,7 @@ static bool in_debt(const struct queue *queue, const struct turn *turn)
     return credit <= 0 && queue->mean_ns > turn->per_period_ns / 2;
 }
 
-static void set_gate(int index, uint64_t turn)
+void pacer_set_gate(int index, uint64_t turn)
 {
     if (__atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED) != turn)
         __atomic_store_n(&pacer_gates[index].turn, turn, __ATOMIC_RELAXED);
@@ -140,12 +37,12 @@ static void set_gate(int index, uint64_t turn)
 bool pacer_look(int index, uint64_t now_ns, struct turn *turn)
 {
     if (!schedule_turn_now(index, now_ns, turn)) {
-        set_gate(index, NO_END);
+        pacer_set_gate(index, NO_END);
         return false;
     }
     account_credit(index, turn, now_ns);
     bool whole = turn->end_ns - now_ns >= turn->period_ns;
-    set_gate(index, !turn->open ? 0 : whole ? NO_END : turn->end_ns);
+    pacer_set_gate(index, !turn->open ? 0 : whole ? NO_END : turn->end_ns);
     return true;
 }
 
@@ -197,9 +94,9 @@ static uint64_t hold(struct queue *queue)
     uint64_t began = clock_ns(), now = began, pause = 0, serial = queue->serial, work = 0;
     bool pushed, waited = false;
     while (queue->serial == serial) {
-        if (enter(queue, &pushed)) {
+        if (spans_enter(queue, &pushed)) {
             spans_reap(queue);
-            leave(pushed);
+            spans_leave(pushed);
         }
         work = allowed(queue, now, &pause);
         if (work != 0)
@@ -230,8 +127,8 @@ static uint32_t grant(const struct queue *queue, uint64_t work_ns)
 
 static void admit(CUstream stream, struct batch *batch, CUcontext context, int index)
 {
-    register_thread();
-    close_batch(batch, 0);
+    batches_register_thread();
+    batches_close(batch, 0);
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL)
         return;
@@ -243,7 +140,7 @@ static void admit(CUstream stream, struct batch *batch, CUcontext context, int i
         batch->stream = stream;
         batch->serial = queue->serial;
         batch->opened_ns = now;
-        batch->granted = __atomic_load_n(&captures, __ATOMIC_RELAXED) != 0 ? 1 : grant(queue, work);
+        batch->granted = batches_any_captures() ? 1 : grant(queue, work);
         __atomic_store_n(&batch->credits, batch->granted - 1, __ATOMIC_RELAXED); /* the one that asked is the first */
         __atomic_store_n(&batch->queue, queue, __ATOMIC_RELEASE);
         __atomic_store_n(&batch->turn, __atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
@@ -258,7 +155,7 @@ void pacer_admit_slowly(CUstream stream, struct batch *batch)
     int index;
     uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
     uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
-    if (capturing(stream) || !current_device(&context, &index))
+    if (batches_capturing(stream) || !current_device(&context, &index))
         return;
     /* With several devices the fast way is never open: look again, now that the device is known. */
     const struct queue *open = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
@@ -287,46 +184,4 @@ void pacer_context_ends(CUcontext context)
 {
     if (context != NULL)
         spans_forget(context);
-}
-
-void pacer_stream_ends(CUstream stream)
-{
-    pthread_mutex_lock(&registry_lock);
-    for (struct registered *thread = registry; thread != NULL; thread = thread->next)
-        for (int i = 0; i < BATCHES; i++)
-            if (thread->batches[i].stream == stream)
-                close_batch(&thread->batches[i], 0);
-    pthread_mutex_unlock(&registry_lock);
-}
-
-void pacer_captures(int change)
-{
-    __atomic_add_fetch(&captures, (uint32_t)change, __ATOMIC_RELAXED);
-    for (int i = 0; i < VCUDA_MAX_DEVICES; i++)
-        set_gate(i, 0); /* everybody asks again */
-}
-
-bool pacer_collect(bool all)
-{
-    bool busy = false, pushed;
-    uint64_t now = clock_ns();
-    struct queue *queue;
-    pthread_mutex_lock(&registry_lock);
-    for (struct registered *thread = registry; thread != NULL; thread = thread->next)
-        for (int i = 0; i < BATCHES; i++)
-            busy = close_batch(&thread->batches[i], all ? 0 : QUIET_NS) || busy;
-    pthread_mutex_unlock(&registry_lock);
-    for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
-        pthread_mutex_lock(&queue->lock);
-        if (queue->head != queue->tail && enter(queue, &pushed)) {
-            spans_reap(queue);
-            leave(pushed);
-        }
-        if (queue->context != NULL && queue->head != queue->tail) {
-            account_active(queue->index, now, false);
-            busy = true;
-        }
-        pthread_mutex_unlock(&queue->lock);
-    }
-    return busy;
 }

@@ -62,6 +62,9 @@ void pacer_stream_ends(CUstream stream);
 /* Streams that capture take no part: +1 before a capture begins, -1 after it ended. */
 void pacer_captures(int change);
 
+/* Closes a gate (0), or says until when it is open. */
+void pacer_set_gate(int index, uint64_t turn);
+
 /* Opens or closes the device's gate by the present turn. Returns the turn; false when the device has none. */
 struct turn;
 bool pacer_look(int index, uint64_t now_ns, struct turn *turn);

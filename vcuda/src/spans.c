@@ -110,6 +110,25 @@ static CUevent recorded(struct queue *queue, CUstream stream)
     return event;
 }
 
+bool spans_enter(struct queue *queue, bool *pushed)
+{
+    CUcontext current = NULL;
+    *pushed = false;
+    if (queue->context == NULL)
+        return false;
+    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == queue->context)
+        return true;
+    *pushed = REAL(cuCtxPushCurrent_v2)(queue->context) == CUDA_SUCCESS;
+    return *pushed;
+}
+
+void spans_leave(bool pushed)
+{
+    CUcontext popped;
+    if (pushed)
+        REAL(cuCtxPopCurrent_v2)(&popped);
+}
+
 void spans_begin(struct queue *queue, CUstream stream)
 {
     if (queue->head != queue->tail || queue->begin != NULL)

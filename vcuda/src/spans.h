@@ -39,6 +39,10 @@ void spans_forget(CUcontext context);
 /* All queues in use, for the helper: NULL at the end. Not locked. */
 struct queue *spans_walk(uint32_t i);
 
+/* Makes the queue's context current; `pushed` goes to spans_leave, which puts the old one back. False: it has ended. */
+bool spans_enter(struct queue *queue, bool *pushed);
+void spans_leave(bool pushed);
+
 /* All under the queue's lock, with its context current. */
 void spans_begin(struct queue *queue, CUstream stream);
 void spans_end(struct queue *queue, CUstream stream, uint32_t launches);

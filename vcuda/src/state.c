@@ -114,6 +114,7 @@ static struct process *make_process(void)
         abort();
     pthread_mutex_init(&new->contexts, NULL);
     pthread_mutex_init(&new->pools.lock, NULL);
+    pthread_mutex_init(&new->graphs.lock, NULL);
     allocations_start(&new->allocations);
     uint64_t start = identity_start_time(getpid()), namespace = identity_namespace();
     new->slot = ledger_attach(ledger, (uint64_t)getpid(), start, namespace);

@@ -5,6 +5,7 @@
 #include "allocations.h"
 #include "config.h"
 #include "driver.h"
+#include "graph_memory.h"
 #include "ledger.h"
 #include "pools.h"
 
@@ -43,6 +44,7 @@ struct process {
     uint32_t blocks[VCUDA_MAX_DEVICES]; /* blocks in which small allocations lie; atomic */
     struct allocations allocations;
     struct pools pools;
+    struct graph_memory graphs;
 };
 
 /* This process's own state; made at the first call after start or fork. Never NULL; slot may be -1. */

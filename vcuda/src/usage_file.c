@@ -1,5 +1,6 @@
 #include "usage_file.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <string.h>
 #include <unistd.h>
@@ -59,13 +60,23 @@ static void write_record(int file)
     }
 }
 
+/* A file that another user of the container made is replaced: the folder is everybody's, the counters are in the ledger. */
+static int open_record(void)
+{
+    static const int how = O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK;
+    int file = open(config.usage_path, how, 0644);
+    if (file < 0 && errno == EACCES && unlink(config.usage_path) == 0)
+        file = open(config.usage_path, how, 0644);
+    return file;
+}
+
 void usage_write(bool now)
 {
     uint64_t time = clock_ns(), last = __atomic_load_n(&ledger->usage_written_ns, __ATOMIC_RELAXED);
     if (config.usage_path[0] == '\0' || (!now && time < last + INTERVAL_NS) ||
         !__atomic_compare_exchange_n(&ledger->usage_written_ns, &last, time, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
-    int file = open(config.usage_path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0644);
+    int file = open_record();
     if (file < 0)
         return;
     if (ledger_lock(ledger)) {

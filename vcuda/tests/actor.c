@@ -6,10 +6,15 @@
  *     async NAME BYTES     freeasync NAME      trim             default stream and pool; freeasync waits for it
  *     create NAME BYTES    map NAME BYTES      unmap NAME BYTES drop NAME       export NAME: "0 DESCRIPTOR"
  *     array NAME WIDTH HEIGHT                  freearray NAME   heap - BYTES    cuCtxSetLimit
+ *     graph NAME BYTES     an executable graph that allocates; upload NAME   launchgraph NAME   endgraph NAME   trimgraphs
+ *     capture NAME BYTES   the same from a captured cuMemAllocAsync
+ *     bind NAME            to a multicast object     tile NAME   under a sparse array     newgreen / endgreen
  *     launch NAME          a kernel of that name, on the default stream
  *     nvml ORDINAL         "USED TOTAL" by NVML    processes ORDINAL  "COUNT PID" by NVML    devices "COUNT"
  *     info                 "FREE TOTAL"    total                cuDeviceTotalMem
  *     fork                 goes on in a child; the parent waits for it and ends as it did
+ *     exec                 becomes a new actor       setuid NUMBER
+ *     managed? NAME        "1" when the pointer is managed memory
  *     exit CODE | kill     _exit, SIGKILL to itself
  *
  * Answers "RESULT [VALUES]" with the CUresult as a number. It finds the driver by dlopen and dlsym, as runtimes do.
@@ -31,6 +36,7 @@
 #define MOST 4096
 
 static void *library;
+static char *program; /* its own path */
 static struct {
     char name[24];
     CUdeviceptr pointer;
@@ -115,6 +121,70 @@ static CUresult array(const char *verb, const char *name, size_t width, size_t h
     return CU(cuArrayDestroy)((CUarray)*place(name));
 }
 
+static CUresult made_graph(const char *name, size_t bytes, int captured)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUdeviceptr pointer;
+    CUstream stream;
+    CUDA_MEM_ALLOC_NODE_PARAMS asked = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+        .bytesize = bytes};
+    CUresult result;
+    if (captured) {
+        result = CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
+        result |= CU(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+        result |= CU(cuMemAllocAsync)(&pointer, bytes, stream);
+        result |= CU(cuStreamEndCapture)(stream, &graph);
+    } else {
+        result = CU(cuGraphCreate)(&graph, 0);
+        result |= CU(cuGraphAddMemAllocNode)(&node, graph, NULL, 0, &asked);
+    }
+    return result != CUDA_SUCCESS ? result : CU(cuGraphInstantiateWithFlags)((CUgraphExec *)place(name), graph, 0);
+}
+
+static CUresult graphs(const char *verb, const char *name, size_t bytes)
+{
+    CUgraphExec graph = (CUgraphExec)*place(name);
+    if (strcmp(verb, "upload") == 0)
+        return CU(cuGraphUpload)(graph, NULL);
+    if (strcmp(verb, "launchgraph") == 0) {
+        CUresult result = CU(cuGraphLaunch)(graph, NULL);
+        return result != CUDA_SUCCESS ? result : CU(cuStreamSynchronize)(NULL);
+    }
+    if (strcmp(verb, "endgraph") == 0)
+        return CU(cuGraphExecDestroy)(graph);
+    if (strcmp(verb, "trimgraphs") == 0)
+        return CU(cuDeviceGraphMemTrim)(0);
+    return made_graph(name, bytes, strcmp(verb, "capture") == 0);
+}
+
+/* References to physical memory that are neither handles nor mappings. */
+static CUresult referred(const char *verb, const char *name)
+{
+    static CUmemGenericAllocationHandle object;
+    CUmulticastObjectProp one = {.numDevices = 1, .size = 2ul << 20};
+    CUDA_ARRAY3D_DESCRIPTOR sparse = {
+        .Width = 64, .Height = 64, .NumChannels = 4, .Format = CU_AD_FORMAT_FLOAT, .Flags = CUDA_ARRAY3D_SPARSE};
+    CUarrayMapInfo map = {.resourceType = CU_RESOURCE_TYPE_ARRAY,
+                          .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+                          .memHandle.memHandle = *place(name)};
+    if (strcmp(verb, "bind") == 0) {
+        CUresult result = CU(cuMulticastCreate)(&object, &one);
+        return result != CUDA_SUCCESS ? result : CU(cuMulticastBindMem)(object, 0, *place(name), 0, 2ul << 20, 0);
+    }
+    CUresult result = CU(cuArray3DCreate_v2)(&map.resource.array, &sparse);
+    return result != CUDA_SUCCESS ? result : CU(cuMemMapArrayAsync)(&map, 1, NULL);
+}
+
+static CUresult green(const char *verb)
+{
+    static CUgreenCtx part;
+    if (strcmp(verb, "newgreen") == 0)
+        return CU(cuGreenCtxCreate)(&part, NULL, 0, CU_GREEN_CTX_DEFAULT_STREAM);
+    return CU(cuGreenCtxDestroy)(part);
+}
+
 static CUresult launch(const char *name)
 {
     CUmodule module;
@@ -181,6 +251,14 @@ static void fork_here(void)
     exit(WEXITSTATUS(status));
 }
 
+static CUresult is_managed(const char *name, size_t *answer)
+{
+    unsigned int managed = 0;
+    CUresult result = CU(cuPointerGetAttribute)(&managed, CU_POINTER_ATTRIBUTE_IS_MANAGED, *place(name));
+    *answer = managed;
+    return result;
+}
+
 static int answer(const char *line)
 {
     char verb[16] = "", name[24] = "";
@@ -192,8 +270,14 @@ static int answer(const char *line)
         _exit(atoi(name));
     if (strcmp(verb, "kill") == 0)
         raise(SIGKILL);
+    if (strcmp(verb, "exec") == 0)
+        execv(program, (char *[]){program, NULL});
     CUresult result = CUDA_SUCCESS;
-    if (strcmp(verb, "fork") == 0)
+    if (strcmp(verb, "setuid") == 0)
+        result = (CUresult)(setgid((gid_t)atoi(name)) | setuid((uid_t)atoi(name)));
+    else if (strcmp(verb, "managed?") == 0)
+        result = is_managed(name, &a);
+    else if (strcmp(verb, "fork") == 0)
         fork_here();
     else if (strcmp(verb, "init") == 0)
         result = CU(cuInit)(0);
@@ -211,6 +295,12 @@ static int answer(const char *line)
         result = stream_ordered(verb, name, one);
     else if (strcmp(verb, "array") == 0 || strcmp(verb, "freearray") == 0)
         result = array(verb, name, one, two);
+    else if (strstr("graph capture upload launchgraph endgraph trimgraphs", verb) != NULL)
+        result = graphs(verb, name, one);
+    else if (strcmp(verb, "bind") == 0 || strcmp(verb, "tile") == 0)
+        result = referred(verb, name);
+    else if (strcmp(verb, "newgreen") == 0 || strcmp(verb, "endgreen") == 0)
+        result = green(verb);
     else if (strstr("create drop map unmap export", verb) != NULL)
         result = virtual(verb, name, one, &a);
     else if (strstr("ctx release newctx endctx", verb) != NULL)
@@ -221,9 +311,10 @@ static int answer(const char *line)
     return fflush(stdout);
 }
 
-int main(void)
+int main(int count, char **arguments)
 {
     char line[256];
+    program = count != 0 ? arguments[0] : NULL;
     library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == NULL) {
         fprintf(stderr, "%s\n", dlerror());

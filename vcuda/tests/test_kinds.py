@@ -49,6 +49,60 @@ def test_exported_memory_is_charged_to_the_container_while_a_descriptor_may_hold
         assert ask(f"alloc b {760 * MIB}")[0] == OUT_OF_MEMORY
 
 
+@pytest.mark.parametrize("reference", ["bind", "tile"])
+def test_memory_under_an_array_or_a_multicast_object_is_charged_after_its_handle_is_gone(
+    node: Node, reference: str
+) -> None:
+    page = node.folder / "page"
+    container = node.container("a", Share(schedule=str(page)))
+    with Agent(node, page, Tenant("a", 0)), container.session() as ask:
+        begun(ask)
+        assert [ask(f"create a {64 * MIB}")[0], ask(f"{reference} a")[0], ask("drop a")[0]] == [0, 0, 0]
+        assert node.truth("a")[0] == container.charged() == CONTEXT + 64 * MIB
+        assert ask(f"alloc b {760 * MIB}")[0] == OUT_OF_MEMORY
+
+
+def test_a_green_context_is_charged_as_the_primary_context_that_it_keeps(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        assert [ask("init")[0], ask("newgreen")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+        assert ask("ctx")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+        assert [ask("release")[0], ask("endgreen")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == 0
+
+
+def test_a_green_context_that_does_not_fit_is_refused(node: Node) -> None:
+    container = node.container("a", Share(memory=128 * MIB))
+    assert container.run("init", "newgreen") == [[0, 0, 0], [OUT_OF_MEMORY, 0, 0]]
+
+
+@pytest.mark.parametrize("made", ["graph", "capture"])
+@pytest.mark.parametrize("bring", ["upload", "launchgraph"])
+def test_what_a_graph_allocates_is_charged_when_it_is_uploaded_or_launched(node: Node, made: str, bring: str) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask(f"{made} a {400 * MIB}")[0], ask(f"{made} b {400 * MIB}")[0]] == [0, 0]
+        assert container.charged() == CONTEXT
+        assert ask(f"{bring} a")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 400 * MIB
+        assert ask(f"{bring} b")[0] == OUT_OF_MEMORY
+        assert ask(f"{bring} a")[0] == 0, "what is mapped already is not charged again"
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 400 * MIB
+        assert [ask("endgraph a")[0], ask(f"{bring} b")[0]] == [0, 0], "a graph takes over what another left"
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 400 * MIB
+        assert [ask("endgraph b")[0], ask("trimgraphs")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
+def test_memory_of_graphs_goes_with_the_context(node: Node) -> None:
+    container = node.container("a")
+    assert {a[0] for a in container.run("init", "newctx", f"graph a {400 * MIB}", "upload a", "endctx")} == {0}
+    assert container.charged() == 0
+
+
 def test_arrays_and_heaps_are_charged(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:

@@ -1,0 +1,40 @@
+/* graph_memory.h: memory that graphs allocate for themselves, charged before the driver maps it.
+ *
+ * The driver maps it when an executable graph is uploaded or first launched, keeps it when that is destroyed, and gives
+ * it back to the device when it is asked to trim. What counts is what it has reserved, as with pools.
+ */
+#ifndef VCUDA_GRAPH_MEMORY_H
+#define VCUDA_GRAPH_MEMORY_H
+
+#include "driver.h"
+
+#include <pthread.h>
+#include <stdint.h>
+
+#include "config.h"
+
+struct graph_memory {
+    pthread_mutex_t lock;   /* guards the rows, and the growing: who grows one knows by how much */
+    uint32_t executables;   /* how many that allocate were ever made; atomic */
+    struct graph_device {
+        CUcontext context;  /* that allocated first: it takes the memory along when it ends */
+        CUdevice ordinal;
+        uint64_t charged;
+        uint64_t trims;     /* an executable brought before the last of them is charged again; atomic */
+    } devices[VCUDA_MAX_DEVICES];
+};
+
+/* Something that makes the driver map memory, and its argument. */
+typedef CUresult graph_action(void *call);
+
+/* Instantiates `graph` by `action`, which leaves the executable in `*made`; with `uploads` its memory is mapped, too. */
+CUresult graph_memory_instantiate(CUgraph graph, CUgraphExec *made, bool uploads, graph_action *action, void *call);
+/* Uploads or launches an executable by `action`; out of memory when what it allocates does not fit. */
+CUresult graph_memory_bring(CUgraphExec executable, graph_action *action, void *call);
+/* The executable is gone. */
+void graph_memory_forget(CUgraphExec executable);
+CUresult graph_memory_trim(CUdevice ordinal);
+/* A context is about to end: what is charged on its device for graphs, 0 where another context holds it. */
+uint64_t graph_memory_forget_context(CUcontext context);
+
+#endif
