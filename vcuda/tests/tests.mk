@@ -22,14 +22,19 @@ $(B)/testing/libvcuda.a: $(filter-out %loader_entry.S.o,$(call OBJECTS,$(B)/test
 	@rm -f $@
 	ar rcs $@ $^
 
+BENCH := $(B)/bench
+# A clock that only the programs move, before everything else that they load.
+$(BENCH)/virtual_time.so: bench/virtual_time.c
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -O2 $(WARNINGS) -fPIC -shared -pthread $< -o $@ -ldl
+
 .PHONY: programs
-programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS) $(TESTS)/actor-asan
+programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS) $(TESTS)/actor-asan $(BENCH)/virtual_time.so
 
 test: all programs sanitizers
 	PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider tests
 
 # Figures, as JSON rows on standard output.
-BENCH := $(B)/bench
 $(BENCH)/calls: bench/calls.c tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -O2 $< -o $@ -ldl
@@ -45,6 +50,7 @@ bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/lateness $(BENCH)/null/l
 bench: bench-programs
 	@$(PYTHON) bench/costs.py
 	@$(PYTHON) bench/shares.py
+	@$(PYTHON) bench/virtual_shares.py
 
 # The shim, and its threads and parsers alone, under the sanitizers.
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer

@@ -1,0 +1,136 @@
+"""How exactly the pacer keeps shares when nothing on the machine disturbs it: on a virtual clock (virtual_time.c).
+
+    python bench/virtual_shares.py [NAME]
+
+The programs, the shim, the simulated GPU and the node agent's decisions are those of shares.py; only the clock is
+another. So an error here is the pacer's own, and it is the same however busy the machine is. Prints JSON rows.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+VCUDA = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(VCUDA.parent), str(VCUDA / "bench")]
+from node import MIB, Container, Node, Share  # noqa: E402
+from shares import CASES, POLICIES, Tenant, Window, row, uuid, work_done  # noqa: E402
+
+from nodeagent import turns  # noqa: E402
+from nodeagent.rounds import Container as Written  # noqa: E402
+from nodeagent.rounds import State, describe, step  # noqa: E402
+from nodeagent.schedule import INTERVAL_SECONDS, PageFile, read_activity  # noqa: E402
+
+WARM_UP_SECONDS = 1.0
+LIBRARY = VCUDA / "build" / "bench" / "virtual_time.so"
+
+
+class Writer:
+    """The node agent's writer of the page, one look at a time."""
+
+    def __init__(self, page: Path, containers: list[Container]) -> None:
+        self.file = PageFile(page)
+        self.containers = tuple(
+            Written(share.slot, 1000 + share.slot, share.core, turns.Policy[POLICIES[share.policy].upper()], one.ledger)
+            for one in containers
+            for share in one.shares
+        )
+        self.state = State(epoch_ns=time.monotonic_ns())
+
+    def look(self) -> None:
+        """Reads what the containers do and publishes the turns that follow."""
+        activities = {each.slot: read_activity(each) for each in self.containers}
+        now_ns = time.monotonic_ns()
+        self.state, made = step(self.state, self.containers, activities, now_ns)
+        self.file.write(describe(uuid(), self.containers, self.state, made, now_ns))
+
+    def look_until(self, moment: float) -> None:
+        """Looks every few milliseconds until then."""
+        while time.monotonic() < moment:
+            self.look()
+            time.sleep(min(INTERVAL_SECONDS, max(0.0, moment - time.monotonic())))
+
+
+def shares(folder: Path, tenants: list[Tenant], windows: int, window_s: float) -> list[Window]:
+    """What each tenant got in each window, by the simulator's truth; no window is ever late."""
+    node = Node(folder, settings={"SIMGPU_CALL_COSTS": "1"})
+    page = folder / "page"
+    containers = [
+        node.container(f"c{i}", Share(8192 * MIB, one.core, one.policy, slot=i, schedule=str(page)))
+        for i, one in enumerate(tenants)
+    ]
+    writer = Writer(page, containers)
+    writer.look()
+    programs: list[subprocess.Popen[str]] = []
+    for container, tenant in zip(containers, tenants, strict=True):
+        container.settings |= {name: value for name, value in os.environ.items() if name.startswith("VIRTUAL_")}
+        container.settings["LD_PRELOAD"] = f"{LIBRARY}:{container.library}"
+        programs += [container.start("spin", "1000", *program) for program in tenant.programs]
+    for program in programs:
+        assert program.stdin is not None
+        program.stdin.write("\n")  # whoever waited for it later would stop the clock
+        program.stdin.flush()
+    return list(measured(node, writer, len(tenants), windows, window_s))
+
+
+def measured(node: Node, writer: Writer, count: int, windows: int, window_s: float) -> Iterator[Window]:
+    """One window after the other."""
+    at = time.monotonic() + WARM_UP_SECONDS
+    writer.look_until(at)
+    before = work_done(node)
+    for _ in range(windows):
+        at += window_s
+        writer.look_until(at)
+        after = work_done(node)
+        yield Window([(after[f"c{i}"] - before[f"c{i}"]) / window_s / 1e7 for i in range(count)], 0.0)
+        before = after
+
+
+def row_of(folder: Path, number: int) -> dict[str, Any]:
+    """The row of one case; on the virtual clock."""
+    name, tenants, windows, window_s = CASES[number]
+    found = shares(folder, tenants, windows, window_s)
+    errors = [abs(part - t.core) for window in found for part, t in zip(window.parts, tenants, strict=True)]
+    error = sum(errors) / len(errors)
+    got = "/".join(f"{sum(w.parts[i] for w in found) / len(found):.1f}" for i in range(len(tenants)))
+    context = f"got {got}, {len(found)} windows, on a clock that no load moves"
+    return row(f"share error by itself, {name}", error, "points", "<= 2", met=error <= 2, context=context)
+
+
+def rows(wanted: str = "", **settings: str) -> Iterator[dict[str, Any]]:
+    """The share errors whose name has `wanted` in it, each on a clock of its own; settings are of that clock."""
+    for number, case in enumerate(CASES):
+        if wanted not in case[0]:
+            continue
+        with tempfile.TemporaryDirectory() as name:
+            clock = {"LD_PRELOAD": str(LIBRARY), "VIRTUAL_TIME": f"{name}/clock", **settings}
+            command = [sys.executable, __file__, "--case", str(number), f"{name}/node"]
+            pipe = subprocess.PIPE
+            running = subprocess.Popen(command, env=os.environ | clock, stdout=pipe, start_new_session=True)  # noqa: S603
+            try:
+                assert running.stdout is not None
+                yield json.loads(running.stdout.readline())
+            finally:
+                os.killpg(running.pid, signal.SIGKILL)
+                running.wait()
+
+
+def main() -> None:
+    """Prints all rows; or, started by `rows`, the one of its case."""
+    if sys.argv[1:2] == ["--case"]:
+        print(json.dumps(row_of(Path(sys.argv[3]), int(sys.argv[2]))), flush=True)
+        signal.pause()  # who started it ends it, and the programs with it
+    for each in rows(*sys.argv[1:2]):
+        print(json.dumps(each), flush=True)
+
+
+if __name__ == "__main__":
+    main()
