@@ -26,6 +26,7 @@ def register(subparsers: Any) -> None:
     audit = _add(subparsers, "audit", "recompute the books and say where a figure differs", run_audit)
     audit.add_argument("--budget", action="append", metavar="NAME", help="this budget alone; may be given again")
     audit.add_argument("--period", metavar="START", help="the period that starts then, such as 2026-01-01T00:00:00Z")
+    audit.add_argument("--store-only", action="store_true", help="do not ask the API server for budgets and pods")
     audit.add_argument("-o", "--output", choices=("table", "json"), default="table", help="how to print it")
 
 
@@ -61,13 +62,14 @@ def run_jobs(arguments: argparse.Namespace) -> int:
 
 def run_audit(arguments: argparse.Namespace) -> int:
     """Recomputes the books; 1 where any figure differs."""
+    from fairgpu.logs import configure_logs  # noqa: PLC0415
     from timekeeper.audit.command import run  # noqa: PLC0415
-    from timekeeper.metering.bill import Bill  # noqa: PLC0415
     from timekeeper.store.connection import connect  # noqa: PLC0415
 
     settings = _settings(arguments)
+    configure_logs(settings.log_level)
     with connect(settings.redis) as client:
-        return run(client, arguments, reserved=settings.metering.bill is Bill.RESERVED)
+        return run(client, settings, arguments, os.environ)
 
 
 def _settings(arguments: argparse.Namespace) -> TimekeeperSettings:

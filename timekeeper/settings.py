@@ -102,6 +102,8 @@ class JobsSettings(Section):
     """How often every running session is settled."""
     status_seconds: Annotated[float, Field(ge=0.1, le=30)] = 10.0
     """How often the statuses of budgets are looked at; a checkpoint is never older than 30 seconds."""
+    audit_seconds: Annotated[float, Field(ge=60, le=86_400)] = 3600.0
+    """How often the leading process recomputes the books and says where they differ."""
     lease_name: str = "fairgpu-timekeeper"
     lease_seconds: Annotated[int, Field(ge=2, le=300)] = 15
     """How long a leader that falls silent keeps the Lease."""

@@ -27,6 +27,36 @@ class Figure(StrEnum):
     """When a period begins and ends."""
     LEDGER = "ledger"
     """An entry that belongs to nothing."""
+    EXHAUSTED = "exhausted"
+    """When spending first reached what was available."""
+    AVAILABLE = "available"
+    """What may be spent."""
+    REMAINING = "remaining"
+    """What is left of it."""
+    RATE = "rate"
+    """What running reservations spend."""
+    STATE = "state"
+    """What the next pod meets."""
+    STATUS = "status"
+    """What a GPUBudget's status says."""
+    START = "start"
+    """When a session's meter started."""
+
+
+FOLLOWING = frozenset(
+    {
+        Figure.EXHAUSTED,
+        Figure.AVAILABLE,
+        Figure.REMAINING,
+        Figure.RATE,
+        Figure.STATE,
+        Figure.STATUS,
+        Figure.START,
+        Figure.SESSION,
+        Figure.AMOUNT,
+    }
+)
+"""Figures that are written after those that they follow from: they may differ for a moment, and rightly so."""
 
 
 @dataclass(frozen=True, slots=True)

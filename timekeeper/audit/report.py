@@ -21,6 +21,8 @@ def as_text(found: Audit) -> str:
     counts = ((found.accounts, "account"), (found.sessions, "session"), (found.entries, "ledger entry"))
     looked = f"Recomputed: {', '.join(_counted(count, noun) for count, noun in counts)}"
     lines = [f"{name}: there is no such period in the store" for name in found.missing]
+    if not found.saw_pods:
+        lines.append("The API server was not asked: budgets and pods were not compared.")
     if not found.differences:
         return "\n".join([*lines, f"{looked}. No figure differs."])
     headings = ("account", "period", "figure", "of", "stored", "expected", "recomputed from")
@@ -37,6 +39,7 @@ def as_json(found: Audit) -> Json:
         "accounts": found.accounts,
         "sessions": found.sessions,
         "entries": found.entries,
+        "sawPods": found.saw_pods,
         "missing": list(found.missing),
         "differences": [
             {
@@ -51,6 +54,13 @@ def as_json(found: Audit) -> Json:
             for difference in found.differences
         ],
     }
+
+
+def line(difference: Difference) -> str:
+    """A difference in one line."""
+    of = f" of {difference.subject}" if difference.subject else ""
+    stored, expected = (_shown(difference.figure, text) for text in (difference.stored, difference.expected))
+    return f"{difference.figure.value}{of} is {stored}, must be {expected} ({difference.reason})"
 
 
 def _counted(count: int, noun: str) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-_WHOLE = re.compile(r"0|[1-9][0-9]{0,23}")
+_WHOLE = re.compile(r"0|-?[1-9][0-9]{0,23}")
 _AMOUNT = re.compile(r"([0-9]+) ([0-9]+) ([0-9]+) ([0-9]+) ([ocg])(?: .*)?")
 
 OPEN, CLOSED, GONE = "o", "c", "g"
@@ -42,6 +42,7 @@ class Snapshot:
         sessions: the open sessions' records.
         ended: the records of closed sessions whose pods are still there.
         grants: by name, `START amount`.
+        pots: by name, `amount expires since flag` of grants that outlive the period, and of what was rolled over.
         entries: the ledger's entries of this period.
     """
 
@@ -54,6 +55,7 @@ class Snapshot:
     sessions: Mapping[str, str]
     ended: Mapping[str, str]
     grants: Mapping[str, str]
+    pots: Mapping[str, str]
     entries: tuple[Entry, ...] = ()
 
     @property
@@ -65,6 +67,14 @@ class Snapshot:
     def exists(self) -> bool:
         """Whether the account ever had this period."""
         return bool(self.sums) or str(self.start) in self.periods
+
+    @property
+    def namespaces(self) -> tuple[str, ...]:
+        """The namespaces that the account's figures name."""
+        try:
+            return tuple(str(name) for name in json.loads(self.head.get("summary", "{}"))["namespaces"])
+        except (ValueError, KeyError, TypeError):
+            return ()
 
     @property
     def latest(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import GONE, OPEN, SessionAmount, Snapshot, read_amount, whole
@@ -13,31 +14,53 @@ MONEY = frozenset({GRANT, "carry", "lapse"})
 """Entries that change what is available, and not what is spent."""
 
 
-def check_sums(snapshot: Snapshot) -> Iterator[Difference]:
-    """What a period stands at, against checkpoint + entries + what is not posted yet; and each session's postings."""
-    amounts = {uid: found for uid, text in snapshot.amounts.items() if (found := read_amount(text)) is not None}
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """What a period must stand at, in microGPU-seconds: the ledger's entries, and what is not posted yet."""
+
+    total: int
+    checkpoint: int
+    granted: int
+    gone: int
+
+
+def recompute(snapshot: Snapshot) -> Sums:
+    """Spend = checkpoint + entries + unposted amounts; what is closed is in the ledger, whatever else is said of it."""
+    amounts = _amounts(snapshot)
+    posted = posted_by_session(snapshot)
+    checkpoint = sum(entry.amount for entry in snapshot.entries if entry.kind == CHECKPOINT)
+    unposted = sum(found.amount - posted.get(uid, 0) for uid, found in amounts.items() if found.flag == OPEN)
+    return Sums(
+        total=checkpoint + sum(posted.values()) + unposted,
+        checkpoint=checkpoint,
+        granted=sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY),
+        gone=checkpoint + sum(posted.get(uid, 0) for uid, found in amounts.items() if found.flag == GONE),
+    )
+
+
+def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
+    """What a period stands at against what it must stand at, and what is posted of each session and grant."""
+    amounts, posted = _amounts(snapshot), posted_by_session(snapshot)
     unreadable = snapshot.amounts.keys() - amounts.keys()
     for uid in sorted(unreadable):
         text = snapshot.amounts[uid]
         yield difference(snapshot, Figure.AMOUNT, uid, text, "epoch counter amount posted flag", "it cannot be read")
-    posted = posted_by_session(snapshot)
-    opened_with = sum(entry.amount for entry in snapshot.entries if entry.kind == CHECKPOINT)
-    # What is closed is in the ledger, whatever the amount beside it says.
-    unposted = sum(found.amount - posted.get(uid, 0) for uid, found in amounts.items() if found.flag == OPEN)
     expected = {
-        Figure.CHECKPOINT: (opened_with, "the ledger's entries of kind checkpoint"),
-        Figure.SPENT: (opened_with + sum(posted.values()) + unposted, "checkpoint + ledger entries + unposted amounts"),
-        Figure.GONE: (
-            opened_with + sum(posted.get(uid, 0) for uid, found in amounts.items() if found.flag == GONE),
-            "checkpoint + ledger entries of sessions whose pods are gone",
-        ),
+        "total": (Figure.SPENT, sums.total, "checkpoint + ledger entries + unposted amounts"),
+        "checkpoint": (Figure.CHECKPOINT, sums.checkpoint, "the ledger's entries of kind checkpoint"),
+        "granted": (Figure.GRANTED, sums.granted, "the ledger's grant, carry and lapse entries"),
+        "gone": (Figure.GONE, sums.gone, "checkpoint + ledger entries of sessions whose pods are gone"),
     }
-    for figure, (amount, reason) in expected.items():
-        stored = snapshot.sums.get("total" if figure is Figure.SPENT else figure.value, "nothing")
+    for field, (figure, amount, reason) in expected.items():
+        stored = snapshot.sums.get(field, "nothing")
         if stored != str(amount):
             yield difference(snapshot, figure, "", stored, str(amount), reason)
     yield from _check_postings(snapshot, amounts, posted, unreadable)
     yield from _check_grants(snapshot)
+
+
+def _amounts(snapshot: Snapshot) -> dict[str, SessionAmount]:
+    return {uid: found for uid, text in snapshot.amounts.items() if (found := read_amount(text)) is not None}
 
 
 def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
@@ -75,15 +98,17 @@ def _check_grants(snapshot: Snapshot) -> Iterator[Difference]:
         start, _, amount = text.partition(" ")
         if start == str(snapshot.start):
             applied[name] = whole(amount)
+    for name, text in sorted(snapshot.pots.items()):
+        amount = str(sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY and entry.name == name))
+        if text.partition(" ")[0] != amount:
+            subject = f"pot {name}" if name else "rolled over"
+            reason = "the ledger's grant, carry and lapse entries of it"
+            yield difference(snapshot, Figure.GRANTED, subject, text.partition(" ")[0], amount, reason)
     for name in sorted(entries.keys() | applied.keys()):
         if applied.get(name) != entries.get(name):
             stored, expected = applied.get(name, "nothing"), entries.get(name, "nothing")
             reason = "the ledger's entry of this grant"
             yield difference(snapshot, Figure.GRANTED, name, str(stored), str(expected), reason)
-    total = str(sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY))
-    if snapshot.sums.get("granted") != total:
-        stored = snapshot.sums.get("granted", "nothing")
-        yield difference(snapshot, Figure.GRANTED, "", stored, total, "the ledger's grant, carry and lapse entries")
 
 
 def difference(snapshot: Snapshot, figure: Figure, subject: str, stored: str, expected: str, reason: str) -> Difference:

@@ -63,6 +63,34 @@ def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Chang
     return {name: decode_assignments(text) for name, text in found if text is not None}
 
 
+def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
+    """The published states of namespaces, as JSON.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    if not namespaces:
+        return {}
+    texts: Any = client.hmget(keys.STATES_VALUES, list(namespaces))
+    return {name: _text(text) for name, text in zip(namespaces, texts, strict=True) if text is not None}
+
+
+def prices(client: redis.Redis) -> bytes | None:
+    """The prices as they were charged, as JSON."""
+    found: Any = client.get(keys.PRICES)
+    return found if isinstance(found, bytes) else None
+
+
+def metered_uids(client: redis.Redis) -> set[str]:
+    """The uids of all open sessions.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
+    return {_text(member).partition(" ")[0] for member in members}
+
+
 def _call(name: str, start: int) -> Call:
     account = keys.AccountKeys(name)
     touched = (
@@ -73,16 +101,17 @@ def _call(name: str, start: int) -> Call:
         account.sessions,
         account.ended,
         account.grants,
+        account.pots(start),
         account.ledger,
     )
     return Call("snapshot", touched, ())
 
 
 def _snapshot(client: redis.Redis, name: str, start: int, answer: Sequence[Any], *, whole_ledger: bool) -> Snapshot:
-    head, periods, sums, amounts, sessions, ended, grants = (_mapping(found) for found in answer[:7])
+    head, periods, sums, amounts, sessions, ended, grants, pots = (_mapping(found) for found in answer[:8])
     after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
-    entries = tuple(_entries(client, name, start, after, _text(answer[7])))
-    return Snapshot(name, start, head, periods, sums, amounts, sessions, ended, grants, entries)
+    entries = tuple(_entries(client, name, start, after, _text(answer[8])))
+    return Snapshot(name, start, head, periods, sums, amounts, sessions, ended, grants, pots, entries)
 
 
 def _entries(client: redis.Redis, account: str, start: int, after: str, last: str) -> Iterator[Entry]:

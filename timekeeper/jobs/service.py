@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import redis
@@ -21,6 +21,10 @@ from apscheduler.schedulers.background import BackgroundScheduler
 from fairgpu import names
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
+from timekeeper.audit.asking import question_of
+from timekeeper.audit.auditing import Surroundings
+from timekeeper.audit.world import see
+from timekeeper.jobs.auditing import AuditMeasures, Auditor
 from timekeeper.jobs.desk import Step
 from timekeeper.jobs.measures import JobMeasures, serve_measures
 from timekeeper.jobs.rules import keeper_rules
@@ -42,6 +46,8 @@ TELL_SECONDS = 1.0
 """How often events are written: people read them."""
 HEALTH_SECONDS = 15.0
 """How often the store is asked how it is: Prometheus usually asks us that often."""
+FIRST_AUDIT_SECONDS = 300.0
+"""A new leader has to find its feet before its books are held to anything."""
 BESIDE = "beside"
 STUCK_SECONDS = 120.0
 """Without any job ending for so long, the process is not healthy."""
@@ -80,7 +86,12 @@ def run(
     source.start(ending.wait)
     campaign = _campaign(settings.jobs, api, folder, term, client, ending)
     scheduler = schedule(work, settings.jobs)
-    beside(scheduler, {"health": (lambda: store.look(client), HEALTH_SECONDS)})
+    around = Surroundings(
+        client, lambda: see(source.mirrors, settings.metering.default_budget), time.time_ns, ending.wait
+    )
+    auditor = Auditor(around, question_of(settings), source, term, AuditMeasures(measures.registry))
+    beside(scheduler, "health", lambda: store.look(client), HEALTH_SECONDS)
+    beside(scheduler, "audit", auditor.audit, settings.jobs.audit_seconds, FIRST_AUDIT_SECONDS)
     ending.wait()
     scheduler.shutdown(wait=True)
     campaign.join(settings.redis.timeout_seconds)
@@ -112,10 +123,12 @@ def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
     return scheduler
 
 
-def beside(scheduler: BackgroundScheduler, jobs: Mapping[str, tuple[Callable[[], None], float]]) -> None:
-    """Adds what touches no books, and so need not wait for those that do: by name, with its seconds."""
-    for name, (job, seconds) in jobs.items():
-        scheduler.add_job(job, "interval", seconds=seconds, id=name, executor=BESIDE, next_run_time=datetime.now(UTC))
+def beside(
+    scheduler: BackgroundScheduler, name: str, job: Callable[[], None], seconds: float, first: float = 0
+) -> None:
+    """Adds what touches no books, and so need not wait for those that do; its first run is so many seconds from now."""
+    begin = datetime.now(UTC) + timedelta(seconds=first)
+    scheduler.add_job(job, "interval", seconds=seconds, id=name, executor=BESIDE, next_run_time=begin)
 
 
 def _campaign(

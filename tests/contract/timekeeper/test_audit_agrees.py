@@ -1,0 +1,157 @@
+from __future__ import annotations
+
+import tempfile
+import threading
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.keeper_stage import Stage
+from tests.redis_server import RedisServer
+from timekeeper.audit.auditing import Question, Surroundings, audit
+from timekeeper.audit.world import see
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.writing import StatusWriter
+from timekeeper.rules.pricing import PricePoint
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NAMESPACES = ["team-a", "team-b", "team-c"]
+STEPS = st.one_of(
+    st.tuples(st.just("pod"), st.sampled_from(NAMESPACES), st.sampled_from([1, 30, 33, 100])),
+    st.tuples(st.just("finish"), st.integers(0, 9), st.just(0)),
+    st.tuples(st.just("remove"), st.integers(0, 9), st.just(0)),
+    st.tuples(st.just("grant"), st.sampled_from(["a", "b"]), st.sampled_from(["0.000001", "2.5", "0.01"])),
+    st.tuples(st.just("move"), st.sampled_from(NAMESPACES), st.sampled_from(["a", "b", ""])),
+    st.tuples(st.just("allow"), st.sampled_from(["a", "b"]), st.sampled_from(["0.001", "1", "0.05"])),
+    st.tuples(st.just("round"), st.sampled_from([0.001, 1.7, 61, 3599.3, 7200]), st.booleans()),
+    st.tuples(st.just("lead"), st.sampled_from([1, 2, 3]), st.just(0)),
+    st.tuples(st.just("write"), st.just(0), st.just(0)),
+)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[RedisServer]:
+    with tempfile.TemporaryDirectory(prefix="fairgpu-redis-") as folder, RedisServer(Path(folder)) as running:
+        yield running
+
+
+class Play:
+    """Budgets of an hour and of a day, and what happens to them."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.pods: list[dict[str, Any]] = []
+        self.payers = {"team-a": "a", "team-b": "b", "team-c": ""}
+        self.allowances = {"a": "1", "b": "0.05"}
+        self.rules = KeeperRules()
+        self.write_budgets()
+
+    def write_budgets(self) -> None:
+        for name, every in (("a", "hour"), ("b", "day")):
+            paid = [namespace for namespace, payer in self.payers.items() if payer == name] or [f"{name}-none"]
+            grace = {"gpuHours": "0.01", "duration": "1h"} if name == "b" else {}
+            self.stage.budget(name, paid, self.allowances[name], period={"every": every}, grace=grace)
+
+    def do(self, step: tuple[str, Any, Any]) -> None:
+        kind, first, second = step
+        stage = self.stage
+        if kind == "pod":
+            self.pods.append(stage.pod(f"p{len(self.pods)}", first, core=second))
+        elif kind in {"finish", "remove"}:
+            self.end(kind, first)
+        elif kind == "grant":
+            stage.grant(f"g{stage.now}", first, second)
+        elif kind == "move":
+            self.payers[first] = second
+            self.write_budgets()
+        elif kind == "allow":
+            self.allowances[first] = second
+            self.write_budgets()
+        elif kind == "round":
+            stage.round(first, full=second)
+        elif kind == "lead":
+            self.rules = KeeperRules(prices={"A100": (PricePoint(0, Fraction(first)),)})
+            stage.lead(self.rules)
+        else:
+            self.write()
+
+    def end(self, kind: str, index: int) -> None:
+        if index >= len(self.pods):
+            return
+        uid = self.pods[index]["metadata"]["uid"]
+        if not (self.stage.folder / "pods" / f"{uid}.json").exists():
+            return
+        if kind == "remove":
+            self.stage.remove(uid)
+        elif self.pods[index]["status"]["phase"] == "Running":
+            self.stage.finish(self.pods[index])
+
+    def write(self) -> None:
+        if self.stage.keeper is not None and self.stage.keeper.books.figures:
+            StatusWriter(self.stage.source, self.stage.keeper.books).write(self.stage.now)
+            self.stage.source.refresh()
+
+    def settle(self) -> None:
+        self.stage.round(1)
+        self.write()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(STEPS, max_size=25))
+def test_whatever_is_settled_in_whatever_order_the_auditor_finds_no_difference(
+    server: RedisServer, steps: list[tuple[str, Any, Any]]
+) -> None:
+    with server.client() as client, tempfile.TemporaryDirectory() as folder:
+        client.flushall()
+        play = Play(Stage(Path(folder), client))
+        for step in steps:
+            play.do(step)
+        play.settle()
+        stage = play.stage
+        around = Surroundings(client, lambda: see(stage.source.mirrors, None), lambda: stage.now, lambda _: False)
+        assert audit(around, Question(patience_seconds=0)).differences == ()
+        periods = {int(start) for name in ("a", "b") for start in client.hkeys(f"fairgpu:{{{name}}}:periods")}
+        for start in periods:
+            assert audit(around, Question(period=start, patience_seconds=0)).differences == ()
+
+
+def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisServer, tmp_path: Path) -> None:
+    with server.client() as client:
+        client.flushall()
+        stage = Stage(tmp_path, client)
+        play = Play(stage)
+        for index in range(40):
+            play.do(("pod", NAMESPACES[index % 3], 33))
+        play.settle()
+        ending, failed = threading.Event(), []
+
+        def keep() -> None:
+            try:
+                for number in range(400):
+                    if ending.is_set():
+                        return
+                    play.do(("finish" if number % 7 == 0 else "remove", number % 40, 0)) if number % 5 == 0 else None
+                    play.do(("pod", NAMESPACES[number % 3], 30))
+                    play.do(("round", 3.3, number % 3 == 0))
+                    play.write()
+            except Exception as error:  # noqa: BLE001 - told by the test
+                failed.append(error)
+
+        keeper = threading.Thread(target=keep)
+        keeper.start()
+        try:
+            around = Surroundings(
+                client, lambda: see(stage.source.mirrors, None), lambda: stage.now, threading.Event().wait
+            )
+            found = [audit(around, Question(patience_seconds=5)) for _ in range(8)]
+        finally:
+            ending.set()
+            keeper.join(60)
+        assert not failed
+        assert [difference for each in found for difference in each.differences] == []

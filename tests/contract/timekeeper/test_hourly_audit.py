@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+import redis as redis_library
+from prometheus_client import CollectorRegistry
+
+from tests.keeper_stage import MONTH, Stage
+from timekeeper.audit.auditing import Question, Surroundings
+from timekeeper.audit.world import see
+from timekeeper.jobs.auditing import AuditMeasures, Auditor
+from timekeeper.jobs.writing import StatusWriter
+from timekeeper.leadership.term import Term
+from timekeeper.store.keys import AccountKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+KEYS = AccountKeys("a")
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client(socket_timeout=5) as client:
+        stage = Stage(tmp_path, client)
+        stage.budget("a", ["team-a"])
+        stage.pod("p", "team-a")
+        stage.round()
+        stage.round(60)
+        assert stage.keeper is not None
+        StatusWriter(stage.source, stage.keeper.books).write(stage.now)
+        stage.source.refresh()
+        yield stage
+
+
+class Job:
+    """The hourly audit of one process."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.registry = CollectorRegistry()
+        self.term = Term(lambda: 0.0)
+        around = Surroundings(stage.client, lambda: see(stage.source.mirrors, None), lambda: stage.now, lambda _: False)
+        measures = AuditMeasures(self.registry)
+        self.auditor = Auditor(around, Question(patience_seconds=0), stage.source, self.term, measures)
+
+    def lead(self) -> None:
+        self.term.hold(1, 100.0)
+
+    def value(self, name: str, **labels: str) -> float | None:
+        return self.registry.get_sample_value(f"fairgpu_timekeeper_audit_{name}", labels)
+
+
+def events(stage: Stage) -> list[dict[str, str]]:
+    file = stage.folder / "events.jsonl"
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [found for found in map(json.loads, lines) if found["reason"] == "LedgerDiffers"]
+
+
+def test_the_leader_tells_of_a_figure_that_differs(stage: Stage) -> None:
+    job = Job(stage)
+    job.lead()
+    stage.client.hset(KEYS.period(MONTH), "gone", "5")
+    job.auditor.audit()
+    assert job.value("differences", figure="gone") == 1
+    assert job.value("differences", figure="spent") == 0
+    assert job.value("timestamp_seconds") == pytest.approx(stage.now / 1e9, abs=60)
+    (event,) = events(stage)
+    assert event["regarding"] == "budget-a"
+    assert "gone is 5 (0 GPUh), must be 0 (0.00 GPUh)" in event["message"]
+    assert event["message"].endswith("All of them: fairgpu audit --budget a")
+
+
+def test_once_the_figure_is_right_again_the_metric_says_so(stage: Stage) -> None:
+    job = Job(stage)
+    job.lead()
+    stage.client.hset(KEYS.period(MONTH), "gone", "5")
+    job.auditor.audit()
+    stage.client.hset(KEYS.period(MONTH), "gone", "0")
+    job.auditor.audit()
+    assert job.value("differences", figure="gone") == 0
+    assert len(events(stage)) == 1
+
+
+def test_who_does_not_lead_tells_nothing(stage: Stage) -> None:
+    job = Job(stage)
+    stage.client.hset(KEYS.period(MONTH), "gone", "5")
+    job.auditor.audit()
+    assert job.value("differences", figure="gone") == 0
+    assert job.value("timestamp_seconds") == 0
+    assert events(stage) == []
+
+
+def test_an_audit_without_a_store_leaves_what_is_known(stage: Stage, redis_server: RedisServer) -> None:
+    job = Job(stage)
+    job.lead()
+    stage.client.hset(KEYS.period(MONTH), "gone", "5")
+    job.auditor.audit()
+    redis_server.kill()
+    with pytest.raises(redis_library.RedisError):
+        stage.client.ping()
+    job.auditor.audit()
+    assert job.value("differences", figure="gone") == 1

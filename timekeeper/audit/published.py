@@ -1,0 +1,128 @@
+"""Holds what readers and admission are told of an account to what its present period stands at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from timekeeper.audit.charging import Changes, payer_at, rate_at
+from timekeeper.audit.difference import Difference, Figure
+from timekeeper.audit.limits import BudgetLimits, acted_on, state
+from timekeeper.audit.sight import Sight
+from timekeeper.audit.snapshot import SessionRecord, Snapshot, read_session, whole
+from timekeeper.audit.sums import Sums, difference
+
+REFRESH_SHARE = 100
+"""What remains is told again once it has changed by a hundredth of what is available."""
+NANOSECONDS = 1_000_000_000
+SUMMARY = "summary"
+
+
+def check_published(snapshot: Snapshot, sums: Sums, limits: BudgetLimits | None, sight: Sight) -> Iterator[Difference]:
+    """The account's summary and its namespaces' states, in its latest period.
+
+    Args:
+        snapshot: the period.
+        sums: what it must stand at.
+        limits: what its budget allows; None where that cannot be seen.
+        sight: states, payers and the time.
+    """
+    if not snapshot.latest:
+        return
+    total, granted, now, settled = sums.total, sums.granted, sight.now, sight.settled
+    told = _json(snapshot.head.get("summary"))
+    if not told:
+        yield difference(snapshot, Figure.STATE, SUMMARY, "nothing", "the account's figures", "its place in the store")
+        return
+    available = told.get("available")
+    if limits is not None:
+        available = None if limits.allowance is None else limits.allowance + granted
+    yield from _check_exhausted(snapshot, available, total, now)
+    exhausted_at = whole(snapshot.sums.get("exhausted"))
+    running = [record for text in snapshot.sessions.values() if (record := read_session(text)) is not None]
+    rate = _rate(running, sight.payers, snapshot.account, now)
+    expected: dict[str, tuple[Figure, Any, str]] = {
+        "period_start": (Figure.PERIOD, snapshot.start, "the latest period"),
+        "period_end": (Figure.PERIOD, snapshot.end, "the latest period"),
+        "granted": (Figure.GRANTED, granted, "the period's sums"),
+        "available": (Figure.AVAILABLE, available, "allowance + grants"),
+        "rate": (Figure.RATE, rate, "the rates of its open sessions"),
+        "exhausted_at": (Figure.EXHAUSTED, exhausted_at, "the period's sums"),
+    }
+    if limits is not None and limits.simple:
+        found = acted_on(limits, state(limits, available, total, exhausted_at, now))
+        expected["state"] = (Figure.STATE, found, "limits, spending and when it ran out")
+    for field, (figure, value, reason) in expected.items():
+        if told.get(field) != value:
+            yield difference(snapshot, figure, SUMMARY, _shown(told.get(field)), _shown(value), reason)
+    since = now if settled is None else max(now - settled, 0)
+    tolerance = (available or 0) // REFRESH_SHARE + rate * since // NANOSECONDS + 1
+    remaining = (available - total) if available is not None else 0
+    for namespace, text in sight.states.items():
+        if namespace in sight.payers and payer_at(sight.payers[namespace], now) == snapshot.account:
+            stands = (told.get("state"), available or 0, remaining, rate)
+            yield from _check_state(snapshot, namespace, _json(text), stands, tolerance)
+
+
+def _check_exhausted(snapshot: Snapshot, available: Any, total: int, now: int) -> Iterator[Difference]:
+    stored = snapshot.sums.get("exhausted", "")
+    if not isinstance(available, int) or total < available:
+        if stored:
+            yield difference(snapshot, Figure.EXHAUSTED, "", stored, "nothing", "less is spent than is available")
+        return
+    moment = whole(stored)
+    if moment is None or not snapshot.start <= moment <= now:
+        expected = f"an instant from {snapshot.start} to {now}"
+        yield difference(
+            snapshot, Figure.EXHAUSTED, "", stored or "nothing", expected, "all that is available is spent"
+        )
+
+
+def _check_state(
+    snapshot: Snapshot, namespace: str, told: Mapping[str, Any], stands: tuple[Any, int, int, int], tolerance: int
+) -> Iterator[Difference]:
+    account_state, available, remaining, rate = stands
+    subject = f"state of {namespace}"
+    budget = "" if snapshot.account.startswith("namespace:") else snapshot.account
+    reason = "what pays for the namespace, and how that stands"
+    exact = {
+        "budget": (Figure.STATE, budget),
+        "state": (Figure.STATE, str(account_state)),
+        "available": (Figure.AVAILABLE, str(available)),
+        "rate": (Figure.RATE, str(rate)),
+    }
+    for field, (figure, value) in exact.items():
+        if told.get(field) != value:
+            yield difference(snapshot, figure, subject, _shown(told.get(field)), value, reason)
+    left = _whole_of_any_sign(told.get("remaining"))
+    if left is None or abs(left - remaining) > tolerance:
+        stored, expected = _shown(told.get("remaining")), f"{remaining} or nearly so"
+        yield difference(snapshot, Figure.REMAINING, subject, stored, expected, reason)
+
+
+def _rate(running: Sequence[SessionRecord], payers: Mapping[str, Changes], account: str, now: int) -> int:
+    return sum(
+        rate_at(record, now)
+        for record in running
+        if record.namespace in payers and payer_at(payers[record.namespace], now) == account
+    )
+
+
+def _json(text: str | None) -> dict[str, Any]:
+    try:
+        document = json.loads(text) if text else {}
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _whole_of_any_sign(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _shown(value: Any) -> str:
+    return "nothing" if value is None else str(value)
