@@ -52,6 +52,7 @@ NAMESPACE_ALLOW: Final = "fairgpu.io/allow"
 BUDGET_GATE: Final = "fairgpu.io/budget"
 """The scheduling gate that holds a pod until its budget can pay for it."""
 METER_FINALIZER: Final = "fairgpu.io/meter"
+"""The finalizer that keeps a pod on the API server until the end of its session is in the ledger."""
 
 IN_BUDGET_CLASS: Final = "gpu-in-budget"
 OVER_BUDGET_CLASS: Final = "gpu-over-budget"

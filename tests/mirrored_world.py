@@ -35,6 +35,11 @@ class MirroredWorld:
         """Takes the gate off in the mirror, as the API server's watch would show it."""
         self.mirrors.pods.changed("MODIFIED", {**pod, "spec": {**pod["spec"], "schedulingGates": []}})
 
+    def remove_finalizer(self, pod: Json) -> None:
+        """Takes the finalizer off in the mirror, as the API server's watch would show it."""
+        metadata = {key: value for key, value in pod["metadata"].items() if key != "finalizers"}
+        self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": metadata})
+
     def write_budget_status(self, name: str, status: Json) -> None:
         self.budget_statuses[name] = status
 

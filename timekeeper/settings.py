@@ -65,6 +65,9 @@ class MeteringSettings(Section):
 
     meter_from: MeterFrom = MeterFrom.BIND
     """bind: a pod is charged from its binding on; running: from when it was first seen running."""
+    end_proof: Literal["observe", "finalizer"] = "observe"
+    """observe: a pod that ends while nobody watches is charged to when it was last seen; finalizer: the webhook, told
+    the same, keeps GPU pods on the API server until their end is in the ledger. With observe those held are let go."""
     bill: Bill = Bill.RESERVED
     """What of a reservation is charged: reserved, used (what the pod reports of it), or max of the two."""
     best_effort_floor_percent: Annotated[int, Field(ge=1, le=100)] = 10

@@ -117,6 +117,9 @@ class Webhook(Section):
     dialects: Dialects = Dialects()
     certificates: Certificates = Certificates()
     scheduler: str = names.SCHEDULER_NAME
+    end_proof: Literal["observe", "finalizer"] = "observe"
+    """finalizer: GPU pods get the finalizer fairgpu.io/meter, which the timekeeper, told the same, removes once their
+    end is in the ledger."""
     templates: Literal["warn", "refuse", "ignore"] = "warn"
     """What a faulty pod template in a Deployment, Job and so on gets."""
     timekeeper_ca_config_map: str = f"{names.TIMEKEEPER_SERVICE}-ca"

@@ -29,6 +29,7 @@ class KeeperRules:
         bill: what of a reservation is charged.
         template: the budget of a namespace that none names; without an allowance it limits nothing.
         labels: the labels of pods that are kept with their use.
+        holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
         replica_wait_seconds: how long closes and grants wait for a replica of the store, where there is one.
     """
 
@@ -37,6 +38,7 @@ class KeeperRules:
     meter_from: MeterFrom = MeterFrom.BIND
     bill: Bill = Bill.RESERVED
     template: Budget = field(default_factory=lambda: Budget("default"))
+    holds_pods: bool = False
     replica_wait_seconds: float = 1.0
     labels: tuple[str, ...] = ()
 

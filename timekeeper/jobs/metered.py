@@ -16,6 +16,7 @@ from timekeeper.metering.sessions import (
     end_at_deletion,
     end_at_terminal_phase,
     end_before_sight,
+    end_of_the_held,
     end_unwatched,
     start_of,
 )
@@ -137,19 +138,23 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> Metered | None:
     which = rules.namespace_uid(pod.namespace)
     shown = attribution(pod.origin, pod.reservation, rules.labels, rules.charge)
     session = Session(pod.uid, pod.namespace, pod.name, pod.node, start, rates, namespace_uid=which, attribution=shown)
-    if pod.terminal:
+    if pod.held and (pod.terminal or pod.removed):
+        session = end_of_the_held(session, pod, now, None)
+    elif pod.terminal:
         session = end_before_sight(session, pod, now)
     return Metered(session, pod.reservation, posted_at=start)
 
 
-def seen(metered: Metered, pod: PodFacts, rules: MeterRules, now: int) -> None:
-    """Takes over what the pod shows now."""
+def seen(metered: Metered, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: int) -> None:
+    """Takes over what the pod shows now; `alive` is until when the pod of a silent node counts as such."""
     if metered.reservation is None:
         metered.reservation = pod.reservation
     if not metered.session.namespace_uid and metered.session.end is None:
         which = rules.namespace_uid(pod.namespace)
         if which:
             metered.session, metered.record_stale = replace(metered.session, namespace_uid=which), True
+    if pod.held and (pod.terminal or pod.removed) and metered.session.end is None:
+        metered.session = end_of_the_held(metered.session, pod, now, alive())
     if pod.terminal and metered.session.end is None:
         metered.session = end_at_terminal_phase(metered.session, pod, now)
 

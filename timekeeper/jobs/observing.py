@@ -95,7 +95,7 @@ class PodView:
                 self._stir(facts)
                 self.facts[uid] = facts
                 self.namespaces.add(facts.namespace)
-                changed |= self._observe(facts, rules, now)
+                changed |= self._observe(facts, rules, silent, reported, now)
         departures = mirror.take_departures()
         while departures:
             try:
@@ -126,11 +126,17 @@ class PodView:
             missing(metered, watched or 0, reported(metered.session.uid), now)
         return {metered.session.uid for metered in gone}
 
-    def _observe(self, facts: PodFacts, rules: MeterRules, now: int) -> set[str]:
+    def _observe(
+        self, facts: PodFacts, rules: MeterRules, silent: dict[str, int], reported: Reported, now: int
+    ) -> set[str]:
+        def alive() -> int | None:
+            since = silent.get(facts.node)
+            return None if since is None else max(since, reported(facts.uid) or 0)
+
         metered = self.sessions.get(facts.uid)
         if metered is not None:
             before = metered.session
-            seen(metered, facts, rules, now)
+            seen(metered, facts, rules, alive, now)
             return {facts.uid} if metered.session is not before else set()
         metered = opened(facts, rules, now)
         if metered is None:

@@ -26,6 +26,7 @@ def keeper_rules(settings: TimekeeperSettings) -> KeeperRules:
         meter_from=metering.meter_from,
         bill=metering.bill,
         template=_template(metering),
+        holds_pods=metering.end_proof == "finalizer",
         replica_wait_seconds=settings.redis.replica_wait_seconds,
         labels=settings.usage.labels,
     )

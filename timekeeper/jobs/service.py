@@ -113,6 +113,7 @@ def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
         (work.react, settings.react_seconds),
         (work.settle, settings.settle_seconds),
         (work.release, settings.react_seconds),
+        (work.let_go, settings.react_seconds),
         (work.tell, TELL_SECONDS),
         (work.write, settings.status_seconds),
         (work.write_on, settings.react_seconds),

@@ -12,6 +12,7 @@ import structlog
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.desk import Step
 from timekeeper.jobs.keeper import Keeper, NotReadyError
+from timekeeper.jobs.letting_go import FinalizerRemover
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.releasing import Releaser
 from timekeeper.jobs.series import BooksRead
@@ -54,6 +55,7 @@ class _Reign:
     term: int
     keeper: Keeper
     releaser: Releaser
+    remover: FinalizerRemover
     writer: StatusWriter
     teller: Teller
 
@@ -87,6 +89,10 @@ class Work:
     def release(self) -> None:
         """Releases held pods that the money reaches."""
         self._do("release", lambda reign: reign.releaser.release(self._rounded_at) if self._rounded_at else None)
+
+    def let_go(self) -> None:
+        """Lets pods go whose end is in the ledger."""
+        self._do("let_go", lambda reign: reign.remover.let_go(self._rounded_at) if self._rounded_at else None)
 
     def tell(self) -> None:
         """Writes events beside budgets whose state has changed."""
@@ -160,7 +166,8 @@ class Work:
             self._rounded_at = 0
             keeper = Keeper(self._client, self._source, self._rules, take_epoch(self._client, number), step=self._step)
             releaser, writer = Releaser(self._source, keeper.books), StatusWriter(self._source, keeper.books)
-            self._reign = _Reign(number, keeper, releaser, writer, Teller(self._source, keeper.books))
+            remover = FinalizerRemover(self._source, keeper.books)
+            self._reign = _Reign(number, keeper, releaser, remover, writer, Teller(self._source, keeper.books))
             _log.info("keeping the books", term=number, epoch=keeper.epoch)
         return self._reign
 

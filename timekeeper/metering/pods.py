@@ -32,6 +32,9 @@ class PodFacts:
         reservation: what it holds or asks for; None without a GPU.
         deadline: its activeDeadlineSeconds in nanoseconds.
         came_over: whether admission let it in as over budget.
+        held: whether the meter's finalizer keeps it on the API server.
+        deleted: when it was to be gone, by the API server's clock, where it is being deleted.
+        removed: whether only finalizers keep it there: its kubelet has let go of it, or it was deleted by force.
     """
 
     uid: str
@@ -50,6 +53,9 @@ class PodFacts:
     origin: Origin = field(default_factory=Origin)
     deadline: int | None = None
     came_over: bool = False
+    held: bool = False
+    deleted: int | None = None
+    removed: bool = False
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts:
@@ -57,7 +63,8 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
     metadata, spec, status = (_mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     phase = status.get("phase")
     node = spec.get("nodeName")
-    gates = spec.get("schedulingGates")
+    gates, finalizers = spec.get("schedulingGates"), metadata.get("finalizers")
+    deleted = _instant(metadata.get("deletionTimestamp"))
     return PodFacts(
         uid=str(metadata.get("uid", "")),
         namespace=str(metadata.get("namespace", "")),
@@ -75,6 +82,9 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         origin=read_origin(metadata),
         deadline=_seconds(spec.get("activeDeadlineSeconds")),
         came_over=_mapping(metadata.get("annotations")).get(names.BUDGET_STATE) == BudgetState.OVER,
+        held=isinstance(finalizers, list) and names.METER_FINALIZER in finalizers,
+        deleted=deleted,
+        removed=deleted is not None and metadata.get("deletionGracePeriodSeconds") == 0,
     )
 
 

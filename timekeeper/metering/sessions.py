@@ -28,7 +28,7 @@ class EndProof(StrEnum):
     TERMINAL = "terminal"
     """The terminal phase was seen, without any finishedAt."""
     DELETED = "deleted"
-    """The watch told of its deletion."""
+    """The watch told of its deletion, or a finalizer kept the pod to tell of it."""
     LAST_SEEN = "last-seen"
     """It was gone when somebody looked again; this is when it was last known to live."""
 
@@ -114,6 +114,22 @@ def end_before_sight(session: Session, pod: PodFacts, now: int) -> Session:
     if pod.finished is None:
         return ended(session, pod.changed or session.start, EndProof.LAST_SEEN, now)
     return end_at_terminal_phase(session, pod, now)
+
+
+def end_of_the_held(session: Session, pod: PodFacts, now: int, silent_since: int | None) -> Session:
+    """Ends the session of a pod that its finalizer keeps, by what the object tells: whoever looks when, finds the same.
+
+    Args:
+        session: the session.
+        pod: the pod, terminal or removed.
+        now: when that is seen.
+        silent_since: until when a silent node's pod counts as alive (see alive_until); None where the node speaks.
+    """
+    if pod.terminal and (pod.finished is not None or pod.changed is not None):
+        end = pod.changed if pod.finished is None else pod.finished
+        proof = EndProof.TERMINAL if pod.finished is None else EndProof.FINISHED
+        return ended(session, end or now, proof, now)
+    return end_at_deletion(session, pod, now if pod.deleted is None else min(pod.deleted, now), silent_since)
 
 
 def end_at_deletion(session: Session, last: PodFacts | None, received: int, silent_since: int | None) -> Session:

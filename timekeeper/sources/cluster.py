@@ -64,8 +64,21 @@ class ClusterSource:
             {"op": "test", "path": f"/spec/schedulingGates/{index}/name", "value": names.BUDGET_GATE},
             {"op": "remove", "path": f"/spec/schedulingGates/{index}"},
         ]
-        path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
-        self._write(lambda: self._api.patch(path, patch, JSON_PATCH))
+        self._write(lambda: self._api.patch(_path_of(metadata), patch, JSON_PATCH))
+
+    def remove_finalizer(self, pod: Json) -> None:
+        """Takes the finalizer off, if the pod is still the one that was read and has it where it had it."""
+        metadata = pod["metadata"]
+        finalizers = metadata.get("finalizers") or []
+        if names.METER_FINALIZER not in finalizers:
+            raise ChangedMeanwhileError(f"pod {metadata['namespace']}/{metadata['name']} has no finalizer of the meter")
+        index = finalizers.index(names.METER_FINALIZER)
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+            {"op": "test", "path": f"/metadata/finalizers/{index}", "value": names.METER_FINALIZER},
+            {"op": "remove", "path": f"/metadata/finalizers/{index}"},
+        ]
+        self._write(lambda: self._api.patch(_path_of(metadata), patch, JSON_PATCH))
 
     def write_budget_status(self, name: str, status: Json) -> None:
         """Replaces the status; fields that are not given are removed."""
@@ -103,6 +116,10 @@ class ClusterSource:
             if error.status in {400, 403, 413}:
                 raise RefusedError(str(error)) from error
             raise SourceError(str(error)) from error
+
+
+def _path_of(metadata: Json) -> str:
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
 
 
 def _all(_item: Json) -> bool:

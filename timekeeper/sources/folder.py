@@ -90,6 +90,19 @@ class FolderSource:
         found[0]["spec"]["schedulingGates"] = [gate for gate in gates if gate.get("name") != names.BUDGET_GATE]
         write_json(file, found[0])
 
+    def remove_finalizer(self, pod: Json) -> None:
+        """Takes the meter's finalizer out of the pod's file; one that was to be gone is."""
+        file = self._folder / "pods" / f"{uid_of(pod)}.json"
+        metadata: Json = next((item["metadata"] for item in _load(file)), {})
+        finalizers = metadata.get("finalizers") or []
+        if names.METER_FINALIZER not in finalizers:
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone or has no finalizer of the meter")
+        left = [name for name in finalizers if name != names.METER_FINALIZER]
+        if not left and metadata.get("deletionGracePeriodSeconds") == 0:
+            file.unlink()
+        else:
+            write_json(file, {**_load(file)[0], "metadata": {**metadata, "finalizers": left}})
+
     def write_budget_status(self, name: str, status: Json) -> None:
         """Writes status/budget-NAME.json."""
         write_json(self._status_file("budget", name), status)

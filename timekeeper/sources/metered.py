@@ -7,13 +7,16 @@ from fairgpu.cluster.api import Json
 
 
 def is_metered(pod: Json) -> bool:
-    """Whether a pod holds or asks for a piece of a GPU in canonical form.
+    """Whether a pod holds or asks for a piece of a GPU in canonical form, or waits for the meter to let it go.
 
     Tolerates any JSON: what admission did not see must not stop the meter.
     """
     metadata, spec = pod.get("metadata"), pod.get("spec")
     annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
     if isinstance(annotations, dict) and names.ALLOCATION in annotations:
+        return True
+    finalizers = metadata.get("finalizers") if isinstance(metadata, dict) else None
+    if isinstance(finalizers, list) and names.METER_FINALIZER in finalizers:
         return True
     if not isinstance(spec, dict):
         return False

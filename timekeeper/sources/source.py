@@ -81,6 +81,13 @@ class Source(Protocol):
             ChangedMeanwhileError: the pod is gone, or has changed since it was read.
         """
 
+    def remove_finalizer(self, pod: Json) -> None:
+        """Takes the meter's finalizer off a pod that still carries it.
+
+        Raises:
+            ChangedMeanwhileError: the pod is gone, or has changed since it was read.
+        """
+
     def write_budget_status(self, name: str, status: Json) -> None:
         """Replaces a GPUBudget's status."""
 

@@ -66,6 +66,7 @@ def _rewrite(
     spec = mapping(pod.get("spec"))
     priorities = settings.priorities
     operations = _annotate(subject, reading, granted, standing)
+    operations += _hold(pod, holds=settings.end_proof == "finalizer")
     operations += change_containers(spec, "containers", reading.containers)
     operations += change_containers(spec, "initContainers", reading.init)
     operations += place_sidecar(spec, sidecar_container(settings.sidecar, knowledge.timekeeper_ca))
@@ -92,6 +93,16 @@ def _annotate(subject: Subject, reading: PodReading, granted: Granted, standing:
     if not isinstance(metadata, dict):
         return [add("/metadata", {"annotations": wanted})]
     return change_map(metadata, "/metadata", "annotations", wanted, (*reading.strip_annotations, names.ALLOCATION))
+
+
+def _hold(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
+    """The finalizer that keeps the pod until its end is in the ledger."""
+    given = mapping(pod.get("metadata")).get("finalizers")
+    if not holds or (isinstance(given, list) and names.METER_FINALIZER in given):
+        return []
+    if isinstance(given, list):
+        return [add("/metadata/finalizers/-", names.METER_FINALIZER)]
+    return [add("/metadata/finalizers", [names.METER_FINALIZER])]
 
 
 def _source(reading: PodReading, given: Any) -> str:

@@ -44,6 +44,9 @@ def test_it_lifts_its_gate_removes_its_finalizer_and_writes_its_annotations(
     control_plane.admin.api.patch(f"{pods}/gpu", {"metadata": {"finalizers": None}})
 
 
+MAY_GO = [{"op": "replace", "path": "/metadata/finalizers", "value": ["example.org/own"]}]
+
+
 @pytest.mark.parametrize(
     ("operation", "what"),
     [
@@ -67,6 +70,7 @@ def test_it_changes_nothing_else_of_a_pod(
             timekeeper.api.patch(f"{pods}/gpu", [operation], JSON_PATCH)
         assert f"{what}: the timekeeper changes its own gate" in refusal.value.message
     finally:
+        timekeeper.api.patch(f"{pods}/gpu", MAY_GO, JSON_PATCH)
         control_plane.admin.api.patch(f"{pods}/gpu", {"metadata": {"finalizers": None}})
 
 

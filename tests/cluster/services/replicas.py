@@ -118,9 +118,9 @@ def timekeeper_replica(plane: ControlPlane, name: str, ports: Ports, redis_url: 
 
 @contextmanager
 def timekeeper_jobs(
-    plane: ControlPlane, name: str, metrics: int, redis_url: str, lease_seconds: int = 15
+    plane: ControlPlane, name: str, metrics: int, redis_url: str, lease_seconds: int = 15, **more: str
 ) -> Iterator[Process]:
-    """One process that does the timekeeper's jobs while it leads, in a hurry."""
+    """One process that does the timekeeper's jobs while it leads, in a hurry; `more` are further settings."""
     settings = {
         "FAIRGPU_TIMEKEEPER_REDIS_URL": redis_url,
         "FAIRGPU_TIMEKEEPER_JOBS_METRICS_HOST": "127.0.0.1",
@@ -129,6 +129,7 @@ def timekeeper_jobs(
         "FAIRGPU_TIMEKEEPER_JOBS_SETTLE_SECONDS": "0.5",
         "FAIRGPU_TIMEKEEPER_JOBS_STATUS_SECONDS": "0.5",
         "FAIRGPU_TIMEKEEPER_JOBS_LEASE_SECONDS": str(lease_seconds),
+        **more,
     }
     account = environment(plane, "fairgpu-timekeeper")
     with service(plane, name, ["timekeeper", "jobs"], {**account, **settings}) as process:

@@ -35,8 +35,8 @@ def webhooks() -> dict[str, Manifest]:
 
 
 def condition(webhook: Manifest) -> str:
-    (only,) = webhook["matchConditions"]
-    text: str = only["expression"]
+    conditions = {found["name"]: found["expression"] for found in webhook["matchConditions"]}
+    text: str = conditions["asks-for-gpu"]
     return text
 
 
@@ -55,6 +55,13 @@ def test_the_webhook_is_sent_the_keys_of_all_dialects_and_no_others(name: str) -
     foreign = DIALECTS.resources - set(names.CANONICAL_RESOURCES)
     assert quoted(condition(webhooks()[name])) == {*foreign, *DIALECTS.speaking_annotations, "fairgpu.io/"}
     assert all(resource.startswith("fairgpu.io/") for resource in names.CANONICAL_RESOURCES)
+
+
+def test_what_the_timekeeper_does_with_pods_waits_for_no_webhook() -> None:
+    account = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:{names.TIMEKEEPER_ACCOUNT}"
+    for name in ("mutate.fairgpu.io", "validate.fairgpu.io"):
+        conditions = {found["name"]: found["expression"] for found in webhooks()[name]["matchConditions"]}
+        assert conditions["not-by-the-timekeeper"] == f"request.userInfo.username != '{account}'"
 
 
 def test_mutating_and_validating_see_the_same_pods() -> None:

@@ -247,3 +247,29 @@ def test_a_foreign_wish_without_permission_falls_back_with_a_warning() -> None:
     answered = mutate(pod(container(limits=limits), annotations={"tencent.com/vcuda-core-limit": "60"}))
     assert answered.allowed
     assert any("elastic" in warning for warning in answered.warnings)
+
+
+HOLDING = SETTINGS.model_copy(update={"end_proof": "finalizer"})
+
+
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (None, ["fairgpu.io/meter"]),
+        ([], ["fairgpu.io/meter"]),
+        (["example.org/own"], ["example.org/own", "fairgpu.io/meter"]),
+        (["fairgpu.io/meter", "example.org/own"], ["fairgpu.io/meter", "example.org/own"]),
+    ],
+)
+def test_where_ends_are_proved_by_a_finalizer_a_gpu_pod_gets_it_once(given: Any, stored: list[str]) -> None:
+    item = gpu_pod()
+    if given is not None:
+        item["metadata"] = {**item.get("metadata", {}), "finalizers": given}
+    once = admitted(item, settings=HOLDING)
+    assert once["metadata"]["finalizers"] == stored
+    assert admitted(once, settings=HOLDING) == once
+
+
+def test_no_other_pod_gets_the_meters_finalizer() -> None:
+    assert mutate(pod(container(limits={"cpu": "1"})), settings=HOLDING).patch == []
+    assert "finalizers" not in admitted(gpu_pod())["metadata"]

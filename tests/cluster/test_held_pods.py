@@ -1,0 +1,217 @@
+"""end_proof: finalizer on the real API server: pods end while nobody watches, and none is held a moment too long."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import JSON_PATCH, ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.pods import canonical_pod
+from tests.cluster.services.replicas import timekeeper_jobs
+from tests.redis_server import RedisServer, free_port
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import format_instant, parse_instant
+from timekeeper.store import reading
+
+pytestmark = pytest.mark.usefixtures("installation")
+
+METER = "fairgpu.io/meter"
+RATE = 300_000
+HOLDING = {"FAIRGPU_TIMEKEEPER_METERING_END_PROOF": "finalizer"}
+BY_FORCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+
+Json = dict[str, Any]
+
+
+class Team:
+    """A namespace with a budget and a node, and its pods, which the webhook would have given the finalizer."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.plane, self.namespace = plane, namespace
+        self.pods = f"/api/v1/namespaces/{namespace}/pods"
+        self.node: StandInNode = create_node(plane, f"node-{namespace}")
+        item = {
+            "apiVersion": "fairgpu.io/v1alpha1",
+            "kind": "GPUBudget",
+            "metadata": {"name": namespace},
+            "spec": {"namespaces": [namespace], "allowance": {"gpuHours": 10}, "period": {"every": "month"}},
+        }
+        plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpubudgets", item)
+
+    def create(self, name: str, **metadata: Any) -> Json:
+        pod = canonical_pod(name)
+        pod["metadata"] |= {"finalizers": [METER], **metadata}
+        return self.plane.admin.api.create(self.pods, pod)
+
+    def run(self, name: str, **metadata: Any) -> None:
+        created = self.create(name, **metadata)
+        scheduler = self.plane.service_account("fairgpu-system", "fairgpu-scheduler")
+        bind(scheduler, created, self.node.name, allocation_of(created, self.node.name))
+        self.node.set_pod_phase(self.namespace, name, "Running")
+
+    def finish(self, name: str, seconds_later: int = 0) -> None:
+        at = format_instant(time.time_ns() + seconds_later * SECOND)
+        self.node.set_pod_phase(self.namespace, name, "Succeeded", at)
+
+    def delete(self, name: str, options: Json | None = None) -> None:
+        self.plane.admin.api.delete(f"{self.pods}/{name}", options)
+
+    def read(self, name: str) -> Json:
+        return self.plane.admin.api.get(f"{self.pods}/{name}")
+
+    def gone(self, *names: str) -> Callable[[], bool]:
+        return lambda: not any(self.plane.exists(f"{self.pods}/{name}") for name in names)
+
+
+def cost(pod: Json) -> int:
+    """What a pod must have cost, from nothing but what the API server says of it."""
+    (start,) = [c["lastTransitionTime"] for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"]
+    ended = [
+        status["state"]["terminated"]["finishedAt"]
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for status in pod["status"][kind]
+        if "terminated" in status["state"]
+    ]
+    end = max(ended) if pod["status"]["phase"] == "Succeeded" else pod["metadata"]["deletionTimestamp"]
+    return RATE * (parse_instant(end) - parse_instant(start)) // SECOND
+
+
+def spent(server: RedisServer, team: Team) -> int:
+    with server.client() as client:
+        (account,) = reading.load_accounts(client, [team.namespace])
+        return sum(standing.total for standing in account.standings.values())
+
+
+def open_sessions(server: RedisServer) -> int:
+    with server.client() as client:
+        return len(reading.open_sessions(client, "", 1000))
+
+
+@pytest.fixture
+def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path) as server:
+        yield server
+
+
+@pytest.fixture
+def team(control_plane: ControlPlane, namespace: str) -> Team:
+    return Team(control_plane, namespace)
+
+
+def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_let_go(
+    control_plane: ControlPlane, team: Team, redis_server: RedisServer
+) -> None:
+    with timekeeper_jobs(control_plane, "held-1", free_port(), redis_server.url, 2, **HOLDING) as jobs:
+        for name in ("finished", "deleted", "forced"):
+            team.run(name)
+        wait_until(lambda: open_sessions(redis_server) == 3, "all are on the meter", 60)
+        jobs.popen.kill()
+        jobs.popen.wait(30)
+        team.run("never-seen")
+        second = time.time_ns() // SECOND
+        wait_until(lambda: time.time_ns() // SECOND >= second + 2, "some time is charged")
+        for name in ("finished", "never-seen"):
+            team.finish(name)
+            team.delete(name)
+        team.delete("deleted")
+        team.finish("deleted")
+        team.node.remove_pod(team.namespace, "deleted")
+        team.delete("forced", BY_FORCE)
+        expected = sum(cost(team.read(name)) for name in ("finished", "never-seen", "deleted", "forced"))
+        assert all(METER in team.read(name)["metadata"]["finalizers"] for name in ("finished", "deleted", "forced"))
+    with timekeeper_jobs(control_plane, "held-2", free_port(), redis_server.url, 2, **HOLDING):
+        wait_until(team.gone("finished", "never-seen", "deleted", "forced"), "all are let go", 60)
+        wait_until(lambda: open_sessions(redis_server) == 0, "all are closed")
+    assert spent(redis_server, team) == expected > 0
+
+
+def test_a_pod_that_waits_or_runs_is_held_and_neither_a_namespace_nor_an_owner_waits_longer_than_its_pods(
+    control_plane: ControlPlane, redis_server: RedisServer
+) -> None:
+    namespace = control_plane.create_namespace()
+    team = Team(control_plane, namespace)
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    owner = control_plane.admin.api.create(
+        path, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
+    )
+    reference = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": "owner",
+        "uid": owner["metadata"]["uid"],
+        "blockOwnerDeletion": True,
+    }
+    with timekeeper_jobs(control_plane, "held-3", free_port(), redis_server.url, 2, **HOLDING):
+        team.run("owned", ownerReferences=[reference])
+        team.run("runs")
+        team.create("waits")
+        wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter", 60)
+        control_plane.admin.api.delete(f"{path}/owner", {"propagationPolicy": "Foreground"})
+        wait_until(
+            lambda: "deletionTimestamp" in team.read("owned")["metadata"], "the garbage collector deletes it", 60
+        )
+        assert METER in team.read("owned")["metadata"]["finalizers"]
+        team.finish("owned")
+        team.node.remove_pod(namespace, "owned")
+        wait_until(lambda: not control_plane.exists(f"{path}/owner"), "the owner is gone", 60)
+        control_plane.admin.api.delete(f"/api/v1/namespaces/{namespace}")
+        wait_until(team.gone("waits"), "the pod that held nothing is let go", 60)
+        wait_until(lambda: "deletionTimestamp" in team.read("runs")["metadata"], "the other is being deleted", 60)
+        assert METER in team.read("runs")["metadata"]["finalizers"]
+        team.finish("runs")
+        team.node.remove_pod(namespace, "runs")
+        wait_until(lambda: not control_plane.exists(f"/api/v1/namespaces/{namespace}"), "the namespace is gone", 60)
+
+
+def test_a_pod_on_a_dead_node_goes_once_it_is_deleted_by_force(
+    control_plane: ControlPlane, team: Team, redis_server: RedisServer
+) -> None:
+    with timekeeper_jobs(control_plane, "held-4", free_port(), redis_server.url, 2, **HOLDING):
+        team.run("stranded")
+        wait_until(lambda: open_sessions(redis_server) == 1, "it is on the meter", 60)
+        collector = control_plane.service_account("kube-system", "pod-garbage-collector")
+        team.delete("stranded")
+        assert METER in team.read("stranded")["metadata"]["finalizers"]
+        collector.api.delete(f"{team.pods}/stranded", BY_FORCE)
+        wait_until(team.gone("stranded"), "it is let go", 60)
+        wait_until(lambda: open_sessions(redis_server) == 0, "it is closed")
+
+
+def test_switching_it_off_lets_running_pods_go(
+    control_plane: ControlPlane, team: Team, redis_server: RedisServer
+) -> None:
+    team.run("runs")
+    with timekeeper_jobs(control_plane, "held-5", free_port(), redis_server.url, 2):
+        wait_until(lambda: METER not in team.read("runs")["metadata"].get("finalizers", []), "its finalizer is off", 60)
+        assert team.read("runs")["status"]["phase"] == "Running"
+
+
+@pytest.mark.parametrize("who", ["namespace admin", "cluster admin", "kubelet", "garbage collector", "job controller"])
+@pytest.mark.parametrize("subresource", ["", "/status"])
+def test_nobody_but_the_timekeeper_takes_a_pod_from_the_meter(
+    control_plane: ControlPlane, team: Team, who: str, subresource: str
+) -> None:
+    callers = {
+        "namespace admin": lambda: control_plane.namespace_admin(team.namespace),
+        "cluster admin": lambda: control_plane.admin,
+        "kubelet": lambda: team.node.kubelet,
+        "garbage collector": lambda: control_plane.service_account("kube-system", "generic-garbage-collector"),
+        "job controller": lambda: control_plane.service_account("kube-system", "job-controller"),
+    }
+    team.run("runs")
+    timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    removal = [{"op": "remove", "path": "/metadata/finalizers"}]
+    try:
+        with pytest.raises(ApiError) as refusal:
+            callers[who]().api.patch(f"{team.pods}/runs{subresource}", removal, JSON_PATCH)
+        assert refusal.value.status == 403
+        assert METER in team.read("runs")["metadata"]["finalizers"]
+    finally:
+        timekeeper.api.patch(f"{team.pods}/runs", removal, JSON_PATCH)

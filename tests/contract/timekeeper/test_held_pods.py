@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.keeper_stage import Stage
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.letting_go import FinalizerRemover
+from timekeeper.rules.money import GPU_SECOND, SECOND
+from timekeeper.rules.timestamps import format_instant
+from timekeeper.sources.source import ChangedMeanwhileError, RefusedError
+from timekeeper.store import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+METER = "fairgpu.io/meter"
+HOLDING = KeeperRules(holds_pods=True)
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        found = Stage(tmp_path, client)
+        found.budget("a", ["team-a"])
+        yield found
+
+
+def held(stage: Stage, uid: str, **metadata: Any) -> dict[str, Any]:
+    pod = stage.pod(uid, "team-a")
+    pod["metadata"] |= {"finalizers": ["example.org/own", METER], **metadata}
+    stage.write_pod(pod)
+    return pod
+
+
+def deleted(stage: Stage, pod: dict[str, Any], grace: int) -> None:
+    pod["metadata"] |= {
+        "deletionTimestamp": format_instant(stage.now + grace * SECOND),
+        "deletionGracePeriodSeconds": grace,
+    }
+    stage.write_pod(pod)
+
+
+def let_go(stage: Stage) -> int:
+    assert stage.keeper is not None
+    return FinalizerRemover(stage.source, stage.keeper.books).let_go(stage.now)
+
+
+def finalizers(stage: Stage, uid: str) -> list[str]:
+    stage.source.refresh()
+    (pod,) = [item for item in stage.source.mirrors.pods.items() if item["metadata"]["uid"] == uid]
+    found: list[str] = pod["metadata"]["finalizers"]
+    return found
+
+
+def test_a_pod_is_held_until_the_store_has_its_end_and_then_its_own_finalizers_stay(stage: Stage) -> None:
+    stage.lead(HOLDING)
+    pod = held(stage, "p1")
+    stage.round()
+    deleted(stage, pod, grace=30)
+    stage.round(10)
+    assert let_go(stage) == 0
+    stage.finish(pod)
+    stage.source.refresh()
+    assert let_go(stage) == 0, "the books have not seen it end yet"
+    stage.round(0.5)
+    assert let_go(stage) == 1
+    assert finalizers(stage, "p1") == ["example.org/own"]
+    assert stage.spent("a") == 10 * GPU_SECOND
+
+
+@pytest.mark.parametrize("away", [1, 100_000])
+def test_whoever_looks_when_charges_a_held_pod_to_the_same_instant(stage: Stage, away: int) -> None:
+    stage.lead(HOLDING)
+    finished, forced, refused = held(stage, "finished"), held(stage, "forced"), held(stage, "refused")
+    stage.round()
+    stage.pass_time(20)
+    stage.finish(finished, seconds_ago=5)
+    deleted(stage, finished, grace=0)
+    deleted(stage, forced, grace=0)
+    at = format_instant(stage.now - 3 * SECOND)
+    refused["status"] |= {"phase": "Failed", "containerStatuses": []}
+    refused["status"]["conditions"].append({"type": "DisruptionTarget", "status": "True", "lastTransitionTime": at})
+    stage.write_pod(refused)
+    stage.pass_time(away)
+    stage.lead(HOLDING)
+    stage.round()
+    assert stage.spent("a") == (15 + 20 + 17) * GPU_SECOND
+    notes = {entry.session: entry.note.split()[0] for entry in reading.ledger_page(stage.client, "a", "", 10)}
+    assert notes == {"finished": "finished", "forced": "deleted", "refused": "terminal"}
+    assert let_go(stage) == 3
+
+
+def test_a_pod_that_began_and_ended_while_nobody_watched_is_charged_to_the_second(stage: Stage) -> None:
+    stage.lead(HOLDING)
+    stage.round()
+    pod = held(stage, "p1")
+    stage.now += 7 * SECOND
+    deleted(stage, pod, grace=0)
+    stage.now += 5000 * SECOND
+    stage.lead(HOLDING)
+    stage.round()
+    assert stage.spent("a") == 7 * GPU_SECOND
+    assert let_go(stage) == 1
+
+
+def test_a_pod_that_never_held_anything_goes_as_soon_as_it_is_deleted(stage: Stage) -> None:
+    stage.lead(HOLDING)
+    stage.gated("p1", "team-a")
+    stage.source.refresh()
+    (pod,) = stage.source.mirrors.pods.items()
+    pod = {**pod, "metadata": {**pod["metadata"], "finalizers": [METER]}}
+    stage.write_pod(pod)
+    stage.round()
+    assert let_go(stage) == 0
+    deleted(stage, pod, grace=0)
+    stage.round(1)
+    assert let_go(stage) == 1
+    assert not (stage.folder / "pods" / "p1.json").exists()
+
+
+def test_switching_it_off_lets_every_pod_go_and_charges_on(stage: Stage) -> None:
+    stage.lead(HOLDING)
+    held(stage, "p1")
+    stage.round()
+    stage.lead(KeeperRules())
+    stage.round(10)
+    assert let_go(stage) == 1
+    stage.round(10)
+    assert stage.spent("a") == 20 * GPU_SECOND
+
+
+def test_a_pod_that_somebody_only_marked_is_let_go_too(stage: Stage) -> None:
+    stage.lead(HOLDING)
+    item = {
+        "metadata": {"uid": "cpu", "name": "cpu", "namespace": "team-a", "finalizers": [METER]},
+        "spec": {"containers": [{"name": "main"}]},
+        "status": {"phase": "Pending"},
+    }
+    stage.write_pod(item)
+    stage.round()
+    assert let_go(stage) == 0
+    deleted(stage, item, grace=0)
+    stage.round()
+    assert let_go(stage) == 1
+
+
+def test_a_refusal_is_tried_again_later_and_holds_up_nobody(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    stage.lead(HOLDING)
+    for uid in ("p1", "p2", "p3"):
+        stage.finish(held(stage, uid))
+    stage.round(1)
+    assert stage.keeper is not None
+    tried: list[str] = []
+    remove = stage.source.remove_finalizer
+
+    def sometimes(pod: dict[str, Any]) -> None:
+        tried.append(pod["metadata"]["uid"])
+        if pod["metadata"]["uid"] == "p1":
+            raise RefusedError("a policy")
+        if pod["metadata"]["uid"] == "p2":
+            raise ChangedMeanwhileError("gone")
+        remove(pod)
+
+    monkeypatch.setattr(stage.source, "remove_finalizer", sometimes)
+    remover = FinalizerRemover(stage.source, stage.keeper.books)
+    assert remover.let_go(stage.now) == 1
+    assert remover.let_go(stage.now + SECOND) == 0
+    assert sorted(tried) == ["p1", "p2", "p2", "p3"]
+    remover.let_go(stage.now + 40 * SECOND)
+    assert tried.count("p1") == 2
