@@ -27,7 +27,9 @@ ALLOCATION: Final = "fairgpu.io/allocation"
 SOURCE_DIALECT: Final = "fairgpu.io/source-dialect"
 BUDGET_STATE: Final = "fairgpu.io/budget-state"
 CREATED_BY: Final = "fairgpu.io/created-by"
-RESERVED_ANNOTATIONS: Final = (ALLOCATION, SOURCE_DIALECT, BUDGET_STATE, CREATED_BY)
+EVICTION_AT: Final = "fairgpu.io/eviction-at"
+"""When the pod of a spent budget is evicted (RFC 3339); the downward API shows it to the pod itself."""
+RESERVED_ANNOTATIONS: Final = (ALLOCATION, SOURCE_DIALECT, BUDGET_STATE, CREATED_BY, EVICTION_AT)
 
 USE_GPU_MODEL: Final = "fairgpu.io/use-gpu-model"
 AVOID_GPU_MODEL: Final = "fairgpu.io/avoid-gpu-model"

@@ -19,6 +19,7 @@ class MirroredWorld:
         self.budget_statuses: dict[str, Json] = {}
         self.grant_statuses: dict[str, Json] = {}
         self.notices: list[Notice] = []
+        self.evicted: list[str] = []
         for name in Mirrors.__slots__:
             self.replace(name, [])
 
@@ -39,6 +40,19 @@ class MirroredWorld:
         """Takes the finalizer off in the mirror, as the API server's watch would show it."""
         metadata = {key: value for key, value in pod["metadata"].items() if key != "finalizers"}
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": metadata})
+
+    def announce_eviction(self, pod: Json, at: str | None) -> None:
+        """As the API server's watch would show it."""
+        metadata = pod["metadata"]
+        annotations = {**metadata.get("annotations", {}), "fairgpu.io/eviction-at": at}
+        kept = {key: value for key, value in annotations.items() if value is not None}
+        self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": {**metadata, "annotations": kept}})
+
+    def evict(self, pod: Json) -> None:
+        """The pod is told to end."""
+        self.evicted.append(pod["metadata"]["name"])
+        ending = {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+        self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": ending})
 
     def write_budget_status(self, name: str, status: Json) -> None:
         self.budget_statuses[name] = status

@@ -34,6 +34,12 @@ class JobMeasures:
         self.failures = Counter(
             "fairgpu_timekeeper_job_failures", "Jobs that failed, by error.", ["job", "error"], registry=self.registry
         )
+        self.evictions = Counter(
+            "fairgpu_timekeeper_evictions",
+            "What running pods of spent budgets were due, by outcome.",
+            ["outcome"],
+            registry=self.registry,
+        )
 
 
 class _QuietHandler(WSGIRequestHandler):

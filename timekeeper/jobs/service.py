@@ -115,6 +115,7 @@ def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
         (work.release, settings.react_seconds),
         (work.let_go, settings.react_seconds),
         (work.tell, TELL_SECONDS),
+        (work.evict, TELL_SECONDS),
         (work.write, settings.status_seconds),
         (work.write_on, settings.react_seconds),
     ]

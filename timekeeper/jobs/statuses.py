@@ -7,23 +7,16 @@ from typing import Any
 
 from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.figures import Figures
-from timekeeper.rules.budgets import Budget
 from timekeeper.rules.burn import Burn, lasts_until, runs_out_early
 from timekeeper.rules.grants import Grant
 from timekeeper.rules.money import GPU_SECOND, SECOND, display
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import OWN, Pot, burn
-from timekeeper.rules.state import Admission, Enforcement
+from timekeeper.rules.state import Admission
 from timekeeper.rules.timestamps import format_exact, format_instant
 
 Json = dict[str, Any]
 THRESHOLDS = (("HalfSpent", 50), ("MostlySpent", 80), ("Exhausted", 100))
-
-EVICT_ACTS_AS_ENFORCE = (
-    "spec.enforcement: evict acts as enforce: after grace new pods meet what spec.onExhausted says, and running pods "
-    "go on until they end. No running pod is evicted yet; write enforce, or end pods yourself."
-)
-"""Said as long as nobody evicts: whoever wrote evict counts on it."""
 
 PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", "forecast", "committed")
 """What changes with every second; on its own it is written down only now and then."""
@@ -90,19 +83,16 @@ def conditions_of(
     found: Figures | None,
     conflicts: Mapping[str, str],
     fault: Exception | None,
-    budget: Budget | None = None,
     now: int = 0,
 ) -> list[Json]:
-    """What holds of a budget: whether it can be used and does all that it says, has all its namespaces, is spent.
+    """What holds of a budget: whether it can be used, has all its namespaces, is spent, lasts.
 
     Args:
         found: its figures; None where there are none yet.
         conflicts: the namespaces that it names and another budget pays for.
         fault: why it cannot be used.
-        budget: the budget as it is applied.
         now: when the figures were taken, in nanoseconds since 1970.
     """
-    reduced = budget is not None and budget.enforcement is Enforcement.EVICT
     conditions = [
         _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),
         _condition(
@@ -111,12 +101,6 @@ def conditions_of(
             "NamespaceTaken" if conflicts else "NoConflict",
             "; ".join(f"{namespace} is paid for by the older budget {payer}" for namespace, payer in conflicts.items())
             or "Every namespace is paid for by this budget.",
-        ),
-        _condition(
-            "EnforcementReduced",
-            reduced,
-            "EvictActsAsEnforce" if reduced else "AsAsked",
-            EVICT_ACTS_AS_ENFORCE if reduced else "What spec.enforcement says is done.",
         ),
     ]
     if found is not None and found.limits.available is not None:

@@ -107,10 +107,11 @@ def _spent(found: Figures) -> str:
 def _follows(budget: Budget, found: Figures) -> str:
     limits = found.limits
     more = f"`fairgpu grant {budget.name}` gives more; the next period begins at {format_instant(found.period.end)}."
+    running = "are given notice and evicted" if budget.enforcement is Enforcement.EVICT else "go on"
     if found.state is BudgetState.HELD:
-        return f"New pods wait; running ones go on. {more}"
+        return f"New pods wait; running ones {running}. {more}"
     if found.state is BudgetState.OVER:
-        return f"New pods run in what others leave, and yield first; running ones go on. {more}"
+        return f"New pods run in what others leave, and yield first; running ones {running}. {more}"
     ends = []
     if limits.grace_amount is not None:
         ends.append(

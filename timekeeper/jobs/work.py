@@ -11,6 +11,7 @@ import structlog
 
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.desk import Step
+from timekeeper.jobs.evicting import Evictor
 from timekeeper.jobs.keeper import Keeper, NotReadyError
 from timekeeper.jobs.letting_go import FinalizerRemover
 from timekeeper.jobs.measures import JobMeasures
@@ -58,6 +59,7 @@ class _Reign:
     remover: FinalizerRemover
     writer: StatusWriter
     teller: Teller
+    evictor: Evictor
 
 
 class Work:
@@ -97,6 +99,10 @@ class Work:
     def tell(self) -> None:
         """Writes events beside budgets whose state has changed."""
         self._do("tell", lambda reign: reign.teller.tell() if self._rounded_at else None)
+
+    def evict(self) -> None:
+        """Gives notice to running pods of spent budgets and evicts them, where the admin wants that."""
+        self._do("evict", lambda reign: reign.evictor.evict(self._rounded_at, self._now()))
 
     def write(self) -> None:
         """Writes statuses and checkpoints.
@@ -167,7 +173,9 @@ class Work:
             keeper = Keeper(self._client, self._source, self._rules, take_epoch(self._client, number), step=self._step)
             releaser, writer = Releaser(self._source, keeper.books), StatusWriter(self._source, keeper.books)
             remover = FinalizerRemover(self._source, keeper.books)
-            self._reign = _Reign(number, keeper, releaser, remover, writer, Teller(self._source, keeper.books))
+            evictor = Evictor(self._source, keeper.books, self._measures.evictions)
+            teller = Teller(self._source, keeper.books)
+            self._reign = _Reign(number, keeper, releaser, remover, writer, teller, evictor)
             _log.info("keeping the books", term=number, epoch=keeper.epoch)
         return self._reign
 

@@ -95,7 +95,7 @@ class StatusWriter:
         status: Json = {}
         if account is not None and found is not None:
             status = budget_status(account, found, now)
-        conditions = conditions_of(found, books.conflicts.get(name, {}), fault, books.budgets.budgets.get(name), now)
+        conditions = conditions_of(found, books.conflicts.get(name, {}), fault, now)
         written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
         status = with_conditions(status, conditions, written, generation, now)
         wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fairgpu import names
+from fairgpu.request import HIGH_PRIORITY
 from fairgpu.states import BudgetState
 from timekeeper.metering.attribution import Origin, read_origin
 from timekeeper.metering.reservations import Reservation, read_reservation
@@ -35,6 +36,8 @@ class PodFacts:
         held: whether the meter's finalizer keeps it on the API server.
         deleted: when it was to be gone, by the API server's clock, where it is being deleted.
         removed: whether only finalizers keep it there: its kubelet has let go of it, or it was deleted by force.
+        high_priority: whether it goes first within its namespace.
+        evict_at: when it was told that it will be evicted.
     """
 
     uid: str
@@ -56,12 +59,15 @@ class PodFacts:
     held: bool = False
     deleted: int | None = None
     removed: bool = False
+    high_priority: bool = False
+    evict_at: int | None = None
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts:
     """Reads the facts; what is missing or of another type counts as not said."""
     metadata, spec, status = (_mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     phase = status.get("phase")
+    annotations = _mapping(metadata.get("annotations"))
     node = spec.get("nodeName")
     gates, finalizers = spec.get("schedulingGates"), metadata.get("finalizers")
     deleted = _instant(metadata.get("deletionTimestamp"))
@@ -81,10 +87,12 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         changed=_latest(status.get("conditions"), "lastTransitionTime"),
         origin=read_origin(metadata),
         deadline=_seconds(spec.get("activeDeadlineSeconds")),
-        came_over=_mapping(metadata.get("annotations")).get(names.BUDGET_STATE) == BudgetState.OVER,
         held=isinstance(finalizers, list) and names.METER_FINALIZER in finalizers,
         deleted=deleted,
         removed=deleted is not None and metadata.get("deletionGracePeriodSeconds") == 0,
+        came_over=annotations.get(names.BUDGET_STATE) == BudgetState.OVER,
+        high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
+        evict_at=_instant(annotations.get(names.EVICTION_AT)),
     )
 
 

@@ -13,7 +13,15 @@ from fairgpu.cluster.api import JSON_PATCH, ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from timekeeper.sources.metered import is_metered, metered_pod, slim
 from timekeeper.sources.mirror import Mirror
-from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Mirrors, Notice, RefusedError, SourceError
+from timekeeper.sources.source import (
+    BlockedError,
+    ChangedMeanwhileError,
+    ExistsError,
+    Mirrors,
+    Notice,
+    RefusedError,
+    SourceError,
+)
 
 BUDGETS = f"/apis/{names.BUDGET_API}/gpubudgets"
 GRANTS = f"/apis/{names.BUDGET_API}/gpugrants"
@@ -25,6 +33,9 @@ COLLECTIONS = {
     "budgets": BUDGETS,
     "grants": GRANTS,
 }
+
+MAX_TERMINATION_SECONDS = 600
+"""After its notice no pod runs on for longer, whatever its author wrote."""
 
 _log = structlog.get_logger()
 
@@ -80,6 +91,32 @@ class ClusterSource:
         ]
         self._write(lambda: self._api.patch(_path_of(metadata), patch, JSON_PATCH))
 
+    def announce_eviction(self, pod: Json, at: str | None) -> None:
+        """Writes the annotation, or takes it away; the uid is what a merge patch cannot change, so that it guards."""
+        metadata = pod["metadata"]
+        patch = {"metadata": {"uid": metadata["uid"], "annotations": {names.EVICTION_AT: at}}}
+        self._write(lambda: self._api.patch(_path_of(metadata), patch))
+
+    def evict(self, pod: Json) -> None:
+        """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
+
+        A pod gets its own terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS.
+        """
+        metadata, spec = pod["metadata"], pod.get("spec") or {}
+        options: Json = {"preconditions": {"uid": metadata["uid"]}}
+        if int(spec.get("terminationGracePeriodSeconds") or 0) > MAX_TERMINATION_SECONDS:
+            options["gracePeriodSeconds"] = MAX_TERMINATION_SECONDS
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+            "deleteOptions": options,
+        }
+        try:
+            self._api.create(f"{_path_of(metadata)}/eviction", eviction)
+        except ApiError as error:
+            raise _eviction_error(error) from error
+
     def write_budget_status(self, name: str, status: Json) -> None:
         """Replaces the status; fields that are not given are removed."""
         self._write(lambda: self._replace_status(f"{BUDGETS}/{name}", status))
@@ -120,6 +157,15 @@ class ClusterSource:
 
 def _path_of(metadata: Json) -> str:
     return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def _eviction_error(error: ApiError) -> SourceError:
+    if error.status == 429:
+        return BlockedError(error.message)
+    if error.not_found or error.conflict:
+        return ChangedMeanwhileError(error.message)
+    # 500 is how the API server answers where two PodDisruptionBudgets name one pod.
+    return RefusedError(str(error)) if error.status else SourceError(str(error))
 
 
 def _all(_item: Json) -> bool:

@@ -103,6 +103,25 @@ class FolderSource:
         else:
             write_json(file, {**_load(file)[0], "metadata": {**metadata, "finalizers": left}})
 
+    def announce_eviction(self, pod: Json, at: str | None) -> None:
+        """Writes the annotation into the pod's file, or takes it out."""
+        file = self._folder / "pods" / f"{uid_of(pod)}.json"
+        found = _load(file)
+        if not found:
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone")
+        annotations = found[0]["metadata"].setdefault("annotations", {})
+        annotations.pop(names.EVICTION_AT, None)
+        if at is not None:
+            annotations[names.EVICTION_AT] = at
+        write_json(file, found[0])
+
+    def evict(self, pod: Json) -> None:
+        """Removes the pod's file; there is nobody to keep it."""
+        try:
+            (self._folder / "pods" / f"{uid_of(pod)}.json").unlink()
+        except FileNotFoundError as error:
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone") from error
+
     def write_budget_status(self, name: str, status: Json) -> None:
         """Writes status/budget-NAME.json."""
         write_json(self._status_file("budget", name), status)

@@ -22,6 +22,10 @@ class RefusedError(SourceError):
     """This one write is not allowed, by a schema, a policy or a webhook; others may be."""
 
 
+class BlockedError(SourceError):
+    """A PodDisruptionBudget keeps the pod for now."""
+
+
 class ExistsError(SourceError):
     """An object of that name is there already."""
 
@@ -86,6 +90,21 @@ class Source(Protocol):
 
         Raises:
             ChangedMeanwhileError: the pod is gone, or has changed since it was read.
+        """
+
+    def announce_eviction(self, pod: Json, at: str | None) -> None:
+        """Writes on a pod when it will be evicted; None takes that back.
+
+        Raises:
+            ChangedMeanwhileError: the pod is gone.
+        """
+
+    def evict(self, pod: Json) -> None:
+        """Asks for a pod's eviction, which PodDisruptionBudgets may put off.
+
+        Raises:
+            BlockedError: one does.
+            ChangedMeanwhileError: the pod is gone.
         """
 
     def write_budget_status(self, name: str, status: Json) -> None:

@@ -92,7 +92,9 @@ def _annotate(subject: Subject, reading: PodReading, granted: Granted, standing:
         wanted |= {key: value for key, value in granted.choices.annotations().items() if key not in given}
     if not isinstance(metadata, dict):
         return [add("/metadata", {"annotations": wanted})]
-    return change_map(metadata, "/metadata", "annotations", wanted, (*reading.strip_annotations, names.ALLOCATION))
+    return change_map(
+        metadata, "/metadata", "annotations", wanted, (*reading.strip_annotations, names.ALLOCATION, names.EVICTION_AT)
+    )
 
 
 def _hold(pod: dict[str, Any], *, holds: bool) -> list[Operation]:

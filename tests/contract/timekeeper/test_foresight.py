@@ -93,13 +93,12 @@ def test_the_status_shows_both_and_whether_the_money_outlasts_the_period(stage: 
     pass_hours(stage, 30)
     assert stage.keeper is not None
     found, account = figures(stage), stage.keeper.books.accounts["a"]
-    budget = account.budget
     status = budget_status(account, found, stage.now)
     assert status["forecast"]["lastHour"]["burnRate"] == "1.00"
     assert status["forecast"]["lastDay"]["projectedExhaustion"] == "2026-01-19T16:00:00Z"
-    early = {c["type"]: c for c in conditions_of(found, {}, None, budget, stage.now)}["RunsOutEarly"]
+    early = {c["type"]: c for c in conditions_of(found, {}, None, stage.now)}["RunsOutEarly"]
     assert (early["status"], early["reason"]) == ("True", "AtTheRateOfHourAndDay")
     stage.remove("p1")
     pass_hours(stage, 1.2)
-    early = {c["type"]: c for c in conditions_of(figures(stage), {}, None, budget, stage.now)}["RunsOutEarly"]
+    early = {c["type"]: c for c in conditions_of(figures(stage), {}, None, stage.now)}["RunsOutEarly"]
     assert (early["status"], early["reason"]) == ("False", "OutlastsThePeriod")

@@ -149,7 +149,6 @@ def test_a_status_says_what_is_spent_what_is_left_and_until_when(world: World) -
     assert {item["type"]: item["status"] for item in status["conditions"]} == {
         "Ready": "True",
         "Conflict": "False",
-        "EnforcementReduced": "False",
         "HalfSpent": "True",
         "MostlySpent": "False",
         "Exhausted": "False",
@@ -277,21 +276,3 @@ def test_a_namespace_that_is_seen_after_its_pod_is_still_recorded(world: World) 
     world.round(10)
     (running,) = reading.sessions(world.client, [("p1", "a")]).values()
     assert running.namespace_uid == "first"
-
-
-def test_a_budget_that_asks_for_eviction_says_that_it_acts_as_enforce(world: World) -> None:
-    spec = {"enforcement": "evict", "onExhausted": "hold", "allowance": {"gpuHours": 0}}
-    world.replace("budgets", [budget_object("a", ["team-a"], **spec)])
-    world.replace("pods", [world.stage.pod("runs", "team-a")])
-    world.round(60)
-    world.writer.write(world.now)
-    status = world.budget_statuses["a"]
-    assert status["state"] == "held"
-    (said,) = [item for item in status["conditions"] if item["type"] == "EnforcementReduced"]
-    assert (said["status"], said["reason"]) == ("True", "EvictActsAsEnforce")
-    assert "running pods go on" in said["message"]
-    world.replace("budgets", [budget_object("a", ["team-a"], **spec | {"enforcement": "enforce"})])
-    world.round()
-    world.writer.write(world.now)
-    (said,) = [item for item in world.budget_statuses["a"]["conditions"] if item["type"] == "EnforcementReduced"]
-    assert said["status"] == "False"

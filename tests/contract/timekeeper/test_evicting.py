@@ -1,0 +1,156 @@
+"""Eviction from running out to the last pod: notice, eviction, and what stops it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client import Counter
+
+from tests.keeper_stage import NOON, Stage
+from tests.mirrored_world import Json, MirroredWorld, budget_object
+from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.evicting import Evictor
+from timekeeper.jobs.keeper import Keeper
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import format_instant
+from timekeeper.sources.source import BlockedError
+from timekeeper.store.ledger import take_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import redis
+
+    from tests.redis_server import RedisServer
+
+HOUR = 3600.0
+EVICT = {"enforcement": "evict", "onExhausted": "hold", "evictionNotice": "30m", "allowance": {"gpuHours": 2}}
+
+
+class World(MirroredWorld):
+    """A budget of two GPU-hours that evicts, and its leader."""
+
+    def __init__(self, client: redis.Redis, folder: Path) -> None:
+        self.now = NOON
+        super().__init__(lambda: self.now)
+        self.client = client
+        self.stage = Stage(folder, client)
+        self.kept: set[str] = set()
+        self.lead()
+
+    def lead(self) -> None:
+        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, 0))
+        self.evictor = Evictor(self, self.keeper.books, Counter("evictions", "", ["outcome"], registry=None))
+
+    def evict(self, pod: Json) -> None:
+        if pod["metadata"]["name"] in self.kept:
+            raise BlockedError("the disruption budget pdb needs 1 healthy pods and has 1")
+        super().evict(pod)
+
+    def begin(self, *names: str, **spec: Any) -> None:
+        """The budget, and pods that run since now."""
+        self.replace("budgets", [budget_object("a", ["team-a"], **{**EVICT, **spec})])
+        self.replace("pods", [self.stage.pod(name, "team-a") for name in names])
+        self.after(0)
+
+    def after(self, seconds: float) -> list[str]:
+        """What is told after so long."""
+        self.now += int(seconds * SECOND)
+        self.stage.now = self.now
+        for name in self.mirrors.__slots__:
+            getattr(self.mirrors, name).confirmed()
+        self.keeper.round(self.now)
+        before = len(self.notices)
+        self.evictor.evict(self.now, self.now)
+        return [notice.reason for notice in self.notices[before:]]
+
+    def grant(self, gpu_hours: int) -> None:
+        metadata = {"name": f"g{gpu_hours}", "uid": f"g{gpu_hours}", "creationTimestamp": format_instant(self.now)}
+        self.replace("grants", [{"metadata": metadata, "spec": {"budget": "a", "gpuHours": gpu_hours, "reason": "x"}}])
+
+    def announced(self, name: str) -> str | None:
+        (pod,) = [item for item in self.mirrors.pods.items() if item["metadata"]["name"] == name]
+        found: str | None = pod["metadata"]["annotations"].get("fairgpu.io/eviction-at")
+        return found
+
+
+@pytest.fixture
+def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+    with redis_server.client() as client:
+        yield World(client, tmp_path)
+
+
+def test_running_pods_are_told_when_the_money_is_gone_and_evicted_when_the_notice_is_over(world: World) -> None:
+    world.begin("p1")
+    assert world.after(HOUR) == []
+    assert world.after(HOUR) == ["BudgetEvictionNotice"]
+    assert world.announced("p1") == "2026-01-15T14:30:00Z"
+    assert world.notices[-1].message.startswith("2.00 of 2.00 GPU-hours of a are spent: this pod is evicted at 2026-01")
+    assert world.after(0.4 * HOUR) == []
+    assert world.evicted == []
+    assert world.after(0.1 * HOUR) == ["BudgetEviction"]
+    assert world.evicted == ["p1"]
+    assert world.after(10) == []
+
+
+def test_grace_comes_first(world: World) -> None:
+    world.begin("p1", grace={"duration": "2h"})
+    assert world.after(3 * HOUR) == []
+    assert world.after(HOUR) == []
+    assert world.after(HOUR) == ["BudgetEvictionNotice"]
+
+
+def test_nothing_is_evicted_when_the_money_came_back_in_between_and_it_is_told(world: World) -> None:
+    world.begin("p1")
+    assert world.after(2 * HOUR) == ["BudgetEvictionNotice"]
+    world.grant(10)
+    assert world.after(0.6 * HOUR) == ["BudgetEvictionCalledOff"]
+    assert world.announced("p1") is None
+    assert world.after(HOUR) == []
+    assert world.evicted == []
+
+
+def test_running_out_again_begins_a_new_notice(world: World) -> None:
+    world.begin("p1")
+    world.after(2 * HOUR)
+    world.grant(1)
+    assert world.after(0.2 * HOUR) == ["BudgetEvictionCalledOff"]
+    assert world.after(0.8 * HOUR) == ["BudgetEvictionNotice"]
+    assert world.announced("p1") == "2026-01-15T15:30:00Z"
+
+
+def test_a_pod_that_a_disruption_budget_keeps_is_told_once_and_tried_again(world: World) -> None:
+    world.begin("p1", "p2")
+    world.after(2 * HOUR)
+    world.kept = {"p1"}
+    assert sorted(world.after(0.5 * HOUR)) == ["BudgetEviction", "BudgetEvictionBlocked"]
+    assert world.after(15) == []
+    world.kept = set()
+    assert world.after(15) == ["BudgetEviction"]
+    assert sorted(world.evicted) == ["p1", "p2"]
+
+
+def test_a_later_leader_goes_on_from_the_notices(world: World) -> None:
+    world.begin("p1")
+    world.after(2 * HOUR)
+    world.lead()
+    assert world.after(0.2 * HOUR) == []
+    assert world.after(0.3 * HOUR) == ["BudgetEviction"]
+
+
+@pytest.mark.parametrize("enforcement", ["observe", "enforce"])
+def test_other_enforcements_evict_nobody(world: World, enforcement: str) -> None:
+    world.begin("p1", enforcement=enforcement)
+    assert world.after(3 * HOUR) == []
+    assert world.after(HOUR) == []
+    assert world.evicted == []
+
+
+def test_figures_that_could_not_be_renewed_are_no_ground_to_evict(world: World) -> None:
+    world.begin("p1")
+    world.after(2 * HOUR)
+    late = world.now + int(HOUR * SECOND)
+    assert world.evictor.evict(world.now, late) == 0
+    assert world.evicted == []

@@ -1,0 +1,97 @@
+"""Which running pods of a spent budget go, in which order, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fairgpu.states import BudgetState
+from timekeeper.jobs.evictions import Due, Step, due
+from timekeeper.jobs.figures import Figures
+from timekeeper.metering.pods import PodFacts
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.periods import Period
+from timekeeper.rules.state import Enforcement, Limits, OnExhausted
+
+NOTICE = 600
+NOW = 10_000
+HOLDING = Budget("a", enforcement=Enforcement.EVICT, on_exhausted=OnExhausted.HOLD, eviction_notice=NOTICE)
+DEPRIORITIZING = replace(HOLDING, on_exhausted=OnExhausted.DEPRIORITIZE)
+
+
+def figures(state: BudgetState = BudgetState.HELD, exhausted_at: int = 9_000) -> Figures:
+    return Figures(Period(0, 10**6), 0, Limits(100), 100, 1, exhausted_at, state, state, 0)
+
+
+def pod(name: str, started: int = 0, **fields: Any) -> PodFacts:
+    facts = PodFacts(name, "ns", name, "n1", 0, started, True, True, False, None, False, None)
+    return replace(facts, **fields)
+
+
+def steps(pods: list[PodFacts], budget: Budget = HOLDING, found: Figures | None = None, now: int = NOW) -> list[str]:
+    return [f"{step.step} {step.pod.name}" for step in due(budget, found or figures(), pods, now)]
+
+
+def test_a_running_pod_is_told_first_and_evicted_once_the_notice_is_over() -> None:
+    assert due(HOLDING, figures(), [pod("p")], NOW) == [Due(pod("p"), Step.NOTICE, NOW + NOTICE)]
+    told = pod("p", evict_at=NOW + NOTICE)
+    assert steps([told]) == []
+    assert steps([told], now=NOW + NOTICE - 1) == []
+    assert steps([told], now=NOW + NOTICE) == ["evict p"]
+
+
+@pytest.mark.parametrize("state", [BudgetState.OPEN, BudgetState.GRACE, BudgetState.UNLIMITED])
+def test_nothing_goes_while_there_is_money_or_grace_and_what_was_told_is_called_off(state: BudgetState) -> None:
+    pods = [pod("quiet"), pod("told", evict_at=NOW - 1)]
+    assert steps(pods, found=figures(state)) == ["call-off told"]
+
+
+@pytest.mark.parametrize("enforcement", [Enforcement.OBSERVE, Enforcement.ENFORCE])
+def test_nothing_goes_of_a_budget_that_does_not_say_evict(enforcement: Enforcement) -> None:
+    budget = replace(HOLDING, enforcement=enforcement)
+    assert steps([pod("quiet"), pod("told", evict_at=NOW - 1)], budget) == ["call-off told"]
+
+
+def test_who_loses_least_goes_first() -> None:
+    pods = [
+        pod("old", started=10),
+        pod("young", started=900),
+        pod("urgent", started=950, high_priority=True),
+        pod("came-over", started=1, came_over=True),
+    ]
+    order = ["came-over", "young", "old", "urgent"]
+    assert steps(pods) == [f"notice {name}" for name in order]
+    assert steps([replace(p, evict_at=NOW) for p in pods]) == [f"evict {name}" for name in order]
+
+
+def test_pods_that_came_in_as_over_budget_stay_where_the_budget_deprioritizes() -> None:
+    pods = [pod("over", came_over=True), pod("in"), pod("told", came_over=True, evict_at=NOW)]
+    assert sorted(steps(pods, DEPRIORITIZING, figures(BudgetState.OVER))) == ["call-off told", "notice in"]
+
+
+@pytest.mark.parametrize("fields", [{"bound": False}, {"terminal": True}, {"deleted": 1}])
+def test_pods_that_hold_nothing_or_end_anyway_are_left_alone(fields: dict[str, Any]) -> None:
+    assert steps([pod("p", evict_at=NOW, **fields)]) == []
+
+
+def test_a_notice_of_an_earlier_exhaustion_does_not_count() -> None:
+    assert steps([pod("p", evict_at=8_999)]) == ["notice p"]
+
+
+def test_a_notice_that_is_longer_than_the_budget_gives_is_given_anew() -> None:
+    assert steps([pod("p", evict_at=NOW + NOTICE + 1)]) == ["notice p"]
+
+
+@given(st.lists(st.tuples(st.integers(0, 900), st.booleans(), st.none() | st.integers(8_000, 12_000)), max_size=8))
+def test_nobody_is_evicted_before_a_notice_of_this_exhaustion_is_over(
+    runners: list[tuple[int, bool, int | None]],
+) -> None:
+    pods = [pod(f"p{number}", start, came_over=over, evict_at=at) for number, (start, over, at) in enumerate(runners)]
+    for step in due(HOLDING, figures(), pods, NOW):
+        if step.step is Step.EVICT:
+            assert step.pod.evict_at is not None
+            assert 9_000 <= step.pod.evict_at <= NOW
