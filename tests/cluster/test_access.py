@@ -37,6 +37,7 @@ NEEDED = {
     "timekeeper": [
         Access("watch", "pods"),
         Access("patch", "pods", "team-a"),
+        Access("create", "pods/eviction", "team-a"),
         Access("watch", "nodes"),
         Access("watch", "namespaces"),
         Access("watch", "gpubudgets.fairgpu.io"),
