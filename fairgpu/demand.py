@@ -8,14 +8,12 @@ the larger of what runs together in the end, and of each init step with the nati
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairgpu.request import GPURequest
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+class Demand(NamedTuple):
     """A pod's demand; each figure is the largest at any moment of its life."""
 
     gpus: int = 0

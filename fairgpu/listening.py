@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairgpu.choices import Path
 from fairgpu.demand import is_native_sidecar
@@ -45,8 +45,7 @@ class ContainerReading:
         return self.reading.request
 
 
-@dataclass(frozen=True, slots=True)
-class Listener:
+class Listener(NamedTuple):
     """What all containers of a pod are read with."""
 
     settings: DialectSettings

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairgpu import names
 from fairgpu.faults import Fault
@@ -40,8 +40,7 @@ class Wish:
     foreign: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Granted:
+class Granted(NamedTuple):
     """The choices that hold in a namespace, and what is said about those that do not."""
 
     choices: PodChoices

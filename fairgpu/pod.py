@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from fairgpu.choices import NOTHING_CHOSEN, Path, contradictions, merge_choices, read_choices
 from fairgpu.demand import NO_DEMAND, Demand, pod_demand
@@ -24,8 +24,7 @@ from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, CorePolicy, PodChoices
 __all__ = ["ContainerReading", "PodReading", "read_pod"]
 
 
-@dataclass(frozen=True, slots=True)
-class PodReading:
+class PodReading(NamedTuple):
     """A pod as FairGPU understands it. The three tuples of containers hold only those that speak a dialect, in order.
 
     Attributes:

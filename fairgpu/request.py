@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 from fairgpu import names
 
 
-@dataclass(frozen=True, slots=True)
-class GPURequest:
+class GPURequest(NamedTuple):
     """One container's request, summed over its vGPUs as the canonical resources are.
 
     Exactly one of `memory_mib` and `memory_percentage` is set. `core_percent` 0 is best effort.

@@ -8,7 +8,6 @@ Where nodes share cores as well, `gpu-core.percentage` is the share of one GPU.
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 
 from fairgpu.dialects.amounts import read_amounts
 from fairgpu.dialects.building import Ask, build_request
@@ -42,7 +41,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     if gpus > 1 and CORE in named:
         faults.append(_core_of_several(container, gpus))
     if faults or memory is None:
-        return replace(reading, faults=tuple(faults))
+        return reading._replace(faults=tuple(faults))
     ask = Ask(
         gpus=gpus,
         core_percent=amounts.values.get(CORE, 0),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairgpu.dialects.reading import Container
 from fairgpu.faults import Fault, show
@@ -16,8 +15,7 @@ _NO_MEMORY: Mapping[str, int] = MappingProxyType({})
 _MIB = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Amounts:
+class Amounts(NamedTuple):
     """The amounts that a container gives, by resource, and what is wrong with the others."""
 
     values: dict[str, int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from fairgpu.dialects.reading import Container, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path
@@ -13,8 +13,7 @@ MAX_GPU_MEMORY_MIB = 16 * 1024 * 1024
 """16 TiB, a hundred times what a GPU has: more is an amount in another unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """A request per vGPU, as most dialects state it, with the keys to blame for a fault.
 
     Core and percentage are percent of one GPU, memory is MiB; `None` means not given. A key that is empty blames
@@ -45,7 +44,7 @@ def build_request(container: Container, ask: Ask, settings: DialectSettings, rea
         *_faults_of_memory(container, ask),
     ]
     if faults:
-        return replace(reading, faults=tuple(dict.fromkeys(faults)))
+        return reading._replace(faults=tuple(dict.fromkeys(faults)))
     percentage = ask.memory_percentage
     if ask.memory_mib is None and percentage is None:
         percentage = ask.core_percent
@@ -55,7 +54,7 @@ def build_request(container: Container, ask: Ask, settings: DialectSettings, rea
         memory_mib=None if ask.memory_mib is None else ask.memory_mib * ask.gpus,
         memory_percentage=None if percentage is None else percentage * ask.gpus,
     )
-    return replace(reading, request=request)
+    return reading._replace(request=request)
 
 
 def _path(container: Container, ask: Ask, key: str) -> str:

@@ -6,8 +6,6 @@ GPUs, or is left to that plugin where the admin wants so.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from fairgpu.choices import merge_choices
 from fairgpu.dialects.amounts import read_amounts
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
@@ -77,7 +75,7 @@ def left_alone(container: Container, settings: DialectSettings) -> bool:
 def read_whole_gpus(container: Container, settings: DialectSettings, reading: Reading) -> Reading:
     """`nvidia.com/gpu` alone: that many GPUs, all of each; none where it is 0 or only a priority is there."""
     amounts = read_amounts(container, (COUNT,))
-    known = replace(reading, faults=reading.faults + amounts.faults)
+    known = reading._replace(faults=reading.faults + amounts.faults)
     gpus = amounts.values.get(COUNT, 0)
     if amounts.faults or gpus == 0:
         return known
@@ -91,15 +89,14 @@ def with_priority(container: Container, reading: Reading) -> Reading:
         return reading
     amounts = read_amounts(container, (PRIORITY,))
     if amounts.faults:
-        return replace(reading, faults=reading.faults + amounts.faults)
+        return reading._replace(faults=reading.faults + amounts.faults)
     priority = amounts.values[PRIORITY]
     path = container.limit_path(PRIORITY)
     if priority not in (HIGH_PRIORITY, NORMAL_PRIORITY):
         fault = Fault(path, str(priority), "0 (high) or 1 (normal)", f'"{NORMAL_PRIORITY}"')
-        return replace(reading, faults=(*reading.faults, fault))
+        return reading._replace(faults=(*reading.faults, fault))
     wish = Wish(Permission.HIGH_PRIORITY, path, f'"{priority}"', foreign=True)
-    return replace(
-        reading,
+    return reading._replace(
         choices=merge_choices(reading.choices, PodChoices(task_priority=priority)),
         wishes=(wish,) if priority == HIGH_PRIORITY else (),
     )

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
 
 from fairgpu.faults import Fault, field_path
 from fairgpu.permissions import Wish
 from fairgpu.request import NO_CHOICES, GPURequest, PodChoices
+
+NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,7 @@ class DialectSettings:
     volcano_memory_unit_mib: int = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Container:
+class Container(NamedTuple):
     """A container as a dialect sees it: raw JSON values, and where in the manifest they stand.
 
     Attributes:
@@ -46,8 +48,8 @@ class Container:
     name: str
     requests: Mapping[str, Any]
     limits: Mapping[str, Any]
-    annotations: Mapping[str, str] = field(default_factory=dict)
-    labels: Mapping[str, str] = field(default_factory=dict)
+    annotations: Mapping[str, str] = NONE_GIVEN
+    labels: Mapping[str, str] = NONE_GIVEN
     first: bool = False
 
     def limit_path(self, resource: str) -> str:
@@ -84,8 +86,7 @@ def begin_with(prefix: str, amounts: Mapping[Any, Any]) -> list[str]:
     return [key for key in amounts if isinstance(key, str) and key.startswith(prefix)]
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What a dialect found in a container that speaks it.
 
     Attributes:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from fairgpu import names
 from fairgpu.faults import Fault
@@ -23,16 +22,14 @@ _FATES = {
 UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """What a pod asks of its budget: GPUs, and for how long at most (None where it does not say)."""
 
     reading: PodReading
     deadline_seconds: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(NamedTuple):
     """What the budget's state means for a pod that is created now.
 
     Attributes:

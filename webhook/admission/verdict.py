@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from fairgpu.faults import Fault
 from webhook.admission.json_patch import Operation
 
+NO_AUDIT: Mapping[str, str] = MappingProxyType({})
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+
+class Verdict(NamedTuple):
     """Refused where there are faults; otherwise admitted with the operations applied.
 
     Attributes:
@@ -24,14 +25,13 @@ class Verdict:
     faults: tuple[Fault, ...] = ()
     operations: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
-    audit: Mapping[str, str] = field(default_factory=dict)
+    audit: Mapping[str, str] = NO_AUDIT
 
 
 UNTOUCHED = Verdict()
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """The request that an AdmissionReview carries, checked only as far as that its parts are of the right type.
 
     Attributes:

@@ -12,7 +12,8 @@ from fairgpu.request import GPURequest
 
 AMOUNTS = st.integers(0, 1000)
 STEPS = st.lists(st.tuples(AMOUNTS, st.booleans()), max_size=6)
-REQUESTS = st.none() | st.builds(GPURequest, st.integers(1, 8), st.integers(0, 800), st.integers(1, 9999) | st.none())
+FIGURES = (st.integers(1, 8), st.integers(0, 800), st.integers(1, 9999) | st.none(), st.integers(1, 800) | st.none())
+REQUESTS = st.none() | st.builds(GPURequest, *FIGURES)
 
 
 def moments(containers: list[int], steps: list[tuple[int, bool]]) -> Iterator[int]:

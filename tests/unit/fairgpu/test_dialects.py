@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -97,7 +96,7 @@ def test_choices_that_are_granted_are_granted_again_once_the_pod_is_rewritten(
     granted = grant(first.choices, first.wishes, permissions)
     if first.faults or granted.faults:
         return
-    second = read_pod(rewritten(pod, replace(first, choices=granted.choices)), SETTINGS)
+    second = read_pod(rewritten(pod, first._replace(choices=granted.choices)), SETTINGS)
     again = grant(second.choices, second.wishes, permissions)
     assert (again.choices, again.faults, again.warnings) == (granted.choices, (), ())
 
