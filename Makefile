@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint types contracts unit contract page cluster vcuda bench browser lock clean
+.PHONY: setup demo test lint types contracts unit accelerated contract page cluster vcuda bench browser lock clean
 
 setup: $(VENV)/.installed
 
@@ -14,7 +14,7 @@ $(VENV)/.installed: requirements.lock setup.cfg tools/setup.sh
 demo: setup
 	$(BIN)/$(if $(CLUSTER),python -m tests.cluster.demonstration,fairgpu demo)
 
-test: lint types contracts unit contract page cluster vcuda
+test: lint types contracts unit accelerated contract page cluster vcuda
 
 lint: setup
 	$(BIN)/ruff check .
@@ -28,6 +28,19 @@ contracts: setup
 
 unit: setup
 	$(BIN)/pytest --numprocesses auto tests/unit
+
+# The tests of admission once more, on what the images run. Where nothing can be compiled the tree is empty, and the
+# tests are of the same modules as before.
+ACCELERATED := build/accelerated
+COMPILED := setup.py $(wildcard fairgpu/*.py fairgpu/*/*.py webhook/*.py webhook/*/*.py)
+
+accelerated: $(ACCELERATED)/.built
+	PYTHONPATH=$(ACCELERATED) $(BIN)/pytest --numprocesses auto --override-ini "pythonpath=$(ACCELERATED) ." \
+	  tests/unit/fairgpu tests/unit/webhook
+
+$(ACCELERATED)/.built: $(COMPILED) | setup
+	sh tools/accelerate.sh $(BIN)/python $(ACCELERATED)
+	@touch $@
 
 contract: setup
 	$(BIN)/pytest --numprocesses 4 tests/contract
@@ -47,7 +60,7 @@ vcuda: setup
 	$(MAKE) -C vcuda/simgpu test PYTHON=$(abspath $(BIN)/python)
 	$(MAKE) -C vcuda test PYTHON=$(abspath $(BIN)/python)
 
-bench: setup browser
+bench: setup browser $(ACCELERATED)/.built
 	sh tools/load_generator.sh
 	$(BIN)/python -m tests.bench
 

@@ -31,11 +31,13 @@ class WebhookServer:
         folder: its folder.
         settings: what is set beside the ports, by group of the section `webhook`.
         timekeeper_ca: what it takes for the timekeeper's CA; one of no use where none is given.
+        environment: that of its process; this process's own where none is given.
     """
 
     folder: Path
     settings: dict[str, Any] = field(default_factory=dict)
     timekeeper_ca: bytes | None = None
+    environment: dict[str, str] | None = None
     port: int = field(default_factory=free_port)
     metrics_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
@@ -54,7 +56,9 @@ class WebhookServer:
         program = str(Path(sys.executable).with_name("fairgpu"))
         command = [program, "webhook", "serve", "--standalone", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, env=self.environment, start_new_session=True
+            )
         deadline = time.monotonic() + START_LIMIT_SECONDS
         while not self._ready():
             if self.process.poll() is not None or time.monotonic() > deadline:

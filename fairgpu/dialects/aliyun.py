@@ -92,4 +92,4 @@ def _core_of_several(container: Container, gpus: int) -> Fault:
     )
 
 
-DIALECT = Dialect(name="aliyun", read=read, resources=frozenset(RESOURCES))
+DIALECT: Dialect = Dialect(name="aliyun", read=read, resources=frozenset(RESOURCES))

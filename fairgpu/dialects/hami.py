@@ -102,4 +102,6 @@ def with_priority(container: Container, reading: Reading) -> Reading:
     )
 
 
-DIALECT = Dialect(name="hami", read=read, resources=frozenset(RESOURCES), other_annotations=frozenset(SELECTORS))
+DIALECT: Dialect = Dialect(
+    name="hami", read=read, resources=frozenset(RESOURCES), other_annotations=frozenset(SELECTORS)
+)

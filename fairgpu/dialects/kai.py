@@ -115,7 +115,7 @@ def _unheard(annotations: Mapping[str, str], root: tuple[str | int, ...]) -> Fau
     )
 
 
-DIALECT = Dialect(
+DIALECT: Dialect = Dialect(
     name="kai",
     read=read,
     speaking_annotations=frozenset(SPEAKING),

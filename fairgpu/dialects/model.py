@@ -33,6 +33,6 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     return hami.read_whole_gpus(container, settings, hami.with_priority(container, reading))
 
 
-DIALECT = Dialect(
+DIALECT: Dialect = Dialect(
     name="model", read=read, resources=frozenset({hami.COUNT}), other_annotations=frozenset({MODEL_ANNOTATION})
 )

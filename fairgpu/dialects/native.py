@@ -67,6 +67,6 @@ def _uneven(container: Container, resource: str, total: int, gpus: int) -> Fault
     )
 
 
-DIALECT = Dialect(
+DIALECT: Dialect = Dialect(
     name="native", read=read, resources=frozenset(names.CANONICAL_RESOURCES), prefix=names.ANNOTATION_PREFIX
 )

@@ -110,6 +110,6 @@ def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
     )
 
 
-DIALECT = Dialect(
+DIALECT: Dialect = Dialect(
     name="tencent", read=read, resources=frozenset({CORE, MEMORY}), other_annotations=frozenset({CORE_LIMIT})
 )

@@ -31,4 +31,6 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     return read_vgpus(container, keys, settings, reading)
 
 
-DIALECT = Dialect(name="volcano", read=read, resources=frozenset(RESOURCES), other_annotations=frozenset(SELECTORS))
+DIALECT: Dialect = Dialect(
+    name="volcano", read=read, resources=frozenset(RESOURCES), other_annotations=frozenset(SELECTORS)
+)

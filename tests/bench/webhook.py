@@ -1,4 +1,4 @@
-"""Admission: the pure functions alone, and the whole webhook over TLS beside a constant answer from Flask.
+"""The whole webhook over TLS, as its image runs it where it could be compiled, beside a constant answer from Flask.
 
 The peer reads nothing and decides nothing: it gives everybody the same AdmissionReview, on gunicorn's gthread worker.
 Both run with two workers and a certificate of the same kind, in turns, called by the same client on connections that
@@ -13,8 +13,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -22,19 +21,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import orjson
-
 from fairgpu.certificates import make_authority, make_leaf, utc_now
-from tests.admission import SETTINGS, Pod, apply, container, knowing, pod, read_answer, review
+from tests.bench._builds import builds
 from tests.bench._https_load import Load, check_keep_alive, measure
+from tests.bench._reviews import both_reviews
 from tests.redis_server import free_port
 from tests.webhook_server import WebhookServer
-from webhook.admission.review import answer
 
 ROUNDS = 5
 SECONDS = 2
-PURE_CALLS = 4000
-PURE_GOAL_US = 150
 P50_GOAL_RATIO = 0.4
 RATE_GOAL_RATIO = 3.0
 WORKERS = 2
@@ -49,80 +44,6 @@ def review(route):
 
 Row = dict[str, Any]
 Reviews = list[tuple[str, bytes]]
-
-
-def rows() -> list[Row]:
-    """All figures."""
-    return [*pure_rows(), *served_rows()]
-
-
-def four_kilobyte_pod() -> Pod:
-    """A training pod as people have them: environment, volumes, a helper beside the main container."""
-    environment = [{"name": f"SETTING_{index}", "value": "x" * 44} for index in range(26)]
-    mounts = [{"name": f"volume-{index}", "mountPath": f"/data/{index}"} for index in range(6)]
-    volumes = [
-        {"name": f"volume-{index}", "persistentVolumeClaim": {"claimName": f"claim-{index}"}} for index in range(6)
-    ]
-    limits = {"cpu": "8", "memory": "32Gi", "nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096"}
-    main = container(
-        limits={**limits, "nvidia.com/gpucores": "30"},
-        env=environment,
-        volumeMounts=mounts,
-        command=["python", "-m", "train"],
-        args=["--epochs", "100", "--batch-size", "256"],
-    )
-    helper = container("logs", {"cpu": "1", "memory": "256Mi"}, volumeMounts=mounts[:2])
-    return pod(
-        main,
-        helper,
-        annotations={"example.com/note": "n" * 200},
-        metadata={"labels": {f"example.com/label-{index}": "v" * 20 for index in range(6)}},
-        volumes=volumes,
-        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-    )
-
-
-def both_reviews() -> Reviews:
-    """What an API server asks when the pod is created: to mutate it, and to validate what came of that."""
-    item = four_kilobyte_pod()
-    body = review(item)
-    stored = apply(item, read_answer(answer("mutate", body, knowing(), SETTINGS, 0.0)).patch)
-    return [("/mutate", body), ("/validate", review(stored))]
-
-
-def pure_rows() -> list[Row]:
-    """Mutate and validate, from the body to the answer, without a server."""
-    knowledge = knowing()
-    (_, mutated), (_, validated) = both_reviews()
-
-    def both() -> None:
-        answer("mutate", mutated, knowledge, SETTINGS, 0.0)
-        answer("validate", validated, knowledge, SETTINGS, 0.0)
-
-    micros = median_micros(both, PURE_CALLS)
-    size = len(orjson.dumps(four_kilobyte_pod()))
-    return [
-        {
-            "name": "mutate + validate, pure, median",
-            "value": micros,
-            "unit": "us",
-            "goal": f"< {PURE_GOAL_US}",
-            "met": micros < PURE_GOAL_US,
-            "context": f"a pod of {size} bytes in HAMi's dialect",
-        }
-    ]
-
-
-def median_micros(call: Callable[[], None], times: int) -> float:
-    """The median of single calls, after a tenth of them to warm up."""
-    for _ in range(times // 10):
-        call()
-    taken = []
-    for _ in range(times):
-        started = time.perf_counter_ns()
-        call()
-        taken.append(time.perf_counter_ns() - started)
-    return statistics.median(taken) / 1000
 
 
 @dataclass(frozen=True)
@@ -143,12 +64,14 @@ class Figures:
     spent: float
 
 
-def served_rows() -> list[Row]:
+def rows() -> list[Row]:
     """The webhook and the peer over TLS with keep-alive, in turns."""
     reviews = both_reviews()
     with tempfile.TemporaryDirectory() as folder:
         settings = {"serving": {"workers": WORKERS}}
-        with WebhookServer(Path(folder, "webhook"), settings) as webhook, constant_answer(Path(folder)) as peer:
+        build, environment = list(builds().items())[-1]
+        server = WebhookServer(Path(folder, "webhook"), settings, environment=environment)
+        with server as webhook, constant_answer(Path(folder)) as peer:
             assert webhook.process is not None
             ours = Side(webhook.port, webhook.process.pid)
             for side in (ours, peer):
@@ -156,12 +79,13 @@ def served_rows() -> list[Row]:
                 measure(side.port, reviews, clients=8, seconds=1)
             single = compare(ours, peer, reviews, clients=1)
             eight = compare(ours, peer, reviews, clients=8)
+    how = f"admission {build}, HTTP parser in {parser()}"
     p50 = single[0].p50 / single[1].p50
     rate = eight[0].rate / eight[1].rate
     spent = eight[0].spent / eight[1].spent
     return [
         ratio_row("p50 at 1 client, of a constant Flask answer", p50, f"<= {P50_GOAL_RATIO}", met=p50 <= P50_GOAL_RATIO)
-        | {"context": f"{single[0].p50 * 1e3:.2f} ms against {single[1].p50 * 1e3:.2f} ms, HTTP parser in {parser()}"},
+        | {"context": f"{single[0].p50 * 1e3:.2f} ms against {single[1].p50 * 1e3:.2f} ms, {how}"},
         ratio_row("reviews/s at 8 clients, of it", rate, f">= {RATE_GOAL_RATIO}", met=rate >= RATE_GOAL_RATIO)
         | {"context": f"{eight[0].rate:,.0f}/s against {eight[1].rate:,.0f}/s"},
         ratio_row("p99 at 8 clients, of it", eight[0].p99 / eight[1].p99, "< 1", met=eight[0].p99 < eight[1].p99)
