@@ -15,4 +15,4 @@ FAIRGPU_COMPILE=1 "$python" setup.py --quiet build --build-lib "$folder" --build
     cat "$folder.log" >&2
     exit 1
 }
-PYTHONPATH=$folder "$python" -c 'import webhook.admission.review as module; assert module.__file__.endswith(".so"), module.__file__'
+PYTHONPATH=$folder "$python" -P -c 'import webhook.admission.review as module; assert module.__file__.endswith(".so"), module.__file__'
