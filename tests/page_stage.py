@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import time
@@ -11,8 +12,9 @@ from dataclasses import dataclass
 import redis
 
 from fairgpu.states import BudgetState
+from timekeeper.metering.attribution import Attribution
 from timekeeper.metering.sessions import Session
-from timekeeper.store import book, ledger
+from timekeeper.store import book, keys, ledger
 from timekeeper.store.records import encode_session
 from timekeeper.store.summaries import Summary, encode_summary
 
@@ -35,19 +37,23 @@ class Team:
     enforcement: str = "enforce"
     on_exhausted: BudgetState = BudgetState.OVER
     pods: tuple[str, ...] = ()
+    utilisation: float | None = None
+    """What part of its reservations is used; None where nothing reports."""
+    model: str = "A100"
 
 
+CLUSTER_GPUS = 64
 TEAMS = (
-    Team("vision-research", 6000, 3120, 9.5, pods=("resnet-sweep-0", "resnet-sweep-1", "dino-pretrain-0")),
-    Team("language-models", 12000, 9650, 24, pods=("llm-pretrain-0", "llm-pretrain-1", "llm-eval-7")),
-    Team("speech", 2400, 2431, 3, pods=("whisper-finetune-0",)),
-    Team("robotics", 1800, 640, 2.5, pods=("sim-rollout-3", "policy-train-0")),
-    Team("drug-discovery", 4000, 1480, 6, pods=("docking-12", "alphafold-batch-4")),
-    Team("recommendations", 3000, 2810, 5.5, pods=("two-tower-2",)),
-    Team("students", 200, 200, 0, on_exhausted=BudgetState.HELD),
-    Team("fraud", 900, 260, 0.6, pods=("gnn-nightly-1",)),
-    Team("platform", None, 85, 0.4, pods=("dcgm-bench-0",)),
-    Team("weather", 1500, 410, 1.2, enforcement="observe", pods=("graphcast-0",)),
+    Team("vision-research", 6000, 3120, 9.5, pods=("resnet-sweep-0", "resnet-sweep-1", "dino-0"), utilisation=0.61),
+    Team("language-models", 12000, 9650, 24, pods=("llm-pretrain-0", "llm-eval-7"), utilisation=0.86, model="H100"),
+    Team("speech", 2400, 2431, 3, pods=("whisper-finetune-0",), utilisation=0.66),
+    Team("robotics", 1800, 640, 2.5, pods=("sim-rollout-3", "policy-train-0"), utilisation=0.22, model="L40S"),
+    Team("drug-discovery", 4000, 1480, 6, pods=("docking-12", "alphafold-4"), utilisation=0.7),
+    Team("recommendations", 3000, 2790, 5.5, pods=("two-tower-2",), utilisation=0.35),
+    Team("students", 200, 200, 0, on_exhausted=BudgetState.HELD, utilisation=0.18, model="L40S"),
+    Team("fraud", 900, 260, 0.6, pods=("gnn-nightly-1",), utilisation=0.1, model="L40S"),
+    Team("platform", None, 85, 0.4, pods=("dcgm-bench-0",), model="H100"),
+    Team("weather", 1500, 410, 1.2, enforcement="observe", pods=("graphcast-0",), utilisation=0.5),
 )
 
 
@@ -60,12 +66,14 @@ def month_of(now: int) -> tuple[int, int]:
     return start, start + 32 * DAY - (following.tm_mday - 1) * DAY
 
 
-def seed(client: redis.Redis, teams: Iterable[Team] = TEAMS) -> None:
-    """Budgets with their pods, in the present month."""
+def seed(client: redis.Redis, teams: Iterable[Team] = TEAMS, step_hours: int = 1) -> None:
+    """Budgets with their pods and what they used, every so many hours, in the present month."""
     now = time.time_ns()
     start, end = month_of(now)
     for number, team in enumerate(teams):
-        _seed_team(client, team, number, (start, end), now)
+        running = _seed_team(client, team, number, (start, end), now)
+        _seed_hours(client, team, (start, now), max(0, round(team.spent * GPU_HOUR) - running), step_hours)
+    client.hset(keys.CAPACITY, str(start), str(CLUSTER_GPUS * GPU))
 
 
 def many(count: int) -> list[Team]:
@@ -79,19 +87,10 @@ def many(count: int) -> list[Team]:
     return teams
 
 
-def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, int], now: int) -> None:
+def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, int], now: int) -> int:
+    """Writes a budget with its pods; what these have cost."""
     start, end = period
-    pods = [
-        Session(
-            f"0b1c2d3e-0000-4000-8000-{number:06d}{index:06d}",
-            team.name,
-            pod,
-            f"gpu-node-{(number + index) % 6 + 1}",
-            max(start, now - (index + 2) * 9 * HOUR),
-            ((start, round(team.gpus * GPU / len(team.pods))),),
-        )
-        for index, pod in enumerate(team.pods)
-    ]
+    pods = [_session(team, number, index, period, now) for index in range(len(team.pods))]
     amounts = [(now - pod.start) // SECOND * pod.tariff[0][1] for pod in pods]
     spent = round(team.spent * GPU_HOUR)
     ledger.open_periods(client, EPOCH, now, [ledger.Opening(team.name, start, end, max(0, spent - sum(amounts)))])
@@ -120,6 +119,58 @@ def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, 
         exhausted_at=now - 3 * HOUR if team.available is not None and team.spent >= team.available else None,
     )
     ledger.publish_accounts(client, EPOCH, [ledger.Publication(team.name, start, None, encode_summary(summary))])
+    for pod, amount in zip(pods, amounts, strict=True):
+        if team.utilisation is not None:
+            _seed_report(client, pod.uid, round(amount * team.utilisation) * 1000, now)
+    return sum(amounts)
+
+
+def _session(team: Team, number: int, index: int, period: tuple[int, int], now: int) -> Session:
+    rate = round(team.gpus * GPU / len(team.pods))
+    name = team.pods[index]
+    held = Attribution(team.model, f"Job/{name}", f"{team.name}@lab", (), rate * 95 // 100, rate * 8 // 10)
+    return Session(
+        f"0b1c2d3e-0000-4000-8000-{number:06d}{index:06d}",
+        team.name,
+        name,
+        f"gpu-node-{(number + index) % 6 + 1}",
+        max(period[0], now - (index + 2) * 5 * HOUR),
+        ((period[0], rate),),
+        attribution=held,
+    )
+
+
+def _seed_report(client: redis.Redis, uid: str, busy_ns: int, now: int) -> None:
+    body = json.dumps([{"name": "main", "devices": [{"busyNs": busy_ns}]}])
+    client.hset(keys.report(uid), mapping={"at": str(now - 20 * SECOND), "body": body})
+
+
+def _seed_hours(client: redis.Redis, team: Team, window: tuple[int, int], billed: int, step: int) -> None:
+    """Spreads an amount over the hours of a window: less at night and at weekends, and not twice the same."""
+    chance = random.Random(team.name)
+    hours = range(window[0] // HOUR, window[1] // HOUR, step)
+    if not hours:
+        return
+    weights = [_load(hour) * chance.uniform(0.6, 1.4) for hour in hours]
+    rows = {}
+    for hour, weight in zip(hours, weights, strict=True):
+        amount = round(billed * weight / sum(weights))
+        core = amount * 95 // 100
+        used = "-" if team.utilisation is None else str(round(core * team.utilisation))
+        place = [
+            team.name,
+            f"gpu-node-{hour // 24 % 6 + 1}",
+            team.model,
+            f"Job/train-{hour // 24 % 3}",
+            f"{team.name}@lab",
+        ]
+        rows[f"{hour} {json.dumps(place, separators=(',', ':'))}"] = f"{amount} {core} {amount * 8 // 10} {used}"
+    client.hset(keys.AccountKeys(team.name).hours, mapping=rows)
+
+
+def _load(hour: int) -> float:
+    weekend = (hour // 24 + 4) % 7 in (0, 6)  # the first of January 1970 was a Thursday
+    return (0.5 if weekend else 1.0) * (1.0 if 7 <= hour % 24 < 20 else 0.6)
 
 
 def state_of(team: Team) -> BudgetState:

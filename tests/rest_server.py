@@ -57,6 +57,7 @@ class RestServer:
     metrics_port: int = field(default_factory=free_port)
     process: subprocess.Popen[bytes] | None = None
     access: list[dict[str, Any]] = field(default_factory=lambda: ACCESS)
+    settings: dict[str, Any] = field(default_factory=dict)
 
     @property
     def url(self) -> str:
@@ -159,5 +160,6 @@ class RestServer:
         settings = {
             "redis": {"url": self.redis_url, "timeout_seconds": 2},
             "serve": {"port": self.port, "metrics_port": self.metrics_port, "workers": self.workers},
+            **self.settings,
         }
         (self.folder / "settings.yaml").write_text(yaml.safe_dump({"timekeeper": settings}))

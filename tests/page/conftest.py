@@ -14,6 +14,7 @@ from tests.redis_server import RedisServer
 from tests.rest_server import ACCESS, RestServer
 
 LIMIT_MS = 15_000
+MONEY = {"metering": {"currency": {"code": "EUR", "per_gpu_hour": 2.5}}}
 SPEAKER = {"subject": "speaker", "namespace": "speech", "verbs": ["get"]}
 
 
@@ -52,12 +53,13 @@ def server() -> Iterator[RestServer]:
     with tempfile.TemporaryDirectory(prefix="fairgpu-page-") as folder, RedisServer(Path(folder)) as redis_server:
         with redis_server.client() as client:
             page_stage.seed(client)
-        with RestServer(Path(folder, "rest"), redis_server.url, access=[*ACCESS, SPEAKER]) as rest:
+        with RestServer(Path(folder, "rest"), redis_server.url, access=[*ACCESS, SPEAKER], settings=MONEY) as rest:
             yield rest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(server: RestServer) -> Iterator[Browser]:
+    """One for each file: while it lives, an event loop runs in this thread, which other tests could not bear."""
     with chromium("127.0.0.1", server.port) as browser:
         yield browser
 

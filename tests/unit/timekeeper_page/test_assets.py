@@ -120,7 +120,7 @@ def test_every_file_that_the_page_names_is_there() -> None:
     }
     reached = {resolved(folder, target) for folder, target in imported} | set(named)
     assert reached <= set(assets.by_name)
-    modules = {name for name in assets.by_name if name.endswith((".js", ".css")) and "vendor/" not in name}
+    modules = {name for name in assets.by_name if name.endswith((".js", ".css"))}
     assert modules <= reached, "these files are never loaded"
 
 

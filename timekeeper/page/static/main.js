@@ -2,75 +2,131 @@
 
 import { current } from "./lib/address.js";
 import { get } from "./lib/api.js";
+import { Part } from "./lib/board.js";
 import { withOutlook } from "./lib/budget_rows.js";
 import * as data from "./lib/data.js";
 import { byId } from "./lib/dom.js";
 import { startTheme } from "./lib/theme.js";
 import { token } from "./lib/token.js";
 import { BudgetsView } from "./views/budgets.js";
+import { BurnDownView } from "./views/burn_down.js";
 import { FiltersView } from "./views/filters.js";
+import { PodsView } from "./views/pods.js";
 import { ask, startSignIn, welcome } from "./views/sign_in.js";
 import { showTotals } from "./views/totals.js";
+import { UsageView } from "./views/usage.js";
+import { WasteView } from "./views/waste.js";
 
-const REFRESH_MS = 30_000;
+const REFRESH_MS = 60_000;
 
-const filtersView = new FiltersView(byId("filters"), () => load());
+const filtersView = new FiltersView(byId("filters"), () => loadAll());
 const budgetsView = new BudgetsView(byId("budgets"));
+const burnDownView = new BurnDownView(byId("burn-down"));
+const usageView = new UsageView(byId("usage"));
+const wasteView = new WasteView(byId("waste"));
+const podsView = new PodsView(byId("pods"));
 
 let access = null;
-let rows = null;
-let shownScope = null;
-let loading = new AbortController();
+let shown = {};
+
+const scope = () => data.scope(access, current().ns);
+const asked = () => JSON.stringify([data.usageQuery(current()), current().ns]);
+
+const budgets = new Part(budgetsView.panel,
+  async (signal) => withOutlook(await data.budgets(scope(), signal), Date.now()), showBudgets);
+
+const usage = new Part(usageView.panel, async (signal) => {
+  const query = data.usageQuery(current());
+  const paths = data.usagePaths(scope());
+  return { answer: await data.usage(paths, query, signal), query, paths };
+}, ({ answer, query, paths }) => {
+  usageView.show(answer, current(), query, paths, access.readsAll);
+  wasteView.show(answer);
+});
+
+const pods = new Part(podsView.panel, (signal) => data.sessions(scope(), signal),
+  (sessions) => podsView.show(sessions, Date.now()));
+
+const burnDown = new Part(burnDownView.panel, async (signal) => {
+  const row = chosenRow();
+  const items = await data.history(row.budget, scope(), Date.now(), signal).catch((problem) => {
+    if (problem.name === "AbortError") throw problem;
+    return null;
+  });
+  return { row, items };
+}, ({ row, items }) => burnDownView.show(row, items, Date.now()));
 
 async function enter() {
-  budgetsView.panel.wait(8);
   byId("sign-in").hidden = true;
   byId("board").hidden = false;
-  const mayReadAll = current().ns === "" ? data.budgets(null).catch(() => null) : null;
+  budgetsView.panel.wait(8);
   try {
     access = await get("v1/access");
   } catch (problem) {
     if (problem.status !== 401) budgetsView.panel.fail(problem, enter);
     return;
   }
+  document.title = "FairGPU budgets";
   welcome(access.name);
-  await load(access.readsAll ? mayReadAll : null);
+  await loadAll();
 }
 
-async function load(early = null) {
-  loading.abort();
-  loading = new AbortController();
-  const { signal } = loading;
-  const filters = current();
-  const namespaces = data.scope(access, filters.ns);
-  shownScope = filters.ns;
-  budgetsView.panel.wait(8);
-  try {
-    const found = (await early) ?? (await data.budgets(namespaces, signal));
-    rows = withOutlook(found, Date.now());
-  } catch (problem) {
-    if (problem.name !== "AbortError" && problem.status !== 401) budgetsView.panel.fail(problem, () => load());
-    return;
-  }
-  filtersView.offer(access.readsAll ? [...new Set(rows.flatMap(({ budget }) => budget.namespaces))].sort() : access.namespaces);
-  filtersView.note(Date.now());
-  draw();
+/** Budgets come first: the charts and their library wait until somebody can read something. */
+async function loadAll() {
+  shown = { ns: current().ns, asked: asked(), budget: current().budget };
+  filtersView.show(current());
+  if (await budgets.load()) filtersView.note(Date.now());
+  if (access === null || scope()?.length === 0) return;
+  loadUsage();
+  pods.load();
 }
 
-function draw() {
+async function loadUsage() {
+  wasteView.panel.wait();
+  if (!(await usage.load()) && usage.figures === null) wasteView.panel.empty("These figures come with those of usage.");
+}
+
+function showBudgets(rows) {
   const filters = current();
-  filtersView.show(filters);
-  if (rows === null) return;
-  const nowhere = data.scope(access, filters.ns)?.length === 0;
+  const nowhere = scope()?.length === 0;
+  byId("rest").hidden = nowhere;
   showTotals(byId("totals"), rows);
   budgetsView.show(rows, filters, Date.now(), nowhere);
+  filtersView.offer(access.readsAll ? [...new Set(rows.flatMap(({ budget }) => budget.namespaces))].sort() : access.namespaces);
   if (rows.length > 0) markPainted();
+  showChosen();
 }
 
+function showChosen() {
+  const row = chosenRow();
+  if (!row) {
+    burnDown.end();
+    burnDownView.hide();
+    return;
+  }
+  burnDownView.wait(row);
+  burnDown.load();
+}
+
+function chosenRow() {
+  const { budget } = current();
+  return budget === "" ? undefined : budgets.figures?.find((row) => row.budget.name === budget);
+}
+
+/** The address has changed: asks for what it needs, and draws the rest from what is there. */
 function follow() {
   if (access === null) return;
-  if (current().ns !== shownScope) load();
-  else draw();
+  const filters = current();
+  const opened = filters.budget !== "" && filters.budget !== shown.budget;
+  if (filters.ns !== shown.ns) loadAll();
+  else {
+    filtersView.show(filters);
+    budgets.redraw();
+    if (asked() !== shown.asked) loadUsage();
+    else usage.redraw();
+  }
+  shown = { ns: filters.ns, asked: asked(), budget: filters.budget };
+  if (opened) byId("burn-down").scrollIntoView({ block: "nearest" });
 }
 
 let painted = false;
@@ -85,21 +141,20 @@ startSignIn(enter);
 addEventListener("filters", follow);
 addEventListener("popstate", follow);
 addEventListener("unauthenticated", ({ detail }) => {
-  loading.abort();
-  access = rows = null;
+  for (const part of [budgets, usage, pods, burnDown]) part.end();
+  access = null;
   ask(`The token is not accepted: ${detail}.`);
 });
 document.addEventListener("click", (event) => {
-  const anchor = event.target.closest?.("a[href^='?'], a[href='/']");
-  if (!anchor || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
+  const anchor = event.target.closest?.("#board a[href]");
+  if (!anchor || anchor.download || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
   event.preventDefault();
   history.pushState(null, "", anchor.getAttribute("href"));
   dispatchEvent(new CustomEvent("filters"));
 });
 setInterval(() => {
-  if (!document.hidden && access !== null) load();
+  if (!document.hidden && access !== null) loadAll();
 }, REFRESH_MS);
 filtersView.show(current());
 if (token()) enter();
 else ask("");
-

@@ -17,9 +17,10 @@ export const GROUPS = {
   user: "User",
   node: "Node",
 };
-export const MEASURES = { billed: "Billed", core: "Core", memory: "Memory", used: "Used" };
+export const MEASURES = { billed: "Billed", core: "Core", memory: "Memory", used: "Used", cost: "Cost" };
 export const STATUSES = {
   short: "Running out",
+  exhausted: "Exhausted",
   grace: "In grace",
   over: "Over",
   held: "Held",

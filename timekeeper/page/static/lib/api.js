@@ -33,19 +33,27 @@ export async function pages(path, name, query = {}, signal = undefined, most = I
   return items;
 }
 
-/** The bytes at a path, for a file to keep. */
-export async function download(path, query, mediaType) {
-  const response = await ask(path, query, mediaType, undefined);
-  return response.blob();
+/** A table of all pages as CSV (RFC 4180), for a file to keep; every page begins with the same line of names. */
+export async function table(path, query) {
+  const parts = [];
+  for (let cursor = null; parts.length < MAX_PAGES;) {
+    const response = await ask(path, cursor === null ? query : { ...query, cursor }, "text/csv", undefined);
+    const text = await response.text();
+    parts.push(parts.length === 0 ? text : text.slice(text.indexOf("\n") + 1));
+    const following = /<([^>]+)>; *rel="?next/.exec(response.headers.get("Link") ?? "");
+    if (!following) break;
+    cursor = new URL(following[1], address(path)).searchParams.get("cursor");
+  }
+  return parts.join("");
 }
 
 async function ask(path, query, accept, signal) {
-  const address = new URL(path, document.baseURI);
-  address.search = new URLSearchParams(query);
+  const where = address(path);
+  where.search = new URLSearchParams(query);
   const limit = AbortSignal.timeout(LIMIT_MS);
   let response;
   try {
-    response = await fetch(address, {
+    response = await fetch(where, {
       headers: { Accept: `${accept}, application/problem+json`, Authorization: `Bearer ${token()}` },
       credentials: "omit",
       cache: "no-cache",
@@ -59,6 +67,10 @@ async function ask(path, query, accept, signal) {
   }
   if (!response.ok) throw await refusal(response);
   return response;
+}
+
+function address(path) {
+  return new URL(path, document.baseURI);
 }
 
 async function refusal(response) {

@@ -2,6 +2,9 @@
 
 import { URGENCY, outlook } from "./forecast.js";
 
+/** The statuses of budgets that have nothing left. */
+export const EXHAUSTED = ["grace", "over", "held"];
+
 /** The budgets with their outlook at an instant. */
 export function withOutlook(budgets, now) {
   return budgets.map((budget) => ({ budget, outlook: outlook(budget, now) }));
@@ -10,7 +13,7 @@ export function withOutlook(budgets, now) {
 /** Those that a search and a status leave, in order. Words of a search may be parts of names of budgets or namespaces. */
 export function chosen(rows, { q, state, sort }) {
   const words = q.toLowerCase().split(/\s+/).filter(Boolean);
-  const left = rows.filter((row) => (state === "" || row.outlook.status === state) && words.every((word) => names(row).includes(word)));
+  const left = rows.filter((row) => fits(row.outlook.status, state) && words.every((word) => names(row).includes(word)));
   const column = sort.replace(/^-/, "");
   const sign = sort.startsWith("-") ? -1 : 1;
   return left.sort((a, b) => sign * compare(ORDERS[column](a), ORDERS[column](b)) || compare(a.budget.name, b.budget.name));
@@ -32,6 +35,10 @@ const ORDERS = {
   rate: ({ budget }) => budget.rate.gpus,
   runsOut: ({ outlook }) => outlook.runsOutAt ?? (outlook.share >= 1 ? 0 : Infinity),
 };
+
+function fits(status, state) {
+  return state === "" || state === status || (state === "exhausted" && EXHAUSTED.includes(status));
+}
 
 function names({ budget }) {
   return [budget.name, ...budget.namespaces].join(" ").toLowerCase();

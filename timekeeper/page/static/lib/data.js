@@ -4,6 +4,9 @@ import { get, pages } from "./api.js";
 
 const PAGE = 1000;
 const MOST_PODS = 5000;
+const MOST_NAMESPACES = 20;
+const HOUR_MS = 3_600_000;
+const STEPS = { today: "1h", yesterday: "1h", "24h": "1h", "7d": "1d", "30d": "1d", month: "1d", lastmonth: "1d" };
 
 /** Whose figures are asked for: one namespace, those that the token may read, or (null) all of them. */
 export function scope(access, namespace) {
@@ -14,39 +17,68 @@ export function scope(access, namespace) {
 /** The budgets of a scope, each once. */
 export async function budgets(namespaces, signal) {
   if (namespaces === null) return pages("v1/budgets", "budgets", { limit: PAGE }, signal);
-  const answers = await Promise.all(namespaces.map((name) => get(`v1/namespaces/${encodeURIComponent(name)}/budget`, {}, signal)));
+  const answers = await Promise.all(namespaces.map((name) => get(`${at(name)}/budget`, {}, signal)));
   const found = answers.filter((answer) => answer.budget !== null).map((answer) => answer.budget);
   return [...new Map(found.map((budget) => [budget.name, budget])).values()];
 }
 
-/** Usage of a scope, as a list of items with the currency; of several namespaces it is what each of them used. */
-export async function usage(namespaces, query, signal) {
-  if (namespaces === null) return usageAt("v1/usage", query, signal);
-  const { idle, ...own } = query;
-  const answers = await Promise.all(
-    namespaces.map((name) => usageAt(`v1/namespaces/${encodeURIComponent(name)}/usage`, own, signal)));
+/** The question that the filters ask of usage. */
+export function usageQuery({ window, by, idle, ns }) {
+  const query = { window, step: STEPS[window] ?? stepOf(window), aggregate: by };
+  return idle && !ns ? { ...query, idle: "true" } : query;
+}
+
+/** Where that is asked, for a scope. */
+export function usagePaths(namespaces) {
+  return namespaces === null ? ["v1/usage"] : namespaces.map((name) => `${at(name)}/usage`);
+}
+
+/** Usage as a list of items, with the currency. */
+export async function usage(paths, query, signal) {
+  const answers = await Promise.all(paths.map((path) => wholeUsage(path, query, signal)));
   return {
     currency: answers.find((answer) => answer.currency)?.currency ?? null,
-    window: answers[0]?.window ?? null,
     items: answers.flatMap((answer) => answer.items),
   };
 }
 
+/** What a budget was billed in its period so far, step by step; null where that cannot be had for so many namespaces. */
+export async function history(budget, namespaces, now, signal) {
+  const start = Date.parse(budget.period.start);
+  const own = namespaces === null ? budget.namespaces : budget.namespaces.filter((name) => namespaces.includes(name));
+  if (own.length === 0 || own.length > MOST_NAMESPACES || own.length < budget.namespaces.length) return null;
+  const step = now - start <= 49 * HOUR_MS ? "1h" : "1d";
+  const window = `${budget.period.start},${new Date(Math.ceil(now / HOUR_MS) * HOUR_MS).toISOString().replace(".000", "")}`;
+  const { items } = await usage(usagePaths(own), { window, step, aggregate: "budget" }, signal);
+  return items.filter((item) => item.key.budget === budget.name);
+}
+
 /** Pods that hold GPUs in a scope. */
 export async function sessions(namespaces, signal) {
-  if (namespaces === null) return pages("v1/sessions", "sessions", { limit: PAGE }, signal, MOST_PODS);
+  const asked = namespaces === null ? [{}] : namespaces.map((namespace) => ({ namespace }));
   const found = await Promise.all(
-    namespaces.map((namespace) => pages("v1/sessions", "sessions", { namespace, limit: PAGE }, signal, MOST_PODS)));
+    asked.map((query) => pages("v1/sessions", "sessions", { ...query, limit: PAGE }, signal, MOST_PODS)));
   return found.flat();
 }
 
-async function usageAt(path, query, signal) {
+async function wholeUsage(path, query, signal) {
   const whole = await get(path, { ...query, limit: PAGE }, signal);
-  let cursor = whole.next ?? null;
-  while (cursor !== null) {
+  for (let cursor = whole.next; cursor;) {
     const page = await get(path, { ...query, limit: PAGE, cursor }, signal);
     whole.items.push(...page.items);
-    cursor = page.next ?? null;
+    cursor = page.next;
   }
   return whole;
+}
+
+function at(namespace) {
+  return `v1/namespaces/${encodeURIComponent(namespace)}`;
+}
+
+/** The step of a window that a person wrote: hours for two days, days for a season, else weeks. */
+function stepOf(window) {
+  const relative = /^(\d+)([mhd])$/.exec(window);
+  const [from, to] = window.split(",").map((text) => Date.parse(text));
+  const hours = relative ? relative[1] * { m: 1 / 60, h: 1, d: 24 }[relative[2]] : (to - from) / HOUR_MS;
+  return hours <= 48 ? "1h" : hours <= 24 * 100 || Number.isNaN(hours) ? "1d" : "week";
 }

@@ -56,3 +56,25 @@ export function money(value, code) {
 export function budgetName(budget) {
   return budget.name.startsWith("namespace:") ? `${budget.name.slice(10)} (no budget)` : budget.name;
 }
+
+const utcDay = new Intl.DateTimeFormat(undefined, { weekday: "short", day: "numeric", month: "short", timeZone: "UTC" });
+const axisDay = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", timeZone: "UTC" });
+const axisTime = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", timeZone: "UTC", hourCycle: "h23" });
+const utcHour = new Intl.DateTimeFormat(undefined, {
+  day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", timeZone: "UTC", hourCycle: "h23",
+});
+
+/** A step of a chart, by its start in milliseconds; usage is counted in UTC. */
+export function stepName(start, step) {
+  return (step.endsWith("h") ? utcHour : utcDay).format(start);
+}
+
+/** A day in UTC, for an axis. */
+export function utcDate(instant) {
+  return axisDay.format(instant);
+}
+
+/** A time of day in UTC, for an axis. */
+export function utcTime(instant) {
+  return axisTime.format(instant);
+}

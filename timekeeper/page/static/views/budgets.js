@@ -2,7 +2,7 @@
 
 import { STATUSES, go, link } from "../lib/address.js";
 import { chosen, paged } from "../lib/budget_rows.js";
-import { byId, element, styled, tell } from "../lib/dom.js";
+import { element, styled, tell } from "../lib/dom.js";
 import { budgetName, hours, moment, number, percent, span } from "../lib/format.js";
 import { Panel } from "./panel.js";
 
@@ -51,7 +51,7 @@ export class BudgetsView {
       return;
     }
     const focused = document.activeElement?.closest?.("[data-key]")?.dataset.key;
-    this.panel.show(table(page.rows, filters, now), pager(page, left.length));
+    this.panel.show(table(page.rows, filters, now), element("footer", {}, key(), pager(page, left.length)));
     if (focused) document.querySelector(`[data-key="${CSS.escape(focused)}"]`)?.focus();
   }
 
@@ -138,6 +138,12 @@ function prospect(budget, outlook, now) {
   return [`Runs out in ${span(outlook.runsOutAt - now)}`, element("small", {}, moment(outlook.runsOutAt))];
 }
 
+function key() {
+  const entry = (name, text) => element("span", {}, element("i", { class: name }), text);
+  return element("p", { class: "key", "aria-hidden": "true" }, entry("spent", "Spent"),
+    entry("forecast", "Forecast for the end of the period"), entry("elapsed", "How much of the period is over"));
+}
+
 function pager({ page, count, first, rows }, all) {
   const last = first + rows.length - 1;
   const step = (to, name, sign) => element(to < 1 || to > count ? "span" : "a", {
@@ -149,9 +155,4 @@ function pager({ page, count, first, rows }, all) {
     step(page - 1, "previous", "‹ Previous"),
     element("span", {}, `${first} to ${last} of ${all}`),
     step(page + 1, "next", "Next ›"));
-}
-
-/** Brings a budget's detail into view where it was just opened. */
-export function reveal() {
-  byId("burn-down").scrollIntoView({ block: "nearest" });
 }

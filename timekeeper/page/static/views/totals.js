@@ -1,6 +1,7 @@
 /** The board at a glance: what is spent, what runs, and how many budgets want attention. */
 
 import { link } from "../lib/address.js";
+import { EXHAUSTED } from "../lib/budget_rows.js";
 import { element, styled } from "../lib/dom.js";
 import { number, percent } from "../lib/format.js";
 
@@ -20,7 +21,7 @@ export function showTotals(section, rows) {
       gauge(forecast, available, "forecast")),
     tile("Reserved now", `${number(gpus)} GPUs`, "by running pods"),
     counted("Running out", count("short"), "before their period ends", "short"),
-    counted("Spent", count("grace", "over", "held"), "in grace, over or held", "over"),
+    counted("Exhausted", count(...EXHAUSTED), "in grace, over or held", "exhausted"),
   );
 }
 
@@ -31,10 +32,11 @@ function tile(name, value, note, extra = null) {
 
 function counted(name, count, note, status) {
   const one = count === 1 ? "budget" : "budgets";
-  const state = status === "over" ? "over" : "short";
   const made = tile(name, `${count} ${one}`, note);
   if (count > 0) made.classList.add(status);
-  made.append(element("a", { class: "more", href: link({ state, page: "1" }) }, "Show", element("span", { class: "unseen" }, ` budgets that are ${name.toLowerCase()}`)));
+  made.append(element("a", {
+    class: "more", href: link({ state: status, page: "1" }), "aria-label": `Show budgets that are ${name.toLowerCase()}`,
+  }, "Show"));
   return made;
 }
 

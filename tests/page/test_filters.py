@@ -1,0 +1,61 @@
+"""The filters stand in the address."""
+
+from __future__ import annotations
+
+from playwright.sync_api import expect
+
+from tests.page.conftest import Visiting
+
+
+def test_a_filter_changes_the_address_and_back_takes_it_back(visit: Visiting) -> None:
+    page = visit().enter()
+    page.get_by_label("Usage over", exact=True).select_option("30d")
+    expect(page.get_by_role("heading", name="Usage by namespace, last 30 days")).to_be_visible()
+    page.get_by_label("Grouped by").select_option("model")
+    expect(page.get_by_role("heading", name="Usage by gpu model, last 30 days")).to_be_visible()
+    assert page.url.endswith("/?window=30d&by=model")
+    page.go_back()
+    expect(page.get_by_label("Grouped by")).to_have_value("namespace")
+    page.go_back()
+    expect(page.get_by_label("Usage over", exact=True)).to_have_value("7d")
+    page.go_forward()
+    expect(page.get_by_label("Usage over", exact=True)).to_have_value("30d")
+
+
+def test_an_address_that_was_shared_shows_the_same(visit: Visiting) -> None:
+    page = visit().enter(address="/?q=recom&sort=-rate&state=short&budget=recommendations&window=24h")
+    expect(page.locator(".budgets tbody tr")).to_have_count(1)
+    expect(page.get_by_label("Search budgets")).to_have_value("recom")
+    expect(page.get_by_label("Status")).to_have_value("short")
+    expect(page.get_by_label("Usage over", exact=True)).to_have_value("24h")
+    expect(page.get_by_role("heading", name="recommendations: what is left")).to_be_visible()
+
+
+def test_typing_a_search_is_one_step_of_the_history(visit: Visiting) -> None:
+    page = visit().enter()
+    before = page.evaluate("history.length")
+    page.get_by_label("Search budgets").press_sequentially("speech")
+    assert page.url.endswith("/?q=speech")
+    assert page.evaluate("history.length") == before
+
+
+def test_a_namespace_narrows_the_whole_board(visit: Visiting) -> None:
+    page = visit().enter()
+    page.get_by_label("Namespace", exact=True).fill("robotics")
+    page.get_by_label("Namespace", exact=True).press("Enter")
+    expect(page.locator(".budgets tbody tr")).to_have_count(1)
+    expect(page.locator("#pods tbody tr")).to_have_count(2)
+    expect(page.locator("#usage .legend .name")).to_have_count(2)
+    assert page.url.endswith("/?ns=robotics")
+
+
+def test_what_cannot_be_a_filter_counts_as_not_given(visit: Visiting) -> None:
+    page = visit().enter(address="/?window=<script>&sort=nothing&page=-3&measure=gold&by=../..")
+    expect(page.locator(".budgets tbody tr")).to_have_count(10)
+    expect(page.get_by_label("Usage over", exact=True)).to_have_value("7d")
+
+
+def test_a_name_that_looks_like_markup_stays_a_name(visit: Visiting) -> None:
+    page = visit().enter(address="/?q=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E")
+    expect(page.locator("#budgets")).to_contain_text("No budget fits these filters")
+    expect(page.get_by_label("Search budgets")).to_have_value("<img src=x onerror=alert(1)>")

@@ -1,0 +1,124 @@
+"""What the board tells of use, waste and pods."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from pathlib import Path
+
+from playwright.sync_api import expect
+
+from tests.page.conftest import Visiting
+
+
+def test_usage_is_stacked_by_team_the_largest_first_and_the_small_ones_together(visit: Visiting) -> None:
+    page = visit().enter()
+    legend = page.locator("#usage .legend .name")
+    expect(legend.nth(1)).to_have_text("language-models")
+    expect(legend).to_have_count(9)
+    expect(legend.last).to_have_text("3 others")
+    expect(page.locator("#usage canvas")).to_be_visible()
+
+
+def test_a_chart_is_described_walked_through_with_arrow_keys_and_heard(visit: Visiting) -> None:
+    page = visit().enter()
+    chart = page.locator("#usage .plot")
+    expect(chart).to_have_attribute("aria-label", re.compile(r"^Billed: [\d,]+ GPU-h; most by language-models"))
+    expect(page.locator("#usage canvas")).to_be_visible()
+    chart.focus()
+    page.keyboard.press("Home")
+    first = page.locator("#usage [aria-live]").inner_text()
+    assert re.match(r"\w+, \w+ \d+: [\d,]+ GPU-h\. language-models", first)
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#usage [aria-live]")).not_to_have_text(first)
+    expect(page.locator("#usage .legend .sum .name")).not_to_have_text("Whole time")
+
+
+def test_a_chart_can_be_read_as_a_table_that_adds_up(visit: Visiting) -> None:
+    page = visit().enter(address="/?by=model")
+    page.locator("#usage").get_by_text("Show as a table").click()
+    table = page.locator("#usage .as-table")
+    assert table.locator("thead th").all_inner_texts() == ["Step (UTC)", "A100", "H100", "L40S", "Sum"]
+    for line in table.locator("tbody tr").all_inner_texts():
+        *parts, total = (float(figure.replace(",", "")) for figure in line.split("\t")[1:])
+        assert abs(sum(parts) - total) <= len(parts) * 0.6
+
+
+def test_idle_capacity_is_shown_to_who_may_read_all(visit: Visiting) -> None:
+    page = visit().enter()
+    page.get_by_label("Idle capacity").check()
+    expect(page.locator("#usage .legend .name").last).to_have_text("Idle")
+    assert "idle=1" in page.url
+    member = visit().enter("speaker")
+    expect(member.get_by_label("Idle capacity")).to_be_hidden()
+    expect(member.locator("#usage .legend .name").nth(1)).to_have_text("speech")
+
+
+def test_cost_is_shown_in_the_currency(visit: Visiting) -> None:
+    page = visit().enter(address="/?measure=cost")
+    expect(page.locator("#usage .legend .sum")).to_contain_text("€")
+
+
+def test_usage_is_kept_as_csv_with_exact_figures(visit: Visiting, tmp_path: Path) -> None:
+    page = visit().enter()
+    button = page.get_by_role("button", name="Download CSV")
+    expect(page.locator("#usage canvas")).to_be_visible()
+    with page.expect_download() as download:
+        button.click()
+    download.value.save_as(tmp_path / "usage.csv")
+    assert download.value.suggested_filename == "fairgpu-usage.csv"
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "usage.csv").read_text())))
+    assert {found["namespace"] for found in rows} >= {"language-models", "speech"}
+    assert all(found["billed_micro_gpu_seconds"].isdigit() for found in rows)
+
+
+def test_waste_is_what_was_reserved_and_not_used_the_most_first(visit: Visiting) -> None:
+    page = visit().enter()
+    first = page.locator("#waste li").first
+    expect(first).to_contain_text("recommendations")
+    expect(first).to_contain_text("35 % used")
+    expect(page.locator("#waste")).to_contain_text("1 more reported nothing")
+
+
+def test_the_dearest_pods_come_first_and_say_what_they_used(visit: Visiting) -> None:
+    page = visit().enter()
+    rows = page.locator("#pods tbody tr")
+    expect(rows.first).to_contain_text("llm-eval-7")
+    expect(rows).to_have_count(10)
+    expect(page.locator("#pods")).to_contain_text("The 10 dearest of 14")
+
+
+def test_a_part_that_fails_says_why_and_can_be_tried_again_while_the_others_show(visit: Visiting) -> None:
+    visiting = visit()
+    page = visiting.page
+    page.route(
+        "**/v1/usage?*", lambda route: route.fulfill(status=503, json={"title": "Not now", "detail": "Redis is away"})
+    )
+    visiting.enter()
+    expect(page.locator("#usage")).to_contain_text("Redis is away")
+    expect(page.locator(".budgets tbody tr")).to_have_count(10)
+    page.unroute("**/v1/usage?*")
+    page.locator("#usage").get_by_role("button", name="Try again").click()
+    expect(page.locator("#usage canvas")).to_be_visible()
+
+
+def test_a_server_that_is_away_is_said_to_be(visit: Visiting) -> None:
+    visiting = visit()
+    page = visiting.open()
+    page.route("**/v1/**", lambda route: route.abort())
+    visiting.sign_in(visiting.server.signer.person("finance"))
+    expect(page.locator("#budgets")).to_contain_text("cannot be reached")
+
+
+def test_a_token_that_expires_while_the_page_is_open_asks_for_another(visit: Visiting) -> None:
+    visiting = visit()
+    page = visiting.enter(address="/?window=30d")
+    page.route("**/v1/**", lambda route: route.fulfill(status=401, json={"title": "Unauthorized", "detail": "expired"}))
+    page.get_by_role("button", name="Refresh").click()
+    expect(page.get_by_role("alert")).to_contain_text("expired")
+    expect(page.locator("#board")).to_be_hidden()
+    page.unroute("**/v1/**")
+    visiting.sign_in(visiting.server.signer.person("finance"))
+    expect(page.locator("#usage canvas")).to_be_visible()
+    assert "window=30d" in page.url

@@ -1,0 +1,43 @@
+/** What is asked for together and shown together: each part fails by itself, and an older answer never overtakes. */
+
+export class Part {
+  /** `panel` shows that it waits or failed; `ask(signal)` gives figures; `show(figures)` shows them. */
+  constructor(panel, ask, show) {
+    this.panel = panel;
+    this.ask = ask;
+    this.show = show;
+    this.under = new AbortController();
+    this.figures = null;
+  }
+
+  /** Asks anew and shows what comes; true where it did. */
+  async load() {
+    this.under.abort();
+    const mine = (this.under = new AbortController());
+    this.panel.wait();
+    try {
+      const figures = await this.ask(mine.signal);
+      if (mine.signal.aborted) return false;
+      this.figures = figures;
+      this.show(figures);
+      return true;
+    } catch (problem) {
+      if (mine.signal.aborted || problem.name === "AbortError" || problem.status === 401) return false;
+      if (problem.status === undefined) throw problem;
+      this.figures = null;
+      this.panel.fail(problem, () => this.load());
+      return false;
+    }
+  }
+
+  /** Shows again what it has. */
+  redraw() {
+    if (this.figures !== null) this.show(this.figures);
+  }
+
+  /** Forgets everything. */
+  end() {
+    this.under.abort();
+    this.figures = null;
+  }
+}

@@ -1,0 +1,72 @@
+/** Turns the items of a usage answer into series over time, sums and waste. */
+
+export const IDLE = "__idle__";
+const UNKNOWN = "__unallocated__";
+const MOST = 7;
+
+/**
+ * An amount of an item: GPU-hours of what was billed, reserved or used, or its cost; null where nobody told. Nobody is
+ * billed for what is idle: beside any other measure it is GPU time.
+ */
+export function amount(item, measure) {
+  if (measure === "cost") return item.cost;
+  if (keyOf(item) === IDLE) return item[measure === "memory" ? "memory" : "core"].gpuHours;
+  return item[measure] === null ? null : item[measure].gpuHours;
+}
+
+/** What stands for an item in a legend: the values of its key. */
+export function keyOf(item) {
+  return [...new Set(Object.values(item.key))].map((value) => (value === UNKNOWN ? "not known" : value)).join(" · ");
+}
+
+/**
+ * Series over time: the largest ones by themselves, the smaller ones as one, what nobody reserved as another.
+ *
+ * Gives the starts of steps in milliseconds, the end of the last, and series with name, total, values and a colour.
+ */
+export function stack(items, measure) {
+  const starts = [...new Set(items.map((item) => Date.parse(item.start)))].sort((a, b) => a - b);
+  const place = new Map(starts.map((start, index) => [start, index]));
+  const byKey = new Map();
+  for (const item of items) {
+    const key = keyOf(item);
+    if (!byKey.has(key)) byKey.set(key, starts.map(() => 0));
+    byKey.get(key)[place.get(Date.parse(item.start))] += amount(item, measure) ?? 0;
+  }
+  const idle = byKey.get(IDLE);
+  byKey.delete(IDLE);
+  const all = [...byKey].map(([name, values]) => ({ name, values, total: sum(values) })).sort((a, b) => b.total - a.total);
+  const shown = all.slice(0, all.length === MOST + 1 ? MOST + 1 : MOST);
+  const series = shown.map((one, index) => ({ ...one, colour: index < MOST ? `--series-${index + 1}` : "--series-rest" }));
+  const rest = all.slice(shown.length);
+  if (rest.length > 0) series.push(added(`${rest.length} others`, rest, starts, "--series-rest"));
+  if (idle) series.push({ name: "Idle", values: idle, total: sum(idle), colour: "--idle" });
+  return { starts, ends: Math.max(...items.map((item) => Date.parse(item.end))), series, all };
+}
+
+/** What was reserved and not used, by key, the most wasted first; `silent` counts the keys of which nobody told. */
+export function waste(items) {
+  const byKey = new Map();
+  for (const item of items.filter((one) => keyOf(one) !== IDLE)) {
+    const key = keyOf(item);
+    const found = byKey.get(key) ?? { name: key, reserved: 0, used: 0, told: false };
+    if (item.used !== null) {
+      found.reserved += item.core.gpuHours;
+      found.used += item.used.gpuHours;
+      found.told = true;
+    }
+    byKey.set(key, found);
+  }
+  const all = [...byKey.values()];
+  const rows = all.filter(({ told }) => told).map((row) => ({ ...row, wasted: Math.max(0, row.reserved - row.used) }));
+  return { rows: rows.sort((a, b) => b.wasted - a.wasted), silent: all.length - rows.length };
+}
+
+function added(name, several, starts, colour) {
+  const values = starts.map((_, index) => sum(several.map((one) => one.values[index])));
+  return { name, values, total: sum(values), colour };
+}
+
+function sum(values) {
+  return values.reduce((total, value) => total + value, 0);
+}

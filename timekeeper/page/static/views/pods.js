@@ -1,0 +1,38 @@
+/** The pods that cost the most in their budgets' present periods. */
+
+import { element } from "../lib/dom.js";
+import { hours, moment, number, span } from "../lib/format.js";
+import { Panel } from "./panel.js";
+
+const MOST = 10;
+
+export class PodsView {
+  constructor(section) {
+    this.panel = new Panel(section, "Top pods");
+  }
+
+  /** Shows running pods. */
+  show(sessions, now) {
+    if (sessions.length === 0) {
+      this.panel.empty("No pod holds a GPU now.");
+      return;
+    }
+    const top = [...sessions].sort((a, b) => b.amount.gpuHours - a.amount.gpuHours).slice(0, MOST);
+    const head = ["Pod", "GPUs", "GPU-h this period", "GPU-h used", "Running"];
+    this.panel.show(
+      element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Pods and what they cost" },
+        element("table", { class: "pods" },
+          element("thead", {}, element("tr", {}, head.map((text) => element("th", { scope: "col" }, text)))),
+          element("tbody", {}, top.map((session) => line(session, now))))),
+      sessions.length > MOST ? element("p", { class: "hint" }, `The ${MOST} dearest of ${sessions.length} that run now.`) : "");
+  }
+}
+
+function line(session, now) {
+  return element("tr", {},
+    element("th", { scope: "row" }, session.pod, element("small", {}, `${session.namespace} · ${session.node}`)),
+    element("td", {}, number(session.rate.gpus)),
+    element("td", {}, hours(session.amount)),
+    element("td", {}, session.used === null ? element("span", { class: "faint" }, "not told") : hours(session.used)),
+    element("td", { title: `since ${moment(session.start)}` }, span(now - Date.parse(session.start))));
+}
