@@ -22,7 +22,8 @@ DEFAULT_PREFIX = "namespace:"
 class Checkpoint:
     """What a budget's status says was spent in a period by pods that are gone: where an emptied store starts again.
 
-    `pots` is the money that the period had beside its own, `struck` what the period before it had spent.
+    `pots` is the money that the period had beside its own, `struck` what the period before it had spent. `version` is
+    how often the account had been changed: a store that knows of less went back to an earlier state.
     """
 
     period: Period
@@ -31,6 +32,7 @@ class Checkpoint:
     exhausted_at: int | None = None
     pots: tuple[Pot, ...] = ()
     struck: int | None = None
+    version: int = 0
 
 
 @dataclass(slots=True)
@@ -55,6 +57,11 @@ class Account:
     def is_budget(self) -> bool:
         """Whether a GPUBudget stands behind it."""
         return not self.name.startswith(DEFAULT_PREFIX)
+
+    @property
+    def version(self) -> int:
+        """How often it had been changed when the store last answered."""
+        return max((standing.version for standing in self.standings.values()), default=0)
 
     def holds_pot(self, name: str) -> bool:
         """Whether a grant is among the pots of a period."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fairgpu.charging import ChargeRules
 from fairgpu.states import NamespaceState
-from timekeeper.jobs.accounts import Account, default_account, default_budget
+from timekeeper.jobs.accounts import Account, Checkpoint, default_account, default_budget
 from timekeeper.jobs.figures import Figures
 from timekeeper.jobs.metered import Metered
 from timekeeper.jobs.observing import BudgetView, PodView
@@ -43,6 +43,19 @@ class KeeperRules:
     labels: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What was known of the store before it was read anew, kept until all of it is there again.
+
+    Attributes:
+        checkpoints: what each account stood at, without the sessions that are computed again.
+        metered: the uids of the sessions that are computed again: on the meter then, or left shortly before.
+    """
+
+    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    metered: frozenset[str] = frozenset()
+
+
 @dataclass(slots=True)
 class Books:
     """What is known.
@@ -55,6 +68,7 @@ class Books:
         figures: each account's, as last published.
         told: each namespace's state, as last published.
         left: sessions whose pods are gone, and when the store was told, until a checkpoint holds them.
+        memory: what was known before the store was read anew; None while there is no need to.
     """
 
     rules: KeeperRules
@@ -68,6 +82,7 @@ class Books:
     figures: dict[str, Figures] = field(default_factory=dict)
     told: dict[str, NamespaceState] = field(default_factory=dict)
     left: list[tuple[int, Metered]] = field(default_factory=list)
+    memory: Memory | None = None
 
     def account_of(self, namespace: str) -> str:
         """Who pays for a namespace now."""

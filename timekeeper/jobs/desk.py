@@ -35,6 +35,7 @@ class Desk:
         epoch: the term's; later ones shut this one out.
         step: told of each step before it is taken.
         silent: nodes that are silent, and since when.
+        servers: which runs of which servers hold the store, as this term last saw.
         capacity: what the nodes were last written down to have; None before the first time.
     """
 
@@ -44,6 +45,7 @@ class Desk:
     epoch: int
     step: Step
     silent: dict[str, int] = field(default_factory=dict)
+    servers: str = ""
     capacity: int | None = None
     _counter: int = 0
 

@@ -26,7 +26,12 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
         for period in periods_to_open(account, now):
             opening = Opening(account.name, period.start, period.end, known=bool(account.periods))
             if checkpoint is not None and checkpoint.period.start == period.start:
-                opening = replace(opening, checkpoint=checkpoint.amount, exhausted_at=checkpoint.exhausted_at)
+                opening = replace(
+                    opening,
+                    checkpoint=checkpoint.amount,
+                    exhausted_at=checkpoint.exhausted_at,
+                    version=checkpoint.version,
+                )
             openings.append((account, period, opening))
     return openings
 

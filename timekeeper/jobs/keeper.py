@@ -40,7 +40,6 @@ class Keeper:
         self._desk = Desk(client, source, self.books, epoch, step)
         self._loaded = False
         self._repriced = False
-        self._server = ""
 
     def round(self, now: int, *, full: bool = True) -> set[str]:
         """Brings the store up to an instant: everything, or what has changed and what is due.
@@ -76,7 +75,7 @@ class Keeper:
                 book.write_prices(desk.client, self.books.prices)
                 self._repriced = False
             desk.step("publish")
-            publish(desk.client, self.books, self.epoch, now, touched)
+            publish(desk, now, touched)
             if full:
                 desk.step("watched")
                 book.write_watched(desk.client, min(now, mirrors.pods.confirmed_at or 0))
@@ -92,14 +91,15 @@ class Keeper:
         """Begins anew with a Redis that was restarted or replaced.
 
         Under appendfsync everysec a killed one forgets up to two seconds of what it had acknowledged, wherever its disk
-        was slow (its documentation calls the write postponed). Whatever is missing is written again then.
+        was slow (its documentation calls the write postponed); a promoted replica what had not reached it. Whatever is
+        missing is written again then.
         """
         server, led = identity(self._desk.client)
         if not led and self._loaded:
             book.write_epoch(self._desk.client, self.epoch)
             raise StoreEmptyError("the store was emptied")
-        if server != self._server:
-            self._loaded, self._server = False, server
+        if server != self._desk.servers:
+            self._loaded, self._desk.servers = False, server
 
     def _load(self, now: int) -> bool:
         if self._loaded:

@@ -8,8 +8,8 @@ from typing import Any
 import redis
 
 from timekeeper.jobs.accounts import Account, Checkpoint
-from timekeeper.jobs.books import Books
-from timekeeper.jobs.metered import Metered
+from timekeeper.jobs.books import Books, Memory
+from timekeeper.jobs.metered import Metered, Meters
 from timekeeper.metering.reservations import Tariff, tariff
 from timekeeper.metering.segments import rate_now
 from timekeeper.rules.budgets import Budget
@@ -27,8 +27,8 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
         redis.RedisError: the store does not answer.
     """
     remembered = books.accounts
-    books.assignments = reading.assignments(client) or books.assignments
-    books.prices = reading.prices(client) or books.prices
+    books.memory = books.memory or remember(books)
+    _take_assignments(client, books)
     stored = reading.load_accounts(client, reading.account_names(client))
     books.accounts = {
         account.name: Account(
@@ -38,6 +38,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
             dict(account.standings),
             {start: dict(pots) for start, pots in account.pots.items()},
             set(account.grants),
+            books.memory.checkpoints.get(account.name),
             burn=account.burn,
         )
         for account in stored
@@ -47,40 +48,74 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     _take_sessions(client, books, stored, now)
     _take_amounts(client, books, stored)
     for name in lost:
-        books.accounts[name] = Account(name, remembered[name].budget, checkpoint=remembered[name].checkpoint)
+        books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.memory.checkpoints.get(name))
     books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
     return lost
 
 
-def take_checkpoints(books: Books) -> set[str]:
-    """Gives accounts that the store does not hold the checkpoint of their budget's status, if that is newer than ours.
-
-    The accounts that start again from one.
-    """
-    restored: set[str] = set()
+def remember(books: Books) -> Memory:
+    """What is known now of what the store should hold; nothing for a leader that has only begun."""
+    checkpoints = {}
     for name, account in books.accounts.items():
-        if account.periods or name not in books.budgets.objects:
+        if account.standings:
+            start, standing = max(account.standings.items())
+            left = sum(metered.written.get((name, start), 0) for _, metered in books.left)
+            period = next(period for period in account.periods if period.start == start)
+            pots = tuple(account.pots.get(start, {}).values())
+            sums = (max(standing.gone - left, 0), standing.exhausted_at, pots, standing.struck)
+            # No time: whoever has left is brought back, and not a part of it.
+            checkpoints[name] = Checkpoint(period, 0, *sums, account.version)
+    metered = [metered.session.uid for metered in books.pods.sessions.all()]
+    return Memory(checkpoints, frozenset([*metered, *(metered.session.uid for _, metered in books.left)]))
+
+
+def take_checkpoints(books: Books) -> tuple[set[str], set[str]]:
+    """Gives accounts that the store has lost, or has of an earlier state, the checkpoint that they start again from.
+
+    That is what this leader remembers or, where that is of a later version, the one in the budget's status.
+
+    Returns:
+        The accounts that the store does not hold, and those that went back to an earlier state.
+    """
+    lost, behind = set[str](), set[str]()
+    for name, account in books.accounts.items():
+        if name in books.budgets.objects:
+            written = read_checkpoint(books.budgets.objects[name], account.budget.period)
+            if written is not None and (account.checkpoint is None or written.version > account.checkpoint.version):
+                account.checkpoint = written
+        if account.checkpoint is None:
             continue
-        written = read_checkpoint(books.budgets.objects[name], account.budget.period)
-        if written is not None and (account.checkpoint is None or written.time > account.checkpoint.time):
-            account.checkpoint = written
-        if account.checkpoint is not None:
-            restored.add(name)
-    return restored
+        if not account.periods:
+            lost.add(name)
+        elif account.checkpoint.version > account.version:
+            behind.add(name)
+        else:
+            account.checkpoint = None
+    return lost, behind
 
 
-def bring_back(books: Books) -> None:
+def bring_back(books: Books, behind: set[str]) -> None:
     """Puts sessions back on the meter that have left since the checkpoint that their account starts again from.
 
     Where the store still holds them, it takes no notice.
     """
     for left_at, metered in books.left:
         names = {account for account, _ in metered.written}
-        checkpoints = [books.accounts[name].checkpoint for name in names if not books.accounts[name].periods]
+        started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
+        checkpoints = [account.checkpoint for account in started]
         if all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
             metered.forget_store()
-            books.pods.sessions.keep(metered)
+            _replace(books.pods.sessions, metered)
     books.left = []
+
+
+def _replace(sessions: Meters, metered: Metered) -> None:
+    """Puts a session on the meter in place of what the store still has of it: that it is open, and some of its cost."""
+    stored = sessions.get(metered.session.uid)
+    if stored is not None:
+        metered.written, metered.cut_at, metered.recorded_in = stored.written, stored.cut_at, stored.recorded_in
+        sessions.drop(stored)
+    sessions.keep(metered)
 
 
 def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None:
@@ -98,9 +133,10 @@ def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None
         exhausted_at = parse_instant(exhausted) if exhausted and ours else None
         pots = tuple(_read_pot(pot) for pot in found.get("pots") or ())
         struck = int(found["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in found else None
+        version = int(found.get("version", 0))
     except (TimeError, KeyError, TypeError, ValueError):
         return None
-    return Checkpoint(Period(start, end), time, amount, exhausted_at, pots, struck)
+    return Checkpoint(Period(start, end), time, amount, exhausted_at, pots, struck, version)
 
 
 def _read_pot(found: dict[str, Any]) -> Pot:
@@ -111,6 +147,15 @@ def _read_pot(found: dict[str, Any]) -> Pot:
         since=int(found.get("sinceMicroGPUSeconds", 0)),
         lapsed=found.get("lapsed") is True,
     )
+
+
+def _take_assignments(client: redis.Redis, books: Books) -> None:
+    """What this leader knows counts: a store that differs went back to what was before."""
+    stored = reading.assignments(client)
+    book.write_assignments(
+        client, {name: known for name, known in books.assignments.items() if stored.get(name) != known}
+    )
+    books.assignments = {**stored, **books.assignments}
 
 
 def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.StoredAccount], now: int) -> None:

@@ -7,11 +7,10 @@ import zlib
 from collections.abc import Iterable
 from dataclasses import replace
 
-import redis
-
 from fairgpu.states import BudgetState, NamespaceState, encode_charge
 from timekeeper.jobs.books import Books
 from timekeeper.jobs.committing import committed, queued
+from timekeeper.jobs.desk import Desk
 from timekeeper.jobs.figures import Figures, figures, namespace_state, state_text, summary, worth_telling
 from timekeeper.metering.segments import rate_now
 from timekeeper.rules.burn import FINE, BurnRecord, sampled
@@ -23,12 +22,13 @@ from timekeeper.store.records import encode_burn
 from timekeeper.store.summaries import Summary, encode_summary
 
 
-def publish(client: redis.Redis, books: Books, epoch: int, now: int, names: Iterable[str]) -> None:
+def publish(desk: Desk, now: int, names: Iterable[str]) -> None:
     """Publishes the accounts that were brought up to date, and the namespaces whose state changed with them.
 
     Raises:
         StoreError: the store refused or does not answer; all is told again by the next call.
     """
+    books = desk.books
     namespaces = books.namespaces_of()
     rates = _rates(books, names, now)
     promised, waiting = committed(books, rates, now), queued(books, rates, now)
@@ -36,7 +36,7 @@ def publish(client: redis.Redis, books: Books, epoch: int, now: int, names: Iter
         name: figures(books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0))
         for name, rate in rates.items()
     }
-    _publish_accounts(client, books, epoch, now, found, namespaces)
+    _publish_accounts(desk, now, found, namespaces)
     changed: dict[str, NamespaceState] = {}
     for name, figures_found in found.items():
         for namespace in namespaces.get(name, ()):
@@ -44,7 +44,7 @@ def publish(client: redis.Redis, books: Books, epoch: int, now: int, names: Iter
             if worth_telling(books.told.get(namespace), told):
                 changed[namespace] = told
     if changed or not books.figures:
-        _publish_states(client, books, epoch, now, changed)
+        _publish_states(desk, now, changed)
     books.told.update(changed)
     books.figures.update(found)
 
@@ -59,14 +59,8 @@ def _rates(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
     return rates
 
 
-def _publish_accounts(
-    client: redis.Redis,
-    books: Books,
-    epoch: int,
-    now: int,
-    found: dict[str, Figures],
-    namespaces: dict[str, list[str]],
-) -> None:
+def _publish_accounts(desk: Desk, now: int, found: dict[str, Figures], namespaces: dict[str, list[str]]) -> None:
+    books = desk.books
     told: list[tuple[Summary, BurnRecord, Publication]] = []
     for name, figures_found in found.items():
         account = books.accounts[name]
@@ -79,7 +73,7 @@ def _publish_accounts(
         if fresh or burn is not account.burn:
             samples = encode_burn(burn) if burn is not account.burn else ""
             told.append((lasting, burn, Publication(name, start, exhausted_at, encode_summary(new), samples)))
-    errors = publish_accounts(client, epoch, [publication for _, _, publication in told])
+    errors = publish_accounts(desk.client, desk.epoch, [publication for _, _, publication in told])
     for (lasting, burn, publication), error in zip(told, errors, strict=True):
         if error is not None:
             raise error
@@ -89,16 +83,15 @@ def _publish_accounts(
         account.standings[publication.period] = replace(standing, exhausted_at=publication.exhausted_at)
 
 
-def _publish_states(
-    client: redis.Redis, books: Books, epoch: int, now: int, changed: dict[str, NamespaceState]
-) -> None:
+def _publish_states(desk: Desk, now: int, changed: dict[str, NamespaceState]) -> None:
+    books = desk.books
     limited = books.rules.template.allowance is not None
     default = BudgetState.OPEN if limited else BudgetState.UNLIMITED
     prices = {model: float(price_at(books.prices, model, now)) for model in {*books.prices, ANY_MODEL}}
     texts = {namespace: state_text(told) for namespace, told in changed.items()}
     fresh = secrets.token_hex(8)
-    charge = encode_charge(books.rules.charge)
-    version = book.publish_states(client, epoch, fresh, texts, book.Terms(prices, default.value, charge))
+    terms = book.Terms(prices, default.value, encode_charge(books.rules.charge))
+    version = book.publish_states(desk.client, desk.epoch, fresh, texts, terms, desk.servers)
     if version.id == fresh and books.told:
         raise StoreEmptyError("the published states were lost")
 

@@ -5,42 +5,64 @@ from __future__ import annotations
 import structlog
 
 from fairgpu.cluster.api import Json
+from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.desk import Desk
 from timekeeper.jobs.loading import bring_back, load, reprice, take_checkpoints
 from timekeeper.jobs.observing import nodes_that_are_silent
 from timekeeper.jobs.paying import assign, open_due_periods
+from timekeeper.jobs.restoring import MAX_NOTICES, restore_accounts
 from timekeeper.sources.source import Notice
-from timekeeper.store import reading
-
-MAX_NOTICES = 20
-"""Accounts beside whose loss an event is written: where more are lost at once, all of them are."""
+from timekeeper.store import book, reading
+from timekeeper.store.calls import FencedError
+from timekeeper.store.ledger import highest_epoch
 
 _log = structlog.get_logger()
 
 
 def take_over(desk: Desk, now: int) -> bool:
-    """Makes the books those of the store, the mirrors and the checkpoints; whether the prices have changed.
+    """Makes the books those of the store, the mirrors and the checkpoints; whether the store must hear of the prices.
 
     Raises:
+        FencedError: another leader has followed.
         StoreError: the store refused.
         redis.RedisError: it does not answer.
     """
     books, mirrors = desk.books, desk.source.mirrors
-    lost = load(desk.client, books, now)
+    _claim(desk)
+    stored_prices = reading.prices(desk.client)
+    books.prices = books.prices or stored_prices
+    load(desk.client, books, now)
     books.budgets.refresh(mirrors)
     assign(desk, now)
-    restored = take_checkpoints(books)
-    bring_back(books)
+    lost, behind = take_checkpoints(books)
+    bring_back(books, behind)
+    there = {name for name in behind if _is_there(books.accounts[name])}
     open_due_periods(desk, now, set(books.accounts))
     desk.silent = nodes_that_are_silent(mirrors)
     books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now)
+    restore_accounts(desk, there, now)
     books.pods.end_missing(reading.watched(desk.client), desk.reported, now)
-    repriced = reprice(books, now)
-    for name in sorted(lost | restored):
+    reprice(books, now)
+    lost |= behind - there
+    for name in sorted(lost):
         _log.error("account was not in the store: it starts again from its checkpoint", account=name)
-    for name in sorted((lost | restored) & books.budgets.objects.keys())[:MAX_NOTICES]:
+    for name in sorted(lost & books.budgets.objects.keys())[:MAX_NOTICES]:
         _tell_of_loss(desk, books.budgets.objects[name])
-    return repriced
+    books.memory = None
+    return books.prices != stored_prices
+
+
+def _claim(desk: Desk) -> None:
+    """Makes sure that nobody has followed, in a store that may have gone back to before this term, too."""
+    latest = highest_epoch(desk.client)
+    if latest > desk.epoch:
+        raise FencedError(f"epoch {desk.epoch} was followed by {latest}")
+    book.write_epoch(desk.client, desk.epoch)
+
+
+def _is_there(account: Account) -> bool:
+    """Whether the store has the period that the checkpoint is of."""
+    return account.checkpoint is not None and account.checkpoint.period.start in account.standings
 
 
 def _tell_of_loss(desk: Desk, budget: Json) -> None:

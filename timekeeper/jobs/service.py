@@ -30,7 +30,7 @@ from timekeeper.jobs.measures import JobMeasures, serve_measures
 from timekeeper.jobs.rules import keeper_rules
 from timekeeper.jobs.series import BookSeries
 from timekeeper.jobs.store_health import StoreMeasures
-from timekeeper.jobs.work import Work, World, highest_epoch
+from timekeeper.jobs.work import Work, World
 from timekeeper.leadership import file_lock, lease
 from timekeeper.leadership.term import Term
 from timekeeper.settings import JobsSettings, TimekeeperSettings
@@ -38,6 +38,7 @@ from timekeeper.sources.cluster import ClusterSource
 from timekeeper.sources.folder import FolderSource
 from timekeeper.sources.source import Source
 from timekeeper.store.connection import connect as connect_to_store
+from timekeeper.store.ledger import highest_epoch
 
 LOOPBACK = "127.0.0.1"
 LOCK_FILE = "timekeeper.lock"

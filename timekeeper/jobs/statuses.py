@@ -42,6 +42,7 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
             "period": format_instant(found.period.start),
             "time": format_exact(now),
             "closedMicroGPUSeconds": str(standing.gone),
+            "version": standing.version,
         },
     }
     if standing.struck is not None:
@@ -166,10 +167,10 @@ def lasting(status: Json) -> Json:
 
 
 def timeless(status: Json) -> Json:
-    """A status without the times of its checkpoint and its forecast, which pass where nothing else does."""
+    """A status without the times and versions of its checkpoint and its forecast: they pass where nothing else does."""
     rest = dict(status)
     if "checkpoint" in rest:
-        rest["checkpoint"] = {**rest["checkpoint"], "time": ""}
+        rest["checkpoint"] = {**rest["checkpoint"], "time": "", "version": 0}
     if rest.setdefault("forecast", {}):
         spending = {name: found for name, found in rest["forecast"].items() if found["burnRate"] != "0.00"}
         rest["forecast"] = {name: {**found, "since": ""} for name, found in spending.items()}

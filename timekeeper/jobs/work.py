@@ -22,7 +22,6 @@ from timekeeper.jobs.writing import StatusWriter
 from timekeeper.leadership.term import Term
 from timekeeper.rules.money import SECOND
 from timekeeper.sources.source import Source, SourceError
-from timekeeper.store import keys
 from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError
 from timekeeper.store.ledger import take_epoch
 
@@ -186,8 +185,3 @@ class Work:
         for mirror in (getattr(mirrors, name) for name in mirrors.__slots__):
             kept = [departure for departure in mirror.take_departures() if departure.at >= oldest]
             mirror.return_departures(kept if mirror is mirrors.pods else [])
-
-
-def highest_epoch(client: redis.Redis) -> int:
-    """The highest epoch that the store has given out: the floor for the number of a new term."""
-    return int(client.get(keys.BOOK_EPOCH) or 0)

@@ -114,7 +114,13 @@ class StatusWriter:
         if account is not None and found is not None:
             standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
             account.checkpoint = Checkpoint(
-                found.period, now, standing.gone, found.exhausted_at, tuple(pots.values()), standing.struck
+                found.period,
+                now,
+                standing.gone,
+                found.exhausted_at,
+                tuple(pots.values()),
+                standing.struck,
+                standing.version,
             )
         return True
 

@@ -79,8 +79,8 @@ def write_prices(client: redis.Redis, prices: Prices) -> None:
 
 
 def write_epoch(client: redis.Redis, epoch: int) -> None:
-    """Writes down the epoch of the leader again where the store has lost it."""
-    client.set(keys.BOOK_EPOCH, str(epoch), nx=True)
+    """Writes down the epoch of the leader again where the store has lost it, or went back to an earlier one."""
+    run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH,), (epoch,)))
 
 
 def write_capacity(client: redis.Redis, instant: int, rate: int) -> None:
@@ -127,22 +127,24 @@ def publish_states(
     new_id: str,
     states: Mapping[str, str],
     terms: Terms,
+    servers: str = "",
 ) -> StatesVersion:
     """Publishes changed states of namespaces, each as JSON, and wakes whoever waits for them.
 
     Args:
         client: the store.
         epoch: the leader's.
-        new_id: the id of the states where the store has none: emptied since, or new.
+        new_id: the id of the states where the store has none, or other servers hold it than when they were published.
         states: namespace to its state as JSON.
         terms: what holds for all of them.
+        servers: which runs of which servers hold the store.
 
     Raises:
         StoreError: it was refused, or Redis does not answer.
     """
     touched = (keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
     prices, charge = (json.dumps(dict(found), sort_keys=True) for found in (terms.prices, terms.charge))
-    head = (epoch, new_id, keys.STATES_CHANNEL, prices, terms.default, charge)
+    head = (epoch, new_id, keys.STATES_CHANNEL, prices, terms.default, charge, servers)
     changes = list(states.items())
     version = StatesVersion(new_id, 0)
     for start in range(0, max(len(changes), 1), STATES_PER_CALL):

@@ -6,6 +6,8 @@ doubles, which lose units from 2^53 on. Instants are decimal strings of nanoseco
 by its start.
 
     fairgpu:{ACCOUNT}:head            hash    epoch     the highest Lease epoch that wrote here; lower ones are refused
+                                              version   grows with each change: a lower one than before means that
+                                                        this shard went back to an earlier state
                                               period    start of the latest period
                                               previous  start of the period before it
                                               settled   when its sessions were last settled
@@ -15,7 +17,8 @@ by its start.
                                               open_period.lua writes then, and that starts from a checkpoint.
     fairgpu:{ACCOUNT}:periods         hash    START -> end, of each period ever opened
     fairgpu:{ACCOUNT}:period:START    hash    total       spent: checkpoint + ledger entries + what is not posted yet
-                                              checkpoint  with what the period was opened, where the store had been lost
+                                              checkpoint  the part of total that was taken from checkpoints, where the
+                                                          store had been lost or had gone back
                                               granted     added by grants and by what was carried into it
                                               gone        the part of total whose pods have left the API server
                                               exhausted   when the total first reached what was available, or empty
@@ -48,7 +51,9 @@ by its start.
     fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
     fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
 
-    fairgpu:{states}:head             hash    id        new whenever the store was emptied: older cursors mean nothing
+    fairgpu:{states}:head             hash    id        new whenever the store was emptied, or a server of it was
+                                                        restarted or replaced: older cursors mean nothing
+                                              servers   which runs of which servers held it when it was published
                                               version   grows with each change
                                               epoch     as above
                                               prices, default, charge: as in GET /v1/states

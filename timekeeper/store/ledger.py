@@ -103,6 +103,7 @@ class Opening:
     Attributes:
         checkpoint: what was spent in it by sessions that nobody can recompute.
         known: whether the account was in the store before, so that its absence means that this was emptied.
+        version: the account's when the checkpoint was taken.
     """
 
     account: str
@@ -111,6 +112,7 @@ class Opening:
     checkpoint: int = 0
     exhausted_at: int | None = None
     known: bool = False
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,7 @@ class Standing:
         exhausted_at: when spending first reached what was available; None while it has not.
         struck: what the period before it had spent when what it left was carried over; None where nothing was yet.
         new: whether the account was not in the store, or the grant not applied, before this change.
+        version: how often the account had been changed.
     """
 
     total: int
@@ -180,6 +183,7 @@ class Standing:
     exhausted_at: int | None
     struck: int | None = None
     new: bool = False
+    version: int = 0
 
 
 def take_epoch(client: redis.Redis, least: int) -> int:
@@ -191,15 +195,20 @@ def take_epoch(client: redis.Redis, least: int) -> int:
     return int(run_one(client, Call("take_epoch", (keys.BOOK_EPOCH,), (least,))))
 
 
+def highest_epoch(client: redis.Redis) -> int:
+    """The highest epoch that the store has given out: the floor for the number of a new term."""
+    return int(client.get(keys.BOOK_EPOCH) or 0)
+
+
 def open_periods(client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]) -> list[Standing | StoreError]:
     """Opens periods, and the accounts that the store does not know."""
     calls = []
     for opening in openings:
         account = keys.AccountKeys(opening.account)
         exhausted_at = _optional(opening.exhausted_at)
-        arguments = (epoch, now, opening.start, opening.end, opening.checkpoint, exhausted_at, int(opening.known))
+        begun = (opening.start, opening.end, opening.checkpoint, exhausted_at, int(opening.known), opening.version)
         touched = (account.head, account.periods, account.period(opening.start), account.ledger)
-        calls.append(Call("open_period", touched, arguments))
+        calls.append(Call("open_period", touched, (epoch, now, *begun)))
     return [_standing_with_flag(answer) for answer in run(client, calls)]
 
 
@@ -301,8 +310,8 @@ def _standing(answer: Any, *, new: bool = False) -> Standing | StoreError:
 
 
 def read_standing(sums: Sequence[Any], *, new: bool = False) -> Standing:
-    """The sums of a period as the store answers them: total, granted, gone, exhausted, struck."""
-    total, granted, gone, exhausted, struck = ("" if value is None else _text(value) for value in sums)
+    """The sums of a period as the store answers them: total, granted, gone, exhausted, struck, version."""
+    total, granted, gone, exhausted, struck, version = ("" if value is None else _text(value) for value in sums)
     return Standing(
         int(total),
         int(granted),
@@ -310,6 +319,7 @@ def read_standing(sums: Sequence[Any], *, new: bool = False) -> Standing:
         int(exhausted) if exhausted else None,
         int(struck) if struck else None,
         new,
+        int(version or 0),
     )
 
 

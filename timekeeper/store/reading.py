@@ -82,7 +82,7 @@ def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int
             for key in (account.periods, account.sessions, account.ended):
                 pipeline.hgetall(key)
             pipeline.hkeys(account.grants)
-            pipeline.hget(account.head, "burn")
+            pipeline.hmget(account.head, ["burn", "version"])
         answers = pipeline.execute()
         found = [_Found(name, *answers[5 * index : 5 * index + 5]) for index, name in enumerate(chunk)]
         accounts.extend(_with_standings(client, [item for item in found if item.periods], latest_periods))
@@ -209,7 +209,7 @@ class _Found:
     sessions: Mapping[Any, Any]
     ended: Mapping[Any, Any]
     grants: Iterable[Any]
-    burn: Any
+    head: Sequence[Any]
 
 
 def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods: int) -> list[StoredAccount]:
@@ -226,7 +226,8 @@ def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods
     accounts = []
     for item, periods_found in zip(found, periods_of, strict=True):
         latest = [(period.start, next(answers), next(answers)) for period in periods_found[-latest_periods:]]
-        standings = {start: _standing(sums) for start, sums, _ in latest}
+        burn, version = item.head
+        standings = {start: _standing(sums, version) for start, sums, _ in latest}
         accounts.append(
             StoredAccount(
                 item.name,
@@ -236,14 +237,14 @@ def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods
                 tuple(decode_session(text) for text in item.ended.values()),
                 frozenset(_text(name) for name in item.grants),
                 {start: _pots(found) for start, _, found in latest if found},
-                decode_burn(item.burn) if item.burn else None,
+                decode_burn(burn) if burn else None,
             )
         )
     return accounts
 
 
-def _standing(sums: Sequence[Any]) -> Standing | None:
-    return None if sums[0] is None else read_standing(sums)
+def _standing(sums: Sequence[Any], version: Any = None) -> Standing | None:
+    return None if sums[0] is None else read_standing([*sums, version])
 
 
 def _pots(found: Mapping[Any, Any]) -> dict[str, Pot]:

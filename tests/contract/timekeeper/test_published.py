@@ -110,3 +110,12 @@ def test_a_session_survives_its_record() -> None:
     ended = Session("u", "ns", "pod", "n1", 1, ((1, 2),), 2**60, EndProof.FINISHED, namespace_uid="n")
     assert decode_session(encode_session(ended)) == ended
     assert json.loads(encode_session(ended))["proof"] == "finished"
+
+
+def test_states_have_a_new_id_once_other_servers_hold_them_as_versions_may_have_been_forgotten(
+    client: redis.Redis,
+) -> None:
+    terms = Terms({}, "unlimited")
+    first = publish_states(client, 1, "id-1", {"a": "A"}, terms, "run-1")
+    assert publish_states(client, 1, "id-2", {"a": "B"}, terms, "run-1").id == first.id
+    assert publish_states(client, 1, "id-3", {}, terms, "run-2").id == "id-3"

@@ -59,7 +59,23 @@ local function refusal(head, epoch)
   return nil
 end
 
--- A period's sums as a reply.
-local function standing(period)
-  return redis.call('HMGET', period, 'total', 'granted', 'gone', 'exhausted', 'struck')
+-- Notes under which epoch an account was changed, and that it was: a version lower than one that was seen before tells
+-- of a store that went back.
+local function changed(head, epoch)
+  redis.call('HSET', head, 'epoch', epoch)
+  redis.call('HINCRBY', head, 'version', 1)
+end
+
+-- A period's sums and the account's version as a reply.
+local function standing(head, period)
+  local sums = redis.call('HMGET', period, 'total', 'granted', 'gone', 'exhausted', 'struck')
+  sums[6] = redis.call('HGET', head, 'version') or '0'
+  return sums
+end
+
+-- The same after a first value.
+local function standing_after(first, head, period)
+  local sums = standing(head, period)
+  table.insert(sums, 1, first)
+  return sums
 end

@@ -3,7 +3,7 @@
 --
 -- KEYS  head, period, grants, ledger, pots
 -- ARGV  epoch, instant, start, name, amount, note, when it expires or nothing, what had been spent when it was made
--- Returns whether it was added now, then total, granted, gone, exhausted, struck.
+-- Returns whether it was added now, then total, granted, gone, exhausted, struck, version.
 local head, period, grants, ledger, pots = unpack(KEYS)
 local epoch, instant, start, name, amount, note, expires, since = unpack(ARGV)
 local refused = refusal(head, epoch)
@@ -25,7 +25,7 @@ if high >= HIGH_LIMIT or high < -HIGH_LIMIT then
 end
 local added = redis.call('HSETNX', grants, name, start .. ' ' .. amount)
 if added == 1 then
-  redis.call('HSET', head, 'epoch', epoch)
+  changed(head, epoch)
   redis.call('HSET', period, 'granted', decimal(high, low))
   if expires ~= '' then
     redis.call('HSET', pots, name, amount .. ' ' .. expires .. ' ' .. since .. ' o')
@@ -33,5 +33,4 @@ if added == 1 then
   redis.call('XADD', ledger, '*', 'k', 'grant', 'p', start, 'a', amount, 't', instant, 'u', '', 'n', '', 'd', name,
     'x', note)
 end
-local sums = standing(period)
-return {added, sums[1], sums[2], sums[3], sums[4], sums[5]}
+return standing_after(added, head, period)

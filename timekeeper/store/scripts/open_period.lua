@@ -2,10 +2,11 @@
 -- twice.
 --
 -- KEYS  head, periods, period, ledger
--- ARGV  epoch, instant, start, end, checkpoint, exhausted, whether the caller knows the account
--- Returns whether the account was not in the store, then total, granted, gone, exhausted, struck.
+-- ARGV  epoch, instant, start, end, checkpoint, exhausted, whether the caller knows the account, the version that the
+--       checkpoint is of
+-- Returns whether the account was not in the store, then total, granted, gone, exhausted, struck, version.
 local head, periods, period, ledger = unpack(KEYS)
-local epoch, instant, start, finish, checkpoint, exhausted, expected = unpack(ARGV)
+local epoch, instant, start, finish, checkpoint, exhausted, expected, version = unpack(ARGV)
 if not limbs(checkpoint) then
   return redis.error_reply('AMOUNT ' .. checkpoint .. ' is no whole number from 0 to 10^24 - 1')
 end
@@ -15,7 +16,10 @@ if refused then
   return refused
 end
 local latest = redis.call('HGET', head, 'period') or ''
-redis.call('HSET', head, 'epoch', epoch)
+if tonumber(version) > tonumber(redis.call('HGET', head, 'version') or '0') then
+  redis.call('HSET', head, 'version', version)
+end
+changed(head, epoch)
 if #start > #latest or (#start == #latest and start > latest) then
   redis.call('HSET', head, 'period', start, 'previous', latest)
 end
@@ -27,5 +31,4 @@ if redis.call('HSETNX', periods, start, finish) == 1 then
       'n', '', 'd', '', 'x', 'the store had been lost')
   end
 end
-local sums = standing(period)
-return {unknown and 1 or 0, sums[1], sums[2], sums[3], sums[4], sums[5]}
+return standing_after(unknown and 1 or 0, head, period)

@@ -12,7 +12,7 @@
 --       gone   as close; and its pod has left the API server. Anything but this takes it back
 -- Each cut is "hour instant billed core memory used;", cumulative: what exceeds the last cut that was taken is put down
 -- to its hour. A cut before that one is passed over, but for the last of those given, which always holds.
--- Returns total, granted, gone, exhausted, struck.
+-- Returns total, granted, gone, exhausted, struck, version.
 local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
 local epoch, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
@@ -50,7 +50,7 @@ while position <= #ARGV do
   items[#items + 1], uids[#uids + 1] = item, item.uid
 end
 if #items == 0 then
-  return standing(period)
+  return standing(head, period)
 end
 
 local PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$'
@@ -107,10 +107,11 @@ if total_high < 0 or total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the total leaves 0 to 10^24 - 1')
 end
 if #accepted == 0 then
-  return standing(period)
+  return standing(head, period)
 end
 
-redis.call('HSET', head, 'epoch', epoch, 'settled', instant)
+changed(head, epoch)
+redis.call('HSET', head, 'settled', instant)
 redis.call('HSET', period, 'total', decimal(total_high, total_low), 'gone', decimal(gone_high, gone_low))
 local written = {}
 for _, item in ipairs(accepted) do
@@ -136,4 +137,4 @@ for _, item in ipairs(accepted) do
       'n', item.namespace, 'd', item.pod, 'x', item.note)
   end
 end
-return standing(period)
+return standing(head, period)

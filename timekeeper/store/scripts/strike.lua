@@ -4,7 +4,7 @@
 -- KEYS  head, period, pots, ledger
 -- ARGV  epoch, instant, start, what the period before it had spent or nothing, then for each pot:
 --         name, amount, when it expires, what had been spent when it came, o (there) or l (lapsed), kind, note
--- Returns total, granted, gone, exhausted, struck.
+-- Returns total, granted, gone, exhausted, struck, version.
 local head, period, pots, ledger = unpack(KEYS)
 local epoch, instant, start, struck = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local refused = refusal(head, epoch)
@@ -39,7 +39,7 @@ end
 if granted_high >= HIGH_LIMIT or granted_high < -HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the grants pass 24 digits')
 end
-redis.call('HSET', head, 'epoch', epoch)
+changed(head, epoch)
 redis.call('HSET', period, 'granted', decimal(granted_high, granted_low))
 if struck ~= '' then
   redis.call('HSET', period, 'struck', struck)
@@ -51,4 +51,4 @@ for _, change in ipairs(changes) do
       'n', '', 'd', change.name, 'x', change.note)
   end
 end
-return standing(period)
+return standing(head, period)

@@ -1,0 +1,109 @@
+"""A month of a busy cluster in one sitting, and beside it an account of what really happened, kept by other means.
+
+Pods stay until their last settlement is known to be stored, as with `end_proof: finalizer`: then what is spent is exact
+to the microGPU-second, whatever happens to the store and to the leaders meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+from typing import Any, TypeVar
+
+from tests.keeper_stage import Stage
+from timekeeper.jobs.writing import StatusWriter
+from timekeeper.store.calls import StoreError
+
+TEAMS = {"team-a": "a", "team-b": "b", "team-c": "namespace:team-c"}
+"""Namespaces and who pays for them; no budget names the last one."""
+TRIES = 400
+Result = TypeVar("Result")
+
+
+@dataclass
+class Held:
+    """What a pod really held, and for how long: nanoseconds since 1970, microGPU-seconds a second."""
+
+    namespace: str
+    rate: int
+    start: int
+    end: int | None = None
+
+
+class ChaosStory:
+    """Pods come, finish and, once they are settled, go; leaders come and go."""
+
+    def __init__(self, stage: Stage, seed: int) -> None:
+        self.stage = stage
+        self.random = Random(seed)
+        self.pods: dict[str, Held] = {}
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.writer: StatusWriter | None = None
+        stage.budget("a", ["team-a"])
+        stage.budget("b", ["team-b"])
+        self.lead()
+
+    def lead(self) -> None:
+        """A new leader, which knows nothing but what it reads; nothing happens while it begins."""
+        keeper = persisted(self.stage.lead)
+        self.writer = StatusWriter(self.stage.source, keeper.books)
+        self.round()
+
+    def round(self) -> None:
+        """Rounds until one succeeds: a store that is away makes none of them count."""
+        persisted(self.stage.round)
+
+    def act(self) -> None:
+        """Lets something happen, and time pass."""
+        for _ in range(self.random.randint(1, 3)):
+            self._start(f"pod-{len(self.pods)}")
+        running = [uid for uid, pod in self.pods.items() if pod.end is None]
+        for uid in self.random.sample(running, len(running) // 3):
+            self.stage.finish(self.objects[uid])
+            self.pods[uid].end = self.stage.now
+        self.stage.pass_time(self.random.choice([1, 7, 60, 600]))
+
+    def let_go(self) -> None:
+        """Removes the pods whose last settlement is stored."""
+        assert self.stage.keeper is not None
+        for uid in list(self.objects):
+            metered = self.stage.keeper.books.pods.sessions.get(uid)
+            if metered is not None and metered.closed and self.random.random() < 0.7:
+                self.stage.remove(uid)
+                del self.objects[uid]
+        self.stage.source.refresh()
+
+    def checkpoint(self) -> None:
+        """Writes the statuses of all budgets."""
+        assert self.writer is not None
+        self.writer.write(self.stage.now)
+        while self.writer.waiting:
+            self.writer.write(self.stage.now)
+
+    def error(self, names: tuple[str, ...] = tuple(TEAMS.values())) -> dict[str, int]:
+        """What the store says that these accounts have spent, less what they have."""
+        return {name: self.stage.spent(name) - self.truth(name) for name in names}
+
+    def truth(self, account: str) -> int:
+        """What an account has spent, pod by pod."""
+        return sum(
+            pod.rate * ((self.stage.now if pod.end is None else pod.end) - pod.start) // 10**9
+            for pod in self.pods.values()
+            if TEAMS[pod.namespace] == account
+        )
+
+    def _start(self, uid: str) -> None:
+        core, namespace = self.random.choice([1, 33, 100]), self.random.choice(sorted(TEAMS))
+        self.objects[uid] = self.stage.pod(uid, namespace, core=core)
+        self.pods[uid] = Held(namespace, core * 10**6 // 100, self.stage.now)
+
+
+def persisted(attempt: Callable[[], Result]) -> Result:
+    """The result of something that is tried again while the store does not take part."""
+    for _ in range(TRIES):
+        try:
+            return attempt()
+        except StoreError:
+            continue
+    return attempt()

@@ -1,0 +1,182 @@
+"""A store that went back in time is noticed, and never taken for the truth."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos_story import ChaosStory
+from tests.keeper_stage import Stage
+from timekeeper.store import keys, reading
+from timekeeper.store.calls import FencedError
+from timekeeper.store.ledger import highest_epoch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+SEEDS = range(20 if os.environ.get("CI") == "true" else 4)
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    folder = tmp_path / "stage"
+    folder.mkdir()
+    with redis_server.client() as client:
+        yield Stage(folder, client)
+
+
+def back_up(server: RedisServer, place: Path) -> Path:
+    """A copy of the server's files, as a volume snapshot would be."""
+    server.stop()
+    shutil.copytree(server.folder, place)
+    server.start()
+    return place
+
+
+def put_back(server: RedisServer, backup: Path) -> None:
+    server.kill()
+    shutil.rmtree(server.folder)
+    shutil.copytree(backup, server.folder)
+    server.start()
+
+
+def live(story: ChaosStory, days: int) -> None:
+    for _ in range(days):
+        story.act()
+        story.round()
+        story.let_go()
+        story.round()
+        if story.random.random() < 0.5:
+            story.checkpoint()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_under_a_leader_that_goes_on_yesterdays_backup_changes_no_figure(
+    stage: Stage, redis_server: RedisServer, tmp_path: Path, seed: int
+) -> None:
+    story = ChaosStory(stage, seed)
+    live(story, 4)
+    backup = back_up(redis_server, tmp_path / "backup")
+    live(story, 5)
+    put_back(redis_server, backup)
+    live(story, 3)
+    assert story.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_under_a_new_leader_yesterdays_backup_is_brought_up_to_the_checkpoints(
+    stage: Stage, redis_server: RedisServer, tmp_path: Path, seed: int
+) -> None:
+    story = ChaosStory(stage, seed)
+    live(story, 4)
+    story.checkpoint()
+    backup = back_up(redis_server, tmp_path / "backup")
+    live(story, 5)
+    story.checkpoint()
+    put_back(redis_server, backup)
+    stage.pass_time(30)
+    story.lead()
+    assert story.error(("a", "b")) == {"a": 0, "b": 0}
+    live(story, 3)
+    assert story.error(("a", "b")) == {"a": 0, "b": 0}
+    story.lead()
+    assert story.error(("a", "b")) == {"a": 0, "b": 0}
+
+
+def test_a_leader_that_ends_while_it_restores_leaves_nothing_half_done(
+    stage: Stage, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    story = ChaosStory(stage, 7)
+    live(story, 3)
+    backup = back_up(redis_server, tmp_path / "backup")
+    live(story, 5)
+    story.checkpoint()
+    put_back(redis_server, backup)
+    for ending in ("load", "assign", "restore", "settle", "index", "publish"):
+
+        def step(name: str, ending: str = ending) -> None:
+            if name == ending:
+                raise KeyboardInterrupt
+
+        stage.lead(step=step)
+        with pytest.raises(KeyboardInterrupt):
+            stage.round()
+    story.lead()
+    assert story.error(("a", "b")) == {"a": 0, "b": 0}
+
+
+def test_a_running_leader_whose_restoration_breaks_off_does_not_take_the_old_state_for_what_it_remembers(
+    stage: Stage, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    broken: list[str] = []
+
+    def step(name: str) -> None:
+        if name in {"assign", "restore", "open"} and broken and broken[0] == name:
+            broken.pop(0)
+            redis_server.restart()
+
+    story = ChaosStory(stage, 11)
+    keeper = stage.lead(step=step)
+    story.round()
+    live(story, 3)
+    backup = back_up(redis_server, tmp_path / "backup")
+    live(story, 5)
+    put_back(redis_server, backup)
+    broken += ["assign", "restore"]
+    live(story, 2)
+    assert stage.keeper is keeper
+    assert broken == []
+    assert story.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
+
+
+def test_an_event_beside_the_budget_says_that_the_store_went_back(
+    stage: Stage, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    story = ChaosStory(stage, 3)
+    live(story, 3)
+    backup = back_up(redis_server, tmp_path / "backup")
+    live(story, 5)
+    story.checkpoint()
+    put_back(redis_server, backup)
+    story.lead()
+    assert "had gone back to an earlier state" in (stage.folder / "events.jsonl").read_text()
+    entries = [entry for name in ("a", "b") for entry in reading.ledger_page(stage.client, name, "", 1000)]
+    assert "the store had gone back to an earlier state" in [e.note for e in entries if e.kind == "checkpoint"]
+
+
+def test_a_store_that_was_merely_restarted_is_not_taken_for_one_that_went_back(
+    stage: Stage, redis_server: RedisServer
+) -> None:
+    story = ChaosStory(stage, 5)
+    live(story, 3)
+    story.checkpoint()
+    redis_server.stop()
+    redis_server.start()
+    story.lead()
+    live(story, 1)
+    assert story.error() == {"a": 0, "b": 0, "namespace:team-c": 0}
+    kinds = {entry.kind for name in ("a", "b") for entry in reading.ledger_page(stage.client, name, "", 1000)}
+    assert "checkpoint" not in kinds
+
+
+def test_a_store_that_went_back_gives_no_later_leader_an_epoch_that_was_used(
+    stage: Stage, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    story = ChaosStory(stage, 5)
+    backup = back_up(redis_server, tmp_path / "backup")
+    for _ in range(3):
+        story.lead()
+    latest = highest_epoch(stage.client)
+    put_back(redis_server, backup)
+    story.round()
+    assert highest_epoch(stage.client) == latest
+    stage.client.set(keys.BOOK_EPOCH, str(latest + 5))
+    redis_server.restart()
+    with pytest.raises(FencedError):
+        story.stage.round()
