@@ -150,7 +150,8 @@ def _action(
         ending = Action.CLOSE if key == last else Action.MOVE
         return (Action.GONE if metered.pod_gone else ending), (Kind.CLOSE if key == last else kind)
     if key != last:
-        left = Action.MOVE if key[0] == metered.recorded_in else Action.HOLD
+        # Where the store has nothing of it yet, the ledger must get what no later settlement will post.
+        left = Action.MOVE if key[0] == metered.recorded_in or key not in metered.written else Action.HOLD
         return (Action.POST if kind is Kind.PERIOD else left), kind
     if key[0] != metered.recorded_in or metered.record_stale:
         return Action.OPEN, kind

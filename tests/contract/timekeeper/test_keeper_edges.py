@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import MONTH, NOON, Stage
 from timekeeper.jobs.writing import StatusWriter
 from timekeeper.rest.figures import Book
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
-from timekeeper.store import keys
+from timekeeper.store import keys, reading
 from timekeeper.store.book import PodReport, take_reports
 
 if TYPE_CHECKING:
@@ -111,3 +111,20 @@ def test_a_folder_keeps_the_checkpoint_through_a_restart_with_an_emptied_redis(s
     stage.lead()
     stage.round(10)
     assert stage.spent("a") == (10 + 20) * GPU_SECOND
+
+
+def test_what_a_namespace_spent_before_it_moved_is_in_the_ledger_though_its_pod_was_first_settled_after(
+    stage: Stage,
+) -> None:
+    stage.budget("a", ["team-a"])
+    stage.budget("b", ["team-b"])
+    stage.round()
+    stage.pod("p1", "team-a")
+    stage.pass_time(10)
+    stage.budget("a", ["nobody"])
+    stage.budget("b", ["team-b", "team-a"])
+    stage.round()
+    stage.round(5)
+    assert (stage.spent("a"), stage.spent("b")) == (10 * GPU_SECOND, 5 * GPU_SECOND)
+    (amount,) = reading.stored_amounts(stage.client, "a", MONTH).values()
+    assert amount.posted == amount.amount
