@@ -116,6 +116,21 @@ class JobsSettings(Section):
     """How many budgets get metrics of their own, GPUBudgets before those of single namespaces; 0 for none."""
 
 
+class NotificationSettings(Section):
+    """Who is told, outside the cluster, what budgets come to. Nobody, where no URL is named."""
+
+    url_file: Path | None = None
+    """Holds the URL that messages are posted to, which is a secret itself with Slack and its like; read each time."""
+    secret_file: Path | None = None
+    """Holds the key that messages are signed with (HMAC-SHA256); without it they are not; read each time."""
+    ca_file: Path | None = None
+    """The CAs that the receiver's certificate is held to; without it, the system's."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 10.0
+    """How long an answer may take; no job waits for it."""
+    max_waiting: Annotated[int, Field(ge=1, le=100_000)] = 1000
+    """How many messages may wait for a receiver that is away; of more, the oldest are given up."""
+
+
 class TimekeeperSettings(Section):
     """All of the timekeeper's settings."""
 
@@ -127,6 +142,7 @@ class TimekeeperSettings(Section):
     metering: MeteringSettings = MeteringSettings()
     usage: UsageSettings = UsageSettings()
     jobs: JobsSettings = JobsSettings()
+    notifications: NotificationSettings = NotificationSettings()
 
 
 class Settings(Section):

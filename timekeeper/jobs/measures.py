@@ -40,6 +40,17 @@ class JobMeasures:
             ["outcome"],
             registry=self.registry,
         )
+        self.notifications = Counter(
+            "fairgpu_timekeeper_notifications",
+            "Notifications, by what became of them.",
+            ["outcome"],
+            registry=self.registry,
+        )
+        self.notifications_pending = Gauge(
+            "fairgpu_timekeeper_notifications_pending",
+            "Notifications that wait to be delivered by this process.",
+            registry=self.registry,
+        )
 
 
 class _QuietHandler(WSGIRequestHandler):

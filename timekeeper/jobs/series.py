@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from fairgpu.states import BudgetState
 from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.figures import Figures
+from timekeeper.rules.burn import lasts_until, runs_out_early
 from timekeeper.rules.money import GPU_SECOND, SECOND
 
 
@@ -78,6 +79,10 @@ def _budgets(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
             "What running reservations spend: GPU-seconds a second.",
             lambda _, found: found.rate / GPU_SECOND,
         ),
+        "committed_gpu_seconds": (
+            "What pods that were let in may still spend, where admission is safe.",
+            lambda _, found: found.committed / GPU_SECOND,
+        ),
         "period_start_timestamp_seconds": (
             "When the present period began.",
             lambda _, found: found.period.start / SECOND,
@@ -92,6 +97,7 @@ def _budgets(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
         for account, found in told:
             family.add_metric([account.name], value(account, found))
         yield family
+    yield from _forecasts(told)
     states = GaugeMetricFamily(
         "fairgpu_budget_state",
         "1 for the state that the budget is in, 0 for the others.",
@@ -101,6 +107,35 @@ def _budgets(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
         for state in BudgetState:
             states.add_metric([account.name, state.value], float(found.state is state))
     yield states
+
+
+def _forecasts(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
+    rates = GaugeMetricFamily(
+        "fairgpu_budget_burn_rate_gpus",
+        "What was spent over the last hour and the last day: GPU-seconds a second.",
+        labels=["budget", "window"],
+    )
+    ends = GaugeMetricFamily(
+        "fairgpu_budget_exhaustion_timestamp_seconds",
+        "When nothing is left at the rate of a window; absent where that is not before the period's end.",
+        labels=["budget", "window"],
+    )
+    early = GaugeMetricFamily(
+        "fairgpu_budget_runs_out_early",
+        "1 where nothing is left before the period's end, both as the last hour went and as the last day did.",
+        labels=["budget"],
+    )
+    for account, found in told:
+        end, left = found.period.end, found.remaining
+        for window, burn in (("1h", found.burns.hour), ("1d", found.burns.day)):
+            if burn is not None:
+                rates.add_metric([account.name, window], burn.rate / GPU_SECOND)
+                exhaustion = lasts_until(left, burn, burn.until, end)
+                if exhaustion is not None:
+                    ends.add_metric([account.name, window], exhaustion / SECOND)
+        last = found.burns.hour.until if found.burns.hour is not None else 0
+        early.add_metric([account.name], float(left <= 0 or runs_out_early(left, found.burns, last, end)))
+    yield from (rates, ends, early)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

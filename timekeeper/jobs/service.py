@@ -25,6 +25,7 @@ from timekeeper.audit.asking import question_of
 from timekeeper.audit.auditing import Surroundings
 from timekeeper.audit.world import see
 from timekeeper.jobs.auditing import AuditMeasures, Auditor
+from timekeeper.jobs.delivering import Courier, Receiver
 from timekeeper.jobs.desk import Step
 from timekeeper.jobs.measures import JobMeasures, serve_measures
 from timekeeper.jobs.rules import keeper_rules
@@ -33,7 +34,7 @@ from timekeeper.jobs.store_health import StoreMeasures
 from timekeeper.jobs.work import Work, World
 from timekeeper.leadership import file_lock, lease
 from timekeeper.leadership.term import Term
-from timekeeper.settings import JobsSettings, TimekeeperSettings
+from timekeeper.settings import JobsSettings, NotificationSettings, TimekeeperSettings
 from timekeeper.sources.cluster import ClusterSource
 from timekeeper.sources.folder import FolderSource
 from timekeeper.sources.source import Source
@@ -79,7 +80,9 @@ def run(
         ClusterSource(api, time.time_ns, random.random) if api else FolderSource(folder or Path(), time.time_ns)
     )
     term, measures = Term(time.monotonic), JobMeasures()
-    work = Work(World(client, source, term, time.time_ns), rules, measures, step)
+    notified = settings.notifications
+    most = notified.max_waiting if notified.url_file is not None else 0
+    work = Work(World(client, source, term, time.time_ns, most), rules, measures, step)
     measures.registry.register(BookSeries(work.books, settings.jobs.budget_series))
     store = StoreMeasures(measures.registry)
     host = settings.jobs.metrics_host if api else LOOPBACK
@@ -93,13 +96,29 @@ def run(
     auditor = Auditor(around, question_of(settings), source, term, AuditMeasures(measures.registry))
     beside(scheduler, "health", lambda: store.look(client), HEALTH_SECONDS)
     beside(scheduler, "audit", auditor.audit, settings.jobs.audit_seconds, FIRST_AUDIT_SECONDS)
+    courier = _courier(settings.notifications, client, term, measures, ending)
     ending.wait()
     scheduler.shutdown(wait=True)
     campaign.join(settings.redis.timeout_seconds)
+    if courier is not None:
+        courier.join(settings.notifications.timeout_seconds)
     server.shutdown()
     server.server_close()
     client.close()
     return 0
+
+
+def _courier(
+    settings: NotificationSettings, client: redis.Redis, term: Term, measures: JobMeasures, ending: threading.Event
+) -> threading.Thread | None:
+    if settings.url_file is None:
+        return None
+    receiver = Receiver(settings.url_file, settings.secret_file, settings.ca_file, settings.timeout_seconds)
+    courier = Courier(client, receiver, term, measures.notifications, measures.notifications_pending)
+    arguments = (ending.wait, time.time, random.random)
+    thread = threading.Thread(target=courier.run, args=arguments, name="courier", daemon=True)
+    thread.start()
+    return thread
 
 
 def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
@@ -117,6 +136,7 @@ def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
         (work.let_go, settings.react_seconds),
         (work.tell, TELL_SECONDS),
         (work.evict, TELL_SECONDS),
+        (work.notify, TELL_SECONDS),
         (work.write, settings.status_seconds),
         (work.write_on, settings.react_seconds),
     ]

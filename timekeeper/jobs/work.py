@@ -15,6 +15,7 @@ from timekeeper.jobs.evicting import Evictor
 from timekeeper.jobs.keeper import Keeper, NotReadyError
 from timekeeper.jobs.letting_go import FinalizerRemover
 from timekeeper.jobs.measures import JobMeasures
+from timekeeper.jobs.notifying import Notifier
 from timekeeper.jobs.releasing import Releaser
 from timekeeper.jobs.series import BooksRead
 from timekeeper.jobs.telling import Teller
@@ -40,12 +41,14 @@ class World:
         source: pods, budgets and grants.
         term: whether this process leads.
         now: nanoseconds since 1970.
+        most_notifications: how many may wait to be delivered; 0 where nobody is notified.
     """
 
     client: redis.Redis
     source: Source
     term: Term
     now: Callable[[], int]
+    most_notifications: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,7 @@ class _Reign:
     writer: StatusWriter
     teller: Teller
     evictor: Evictor
+    notifier: Notifier | None
 
 
 class Work:
@@ -71,6 +75,7 @@ class Work:
         self._source = world.source
         self._term = world.term
         self._now = world.now
+        self._most_notifications = world.most_notifications
         self._rules = rules
         self._measures = measures
         self._step = step
@@ -98,6 +103,15 @@ class Work:
     def tell(self) -> None:
         """Writes events beside budgets whose state has changed."""
         self._do("tell", lambda reign: reign.teller.tell() if self._rounded_at else None)
+
+    def notify(self) -> None:
+        """Puts news of budgets into the outbox, where somebody wants them."""
+
+        def run(reign: _Reign) -> None:
+            if reign.notifier is not None and self._rounded_at:
+                reign.notifier.notify(self._rounded_at)
+
+        self._do("notify", run)
 
     def evict(self) -> None:
         """Gives notice to running pods of spent budgets and evicts them, where the admin wants that."""
@@ -174,9 +188,16 @@ class Work:
             remover = FinalizerRemover(self._source, keeper.books)
             evictor = Evictor(self._source, keeper.books, self._measures.evictions)
             teller = Teller(self._source, keeper.books)
-            self._reign = _Reign(number, keeper, releaser, remover, writer, teller, evictor)
+            notifier = self._notifier(keeper)
+            self._reign = _Reign(number, keeper, releaser, remover, writer, teller, evictor, notifier)
             _log.info("keeping the books", term=number, epoch=keeper.epoch)
         return self._reign
+
+    def _notifier(self, keeper: Keeper) -> Notifier | None:
+        if not self._most_notifications:
+            return None
+        counter = self._measures.notifications
+        return Notifier(self._client, keeper.books, keeper.epoch, self._most_notifications, counter)
 
     def _forget_old_departures(self) -> None:
         """Who does not lead still hears who left, and must not remember them forever."""

@@ -61,6 +61,10 @@ by its start.
     fairgpu:{states}:changes          zset    NAMESPACE -> the version in which it last changed
     fairgpu:states                    channel the version, whenever it grows
 
+    fairgpu:{notices}:head            hash    epoch, as above
+    fairgpu:{notices}:told            hash    UID of a budget -> what of it was told outside the cluster, as JSON
+    fairgpu:{notices}:outbox          stream  m: messages that are still to be delivered, as JSON
+
     fairgpu:{UID}:report              hash    at, body: the latest report of a pod; b:BOOT -> the last seq of each boot
 """
 
@@ -78,6 +82,10 @@ WATCHED = f"{PREFIX}:{{book}}:watched"
 CAPACITY = f"{PREFIX}:{{book}}:capacity"
 MARK = f"{PREFIX}:{{book}}:mark"
 OPEN_SESSIONS = f"{PREFIX}:{{book}}:open"
+
+NOTICES_HEAD = f"{PREFIX}:{{notices}}:head"
+NOTICES_TOLD = f"{PREFIX}:{{notices}}:told"
+NOTICES_OUTBOX = f"{PREFIX}:{{notices}}:outbox"
 
 STATES_HEAD = f"{PREFIX}:{{states}}:head"
 STATES_VALUES = f"{PREFIX}:{{states}}:values"

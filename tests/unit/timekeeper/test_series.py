@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairgpu.states import BudgetState
@@ -7,8 +9,10 @@ from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.figures import Figures, figures
 from timekeeper.jobs.series import BookSeries, BooksRead
 from timekeeper.rules.budgets import Budget
+from timekeeper.rules.burn import Burn, Burns
 from timekeeper.rules.money import GPU_HOUR, SECOND
 from timekeeper.rules.periods import Period
+from timekeeper.rules.timestamps import HOUR
 from timekeeper.store.ledger import Standing
 
 
@@ -34,6 +38,19 @@ def test_a_budget_is_told_in_gpu_seconds() -> None:
     assert found['fairgpu_budget_spending_gpus{budget="a"}'] == 2
     assert found['fairgpu_budget_period_end_timestamp_seconds{budget="a"}'] == 100
     assert found["fairgpu_timekeeper_sessions"] == 3
+
+
+def test_the_forecast_is_told_for_the_hour_and_the_day_beside_each_other() -> None:
+    made, found = account("a", 100 * GPU_HOUR, 10 * GPU_HOUR)
+    period = Period(0, 200 * HOUR)
+    hour, day = Burn(99 * HOUR, 100 * HOUR, GPU_HOUR), Burn(76 * HOUR, 100 * HOUR, 12 * GPU_HOUR)
+    found = replace(found, period=period, burns=Burns(hour, day))
+    lines = told(BooksRead(1, [(made, replace(found, spent=made.budget.allowance or 0))]))
+    assert lines['fairgpu_budget_burn_rate_gpus{budget="a",window="1h"}'] == 1
+    assert lines['fairgpu_budget_burn_rate_gpus{budget="a",window="1d"}'] == 0.5
+    assert lines['fairgpu_budget_exhaustion_timestamp_seconds{budget="a",window="1h"}'] == 101 * 3600
+    assert lines['fairgpu_budget_exhaustion_timestamp_seconds{budget="a",window="1d"}'] == 102 * 3600
+    assert lines['fairgpu_budget_runs_out_early{budget="a"}'] == 1
 
 
 def test_exactly_one_state_of_a_budget_is_1() -> None:

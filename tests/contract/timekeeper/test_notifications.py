@@ -1,0 +1,296 @@
+"""Notifications: decided once, kept in the store, delivered to a real HTTP server, signed, in order."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from prometheus_client import Counter, Gauge
+from structlog.testing import capture_logs
+
+from tests.keeper_stage import Stage
+from tests.webhook_receiver import Receiver as Server
+from tests.webhook_receiver import webhook_receiver
+from timekeeper.jobs.delivering import (
+    EXPIRES_SECONDS,
+    IDLE_SECONDS,
+    Courier,
+    Receiver,
+    retry_seconds,
+    signature,
+)
+from timekeeper.jobs.notifying import Notifier
+from timekeeper.leadership.term import Term
+from timekeeper.rules.milestones import Milestone, Told
+from timekeeper.store import outbox
+from timekeeper.store.calls import FencedError
+from timekeeper.store.outbox import Change
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.redis_server import RedisServer
+
+HOUR = 3600.0
+SECRET = "a key of the test's own"
+
+
+class World:
+    """A stage with a budget of ten GPU-hours, whoever decides, and whoever delivers."""
+
+    def __init__(self, stage: Stage, server: Server, folder: Path) -> None:
+        self.stage = stage
+        self.server = server
+        self.url, self.secret = folder / "url", folder / "secret"
+        self.url.write_text(server.url + "\n")
+        self.secret.write_text(SECRET + "\n")
+        self.counter = Counter("notifications", "", ["outcome"], registry=None)
+        self.pending = Gauge("pending", "", registry=None)
+        self.term = Term(lambda: 0.0)
+        self.term.hold(1, 1.0)
+        receiver = Receiver(self.url, self.secret, timeout_seconds=1.0)
+        self.courier = Courier(stage.client, receiver, self.term, self.counter, self.pending)
+        stage.budget("vision", ["team-a"], 10)
+        stage.pod("p1", "team-a")
+        self.lead()
+
+    def lead(self, most: int = 100) -> None:
+        """A new leader, who knows what the store holds."""
+        keeper = self.stage.lead()
+        self.notifier = Notifier(self.stage.client, keeper.books, keeper.epoch, most, self.counter)
+
+    def after(self, hours: float) -> int:
+        """How many messages are put into the outbox after so long."""
+        self.stage.round(hours * HOUR)
+        return self.notifier.notify(self.stage.now)
+
+    def deliver(self, random: float = 0.5) -> float:
+        return self.courier.step(time.time(), random)
+
+    def outcome(self, name: str) -> float:
+        value: float = self.counter.labels(name)._value.get()  # type: ignore[attr-defined]
+        return value
+
+    def said(self) -> list[str]:
+        """The events that came in."""
+        bodies = [json.loads(taken.body) for taken in self.server.taken]
+        return [body["attachments"][0]["fields"][0]["value"] for body in bodies]
+
+
+@pytest.fixture
+def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
+    with redis_server.client() as client, webhook_receiver() as server:
+        yield World(Stage(tmp_path, client), server, tmp_path)
+
+
+def queue(world: World, count: int, most: int = 100) -> int:
+    """Messages of their own, so many; how many were given up."""
+    assert world.stage.keeper is not None
+    changes = [Change(f"u{n}", Told(1, 1), json.dumps({"text": f"message {n}"})) for n in range(count)]
+    return outbox.write(world.stage.client, world.stage.keeper.epoch, most, changes)
+
+
+def texts(world: World) -> list[str]:
+    return [json.loads(taken.body)["text"] for taken in world.server.taken]
+
+
+def test_a_budget_tells_each_milestone_once_from_half_to_open_again(world: World) -> None:
+    assert [world.after(hours) for hours in (0, 1, 4, 1, 2, 2, 1)] == [0, 1, 1, 0, 1, 1, 0]
+    world.stage.grant("more", "vision", 10)
+    assert world.after(0.01) == 1
+    while world.deliver() == 0:
+        pass
+    assert world.said() == [
+        "RunsOutEarly",
+        "HalfSpent",
+        "MostlySpent",
+        "BudgetExhausted",
+        "BudgetReopened",
+    ]
+
+
+def test_the_message_is_one_that_slack_takes_and_is_signed(world: World) -> None:
+    assert [world.after(hours) for hours in (0, 1, 5)] == [0, 1, 1]
+    assert [world.deliver(), world.deliver()] == [0, 0]
+    _, taken = world.server.taken
+    document = json.loads(taken.body)
+    assert document["text"].startswith("GPU budget vision: 60 percent spent. 6.00 of 10.00 GPU-hours are spent")
+    (attachment,) = document["attachments"]
+    assert {field["title"]: field["value"] for field in attachment["fields"]}["state"] == "open"
+    assert set(document) == {"text", "attachments"}
+    assert taken.headers["content-type"] == "application/json"
+    timestamp = taken.headers["fairgpu-timestamp"]
+    assert abs(int(timestamp) - time.time()) < 60
+    expected = hmac.new(SECRET.encode(), f"v1:{timestamp}:".encode() + taken.body, hashlib.sha256).hexdigest()
+    assert taken.headers["fairgpu-signature"] == f"v1={expected}"
+    assert world.outcome("delivered") == 2
+
+
+def test_a_receiver_that_fails_gets_the_same_message_again_and_the_next_ones_in_order(world: World) -> None:
+    queue(world, 3)
+    world.server.answers = [(500, {}), (503, {"Retry-After": "7"}), (429, {}), (404, {})]
+    waits = [world.deliver() for _ in range(4)]
+    assert waits == [1.0, 7.0, 4.0, 8.0]
+    while world.deliver() == 0:
+        pass
+    assert texts(world) == ["message 0"] * 5 + ["message 1", "message 2"]
+    ids = [taken.headers["fairgpu-delivery"] for taken in world.server.taken]
+    assert len(set(ids[:5])) == 1
+    assert len(set(ids)) == 3
+    assert (world.outcome("failed"), world.outcome("delivered")) == (4, 3)
+
+
+def test_a_message_that_the_receiver_will_never_take_holds_up_nobody(world: World) -> None:
+    queue(world, 2)
+    world.server.answers = [(400, {})]
+    assert world.deliver() == 0
+    assert world.deliver() == 0
+    assert texts(world) == ["message 0", "message 1"]
+    assert world.outcome("refused") == 1
+
+
+def test_news_of_yesterday_are_given_up(world: World) -> None:
+    queue(world, 1)
+    assert world.courier.step(time.time() + EXPIRES_SECONDS + 1, 0.5) == 0
+    assert world.server.taken == []
+    assert world.outcome("expired") == 1
+
+
+def test_of_too_many_the_oldest_are_given_up(world: World) -> None:
+    assert queue(world, 7, most=5) == 2
+    while world.deliver() == 0:
+        pass
+    assert texts(world) == [f"message {n}" for n in range(2, 7)]
+
+
+def test_a_receiver_that_is_away_or_never_answers_is_tried_again_and_no_job_waits(world: World) -> None:
+    world.after(0)
+    world.server.silent.set()
+    assert world.after(9) == 1
+    ending = threading.Event()
+    thread = threading.Thread(target=world.courier.run, args=(ending.wait, time.time, lambda: 0.5), daemon=True)
+    thread.start()
+    assert world.after(2) == 1
+    assert outbox.length(world.stage.client) == 2
+    world.server.silent.clear()
+    deadline = time.monotonic() + 30
+    while outbox.length(world.stage.client) and time.monotonic() < deadline:
+        ending.wait(0.05)
+    ending.set()
+    thread.join(10)
+    assert world.said() == ["RunsOutEarly", "BudgetExhausted"]
+
+
+def test_a_failover_neither_repeats_nor_drops(world: World) -> None:
+    assert [world.after(hours) for hours in (0, 1, 5)] == [0, 1, 1]
+    world.lead()
+    assert world.after(0.1) == 0
+    assert world.after(3) == 1
+    world.lead()
+    assert world.after(0.1) == 0
+    while world.deliver() == 0:
+        pass
+    assert world.said() == ["RunsOutEarly", "HalfSpent", "MostlySpent"]
+
+
+def test_a_leader_that_was_followed_writes_nothing_more(world: World) -> None:
+    world.after(0)
+    late = world.notifier
+    world.stage.round(6 * HOUR)
+    world.lead()
+    assert world.after(0.1) == 1
+    with pytest.raises(FencedError):
+        late.notify(world.stage.now)
+    assert outbox.length(world.stage.client) == 1
+
+
+def test_who_does_not_lead_delivers_nothing(world: World) -> None:
+    queue(world, 1)
+    world.term.lose()
+    assert world.deliver() == IDLE_SECONDS
+    assert world.server.taken == []
+
+
+def test_what_was_told_of_a_budget_that_is_gone_is_forgotten(world: World) -> None:
+    world.after(0)
+    world.after(6)
+    assert len(outbox.told(world.stage.client)) == 1
+    world.stage.budgets = []
+    world.stage.write_budgets()
+    world.after(0.1)
+    assert outbox.told(world.stage.client) == {}
+
+
+def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer, tmp_path: Path) -> None:
+    stage = Stage(tmp_path, redis_server.client())
+    stage.budget("vision", ["team-a"], 0)
+    with webhook_receiver() as server:
+        (tmp_path / "url").write_text(server.url)
+        environment = {
+            "PATH": os.defpath,
+            "FAIRGPU_TIMEKEEPER_FOLDER": str(tmp_path),
+            "FAIRGPU_TIMEKEEPER_REDIS_URL": redis_server.url,
+            "FAIRGPU_TIMEKEEPER_JOBS_METRICS_PORT": "0",
+            "FAIRGPU_TIMEKEEPER_NOTIFICATIONS_URL_FILE": str(tmp_path / "url"),
+        }
+        command = [Path(sys.executable).with_name("fairgpu"), "timekeeper", "jobs"]
+        log = (tmp_path / "jobs.log").open("wb")
+        with log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:
+            try:
+                deadline = time.monotonic() + 60
+                while not server.taken and time.monotonic() < deadline and process.poll() is None:
+                    threading.Event().wait(0.05)
+            finally:
+                process.terminate()
+                process.wait(30)
+        said = (tmp_path / "jobs.log").read_text()
+        (text,) = [json.loads(taken.body)["text"] for taken in server.taken] or [said]
+        assert text.startswith("GPU budget vision: 0.00 of 0.00 GPU-hours are spent. New pods run in what others leave")
+        assert "fairgpu-signature" not in server.taken[0].headers
+        assert "XyZ" not in said
+
+
+@pytest.mark.parametrize("broken", ["missing", "no-url", "refused"])
+def test_neither_the_url_nor_the_secret_is_ever_logged(world: World, broken: str) -> None:
+    queue(world, 1)
+    if broken == "missing":
+        world.secret.unlink()
+    elif broken == "no-url":
+        world.url.write_text("hooks.example.org/XyZ")
+    else:
+        world.url.write_text("http://127.0.0.1:9/services/T0/B0/XyZ")
+    with capture_logs() as logs:
+        assert world.deliver() == 1.0
+    text = str(logs)
+    assert "XyZ" not in text
+    assert SECRET not in text
+    assert "notification not taken" in text
+
+
+@pytest.mark.parametrize(("attempts", "seconds"), [(1, 1), (2, 2), (5, 16), (9, 256), (10, 300), (1000, 300)])
+def test_each_attempt_waits_twice_as_long_up_to_five_minutes(attempts: int, seconds: int) -> None:
+    assert retry_seconds(attempts, 0.0, 0.5) == seconds
+    assert retry_seconds(attempts, 0.0, 0.0) == seconds / 2
+
+
+def test_a_signature_covers_the_time_and_the_body() -> None:
+    made: set[Any] = {
+        signature(b"k", "1", b"x"), signature(b"k", "2", b"x"), signature(b"k", "1", b"y"), signature(b"l", "1", b"x"),
+    }  # fmt: skip
+    assert len(made) == 4
+
+
+def test_milestones_are_kept_as_they_were_told(world: World) -> None:
+    record = Told(5, None, frozenset({Milestone.HALF_SPENT, Milestone.HELD}))
+    assert world.stage.keeper is not None
+    outbox.write(world.stage.client, world.stage.keeper.epoch, 10, [Change("u", record)])
+    assert outbox.told(world.stage.client) == {"u": record}
