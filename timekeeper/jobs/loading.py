@@ -189,7 +189,7 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[reading.Stored
             if metered is not None:
                 metered.written[key] = amount.amount
                 if amount.cut is not None:
-                    metered.cut_at[key] = amount.cut.until
+                    metered.cut_at[key] = amount.cut
 
 
 def reprice(books: Books, now: int) -> bool:

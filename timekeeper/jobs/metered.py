@@ -8,6 +8,7 @@ from typing import Any
 
 from fairgpu.charging import ChargeRules
 from timekeeper.metering.attribution import attribution
+from timekeeper.metering.cuts import Cut
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import Reservation, tariff
 from timekeeper.metering.sessions import (
@@ -36,7 +37,8 @@ class Metered:
         session: the session.
         reservation: what it holds, to price it anew; None where its pod is gone.
         written: its amount in each period that may still change.
-        cut_at: until when the store is known to have put its use down to hours, in each of those periods.
+        cut_at: the last cut that the store is known to hold, in each of those periods.
+        reported: GPU time that its reports tell of, in microGPU-seconds; None before the first.
         final_until: periods that end by then are written for good.
         recorded_in: the account under which the store has it down as open; empty for none.
         posted_at: when the ledger last got an entry of it.
@@ -50,7 +52,8 @@ class Metered:
     session: Session
     reservation: Reservation | None = None
     written: dict[Key, int] = field(default_factory=dict)
-    cut_at: dict[Key, int] = field(default_factory=dict)
+    cut_at: dict[Key, Cut] = field(default_factory=dict)
+    reported: int | None = None
     final_until: int = 0
     recorded_in: str = ""
     posted_at: int = 0

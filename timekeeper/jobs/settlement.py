@@ -7,6 +7,7 @@ import structlog
 from timekeeper.jobs.desk import Desk, raise_if_general
 from timekeeper.jobs.metered import Key, Metered
 from timekeeper.jobs.paying import open_due_periods
+from timekeeper.jobs.reporting import with_reports
 from timekeeper.jobs.settling import Plan, acknowledge, plan
 from timekeeper.jobs.using import billing, take_use
 from timekeeper.store import book, reading
@@ -33,6 +34,7 @@ def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
         plan(metered, books.assignments[metered.session.namespace], books.accounts, desk.until(metered, now), billed)
         for metered in concerned
     ]
+    plans = with_reports(desk.client, plans)
     failed = _send(desk, plans, now)
     done = [prepared for prepared in plans if not failed & prepared.items.keys()]
     ends = [account for prepared in done if prepared.ends for account, _ in prepared.items]

@@ -85,7 +85,7 @@ def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
     """Notes that the store holds all of a plan."""
     metered = done.metered
     metered.written.update((key, item.amount) for key, item in done.items.items())
-    metered.cut_at.update((key, item.cuts[-1].until) for key, item in done.items.items() if item.cuts)
+    metered.cut_at.update((key, item.cuts[-1]) for key, item in done.items.items() if item.cuts)
     if done.plain:
         return
     for key, item in done.items.items():
@@ -165,8 +165,7 @@ def _cuts(metered: Metered, key: Key, amount: int, stretches: Sequence[Span]) ->
     own = [span for span in stretches if (span.account, span.period) == key]
     if not own:
         return [Cut(key[1] + 1, amount, 0, 0)]  # what was charged there is taken back
-    since = metered.cut_at.get(key)
-    return cuts(own, session.tariff, session.attribution or Attribution(), since, amount)
+    return cuts(own, session.tariff, session.attribution or Attribution(), metered.cut_at.get(key), amount)
 
 
 def _item(metered: Metered, amount: int, action: Action, kind: Kind, found_cuts: Sequence[Cut]) -> Item:

@@ -35,12 +35,7 @@ class Cut(NamedTuple):
 
 
 def cuts(
-    stretches: Sequence[Span],
-    tariff: Tariff,
-    attribution: Attribution,
-    since: int | None,
-    billed: int,
-    used: int | None = None,
+    stretches: Sequence[Span], tariff: Tariff, attribution: Attribution, taken: Cut | None, billed: int
 ) -> list[Cut]:
     """The cuts of a session in one period of one account, the last one at the end of its last stretch.
 
@@ -48,28 +43,43 @@ def cuts(
         stretches: what of it that period pays for, in order of time; at least one.
         tariff: its rates.
         attribution: what it holds.
-        since: the cut that the store is known to hold; None for none.
-        billed: what is billed up to the last cut. Where that is not what its reservation costs, the hours share it as
-            they share the reservation.
-        used: GPU time used up to the last cut; the hours share it by time.
+        taken: the cut that the store is known to hold; None for none.
+        billed: what is billed up to the last cut. Where that is not what its reservation costs, what is new of it is
+            shared by time.
     """
     first, last = stretches[0].start, stretches[-1].end
-    begin = first if since is None else min(max(since, first), last)
-    reserved = _reserved(stretches, tariff, last)
+    begin = first if taken is None else min(max(taken.until, first), last)
+    already = 0 if taken is None else taken.billed
+    by_rate = billed == _reserved(stretches, tariff, last)
     found = []
     for moment in (*range(_next_hour(begin), last, HOUR), last):
         held = sum(max(min(span.end, moment) - span.start, 0) for span in stretches)
+        reserved = _reserved(stretches, tariff, moment)
         found.append(
             Cut(
                 until=moment,
-                billed=_share(billed, _reserved(stretches, tariff, moment), reserved),
+                billed=reserved if by_rate else _between(already, billed, moment - begin, last - begin),
                 core=cost(attribution.core_rate, held),
                 memory=cost(attribution.memory_rate, held),
-                used=None if used is None else _share(used, moment - first, last - first),
             )
         )
-    found[-1] = found[-1]._replace(billed=billed)
     return found
+
+
+def with_used(found: Sequence[Cut], taken: Cut | None, start: int, used: int) -> list[Cut]:
+    """The cuts with GPU time used, up to the last of them; what is new of it is shared by time.
+
+    Args:
+        found: the cuts, in order.
+        taken: the cut that the store is known to hold; None for none.
+        start: when the session began.
+        used: microGPU-seconds, cumulative in the period.
+    """
+    if not found:
+        return []
+    begin, already = (start, 0) if taken is None else (taken.until, taken.used or 0)
+    length = found[-1].until - begin
+    return [cut._replace(used=_between(already, used, cut.until - begin, length)) for cut in found]
 
 
 def _next_hour(instant: int) -> int:
@@ -80,5 +90,6 @@ def _reserved(stretches: Sequence[Span], tariff: Tariff, until: int) -> int:
     return sum(span_cost(tariff, span.start, min(span.end, until)) for span in stretches if span.start < until)
 
 
-def _share(amount: int, part: int, whole: int) -> int:
-    return amount * part // whole if whole else 0
+def _between(start: int, end: int, part: int, whole: int) -> int:
+    """What lies as far between two amounts as a part of a whole; the latter where there is no way between."""
+    return start + (end - start) * part // whole if whole > 0 else end

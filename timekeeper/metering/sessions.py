@@ -46,6 +46,7 @@ class Session:
         namespace_uid: which namespace of that name the pod was in, as one that is deleted may be made again; empty
             where it was not seen.
         attribution: what its use is put down to; None in records of earlier versions.
+        report_bases: (account, period, microGPU-seconds): what GPU time its reports told of when each period began.
     """
 
     uid: str
@@ -59,6 +60,7 @@ class Session:
     use_bases: tuple[tuple[str, int, int], ...] = ()
     namespace_uid: str = ""
     attribution: Attribution | None = None
+    report_bases: tuple[tuple[str, int, int], ...] = ()
 
 
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:

@@ -15,8 +15,10 @@ import redis
 
 from timekeeper.metering.cuts import Cut
 from timekeeper.rules.pots import Pot
+from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run, run_one
+from timekeeper.usage.dimensions import NOBODY
 
 MAX_ITEMS = 500
 """Sessions in one script call; Lua's stack holds some thousands of arguments."""
@@ -206,8 +208,9 @@ def open_periods(client: redis.Redis, epoch: int, now: int, openings: Sequence[O
     for opening in openings:
         account = keys.AccountKeys(opening.account)
         exhausted_at = _optional(opening.exhausted_at)
-        begun = (opening.start, opening.end, opening.checkpoint, exhausted_at, int(opening.known), opening.version)
-        touched = (account.head, account.periods, account.period(opening.start), account.ledger)
+        row = f"{(min(max(opening.start + 1, now), opening.end) - 1) // HOUR} {NOBODY}"
+        begun = (opening.start, opening.end, opening.checkpoint, exhausted_at, int(opening.known), opening.version, row)
+        touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
         calls.append(Call("open_period", touched, (epoch, now, *begun)))
     return [_standing_with_flag(answer) for answer in run(client, calls)]
 

@@ -36,6 +36,8 @@ def encode_session(session: Session) -> str:
         document["use"] = session.use_bases
     if session.attribution is not None:
         document["for"] = _attribution_document(session.attribution)
+    if session.report_bases:
+        document["reported"] = session.report_bases
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -59,6 +61,7 @@ def decode_session(text: str | bytes) -> Session:
             use_bases=tuple((account, period, base) for account, period, base in document.get("use", ())),
             namespace_uid=document.get("namespaceUid", ""),
             attribution=_attribution(document["for"]) if "for" in document else None,
+            report_bases=tuple((account, period, base) for account, period, base in document.get("reported", ())),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"no session: {error!r}") from error

@@ -107,8 +107,7 @@ def _running(
     shown = session.attribution or Attribution()
     to = read_dimensions(dimensions(session.namespace, session.node, session.attribution))
     if stretches:
-        since = None if amount.cut is None else amount.cut.until
-        found = cuts(stretches, session.tariff, shown, since, amount.amount)
+        found = cuts(stretches, session.tariff, shown, amount.cut, amount.amount)
     else:
         found = [Cut(taken.until + 1, amount.amount, taken.core, taken.memory)]
     yield from _differences(to, taken, found)

@@ -14,6 +14,8 @@ IDLE = "__idle__"
 """What stands for capacity that nobody held, as in OpenCost."""
 PLAIN = ("namespace", "budget", "model", "node", "owner", "user")
 LABEL = "label:"
+NOBODY = '[""]'
+"""What a checkpoint is put down to: nobody knows any more who spent it."""
 _ABSENT: tuple[Any, ...] = ("", "", "", "", {})
 
 

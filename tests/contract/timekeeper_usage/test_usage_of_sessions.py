@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,9 +10,10 @@ from tests.mirrored_world import MirroredWorld
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.keeper import Keeper
 from timekeeper.rest.usage_query import Query, answer
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store.ledger import take_epoch
+from timekeeper.store import book, reading
+from timekeeper.store.ledger import Opening, open_periods, take_epoch
 from timekeeper.usage.rows import Figures
 from timekeeper.usage.windows import Window
 
@@ -113,3 +115,38 @@ def test_what_nobody_held_is_idle_so_that_the_sum_is_the_capacity(redis_server: 
 
 def node(name: str, percent: int) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name}, "status": {"capacity": {"fairgpu.io/gpu-core": str(percent)}}}
+
+
+def report(stage: Stage, uid: str, seconds: int, seq: int) -> None:
+    device = {"uuid": f"GPU-{uid}", "busyNs": seconds * SECOND, "spanNs": 0, "memoryPeakMiB": 1}
+    body = json.dumps([{"name": "main", "devices": [device]}])
+    book.take_reports(stage.client, stage.now, [book.PodReport(uid, "b1", seq, body)])
+
+
+def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was_reported(stage: Stage) -> None:
+    stage.budget("hourly", ["team-a"], period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.pod("p2", "team-b")
+    stage.round(0)
+    for hour, busy in enumerate((600, 900, 2700)):
+        stage.pass_time(3600)
+        report(stage, "p1", busy, hour)
+        if hour == 1:
+            stage.lead()  # whoever leads next knows from the store what was told before
+        stage.round(0)
+        stage.round(0)
+    found = used(stage, step="1h")
+    assert [found[hour, "team-a"].used for hour in range(3)] == [600 * GPU_SECOND, 300 * GPU_SECOND, 1800 * GPU_SECOND]
+    assert found[0, "team-b"].used is None
+
+
+def test_what_a_lost_store_had_spent_is_told_as_nobodys(stage: Stage) -> None:
+    stage.budget("research", ["team-a"])
+    keeper = stage.lead()
+    stage.round(0)
+    period = reading.load_accounts(stage.client, ["research"])[0].periods[-1]
+    stage.client.flushall()
+    opening = Opening("research", period.start, period.end, checkpoint=7 * GPU_HOUR)
+    open_periods(stage.client, keeper.epoch, stage.now, [opening])
+    book.write_assignments(stage.client, {"team-a": ((0, "research"),)})
+    assert used(stage, "namespace", "budget")[-12, "__unallocated__", "research"].billed == 7 * GPU_HOUR

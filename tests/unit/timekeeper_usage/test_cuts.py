@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timekeeper.metering.attribution import Attribution
-from timekeeper.metering.cuts import Cut, cuts
+from timekeeper.metering.cuts import Cut, cuts, with_used
 from timekeeper.metering.segments import Span, amounts
-from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import HOUR
 
 SHOWN = Attribution(core_rate=300_000, memory_rate=50_000)
@@ -23,16 +22,15 @@ spans = st.lists(instants, min_size=2, max_size=6, unique=True).map(stretches).f
 tariffs = st.lists(st.tuples(instants, st.integers(0, 8_000_000)), min_size=1, max_size=4, unique_by=lambda x: x[0])
 
 
-@given(spans, tariffs, st.none() | instants, st.none() | st.integers(0, 10**15))
+@given(spans, tariffs, st.none() | instants)
 def test_the_hours_of_a_session_add_up_to_its_amount_and_each_holds_what_an_hour_can(
-    found: list[Span], tariff: list[tuple[int, int]], since: int | None, used: int | None
+    found: list[Span], tariff: list[tuple[int, int]], since: int | None
 ) -> None:
     rates = tuple(sorted(tariff))
     amount = amounts(rates, found)[KEY]
-    result = cuts(found, rates, SHOWN, since, amount, used)
-    assert result[-1].until == found[-1].end
-    assert (result[-1].billed, result[-1].used) == (amount, used)
-    before = cuts(found, rates, SHOWN, None, amount, used)
+    result = cuts(found, rates, SHOWN, None if since is None else Cut(since, 0, 0, 0), amount)
+    assert (result[-1].until, result[-1].billed) == (found[-1].end, amount)
+    before = cuts(found, rates, SHOWN, None, amount)
     assert result == before[-len(result) :]
     for one, two in zip([Cut(0, 0, 0, 0), *before], before, strict=False):
         assert one.hour < two.hour or one.until == 0
@@ -40,11 +38,26 @@ def test_the_hours_of_a_session_add_up_to_its_amount_and_each_holds_what_an_hour
         assert 0 <= two.core - one.core <= SHOWN.core_rate * 3600 + 1
 
 
-@given(spans, st.integers(0, 10**15))
-def test_what_is_billed_by_use_is_shared_by_the_hours_as_the_reservation_is(found: list[Span], billed: int) -> None:
-    result = cuts(found, ((0, 1_000_000),), SHOWN, None, billed)
-    held = sum(span.end - span.start for span in found)
-    assert result[-1].billed == billed
+@given(spans, st.integers(0, 10**15), st.integers(0, 10**15))
+def test_what_is_billed_by_use_is_shared_by_the_time_since_it_was_last_written(
+    found: list[Span], before: int, added: int
+) -> None:
+    taken = Cut(found[0].start, before, 0, 0)
+    result = cuts(found, ((0, 1_000_000_007),), SHOWN, taken, before + added)
+    assert result[-1].billed == before + added
+    length = found[-1].end - taken.until
     for cut in result:
-        part = sum(max(min(span.end, cut.until) - span.start, 0) for span in found)
-        assert abs(cut.billed - billed * part // held) <= 1 + billed * SECOND // held
+        assert 0 <= (cut.until - taken.until) * added - (cut.billed - before) * length <= length
+
+
+@given(spans, st.none() | st.integers(0, 10**15), st.integers(0, 10**15))
+def test_what_was_used_goes_to_the_hours_since_it_was_last_written(
+    found: list[Span], before: int | None, added: int
+) -> None:
+    taken = None if before is None else Cut(found[0].start, 0, 0, 0, before)
+    total = added + (before or 0)
+    result = with_used(cuts(found, ((0, 1),), SHOWN, taken, 0), taken, found[0].start, total)
+    told = [cut.used or 0 for cut in result]
+    assert told == sorted(told)
+    assert told[-1] == total
+    assert with_used([], taken, 0, total) == []

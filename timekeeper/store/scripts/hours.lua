@@ -49,6 +49,9 @@ local function take_cuts(rows, item, posted)
     local later = not until_when or #cut.instant > #until_when
       or (#cut.instant == #until_when and cut.instant > until_when)
     if later or index == #item.cuts then
+      if cut.figures[4] == '-' then
+        cut.figures[4] = taken[4]
+      end
       add_to_row(rows, cut.hour .. ' ' .. item.dimensions, taken, cut.figures)
       taken = cut.figures
     end

@@ -1,12 +1,12 @@
 -- Opens a period of an account, and the account with it where neither the store nor the caller knows it. Does nothing
 -- twice.
 --
--- KEYS  head, periods, period, ledger
+-- KEYS  head, periods, period, ledger, hours
 -- ARGV  epoch, instant, start, end, checkpoint, exhausted, whether the caller knows the account, the version that the
---       checkpoint is of
+--       checkpoint is of, and the hour and dimensions to put it down to
 -- Returns whether the account was not in the store, then total, granted, gone, exhausted, struck, version.
-local head, periods, period, ledger = unpack(KEYS)
-local epoch, instant, start, finish, checkpoint, exhausted, expected, version = unpack(ARGV)
+local head, periods, period, ledger, hours = unpack(KEYS)
+local epoch, instant, start, finish, checkpoint, exhausted, expected, version, row = unpack(ARGV)
 if not limbs(checkpoint) then
   return redis.error_reply('AMOUNT ' .. checkpoint .. ' is no whole number from 0 to 10^24 - 1')
 end
@@ -29,6 +29,9 @@ if redis.call('HSETNX', periods, start, finish) == 1 then
   if checkpoint ~= '0' then
     redis.call('XADD', ledger, '*', 'k', 'checkpoint', 'p', start, 'a', checkpoint, 't', instant, 'u', '',
       'n', '', 'd', '', 'x', 'the store had been lost')
+    local rows = {}
+    add_to_row(rows, row, {}, {checkpoint, '0', '0', '-'})
+    write_rows(hours, rows)
   end
 end
 return standing_after(unknown and 1 or 0, head, period)

@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+import shutil
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.keeper_stage import NOON, Stage
+from tests.redis_server import RedisServer
+from timekeeper.rest.usage_query import Query, answer
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import DAY, HOUR
+from timekeeper.store import reading
+from timekeeper.usage.windows import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ALWAYS = Window(NOON - 60 * DAY, NOON + 60 * DAY)
+PART_OF_A_SECOND = 987_654_321
+NAMESPACES = ("team-a", "team-b")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+class Truth:
+    """Who held what from when until when: an account of it that knows nothing of settlements, cuts or hours."""
+
+    def __init__(self) -> None:
+        self.held: list[tuple[str, int, int, int | None]] = []
+
+    def start(self, namespace: str, core: int, now: int) -> None:
+        # A pod's manifest tells whole seconds.
+        self.held.append((namespace, core * 10_000, now - now % SECOND, None))
+
+    def end(self, index: int, now: int) -> None:
+        namespace, rate, start, _ = self.held[index]
+        self.held[index] = (namespace, rate, start, now)
+
+    def in_hour(self, namespace: str, hour: int, now: int) -> Fraction:
+        """What a namespace held in an hour, in microGPU-seconds."""
+        total = Fraction(0)
+        for held_by, rate, start, end in self.held:
+            low, high = max(start, hour), min(now if end is None else end, hour + HOUR)
+            if held_by == namespace and low < high:
+                total += Fraction(rate * (high - low), SECOND)
+        return total
+
+
+def step(stage: Stage, truth: Truth, kind: str, choice: int) -> None:
+    """One thing that happens."""
+    running = [index for index, (*_, end) in enumerate(truth.held) if end is None]
+    match kind:
+        case "start":
+            namespace, core = NAMESPACES[choice % 2], 1 + choice % 100
+            stage.pod(f"p{len(truth.held)}", namespace, core=core)
+            truth.start(namespace, core, stage.now)
+        case "end" if running:
+            index = running[choice % len(running)]
+            stage.remove(f"p{index}")
+            truth.end(index, stage.now)
+        case "lead":
+            stage.lead()
+        case "move":
+            paid = [NAMESPACES[index] for index in (0, 1) if choice >> index & 1]
+            stage.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
+
+
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "start", "end", "lead", "move", "nothing"]),
+        st.integers(0, 200),
+        st.sampled_from([0, 1, 59, 600, 3599, 3600, 5000, 2 * 86_400]),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=14,
+)
+
+
+@settings(max_examples=min(settings.default.max_examples, 200))
+@given(steps)
+def test_what_is_told_of_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hour_to_what_was_held_in_it(
+    server: RedisServer, tmp_path_factory: pytest.TempPathFactory, found: list[tuple[str, int, int, bool]]
+) -> None:
+    folder = tmp_path_factory.mktemp("cluster")
+    with server.client() as client:
+        client.flushall()
+        stage, truth = Stage(folder, client), Truth()
+        stage.now += PART_OF_A_SECOND
+        stage.lead()
+        stage.round(0)
+        for kind, choice, seconds, full in found:
+            step(stage, truth, kind, choice)
+            stage.round(0, full=full)
+            assert_is_the_ledger(stage)
+            stage.round(seconds, full=full)
+        stage.round(0)
+        assert_is_the_ledger(stage)
+        assert_is_what_was_held(stage, truth)
+    shutil.rmtree(folder)
+
+
+def assert_is_the_ledger(stage: Stage) -> None:
+    """Each account's use, of all time, is what its periods stand at."""
+    told = answer(stage.client, Query(ALWAYS, None, ("budget",), 1000), stage.now)
+    billed = {item.key[0]: item.figures.billed for item in told.items}
+    for account in reading.load_accounts(stage.client, reading.account_names(stage.client), latest_periods=10_000):
+        spent = sum(stage.spent(account.name, period.start) for period in account.periods)
+        assert billed.get(account.name, 0) == spent
+
+
+def assert_is_what_was_held(stage: Stage, truth: Truth) -> None:
+    window = Window(NOON, (stage.now // HOUR + 1) * HOUR)
+    told = answer(stage.client, Query(window, "1h", ("namespace",), 10_000), stage.now)
+    figures = {(item.step.start, item.key[0]): item.figures for item in told.items}
+    for hour in range(window.start, window.end, HOUR):
+        for namespace in NAMESPACES:
+            held = truth.in_hour(namespace, hour, stage.now)
+            found = figures.get((hour, namespace))
+            # Each piece is rounded down once at either end.
+            room = 2 * len(truth.held) + 2
+            assert abs((found.billed if found else 0) - held) <= room
+            assert abs((found.core if found else 0) - held) <= room
