@@ -68,7 +68,7 @@ def due_strike(account: Account, now: int, spent_by: SpentBy) -> Strike | None:
         if period.start not in account.standings:
             continue
         found = _lapse(account, period, now, spent_by)
-        if found is None and following is not None:
+        if found is None and following is not None and following.start in account.standings:
             found = _carry(account, period, following, spent_by)
         if found is not None:
             return found
