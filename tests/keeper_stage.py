@@ -16,6 +16,7 @@ from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.sources.folder import FolderSource
 from timekeeper.store import reading
 from timekeeper.store.ledger import MONEY_KINDS, take_epoch
+from timekeeper.store.usage_reading import accounts_usage
 
 NOON = parse_instant("2026-01-15T12:00:00Z")
 MONTH = parse_instant("2026-01-01T00:00:00Z")
@@ -138,7 +139,7 @@ class Stage:
         (self.folder / "pods" / f"{uid}.json").unlink()
 
     def spent(self, account: str, period: int = MONTH) -> int:
-        """What the store says, after holding its total to its own entries and amounts."""
+        """What the store says, after holding its total to its entries and amounts, and to what is told of use."""
         standing = reading.standing(self.client, account, period)
         assert standing is not None
         entries = reading.ledger_page(self.client, account, "", 100_000)
@@ -146,4 +147,13 @@ class Stage:
         posted = sum(entry.amount for entry in entries if entry.period == period and entry.kind not in MONEY_KINDS)
         unposted = sum(found.amount - found.posted for found in stored.values())
         assert posted + unposted == standing.total
+        (found,) = reading.load_accounts(self.client, [account], latest_periods=10_000)
+        # Behind a clock that was ahead, use is told once it is posted.
+        if found.periods[-1].start <= self.now:
+            assert self.put_down(account) == sum(each.total for each in found.standings.values())
         return standing.total
+
+    def put_down(self, account: str) -> int:
+        """What of an account's spending is put down to hours, or to sessions that run."""
+        (usage,) = accounts_usage(self.client, [account], reading.assignments(self.client))
+        return sum(row.figures.billed for row in usage.rows)

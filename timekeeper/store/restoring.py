@@ -51,7 +51,7 @@ def restore(client: redis.Redis, epoch: int, now: int, wanted: Restoration) -> t
     """
     account, period = keys.AccountKeys(wanted.account), wanted.period
     sums, amounts = account.period(period), account.amounts(period)
-    touched = (account.head, sums, amounts, account.sessions, account.ended, account.ledger)
+    touched = (account.head, sums, amounts, account.sessions, account.ended, account.ledger, account.hours)
     checkpoint = (wanted.checkpoint, wanted.version, wanted.apart, wanted.note)
     sessions = (part for session in wanted.gone for part in session)
     added, *answer = run_one(client, Call("restore", touched, (epoch, now, period, *checkpoint, *sessions)))

@@ -3,11 +3,11 @@
 -- Sessions whose pods are gone, and that nobody computes again, stay at what they have here; what they came to since
 -- then is part of what the checkpoint holds beyond it.
 --
--- KEYS  head, period, amounts, sessions, ended, ledger
+-- KEYS  head, period, amounts, sessions, ended, ledger, hours
 -- ARGV  epoch, instant, period's start, the checkpoint's sum of the sessions whose pods are gone, its version, what it
 --       leaves out as sessions that are computed again, note, then uid, namespace and pod of each session that is gone
 -- Returns what was added, then total, granted, gone, exhausted, struck, version.
-local head, period, amounts, sessions, ended, ledger = unpack(KEYS)
+local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
 local epoch, instant, start, checkpoint, version, apart, note = unpack(ARGV, 1, 7)
 local refused = refusal(head, epoch)
 if refused then
@@ -59,7 +59,9 @@ redis.call('HSET', head, 'version', version)
 changed(head, epoch)
 redis.call('HSET', period, 'total', decimal(total_high, total_low), 'gone', decimal(gone_high, gone_low),
   'checkpoint', decimal(opened_high, opened_low))
+local rows, hour = {}, string.format('%d ', math.floor(tonumber(instant) / 3600000000000))
 for _, item in ipairs(closing) do
+  add_to_row(rows, hour .. cjson.encode({item.namespace}), {}, {item.entry, '0', '0', '-'})
   redis.call('HSET', amounts, item.uid, epoch .. ' 0 ' .. item.amount .. ' ' .. item.amount .. ' g' .. item.cut)
   if item.flag == 'o' or item.entry ~= '0' then
     redis.call('XADD', ledger, '*', 'k', 'close', 'p', start, 'a', item.entry, 't', instant, 'u', item.uid,
@@ -71,7 +73,9 @@ for position = 8, #ARGV, 3 do
   redis.call('HDEL', ended, ARGV[position])
 end
 if added ~= '0' then
+  add_to_row(rows, hour .. cjson.encode({''}), {}, {added, '0', '0', '-'})
   redis.call('XADD', ledger, '*', 'k', 'checkpoint', 'p', start, 'a', added, 't', instant, 'u', '', 'n', '', 'd', '',
     'x', note)
 end
+write_rows(hours, rows)
 return standing_after(added, head, period)
