@@ -26,13 +26,13 @@ class JobMeasures:
         )
         self.durations = Histogram(
             "fairgpu_timekeeper_job_duration_seconds",
-            "How long a job took.",
-            ["job"],
+            "How long a job of the leading process took.",
+            ["task"],
             buckets=JOB_BUCKETS,
             registry=self.registry,
         )
         self.failures = Counter(
-            "fairgpu_timekeeper_job_failures", "Jobs that failed, by error.", ["job", "error"], registry=self.registry
+            "fairgpu_timekeeper_job_failures", "Jobs that failed, by error.", ["task", "error"], registry=self.registry
         )
         self.evictions = Counter(
             "fairgpu_timekeeper_evictions",

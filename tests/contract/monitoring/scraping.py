@@ -1,0 +1,105 @@
+"""Every service that has metrics, running, with enough to do that each metric has a sample; and what they then tell."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.admission import gpu_pod, review
+from tests.keeper_stage import Stage
+from tests.redis_server import RedisServer, free_port
+from tests.rest_server import RestServer
+from tests.webhook_server import WebhookServer
+
+LIMIT_SECONDS = 60.0
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ")
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="')
+
+Families = dict[str, set[str]]
+"""By the name of a sample: its labels."""
+
+
+def read_samples(text: str) -> Families:
+    """The samples of a scrape."""
+    found: Families = {}
+    for line in text.splitlines():
+        match = _SAMPLE.match(line)
+        if match is not None and not line.startswith("#"):
+            found.setdefault(match[1], set()).update(_LABEL.findall(match[2] or ""))
+    return found
+
+
+@contextmanager
+def running_services(folder: Path) -> Iterator[list[int]]:
+    """The webhook, the REST API and the jobs, on a Redis of their own; the ports of their metrics."""
+    with RedisServer(make(folder / "redis")) as store, store.client() as client:
+        stage = Stage(make(folder / "timekeeper"), client)
+        stage.now = time.time_ns()
+        stage.budget("research", ["team-a"])
+        pod = stage.pod(str(uuid.uuid4()), "team-a")["metadata"]
+        jobs_port = free_port()
+        with (
+            RestServer(stage.folder, store.url) as rest,
+            WebhookServer(make(folder / "webhook")) as webhook,
+            jobs(stage.folder, jobs_port),
+        ):
+            wait_until(lambda: "fairgpu_budget_state" in scrape(jobs_port), "budgets are told")
+            rest.wait_for("/readyz")
+            ask_everything(rest, webhook, pod)
+            store.stop()
+            failures = "fairgpu_timekeeper_job_failures_total"
+            wait_until(lambda: failures in scrape(jobs_port), "a job failed")
+            yield [jobs_port, rest.metrics_port, webhook.metrics_port]
+
+
+def ask_everything(rest: RestServer, webhook: WebhookServer, pod: dict[str, str]) -> None:
+    """One request of each kind that is counted."""
+    rest.ask("GET", "/v1/budgets")  # without a token: a problem
+    token = rest.signer.pod(pod["namespace"], pod["name"], pod["uid"])
+    rest.ask("POST", "/v1/reports", token, {"v": 1, "boot": "b", "seq": 1, "containers": []})
+    webhook.ask("POST", "/mutate", review(gpu_pod()))
+
+
+@contextmanager
+def jobs(folder: Path, port: int) -> Iterator[None]:
+    """The process that keeps the books."""
+    program = str(Path(sys.executable).with_name("fairgpu"))
+    environment = {**os.environ, "FAIRGPU_TIMEKEEPER_JOBS_METRICS_PORT": str(port)}
+    with (folder / "jobs.log").open("ab") as log:
+        command = [program, "timekeeper", "jobs", "--standalone", str(folder)]
+        process = subprocess.Popen(command, stdout=log, stderr=log, env=environment)
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(LIMIT_SECONDS)
+
+
+def scrape(port: int) -> Families:
+    """What a service tells now; nothing while it does not listen."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+            return read_samples(response.read().decode())
+    except OSError:
+        return {}
+
+
+def wait_until(holds: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, f"waited in vain until {what}"
+        time.sleep(0.1)
+
+
+def make(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
