@@ -10,6 +10,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
+EVICTION_OUTCOMES = ("notice", "evict", "call-off", "blocked", "refused")
+NOTIFICATION_OUTCOMES = ("delivered", "failed", "refused", "expired")
+"""All are there from the start: a rate of what appears with its first event misses it."""
 JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -40,12 +43,16 @@ class JobMeasures:
             ["outcome"],
             registry=self.registry,
         )
+        for outcome in EVICTION_OUTCOMES:
+            self.evictions.labels(outcome)
         self.notifications = Counter(
             "fairgpu_timekeeper_notifications",
             "Notifications, by what became of them.",
             ["outcome"],
             registry=self.registry,
         )
+        for outcome in NOTIFICATION_OUTCOMES:
+            self.notifications.labels(outcome)
         self.notifications_pending = Gauge(
             "fairgpu_timekeeper_notifications_pending",
             "Notifications that wait to be delivered by this process.",

@@ -12,6 +12,7 @@ import urllib.request
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.admission import gpu_pod, review
@@ -19,6 +20,7 @@ from tests.keeper_stage import Stage
 from tests.redis_server import RedisServer, free_port
 from tests.rest_server import RestServer
 from tests.webhook_server import WebhookServer
+from timekeeper.rules.money import SECOND
 
 LIMIT_SECONDS = 60.0
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ")
@@ -29,8 +31,10 @@ Families = dict[str, set[str]]
 
 
 def read_samples(text: str) -> Families:
-    """The samples of a scrape."""
+    """The samples of a scrape, and the counters that it announces without any."""
     found: Families = {}
+    for name in re.findall(r"^# TYPE (\w+) counter$", text, re.MULTILINE):
+        found.setdefault(name, set())
     for line in text.splitlines():
         match = _SAMPLE.match(line)
         if match is not None and not line.startswith("#"):
@@ -43,9 +47,13 @@ def running_services(folder: Path) -> Iterator[list[int]]:
     """The webhook, the REST API and the jobs, on a Redis of their own; the ports of their metrics."""
     with RedisServer(make(folder / "redis")) as store, store.client() as client:
         stage = Stage(make(folder / "timekeeper"), client)
-        stage.now = time.time_ns()
-        stage.budget("research", ["team-a"])
+        stage.now = time.time_ns() - 7200 * SECOND
+        # Neither end of the period may be near: what is left would outlast it.
+        day = min((datetime.now(UTC) + timedelta(days=14)).day, 28)
+        stage.budget("research", ["team-a"], 3, period={"every": "month", "start": {"dayOfMonth": day}})
         pod = stage.pod(str(uuid.uuid4()), "team-a")["metadata"]
+        for _ in range(12):  # what was spent over the last hour is known once an hour was watched
+            stage.round(590)
         jobs_port = free_port()
         with (
             RestServer(stage.folder, store.url) as rest,
@@ -57,7 +65,7 @@ def running_services(folder: Path) -> Iterator[list[int]]:
             ask_everything(rest, webhook, pod)
             store.stop()
             failures = "fairgpu_timekeeper_job_failures_total"
-            wait_until(lambda: failures in scrape(jobs_port), "a job failed")
+            wait_until(lambda: bool(scrape(jobs_port)[failures]), "a job failed")
             yield [jobs_port, rest.metrics_port, webhook.metrics_port]
 
 
