@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 VCUDA = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(VCUDA.parent), str(VCUDA / "bench")]
+sys.path[:0] = [str(VCUDA.parent), str(VCUDA / "bench"), str(VCUDA / "tests")]
 from node import MIB, Container, Node, Share  # noqa: E402
 from shares import CASES, POLICIES, Tenant, Window, row, uuid, work_done  # noqa: E402
 
@@ -94,10 +94,10 @@ def measured(node: Node, writer: Writer, count: int, windows: int, window_s: flo
         before = after
 
 
-def row_of(folder: Path, number: int) -> dict[str, Any]:
+def row_of(folder: Path, number: int, most_windows: int) -> dict[str, Any]:
     """The row of one case; on the virtual clock."""
     name, tenants, windows, window_s = CASES[number]
-    found = shares(folder, tenants, windows, window_s)
+    found = shares(folder, tenants, min(windows, most_windows), window_s)
     errors = [abs(part - t.core) for window in found for part, t in zip(window.parts, tenants, strict=True)]
     error = sum(errors) / len(errors)
     got = "/".join(f"{sum(w.parts[i] for w in found) / len(found):.1f}" for i in range(len(tenants)))
@@ -105,28 +105,27 @@ def row_of(folder: Path, number: int) -> dict[str, Any]:
     return row(f"share error by itself, {name}", error, "points", "<= 2", met=error <= 2, context=context)
 
 
-def rows(wanted: str = "", **settings: str) -> Iterator[dict[str, Any]]:
-    """The share errors whose name has `wanted` in it, each on a clock of its own; settings are of that clock."""
+def rows(wanted: str = "", windows: int = 6) -> Iterator[dict[str, Any]]:
+    """The share errors whose name has `wanted` in it, each on a clock of its own, over so many windows at most."""
     for number, case in enumerate(CASES):
         if wanted not in case[0]:
             continue
         with tempfile.TemporaryDirectory() as name:
-            clock = {"LD_PRELOAD": str(LIBRARY), "VIRTUAL_TIME": f"{name}/clock", **settings}
-            command = [sys.executable, __file__, "--case", str(number), f"{name}/node"]
-            pipe = subprocess.PIPE
-            running = subprocess.Popen(command, env=os.environ | clock, stdout=pipe, start_new_session=True)  # noqa: S603
-            try:
-                assert running.stdout is not None
-                yield json.loads(running.stdout.readline())
-            finally:
-                os.killpg(running.pid, signal.SIGKILL)
-                running.wait()
+            clock = {"LD_PRELOAD": str(LIBRARY), "VIRTUAL_TIME": f"{name}/clock"}
+            command = [sys.executable, __file__, "--case", str(number), f"{name}/node", str(windows)]
+            environment, pipe = os.environ | clock, subprocess.PIPE
+            with subprocess.Popen(command, env=environment, stdout=pipe, start_new_session=True) as running:  # noqa: S603
+                try:
+                    assert running.stdout is not None
+                    yield json.loads(running.stdout.readline())
+                finally:
+                    os.killpg(running.pid, signal.SIGKILL)
 
 
 def main() -> None:
     """Prints all rows; or, started by `rows`, the one of its case."""
     if sys.argv[1:2] == ["--case"]:
-        print(json.dumps(row_of(Path(sys.argv[3]), int(sys.argv[2]))), flush=True)
+        print(json.dumps(row_of(Path(sys.argv[3]), int(sys.argv[2]), int(sys.argv[4]))), flush=True)
         signal.pause()  # who started it ends it, and the programs with it
     for each in rows(*sys.argv[1:2]):
         print(json.dumps(each), flush=True)

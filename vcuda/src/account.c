@@ -33,26 +33,32 @@ uint64_t account_contenders(int index)
     return count != 0 ? count : 1;
 }
 
-/* How much of [begin, end) lies in the turn in which it began. Work that goes on into a later turn of its own shares
- * that with what others began in between. */
-static uint64_t in_turns(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t *active)
+/* Parts of a stretch of time, in ns. */
+struct parts {
+    uint64_t own;       /* in the turn in which it began */
+    uint64_t over;      /* of the rest, the container's part */
+    uint64_t turns;     /* what it has of each period */
+};
+
+/* Work that goes on into a later turn of its own shares that with what others began in between. */
+static struct parts parts_of(int index, uint64_t begin_ns, uint64_t end_ns)
 {
-    uint64_t sum = 0, at = begin_ns;
-    *active = 1;
+    struct parts parts = {0, 0, UINT64_MAX};
+    struct turn turn = {.active = 1};
+    uint64_t at = begin_ns;
     while (at < end_ns) {
-        struct turn turn;
-        if (!schedule_turn_now(index, at, &turn))
-            return end_ns - begin_ns; /* no turns: all of it is its own */
-        *active = turn.active;
-        if (!turn.open)
+        if (!schedule_turn_now(index, at, &turn)) { /* no turns: all of it is its own */
+            parts.own = end_ns - begin_ns;
+            return parts;
+        }
+        parts.turns = turn.per_period_ns;
+        if (!turn.open || turn.end_ns <= at)
             break;
-        uint64_t next = turn.end_ns < end_ns ? turn.end_ns : end_ns;
-        if (next <= at)
-            break;
-        sum += next - at;
-        at = next;
+        at = turn.end_ns < end_ns ? turn.end_ns : end_ns;
     }
-    return sum;
+    parts.own = at - begin_ns;
+    parts.over = (end_ns - at) / turn.active;
+    return parts;
 }
 
 static void add(uint64_t *counter, uint64_t amount)
@@ -60,27 +66,39 @@ static void add(uint64_t *counter, uint64_t amount)
     __atomic_add_fetch(counter, amount, __ATOMIC_RELAXED);
 }
 
-uint64_t account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns)
+/* Of [begin, end), what no process of the container has claimed: the end of it, since spans are told when they end. */
+static uint64_t claim(struct ledger_device *device, uint64_t begin_ns, uint64_t end_ns)
+{
+    uint64_t claimed = __atomic_load_n(&device->claimed_ns, __ATOMIC_RELAXED);
+    while (claimed < end_ns && !__atomic_compare_exchange_n(&device->claimed_ns, &claimed, end_ns, true, __ATOMIC_RELAXED,
+                                                            __ATOMIC_RELAXED))
+        ;
+    return claimed > end_ns ? end_ns : claimed > begin_ns ? claimed : begin_ns;
+}
+
+struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns)
 {
     struct ledger_device *device = &ledger->devices[index];
     struct vcuda_activity *told = &ledger->public.devices[index];
-    uint32_t active;
-    uint64_t own = in_turns(index, begin_ns, end_ns, &active), shared_by = peers(index);
-    uint64_t over = (end_ns - begin_ns - own) / active / shared_by;
-    uint64_t measured = own / shared_by + over, busy = measured;
+    uint64_t length = end_ns - begin_ns;
+    struct parts whole = parts_of(index, begin_ns, end_ns);
+    struct parts charged = parts_of(index, claim(device, begin_ns, end_ns), end_ns);
+    uint64_t busy = charged.own + charged.over, over = charged.over, share = (whole.own + whole.over) / peers(index);
+    /* What fits into a turn had the GPU alone at times, and its shortest spans show how long it takes. */
+    struct worth worth = {busy > share ? busy : share, length <= whole.turns ? length : 0};
     if (solo_ns != 0 && busy > solo_ns) {
         over = (uint64_t)((double)over * (double)solo_ns / (double)busy);
         busy = solo_ns;
     }
     add(&device->launches, launches);
-    add(&device->span_ns, end_ns - begin_ns);
+    add(&device->span_ns, length);
     add(&device->busy_ns, busy);
     add(&device->overrun_ns, over);
     add(&told->launches, launches);
     add(&told->busy_ns, busy);
     add(&told->overrun_ns, over);
     __atomic_sub_fetch(&device->credit_ns, (int64_t)busy, __ATOMIC_RELAXED);
-    return measured;
+    return worth;
 }
 
 int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns)

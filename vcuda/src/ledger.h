@@ -55,7 +55,8 @@ struct ledger_device {
     uint64_t launches, busy_ns, span_ns, throttled_ns, overrun_ns;
     int64_t credit_ns;     /* GPU time that the container may still use; negative: to be paid back */
     uint64_t credited_ns;  /* up to when credit_ns was given; claimed by compare-and-swap */
-    uint64_t reserved[2];
+    uint64_t claimed_ns;   /* up to here the GPU time of its processes is charged; CLOCK_MONOTONIC */
+    uint64_t reserved[1];
 };
 
 struct ledger {

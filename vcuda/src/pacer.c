@@ -57,6 +57,20 @@ static void wait_ns(uint64_t ns)
         prctl(PR_SET_TIMERSLACK, (unsigned long)slack);
 }
 
+static uint64_t least_of(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
+/* How much work may be queued with so much left of the turn. Far from its end a queue that does not run dry harms nobody:
+ * up to half of what is left, or a second kernel behind the one that runs, if both end in the turn. */
+static uint64_t may_queue(uint64_t left_ns, uint64_t kernel_ns)
+{
+    uint64_t deep = least_of(left_ns / 2, ALONE_NS), second = least_of(left_ns, 2 * kernel_ns);
+    uint64_t most = deep > second ? deep : second;
+    return most > IN_FLIGHT_NS ? most : IN_FLIGHT_NS;
+}
+
 /* What a process may launch now: work for so long, but at least one kernel. 0: wait for `pause_ns` and ask again. */
 static uint64_t allowed(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns)
 {
@@ -65,7 +79,8 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns
     bool turns = pacer_look(queue->index, now_ns, &turn);
     uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
     bool alone = !turns || left >= turn.period_ns;
-    uint64_t bound = alone ? ALONE_NS : IN_FLIGHT_NS, ahead = (queue->in_flight_ns + queue->mean_ns) * others;
+    uint64_t bound = alone ? ALONE_NS : may_queue(left, queue->mean_ns * others);
+    uint64_t ahead = (queue->in_flight_ns + queue->mean_ns) * others;
     bool unknown = queue->mean_ns == 0; /* one kernel alone, until it has told how long it takes */
     if (queue->head != queue->tail && (unknown || ahead > bound)) {
         *pause_ns = ahead > 2 * bound ? 50000 : 20000;
@@ -77,8 +92,8 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns
         *pause_ns = turn.open ? 1000000 : turn.end_ns - now_ns;
         return 0;
     }
-    /* Half a kernel past the end of the turn is as near as half a kernel before it. */
-    uint64_t until_end = left / others, needed = queue->in_flight_ns + queue->mean_ns / 2;
+    /* To stop in time would leave the GPU idle for half a kernel at the end of each turn. What runs over is paid back. */
+    uint64_t until_end = left / others, needed = queue->in_flight_ns + queue->mean_ns / 4;
     if (needed > until_end && queue->mean_ns < turn.per_period_ns) {
         *pause_ns = left + 1000;
         return 0;

@@ -162,19 +162,19 @@ static uint64_t time_of(const struct queue *queue, CUevent event)
 }
 
 /* The mean leaps up to much longer kernels, so that these are not launched by the dozen. */
-static void learn(struct queue *queue, uint64_t span_ns, uint32_t launches)
+static void learn(struct queue *queue, struct worth worth, uint32_t launches)
 {
-    uint64_t each = span_ns / launches + 1;
+    uint64_t each = worth.work_ns / launches + 1, most = worth.most_ns / launches;
     if (each > 4 * queue->mean_ns)
         queue->mean_ns = each;
     else
         queue->mean_ns = (3 * queue->mean_ns + each) / 4;
-    if (queue->solo_ns == 0 || each > 4 * queue->solo_ns)
-        queue->solo_ns = each;
-    else if (each < queue->solo_ns)
-        queue->solo_ns = (queue->solo_ns + each) / 2;
+    if (queue->solo_ns == 0 || most == 0 || most > 4 * queue->solo_ns)
+        queue->solo_ns = most;
+    else if (most < queue->solo_ns)
+        queue->solo_ns = (queue->solo_ns + most) / 2;
     else
-        queue->solo_ns += (each - queue->solo_ns) / 16;
+        queue->solo_ns += (most - queue->solo_ns) / 16;
 }
 
 void spans_reap(struct queue *queue)

@@ -61,11 +61,18 @@ static uint64_t until_next(const struct vcuda_schedule *page, uint32_t slot, uin
     return nearest;
 }
 
+/* Periods go on both ways from the epoch, which moves: what ended a moment ago may have begun before it. */
+static uint64_t phase_of(const struct vcuda_schedule *page, uint64_t now_ns)
+{
+    if (now_ns >= page->epoch_ns)
+        return (now_ns - page->epoch_ns) % page->period_ns;
+    return (page->period_ns - (page->epoch_ns - now_ns) % page->period_ns) % page->period_ns;
+}
+
 struct turn schedule_turn(const struct vcuda_schedule *page, uint32_t slot, uint64_t now_ns)
 {
     struct turn turn = {.period_ns = page->period_ns, .active = page->active_count != 0 ? page->active_count : 1};
-    uint64_t since = now_ns > page->epoch_ns ? now_ns - page->epoch_ns : 0;
-    uint64_t phase = since % page->period_ns;
+    uint64_t phase = phase_of(page, now_ns);
     uint64_t covered = covered_from(page, slot, phase);
     for (uint32_t i = 0; i < page->turn_count; i++)
         if (page->turns[i].slot == slot)
