@@ -29,6 +29,9 @@ static void parse_all(const uint8_t *data, size_t size)
                 struct turn turn = schedule_turn(&page, slot, page.epoch_ns + now * 12345677);
                 if (turn.end_ns <= page.epoch_ns + now * 12345677)
                     abort(); /* time would stand still */
+                if (page.epoch_ns >= page.period_ns &&
+                    schedule_turn(&page, slot, page.epoch_ns + now * 12345677 - page.period_ns).open != turn.open)
+                    abort(); /* every period is like the one before, also before the epoch */
             }
     }
     free(copy);
