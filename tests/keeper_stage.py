@@ -83,6 +83,18 @@ class Stage:
         }
         (self.folder / "grants" / f"{name}.json").write_text(json.dumps(item))
 
+    def correct(self, name: str, budget: str, gpu_hours: Any, effective: int, **spec: Any) -> None:
+        """Writes a correction of the period that holds an instant."""
+        (self.folder / "corrections").mkdir(exist_ok=True)
+        moment = format_instant(effective)
+        base = {"budget": budget, "gpuHours": gpu_hours, "effectivePeriod": moment, "reason": "the node had failed"}
+        item = {
+            "kind": "GPUCorrection",
+            "metadata": {"name": name, "uid": f"correction-{name}", "creationTimestamp": format_instant(self.now)},
+            "spec": {**base, **spec},
+        }
+        (self.folder / "corrections" / f"{name}.json").write_text(json.dumps(item))
+
     def pod(self, uid: str, namespace: str, *, core: int = 100, **changes: Any) -> dict[str, Any]:
         """A bound, running pod on one GPU since now."""
         stamp = format_instant(self.now)

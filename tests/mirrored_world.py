@@ -18,6 +18,7 @@ class MirroredWorld:
         self.mirrors = Mirrors(**{name: Mirror(name, now) for name in Mirrors.__slots__})
         self.budget_statuses: dict[str, Json] = {}
         self.grant_statuses: dict[str, Json] = {}
+        self.correction_statuses: dict[str, Json] = {}
         self.notices: list[Notice] = []
         self.evicted: list[str] = []
         for name in Mirrors.__slots__:
@@ -59,6 +60,9 @@ class MirroredWorld:
 
     def write_grant_status(self, name: str, status: Json) -> None:
         self.grant_statuses[name] = status
+
+    def write_correction_status(self, name: str, status: Json) -> None:
+        self.correction_statuses[name] = status
 
     def create_grant(self, grant: Json) -> Json:
         return grant

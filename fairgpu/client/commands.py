@@ -45,6 +45,13 @@ def register(subparsers: Any) -> None:
     grant.add_argument("--reason", required=True, help="why, for whoever reads the ledger later")
     grant.add_argument("--name", help="a name for it; the same name and amount again grants nothing twice")
     grant.add_argument("--expires", help="until when, such as 2026-12-31T23:00:00Z; else with the present period")
+    correct = _command(subparsers, "correct", "set right what a budget spent in a period", _correct)
+    correct.add_argument("budget", help="the budget's name")
+    correct.add_argument("gpu_hours", metavar="GPU_HOURS", help="how much more was spent, or less: 2.5, -2.5")
+    correct.add_argument("--period", required=True, help="a moment in that period: 2026-01-15, 2026-01-01T00:00:00Z")
+    correct.add_argument("--reason", required=True, help="why, for whoever reads the ledger later")
+    correct.add_argument("-n", "--namespace", help="of whose use it is; else of the budget's as a whole")
+    correct.add_argument("--name", help="a name for it; the same name again corrects nothing twice")
     sessions = _command(subparsers, "sessions", "the reservations that are being metered", _sessions)
     sessions.add_argument("-n", "--namespace", help="of this namespace alone")
 
@@ -137,6 +144,29 @@ def _grant(arguments: argparse.Namespace) -> int:
     until = f" until {moment(answer['expires'])}" if answer.get("expires") else ""
     what = f"{answer['gpuHours']} GPU-hours to budget {answer['budget']}{until} (grant {answer['name']})"
     return _print(f"granted {what}" if made else f"nothing to do: {what} was made before")
+
+
+def _correct(arguments: argparse.Namespace) -> int:
+    period = arguments.period if "T" in arguments.period else f"{arguments.period}T00:00:00Z"
+    body = {
+        "budget": arguments.budget,
+        "gpuHours": arguments.gpu_hours,
+        "effectivePeriod": period,
+        "reason": arguments.reason,
+    }
+    headers = {}
+    if arguments.namespace:
+        body["namespace"] = arguments.namespace
+    if arguments.name:
+        body["name"] = arguments.name
+    else:
+        headers["Idempotency-Key"] = str(uuid.uuid4())
+    answer, made = transport.post(from_environment(os.environ), "/v1/corrections", body, headers)
+    if arguments.output == "json":
+        return _print_json(answer)
+    spent = f"{answer['gpuHours']} GPU-hours of budget {answer['budget']} in the period of {answer['effectivePeriod']}"
+    what = f"{spent} (correction {answer['name']})"
+    return _print(f"corrected by {what}" if made else f"nothing to do: {what} was made before")
 
 
 def _sessions(arguments: argparse.Namespace) -> int:

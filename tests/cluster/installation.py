@@ -73,7 +73,7 @@ def install(plane: ControlPlane) -> list[Manifest]:
 
 
 def _wait_for_resources(plane: ControlPlane) -> None:
-    for resource in ("gpubudgets", "gpugrants"):
+    for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
         wait_until(partial(_served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
     for policy in ("fairgpu-deletion", "fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace", "fairgpu-timekeeper"):
         path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{policy}"

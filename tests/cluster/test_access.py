@@ -44,6 +44,8 @@ NEEDED = {
         Access("patch", "gpubudgets/status.fairgpu.io"),
         Access("create", "gpugrants.fairgpu.io"),
         Access("patch", "gpugrants/status.fairgpu.io"),
+        Access("create", "gpucorrections.fairgpu.io"),
+        Access("patch", "gpucorrections/status.fairgpu.io"),
         Access("create", "tokenreviews.authentication.k8s.io"),
         Access("create", "subjectaccessreviews.authorization.k8s.io"),
         Access("create", "events", "team-a"),
@@ -90,6 +92,8 @@ DANGEROUS = [
     Access("create", "gpubudgets.fairgpu.io"),
     Access("delete", "gpugrants.fairgpu.io"),
     Access("update", "gpugrants.fairgpu.io"),
+    Access("delete", "gpucorrections.fairgpu.io"),
+    Access("update", "gpucorrections.fairgpu.io"),
     Access("update", "namespaces", name="team-a"),
     Access("update", "resourcequotas", "team-a"),
     Access("update", "nodes"),
@@ -168,7 +172,11 @@ def test_a_budget_admin_hands_out_money_and_nothing_else(control_plane: ControlP
     try:
         wait_until(lambda: _may(who, Access("create", "gpugrants.fairgpu.io")), "the binding is in force")
         money = [access for access in DANGEROUS if _may(who, access)]
-        assert {access.resource for access in money} == {"gpubudgets.fairgpu.io", "gpugrants.fairgpu.io"}
+        assert {access.resource for access in money} == {
+            "gpubudgets.fairgpu.io",
+            "gpugrants.fairgpu.io",
+            "gpucorrections.fairgpu.io",
+        }
         assert not _may(who, Access("patch", "gpubudgets/status.fairgpu.io"))
     finally:
         control_plane.admin.api.delete(f"{bindings}/{who.name}")

@@ -13,6 +13,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.installation import Manifest
 
 BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
+CORRECTIONS = "/apis/fairgpu.io/v1alpha1/gpucorrections"
 GRANTS = "/apis/fairgpu.io/v1alpha1/gpugrants"
 DRY_RUN = {"dryRun": "All", "fieldValidation": "Strict"}
 
@@ -222,3 +223,50 @@ def test_status_and_spec_of_a_budget_are_written_apart(control_plane: ControlPla
             api.patch(f"{BUDGETS}/team-a/status", {"status": {"state": "rich"}})
     finally:
         api.delete(f"{BUDGETS}/team-a")
+
+
+def correction(changes: Mapping[str, Any] | None = None) -> Manifest:
+    spec = {
+        "budget": "research",
+        "gpuHours": "-2.5",
+        "effectivePeriod": "2026-01-01T00:00:00Z",
+        "reason": "node-7 had failed",
+        **(changes or {}),
+    }
+    return {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": "GPUCorrection",
+        "metadata": {"name": "node-7"},
+        "spec": {key: value for key, value in spec.items() if value is not None},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gpuHours": 0}, '"0" corrects nothing: write a number from -999999999'),
+        ({"gpuHours": "-0.0"}, '"-0.0" corrects nothing'),
+        ({"gpuHours": None}, "spec.gpuHours: Required value"),
+        ({"effectivePeriod": None}, "spec.effectivePeriod: Required value"),
+        ({"effectivePeriod": "January"}, "spec.effectivePeriod"),
+        ({"reason": " "}, "a correction states its reason"),
+        ({"namespace": "Team_A"}, '"Team_A" is no namespace name'),
+        ({"budget": ""}, "spec.budget in body should be at least 1 chars long"),
+    ],
+)
+def test_a_faulty_correction_is_refused_with_what_to_write(
+    control_plane: ControlPlane, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ApiError) as refusal:
+        control_plane.admin.api.create(CORRECTIONS, correction(changes), DRY_RUN)
+    assert message in refusal.value.message
+
+
+def test_a_correction_never_changes(control_plane: ControlPlane) -> None:
+    api = control_plane.admin.api
+    api.create(CORRECTIONS, correction())
+    try:
+        with pytest.raises(ApiError, match="a correction never changes, since it is in the ledger already"):
+            api.patch(f"{CORRECTIONS}/node-7", {"spec": {"gpuHours": 3}})
+    finally:
+        api.delete(f"{CORRECTIONS}/node-7")

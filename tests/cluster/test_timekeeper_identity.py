@@ -20,8 +20,8 @@ from timekeeper.identity.cluster import ClusterAuthority, fetch_issuer
 from timekeeper.identity.key_set import KeySet
 from timekeeper.identity.pod_tokens import PodIdentity, PodTokens
 from timekeeper.identity.refusals import UnauthenticatedError
-from timekeeper.rest.grant_stores import ClusterGrants
 from timekeeper.rest.granting import GrantOrder, grant_object, place
+from timekeeper.rest.order_stores import ClusterOrders
 from timekeeper.rest.pods import ClusterPods
 from timekeeper.sources.source import ExistsError
 from timekeeper.tls.authority import read_chain, service_names
@@ -172,15 +172,15 @@ def test_replicas_share_one_authority_whose_leaf_rotates_and_whose_certificate_a
 
 
 def test_a_grant_is_made_once_and_what_its_schema_refuses_is_told(api: KubernetesAPI) -> None:
-    store, order = ClusterGrants(api), GrantOrder(f"g-{uuid.uuid4().hex[:8]}", "research", "2.5", "more", "alice")
-    made, new = place(order, store)
+    store, order = ClusterOrders(api), GrantOrder(f"g-{uuid.uuid4().hex[:8]}", "research", "2.5", "more", "alice")
+    made, new = place(grant_object(order), store)
     assert (new, made["spec"]["requestedBy"]) == (True, "alice")
-    assert place(order, store)[1] is False
+    assert place(grant_object(order), store)[1] is False
     with pytest.raises(ExistsError):
-        store.create_grant(grant_object(order))
-    assert store.read_grant("never-made") is None
+        store.create(grant_object(order))
+    assert store.read("never-made") is None
     with pytest.raises(ApiError) as refusal:
-        store.create_grant(grant_object(GrantOrder("nothing", "research", "0", "more", "alice")))
+        store.create(grant_object(GrantOrder("nothing", "research", "0", "more", "alice")))
     assert refusal.value.status == 422
 
 

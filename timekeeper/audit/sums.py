@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.audit.difference import Difference, Figure
-from timekeeper.audit.snapshot import GONE, OPEN, SessionAmount, Snapshot, read_amount, whole
+from timekeeper.audit.snapshot import GONE, OPEN, Entry, SessionAmount, Snapshot, read_amount, whole
 
-GRANT, CHECKPOINT = "grant", "checkpoint"
+GRANT, CHECKPOINT, CORRECTION = "grant", "checkpoint", "correction"
 MONEY = frozenset({GRANT, "carry", "lapse"})
 """Entries that change what is available, and not what is spent."""
 
@@ -29,9 +29,10 @@ def recompute(snapshot: Snapshot) -> Sums:
     amounts = _amounts(snapshot)
     posted = posted_by_session(snapshot)
     checkpoint = sum(entry.amount for entry in snapshot.entries if entry.kind == CHECKPOINT)
+    corrected = sum(entry.amount for entry in snapshot.entries if _of_no_session(entry))
     unposted = sum(found.amount - posted.get(uid, 0) for uid, found in amounts.items() if found.flag == OPEN)
     return Sums(
-        total=checkpoint + sum(posted.values()) + unposted,
+        total=checkpoint + corrected + sum(posted.values()) + unposted,
         checkpoint=checkpoint,
         granted=sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY),
         gone=checkpoint + sum(posted.get(uid, 0) for uid, found in amounts.items() if found.flag == GONE),
@@ -67,9 +68,14 @@ def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
     """What the ledger's entries of each session in the period add up to."""
     posted: dict[str, int] = defaultdict(int)
     for entry in snapshot.entries:
-        if entry.kind not in MONEY | {CHECKPOINT}:
+        if entry.kind not in MONEY | {CHECKPOINT} and not _of_no_session(entry):
             posted[entry.session] += entry.amount
     return posted
+
+
+def _of_no_session(entry: Entry) -> bool:
+    """Whether it is a correction that somebody ordered; those of a session name it."""
+    return entry.kind == CORRECTION and not entry.session
 
 
 def _check_postings(

@@ -39,6 +39,7 @@ class Checkpoint:
 class Account:
     """One account as the leader knows it.
 
+    `grants` and `corrections` are the names of those that the store has, `refused` why corrections cannot be applied.
     `standings` and `pots` hold what the store last answered, by period; `summary` what readers were last told, less
     what is spent; `burn` what had been spent by when.
     """
@@ -49,6 +50,8 @@ class Account:
     standings: dict[int, Standing] = field(default_factory=dict)
     pots: dict[int, dict[str, Pot]] = field(default_factory=dict)
     grants: set[str] = field(default_factory=set)
+    corrections: set[str] = field(default_factory=set)
+    refused: dict[str, str] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     summary: Summary | None = None
     burn: BurnRecord | None = None

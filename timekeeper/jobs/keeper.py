@@ -1,4 +1,4 @@
-"""One round of the leading timekeeper: look, open periods, apply grants, strike balances, settle, publish.
+"""One round of the leading timekeeper: look, open periods, apply what was ordered, strike balances, settle, publish.
 
 Every step may be repeated: what the store has acknowledged is remembered here, and what it has not is sent again. A
 round that fails leaves nothing behind but work for the next one.
@@ -10,6 +10,7 @@ import redis
 
 from timekeeper.jobs.books import Books, KeeperRules
 from timekeeper.jobs.capacity import note_capacity
+from timekeeper.jobs.correcting import apply_due_corrections
 from timekeeper.jobs.desk import Desk, Step
 from timekeeper.jobs.granting import apply_due_grants
 from timekeeper.jobs.observing import nodes_that_are_silent
@@ -67,7 +68,7 @@ class Keeper:
             if full:
                 touched = set(self.books.accounts)
             open_due_periods(desk, now, touched)
-            touched |= apply_due_grants(desk, now)
+            touched |= apply_due_grants(desk, now) | apply_due_corrections(desk, now)
             strike_due(desk, now, touched)
             settle_accounts(desk, now, touched)
             if full and self._repriced:

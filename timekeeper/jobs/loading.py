@@ -38,7 +38,8 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
             dict(account.standings),
             {start: dict(pots) for start, pots in account.pots.items()},
             set(account.grants),
-            books.memory.checkpoints.get(account.name),
+            set(account.corrections),
+            checkpoint=books.memory.checkpoints.get(account.name),
             burn=account.burn,
         )
         for account in stored

@@ -5,23 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from timekeeper.jobs.metered import MeterRules, Meters, departed, missing, opened, seen, silent_nodes
 from timekeeper.metering.pods import PodFacts, read_pod
 from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
+from timekeeper.rules.corrections import Correction, CorrectionError, parse_correction
 from timekeeper.rules.grants import Grant, GrantError, parse_grant
 from timekeeper.sources.mirror import Departure, Mirror, uid_of
 from timekeeper.sources.source import Mirrors
 
 Json = dict[str, Any]
+Value = TypeVar("Value")
+Fault = TypeVar("Fault", bound=ValueError)
 Reported = Callable[[str], int | None]
 """When a pod last reported, by its uid."""
 
 
 @dataclass(slots=True)
 class BudgetView:
-    """The budgets and grants as last read; what cannot be used is kept apart with the reason.
+    """The budgets, grants and corrections as last read; what cannot be used is kept apart with the reason.
 
     A budget that becomes unusable goes on as it last was: a typing error stops nobody.
     """
@@ -32,40 +35,40 @@ class BudgetView:
     grants: dict[str, Grant] = field(default_factory=dict)
     grant_objects: dict[str, Json] = field(default_factory=dict)
     grant_faults: dict[str, GrantError] = field(default_factory=dict)
-    _read: dict[str, Json] = field(default_factory=dict)
+    corrections: dict[str, Correction] = field(default_factory=dict)
+    correction_objects: dict[str, Json] = field(default_factory=dict)
+    correction_faults: dict[str, CorrectionError] = field(default_factory=dict)
 
     def refresh(self, mirrors: Mirrors) -> None:
         """Reads what has changed in the mirrors."""
-        items = {_name(item): item for item in mirrors.budgets.items()}
-        for name in self.objects.keys() - items.keys():
-            self.budgets.pop(name, None)
-            self.budget_faults.pop(name, None)
-        for name, item in items.items():
-            if self.objects.get(name) is not item:
-                self._read_budget(name, item)
-        self.objects = items
-        grants = {_name(item): item for item in mirrors.grants.items()}
-        for name in self.grant_objects.keys() - grants.keys():
-            self.grants.pop(name, None)
-            self.grant_faults.pop(name, None)
-        for name, item in grants.items():
-            if self.grant_objects.get(name) is not item:
-                self._read_grant(name, item)
-        self.grant_objects = grants
+        self.objects = _read(mirrors.budgets, self.objects, self.budgets, self.budget_faults, parse_budget)
+        self.grant_objects = _read(mirrors.grants, self.grant_objects, self.grants, self.grant_faults, parse_grant)
+        self.correction_objects = _read(
+            mirrors.corrections, self.correction_objects, self.corrections, self.correction_faults, parse_correction
+        )
 
-    def _read_budget(self, name: str, item: Json) -> None:
-        try:
-            self.budgets[name] = parse_budget(item)
-            self.budget_faults.pop(name, None)
-        except BudgetError as error:
-            self.budget_faults[name] = error
 
-    def _read_grant(self, name: str, item: Json) -> None:
+def _read(
+    mirror: Mirror,
+    known: dict[str, Json],
+    values: dict[str, Value],
+    faults: dict[str, Fault],
+    parse: Callable[[Json], Value],
+) -> dict[str, Json]:
+    """Reads the objects that changed since those that are known into values and faults; all that there are now."""
+    items = {_name(item): item for item in mirror.items()}
+    for name in known.keys() - items.keys():
+        values.pop(name, None)
+        faults.pop(name, None)
+    for name, item in items.items():
+        if known.get(name) is item:
+            continue
         try:
-            self.grants[name] = parse_grant(item)
-            self.grant_faults.pop(name, None)
-        except GrantError as error:
-            self.grant_faults[name] = error
+            values[name] = parse(item)
+            faults.pop(name, None)
+        except (BudgetError, GrantError, CorrectionError) as error:
+            faults[name] = cast("Fault", error)
+    return items
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from typing import Any
 from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.figures import Figures
 from timekeeper.rules.burn import Burn, lasts_until, runs_out_early
+from timekeeper.rules.corrections import Correction
 from timekeeper.rules.grants import Grant
 from timekeeper.rules.money import GPU_SECOND, SECOND, display
 from timekeeper.rules.periods import Period
@@ -197,8 +198,25 @@ def grant_status(grant: Grant, period: Period | None, generation: int, now: int,
     return with_conditions(status, applied, before, generation, now)
 
 
-def refused_grant(reason: str, message: str, generation: int, now: int, before: Json) -> Json:
-    """What a grant says of itself that cannot be applied."""
+def correction_status(found: Correction, period: Period, generation: int, now: int, before: Json) -> Json:
+    """What a correction says of itself once it is in the ledger."""
+    status = {
+        "observedGeneration": generation,
+        "applied": True,
+        "period": format_instant(period.start),
+        "appliedAt": format_exact(now),
+        "microGPUSeconds": str(found.amount),
+    }
+    more = "more" if found.amount > 0 else "less"
+    message = (
+        f"{found.budget} has spent {display(abs(found.amount))} GPU-hours {more} in the period from "
+        f"{format_instant(period.start)}."
+    )
+    return with_conditions(status, [_condition("Applied", True, "Corrected", message)], before, generation, now)
+
+
+def refused_order(reason: str, message: str, generation: int, now: int, before: Json) -> Json:
+    """What a grant or a correction says of itself that cannot be applied."""
     condition = _condition("Applied", False, reason, message)
     return with_conditions({"applied": False, "observedGeneration": generation}, [condition], before, generation, now)
 

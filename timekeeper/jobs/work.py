@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import redis
 import structlog
 
+from timekeeper.jobs.answering import OrderAnswers
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.desk import Step
 from timekeeper.jobs.evicting import Evictor
@@ -59,6 +60,7 @@ class _Reign:
     keeper: Keeper
     releaser: Releaser
     remover: FinalizerRemover
+    answers: OrderAnswers
     writer: StatusWriter
     teller: Teller
     evictor: Evictor
@@ -123,6 +125,7 @@ class Work:
         A state that a status shows counts as told, under every later leader: so it is told first.
         """
         self.tell()
+        self._do("write", lambda reign: reign.answers.write(self._rounded_at) if self._rounded_at else None)
         self._do("write", lambda reign: reign.writer.write(self._rounded_at) if self._rounded_at else None)
 
     def write_on(self) -> None:
@@ -187,9 +190,9 @@ class Work:
             releaser, writer = Releaser(self._source, keeper.books), StatusWriter(self._source, keeper.books)
             remover = FinalizerRemover(self._source, keeper.books)
             evictor = Evictor(self._source, keeper.books, self._measures.evictions)
-            teller = Teller(self._source, keeper.books)
+            answers, teller = OrderAnswers(self._source, keeper.books), Teller(self._source, keeper.books)
             notifier = self._notifier(keeper)
-            self._reign = _Reign(number, keeper, releaser, remover, writer, teller, evictor, notifier)
+            self._reign = _Reign(number, keeper, releaser, remover, answers, writer, teller, evictor, notifier)
             _log.info("keeping the books", term=number, epoch=keeper.epoch)
         return self._reign
 

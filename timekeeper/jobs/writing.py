@@ -1,4 +1,4 @@
-"""Writes the statuses of budgets and grants to the API server, as rarely as they may be."""
+"""Writes the statuses of budgets to the API server, as rarely as they may be."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from timekeeper.jobs.statuses import (
     Json,
     budget_status,
     conditions_of,
-    grant_status,
     lasting,
-    refused_grant,
     timeless,
     with_conditions,
 )
@@ -46,7 +44,6 @@ class StatusWriter:
     books: Books
     clock: Callable[[], float] = time.monotonic
     _written: dict[str, tuple[int, Json]] = field(default_factory=dict)
-    _grants: dict[str, Json] = field(default_factory=dict)
     _waiting: list[str] = field(default_factory=list)
 
     @property
@@ -66,8 +63,7 @@ class StatusWriter:
             SourceError: the API server does not answer; what is missing is written the next time.
         """
         until = self.clock() + TURN_SECONDS
-        objects, grants = self.books.budgets.objects, self.books.budgets.grant_objects
-        count = sum(self._write_grant(name, item, settled_at) for name, item in grants.items())
+        objects, count = self.books.budgets.objects, 0
         if not self._waiting:
             self._begin_anew(objects)
         while self._waiting:
@@ -123,37 +119,6 @@ class StatusWriter:
                 standing.version,
             )
         return True
-
-    def _write_grant(self, name: str, item: Json, now: int) -> bool:
-        before = item.get("status") or {}
-        if before.get("applied") is True or name in self._grants:
-            return False
-        status = self._grant_status(name, item, before, now)
-        if status is None:
-            return False
-        try:
-            self.source.write_grant_status(name, status)
-        except RefusedError as error:
-            _log.warning("grant's status refused", grant=name, error=str(error))
-        except ChangedMeanwhileError as error:
-            _log.info("grant left before its status was written", grant=name, error=str(error))
-        self._grants[name] = status
-        return True
-
-    def _grant_status(self, name: str, item: Json, before: Json, now: int) -> Json | None:
-        books = self.books
-        generation = int((item.get("metadata") or {}).get("generation") or 0)
-        fault = books.budgets.grant_faults.get(name)
-        if fault is not None:
-            return refused_grant("Invalid", str(fault), generation, now, before)
-        grant = books.budgets.grants[name]
-        account = books.accounts.get(grant.budget)
-        if account is None or name not in account.grants:
-            return None  # its budget may yet come
-        period = account.period_at(min(grant.created or now, now))
-        if period is None and grant.expires is not None:
-            period = next((found for found in account.periods if name in account.pots.get(found.start, {})), None)
-        return grant_status(grant, period, generation, now, before)
 
     def _forget_left(self, now: int) -> None:
         """Drops the sessions whose cost a written checkpoint holds, and those that none ever will, after a while."""

@@ -12,9 +12,10 @@ from timekeeper.identity.refusals import ForbiddenError
 from timekeeper.rest import answers
 from timekeeper.rest.bodies import IncreaseRequest, PodReport, is_namespace
 from timekeeper.rest.figures import is_budget
-from timekeeper.rest.granting import GrantOrder, gpu_hours_text, missing_key, name_of_key, place
+from timekeeper.rest.granting import GrantOrder, grant_object
 from timekeeper.rest.guard import may_grant, may_read_namespace
 from timekeeper.rest.hot_routes import recognise, refuse_unless_running
+from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import others_have_ended
 from timekeeper.rest.problems import ProblemError, invalid
@@ -49,7 +50,8 @@ def add_ancestor_routes(app: Flask, parts: Parts) -> None:
             raise ProblemError(409, "no-budget", detail)
         gpu_hours = gpu_hours_text("gpu_hours", wanted.gpu_hours)
         name = name_of_key(caller.name, key)
-        _, made = place(GrantOrder(name, figures.name, gpu_hours, wanted.reason, caller.name), parts.grants)
+        order = GrantOrder(name, figures.name, gpu_hours, wanted.reason, caller.name)
+        _, made = place(grant_object(order), parts.grants)
         if made:
             _log.info("grant made", grant=name, budget=figures.name, hours=gpu_hours, by=caller.name)
         return _json(answers.ancestor_budget(parts.book.namespace(namespace)))

@@ -202,6 +202,18 @@ class GrantAnswer(Answer):
     expires: str | None = None
 
 
+class CorrectionAnswer(Answer):
+    """A correction as it was ordered. The ledger holds it a moment later."""
+
+    name: str
+    budget: str
+    gpuHours: str  # noqa: N815 - the wire's name
+    effectivePeriod: str  # noqa: N815 - the wire's name
+    namespace: str | None
+    reason: str
+    requestedBy: str  # noqa: N815 - the wire's name
+
+
 class ReportAnswer(Answer):
     """A report was taken, or was older than one that was; when to send the next, in seconds."""
 

@@ -131,6 +131,19 @@ class GrantRequest(_Given):
     expires: Timestamp | None = None
 
 
+class CorrectionRequest(_Given):
+    """What a budget spent more or less than its ledger says, in the period that holds `effectivePeriod`."""
+
+    budget: Name
+    gpuHours: SignedGpuHours  # noqa: N815 - the wire's name
+    effectivePeriod: Timestamp  # noqa: N815 - the wire's name
+    reason: Reason
+    namespace: (
+        Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None
+    ) = None
+    name: Name | None = None
+
+
 class IncreaseRequest(_Given):
     """One-off money as the ancestor's clients ask for it."""
 

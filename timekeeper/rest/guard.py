@@ -9,6 +9,7 @@ from timekeeper.identity.callers import Action, Authority, Caller, require
 
 GPU_BUDGETS = "gpubudgets"
 GPU_GRANTS = "gpugrants"
+GPU_CORRECTIONS = "gpucorrections"
 
 
 def may(authority: Authority, action: Action) -> Caller:
@@ -40,3 +41,8 @@ def may_read_all(authority: Authority) -> Caller:
 def may_grant(authority: Authority) -> Caller:
     """The caller, who may give money to any budget."""
     return may(authority, Action("create", GPU_GRANTS))
+
+
+def may_correct(authority: Authority) -> Caller:
+    """The caller, who may set right what any budget spent."""
+    return may(authority, Action("create", GPU_CORRECTIONS))

@@ -26,6 +26,7 @@ _ANSWERS = (
     answers.SessionsAnswer,
     usage_answers.UsageAnswer,
     answers.GrantAnswer,
+    answers.CorrectionAnswer,
     answers.ReportAnswer,
     answers.StatesAnswer,
     answers.AncestorBudget,
@@ -33,7 +34,7 @@ _ANSWERS = (
     answers.Health,
     answers.Problem,
 )
-_BODIES = (bodies.GrantRequest, bodies.Report, bodies.IncreaseRequest, bodies.PodReport)
+_BODIES = (bodies.GrantRequest, bodies.CorrectionRequest, bodies.Report, bodies.IncreaseRequest, bodies.PodReport)
 
 _STATUSES = {
     400: "The body is no JSON, or a header is missing.",
@@ -116,6 +117,18 @@ def _book_paths() -> Document:
                 (*_WRITING, 409),
                 [_idempotency_key(required=False)],
                 body="GrantRequest",
+            )
+        },
+        "/v1/corrections": {
+            "post": _operation(
+                "Set right what a budget spent in a period",
+                {
+                    201: ("The correction was made.", "CorrectionAnswer"),
+                    200: ("It was made before.", "CorrectionAnswer"),
+                },
+                (*_WRITING, 409),
+                [_idempotency_key(required=False)],
+                body="CorrectionRequest",
             )
         },
     }
@@ -258,7 +271,7 @@ def _page() -> list[Document]:
 
 def _idempotency_key(*, required: bool) -> Document:
     schema = {"type": "string", "minLength": 1, "maxLength": 255}
-    text = "A text that is new for each grant: the same request under the same key is made once."
+    text = "A text that is new for each order: the same request under the same key is made once."
     return {"name": "Idempotency-Key", "in": "header", "required": required, "description": text, "schema": schema}
 
 

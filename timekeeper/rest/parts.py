@@ -12,9 +12,9 @@ from timekeeper.identity.callers import Authority
 from timekeeper.identity.pod_tokens import PodTokens
 from timekeeper.page.assets import Assets
 from timekeeper.rest.figures import Book
-from timekeeper.rest.granting import GrantStore
 from timekeeper.rest.hot_routes import Submissions
 from timekeeper.rest.measures import Measures
+from timekeeper.rest.ordering import OrderStore
 from timekeeper.rest.pods import PodReader
 from timekeeper.rest.states_feed import StatesFeed
 from timekeeper.rules.currency import Currency
@@ -31,6 +31,7 @@ class Parts:
         authority: knows people and services.
         tokens: knows pods.
         grants: keeps GPUGrants.
+        corrections: keeps GPUCorrections.
         pods: knows pod objects.
         feed: the states, in the event loop.
         submissions: takes reports, in the event loop.
@@ -47,7 +48,8 @@ class Parts:
     usage_labels: tuple[str, ...]
     authority: Authority
     tokens: PodTokens
-    grants: GrantStore
+    grants: OrderStore
+    corrections: OrderStore
     pods: PodReader
     feed: StatesFeed
     submissions: Submissions

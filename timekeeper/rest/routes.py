@@ -11,9 +11,11 @@ from timekeeper.rest import answers, openapi
 from timekeeper.rest.access import add_access_route
 from timekeeper.rest.ancestor import add_ancestor_routes
 from timekeeper.rest.bodies import GrantRequest, is_namespace
+from timekeeper.rest.correcting import add_correction_routes
 from timekeeper.rest.figures import is_budget
-from timekeeper.rest.granting import GrantOrder, expiry_text, gpu_hours_text, missing_key, name_of_key, place
+from timekeeper.rest.granting import GrantOrder, expiry_text, grant_object
 from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
+from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place
 from timekeeper.rest.page_files import add_page_files
 from timekeeper.rest.paging import cursor_after, only_parameters, page_limit, page_start
 from timekeeper.rest.parts import Parts
@@ -45,6 +47,7 @@ def build_flask(parts: Parts) -> Flask:
     _add_ledger(app, parts)
     add_usage_routes(app, parts)
     _add_grants(app, parts)
+    add_correction_routes(app, parts)
     _add_description(app)
     _add_other_methods(app)
     add_access_route(app, parts)
@@ -141,7 +144,7 @@ def _add_grants(app: Flask, parts: Parts) -> None:
             requested_by=caller.name,
             expires=expiry_text(wanted.expires, gpu_hours, parts.now()),
         )
-        grant, made = place(order, parts.grants)
+        grant, made = place(grant_object(order), parts.grants)
         if made:
             _log.info("grant made", grant=order.name, budget=order.budget, hours=order.gpu_hours, by=caller.name)
         return json_answer(grant_answer(grant), 201 if made else 200)

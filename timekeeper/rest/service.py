@@ -26,14 +26,15 @@ from timekeeper.rest.application import Loop, RestApplication, build_application
 from timekeeper.rest.batching import Batcher
 from timekeeper.rest.bodies import MAX_BODY_BYTES
 from timekeeper.rest.figures import Book
-from timekeeper.rest.grant_stores import ClusterGrants, FolderGrants
-from timekeeper.rest.granting import GrantStore
 from timekeeper.rest.measures import Measures
+from timekeeper.rest.order_stores import ClusterOrders, FolderOrders
+from timekeeper.rest.ordering import OrderStore
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import ClusterPods, FolderPods, PodReader
 from timekeeper.rest.states_feed import StatesFeed
 from timekeeper.rules.currency import Currency
 from timekeeper.settings import TimekeeperSettings
+from timekeeper.sources.cluster import CORRECTIONS
 from timekeeper.store.connection import connect as connect_to_store
 from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
 from timekeeper.store.states_reading import read_changes
@@ -67,9 +68,16 @@ class World:
         return FolderAuthority(self._folder, self.keys)
 
     @property
-    def grants(self) -> GrantStore:
+    def grants(self) -> OrderStore:
         """Who keeps grants."""
-        return ClusterGrants(self._api) if self._api else FolderGrants(self._folder, time.time_ns)
+        return ClusterOrders(self._api) if self._api else FolderOrders(self._folder, time.time_ns)
+
+    @property
+    def corrections(self) -> OrderStore:
+        """Who keeps corrections."""
+        if self._api:
+            return ClusterOrders(self._api, CORRECTIONS)
+        return FolderOrders(self._folder, time.time_ns, "GPUCorrection")
 
     @property
     def pods(self) -> PodReader:
@@ -131,6 +139,7 @@ class Service:
             authority=self._world.authority,
             tokens=PodTokens(keys, time.time),
             grants=self._world.grants,
+            corrections=self._world.corrections,
             pods=self._world.pods,
             feed=StatesFeed(),
             submissions=Batcher(intake.take, measures.report_batch.observe),

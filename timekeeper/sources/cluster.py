@@ -25,6 +25,7 @@ from timekeeper.sources.source import (
 
 BUDGETS = f"/apis/{names.BUDGET_API}/gpubudgets"
 GRANTS = f"/apis/{names.BUDGET_API}/gpugrants"
+CORRECTIONS = f"/apis/{names.BUDGET_API}/gpucorrections"
 COLLECTIONS = {
     "pods": "/api/v1/pods",
     "nodes": "/api/v1/nodes",
@@ -32,6 +33,7 @@ COLLECTIONS = {
     "namespaces": "/api/v1/namespaces",
     "budgets": BUDGETS,
     "grants": GRANTS,
+    "corrections": CORRECTIONS,
 }
 
 MAX_TERMINATION_SECONDS = 600
@@ -124,6 +126,10 @@ class ClusterSource:
     def write_grant_status(self, name: str, status: Json) -> None:
         """Replaces the status; fields that are not given are removed."""
         self._write(lambda: self._replace_status(f"{GRANTS}/{name}", status))
+
+    def write_correction_status(self, name: str, status: Json) -> None:
+        """Replaces the status; fields that are not given are removed."""
+        self._write(lambda: self._replace_status(f"{CORRECTIONS}/{name}", status))
 
     def create_grant(self, grant: Json) -> Json:
         """Creates a GPUGrant; its name is what makes it one."""

@@ -1,9 +1,9 @@
 """The world as a folder on one machine tells it: for the demonstration, tests and a first look.
 
-    budgets.yaml        GPUBudget objects, and GPUGrant objects beside them, as a YAML stream
+    budgets.yaml        GPUBudget objects, and GPUGrant and GPUCorrection objects beside them, as a YAML stream
     pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
-    grants/NAME.json    GPUGrant objects that were made through the REST API
-    status/*.json       what the timekeeper writes: the status of budgets and grants, which it reads back as theirs
+    grants/NAME.json    GPUGrant objects that were made through the REST API, and in corrections/ GPUCorrection objects
+    status/*.json       what the timekeeper writes: the status of all of these, which it reads back as theirs
     events.jsonl        what it would write as events
 
 Files are read again as they change. Whoever writes them writes beside and renames, so that none is read half.
@@ -51,6 +51,7 @@ class FolderSource:
             namespaces=Mirror("namespaces", now),
             budgets=Mirror("budgets", now),
             grants=Mirror("grants", now),
+            corrections=Mirror("corrections", now),
         )
 
     @property
@@ -71,11 +72,17 @@ class FolderSource:
     def refresh(self) -> None:
         """Takes over what the folder holds now."""
         objects = self._objects([self._folder / "budgets.yaml"])
-        grants = self._objects(sorted((self._folder / "grants").glob("*.json")))
+        orders = self._objects(
+            file for folder in ("grants", "corrections") for file in sorted((self._folder / folder).glob("*.json"))
+        )
         pods = self._objects(sorted((self._folder / "pods").glob("*.json")))
-        grants = [*(item for item in objects if item.get("kind") == "GPUGrant"), *grants]
-        _update(self._mirrors.budgets, [self._stating(item) for item in objects if item.get("kind") == "GPUBudget"])
-        _update(self._mirrors.grants, [self._stating(item) for item in grants])
+        for kind, mirror in (
+            ("GPUBudget", self._mirrors.budgets),
+            ("GPUGrant", self._mirrors.grants),
+            ("GPUCorrection", self._mirrors.corrections),
+        ):
+            found = [item for item in (*objects, *orders) if item.get("kind") == kind]
+            _update(mirror, [self._stating(item) for item in found])
         _update(self._mirrors.pods, [pod for pod in pods if is_metered(pod)])
         for mirror in (self._mirrors.nodes, self._mirrors.node_leases, self._mirrors.namespaces):
             _update(mirror, [])
@@ -130,6 +137,10 @@ class FolderSource:
         """Writes status/grant-NAME.json."""
         write_json(self._status_file("grant", name), status)
 
+    def write_correction_status(self, name: str, status: Json) -> None:
+        """Writes status/correction-NAME.json."""
+        write_json(self._status_file("correction", name), status)
+
     def create_grant(self, grant: Json) -> Json:
         """Writes grants/NAME.json, once."""
         name = grant["metadata"]["name"]
@@ -155,7 +166,7 @@ class FolderSource:
 
     def _stating(self, item: Json) -> Json:
         """The object with the status that was written of it; the one of the file where none was."""
-        kind = "grant" if item.get("kind") == "GPUGrant" else "budget"
+        kind = str(item.get("kind")).removeprefix("GPU").lower()
         metadata = item.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
         if not isinstance(name, str) or not _NAME.fullmatch(name):

@@ -41,6 +41,7 @@ class Mirrors:
         namespaces: Namespace objects.
         budgets: GPUBudget objects.
         grants: GPUGrant objects.
+        corrections: GPUCorrection objects.
     """
 
     pods: Mirror
@@ -49,6 +50,7 @@ class Mirrors:
     namespaces: Mirror
     budgets: Mirror
     grants: Mirror
+    corrections: Mirror
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,9 @@ class Source(Protocol):
 
     def write_grant_status(self, name: str, status: Json) -> None:
         """Replaces a GPUGrant's status."""
+
+    def write_correction_status(self, name: str, status: Json) -> None:
+        """Replaces a GPUCorrection's status."""
 
     def create_grant(self, grant: Json) -> Json:
         """Creates a GPUGrant.

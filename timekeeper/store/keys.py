@@ -38,6 +38,7 @@ by its start.
     fairgpu:{ACCOUNT}:sessions        hash    UID -> open session as JSON
     fairgpu:{ACCOUNT}:ended           hash    UID -> closed session as JSON, while its pod is on the API server
     fairgpu:{ACCOUNT}:grants          hash    NAME -> "START amount"
+    fairgpu:{ACCOUNT}:corrections     hash    NAME -> "START amount"
     fairgpu:{ACCOUNT}:ledger          stream  k kind, p period, a amount, t instant, u session, n namespace,
                                               d pod, x note
 
@@ -147,6 +148,11 @@ class AccountKeys:
     def hours(self) -> str:
         """What the entries are put down to."""
         return self._key("hours")
+
+    @property
+    def corrections(self) -> str:
+        """The corrections that were applied."""
+        return self._key("corrections")
 
     @property
     def ledger(self) -> str:

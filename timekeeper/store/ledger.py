@@ -18,7 +18,7 @@ from timekeeper.rules.pots import Pot
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run, run_one
-from timekeeper.usage.dimensions import NOBODY
+from timekeeper.usage.dimensions import NOBODY, dimensions
 
 MAX_ITEMS = 500
 """Sessions in one script call; Lua's stack holds some thousands of arguments."""
@@ -136,6 +136,19 @@ class GrantEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class CorrectionEntry:
+    """What a period spent more or less than the ledger said; `name` makes it one, `hour` is that of its use."""
+
+    account: str
+    period: int
+    name: str
+    amount: int
+    namespace: str
+    note: str
+    hour: int
+
+
+@dataclass(frozen=True, slots=True)
 class PotEntry:
     """What a pot amounts to in a period from now on, and why."""
 
@@ -248,6 +261,20 @@ def apply_grants(
         )
         named = (grant.name, grant.amount, grant.note, _optional(grant.expires), grant.since)
         calls.append(Call("grant", touched, (epoch, now, grant.period, *named)))
+    return [_standing_with_flag(answer) for answer in run(client, calls)]
+
+
+def apply_corrections(
+    client: redis.Redis, epoch: int, now: int, corrections: Sequence[CorrectionEntry]
+) -> list[Standing | StoreError]:
+    """Sets right what was spent in periods, each once."""
+    calls = []
+    for found in corrections:
+        account = keys.AccountKeys(found.account)
+        touched = (account.head, account.period(found.period), account.corrections, account.ledger, account.hours)
+        put_down = (found.hour, dimensions(found.namespace, "", None))
+        named = (found.name, found.amount, found.namespace, found.note)
+        calls.append(Call("correct", touched, (epoch, now, found.period, *named, *put_down)))
     return [_standing_with_flag(answer) for answer in run(client, calls)]
 
 

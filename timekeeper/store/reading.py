@@ -34,6 +34,7 @@ class StoredAccount:
     sessions: tuple[Session, ...]
     ended: tuple[Session, ...]
     grants: frozenset[str]
+    corrections: frozenset[str]
     pots: Mapping[int, Mapping[str, Pot]]
     burn: BurnRecord | None = None
 
@@ -82,9 +83,10 @@ def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int
             for key in (account.periods, account.sessions, account.ended):
                 pipeline.hgetall(key)
             pipeline.hkeys(account.grants)
+            pipeline.hkeys(account.corrections)
             pipeline.hmget(account.head, ["burn", "version"])
         answers = pipeline.execute()
-        found = [_Found(name, *answers[5 * index : 5 * index + 5]) for index, name in enumerate(chunk)]
+        found = [_Found(name, *answers[6 * index : 6 * index + 6]) for index, name in enumerate(chunk)]
         accounts.extend(_with_standings(client, [item for item in found if item.periods], latest_periods))
     return accounts
 
@@ -209,6 +211,7 @@ class _Found:
     sessions: Mapping[Any, Any]
     ended: Mapping[Any, Any]
     grants: Iterable[Any]
+    corrections: Iterable[Any]
     head: Sequence[Any]
 
 
@@ -236,6 +239,7 @@ def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods
                 tuple(decode_session(text) for text in item.sessions.values()),
                 tuple(decode_session(text) for text in item.ended.values()),
                 frozenset(_text(name) for name in item.grants),
+                frozenset(_text(name) for name in item.corrections),
                 {start: _pots(found) for start, _, found in latest if found},
                 decode_burn(burn) if burn else None,
             )

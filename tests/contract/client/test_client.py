@@ -154,6 +154,33 @@ def test_a_grant_may_take_away_and_may_say_when_it_expires(run: Run, server: Rep
     assert server.received[0].body["gpuHours"] == "-2.5"
 
 
+def test_a_correction_names_its_period_and_may_name_a_namespace(run: Run, server: ReportServer) -> None:
+    answer = {
+        "name": "rest-2",
+        "budget": "research",
+        "gpuHours": "-2.5",
+        "effectivePeriod": "2026-01-15T00:00:00Z",
+        "namespace": "team-a",
+        "reason": "a failed node",
+        "requestedBy": "ada",
+    }
+    command = ("correct", "research", "-2.5", "--period", "2026-01-15", "--reason", "a failed node", "-n", "team-a")
+    said = run(*command, answer=answer, status=201)[1]
+    assert said == (
+        "corrected by -2.5 GPU-hours of budget research in the period of 2026-01-15T00:00:00Z (correction rest-2)\n"
+    )
+    (received,) = server.received
+    assert received.path == "/v1/corrections"
+    assert received.body == {
+        "budget": "research",
+        "gpuHours": "-2.5",
+        "effectivePeriod": "2026-01-15T00:00:00Z",
+        "reason": "a failed node",
+        "namespace": "team-a",
+    }
+    assert received.headers["Idempotency-Key"]
+
+
 def test_a_problem_is_told_in_its_own_words_and_the_status_is_1(run: Run) -> None:
     problem = {"type": "urn:x", "title": "Forbidden", "status": 403, "detail": "'ada' may not create gpugrants"}
     status, output, error = run("grant", "research", "1", "--reason", "x", answer=problem, status=403)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.keeper_stage import MONTH, NOON, Stage
 from tests.mirrored_world import MirroredWorld, budget_object
+from timekeeper.jobs.answering import OrderAnswers
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.keeper import Keeper, NotReadyError
 from timekeeper.jobs.releasing import Releaser
@@ -39,6 +40,7 @@ class World(MirroredWorld):
     def lead(self) -> Keeper:
         self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, 0))
         self.writer = StatusWriter(self, self.keeper.books)
+        self.answers = OrderAnswers(self, self.keeper.books)
         self.releaser = Releaser(self, self.keeper.books)
         return self.keeper
 
@@ -201,8 +203,8 @@ def test_grants_say_what_became_of_them_and_a_bad_one_stops_nobody(world: World)
     lapsed["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
     world.replace("grants", [grant("good"), grant("bad", gpuHours="-0"), grant("early", budget="later"), lapsed])
     world.round()
-    world.writer.write(world.now)
-    world.writer.write(world.now)
+    world.answers.write(world.now)
+    world.answers.write(world.now)
     assert world.grant_statuses.keys() == {"good", "bad", "lapsed"}
     assert (world.grant_statuses["good"]["applied"], world.grant_statuses["good"]["microGPUSeconds"]) == (
         True,
@@ -212,7 +214,7 @@ def test_grants_say_what_became_of_them_and_a_bad_one_stops_nobody(world: World)
     assert world.grant_statuses["lapsed"]["conditions"][0]["reason"] == "Lapsed"
     world.replace("budgets", [budget_object("a", ["team-a"]), budget_object("later", ["team-b"])])
     world.round(1)
-    world.writer.write(world.now)
+    world.answers.write(world.now)
     assert world.grant_statuses["early"]["applied"] is True
 
 

@@ -192,7 +192,7 @@ def test_the_overlay_in_the_instructions_tells_the_policy_of_the_image_as_the_ba
     assert {image["name"] for image in example["images"]} == used
 
 
-@pytest.mark.parametrize("kind", ["gpubudgets", "gpugrants"])
+@pytest.mark.parametrize("kind", ["gpubudgets", "gpugrants", "gpucorrections"])
 def test_the_reference_names_every_field_of_a_spec(kind: str) -> None:
     crd = of_kind("CustomResourceDefinition")[f"{kind}.fairgpu.io"]
     schema = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from timekeeper.rules.budgets import Budget, BudgetError, parse_budget, payers
+from timekeeper.rules.corrections import CorrectionError, parse_correction
 from timekeeper.rules.grants import GrantError, parse_grant
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.periods import Every, PeriodRule
@@ -124,6 +125,41 @@ def test_a_grant_may_take_away_and_may_outlive_its_period() -> None:
     assert (taken.amount, taken.expires, taken.note) == (-5 * GPU_HOUR, None, "moved to b (ann)")
     lasting = parse_grant(item | {"spec": {**spec, "gpuHours": 5.0, "expires": "2030-01-01T01:00:00+01:00"}})
     assert (lasting.amount, lasting.expires) == (5 * GPU_HOUR, parse_instant("2030-01-01T00:00:00Z"))
+
+
+def correction(**change: Any) -> dict[str, Any]:
+    spec = {
+        "budget": "a",
+        "gpuHours": "-0.5",
+        "effectivePeriod": "2026-01-01T01:00:00+01:00",
+        "reason": "a failed node",
+    }
+    return {"metadata": {"name": "c", "creationTimestamp": CREATED}, "spec": spec | change}
+
+
+def test_a_correction_is_read_exactly() -> None:
+    found = parse_correction(correction(namespace="team-a", requestedBy="ann"))
+    assert (found.name, found.budget, found.amount, found.namespace) == ("c", "a", -GPU_HOUR // 2, "team-a")
+    assert (found.effective, found.note) == (parse_instant("2026-01-01T00:00:00Z"), "a failed node (ann)")
+    assert not found.applied
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        ({"gpuHours": 0}, "spec.gpuHours"),
+        ({"gpuHours": None}, "spec.gpuHours"),
+        ({"effectivePeriod": "January"}, "spec.effectivePeriod"),
+        ({"effectivePeriod": None}, "spec.effectivePeriod"),
+        ({"budget": ""}, "spec.budget"),
+        ({"reason": " "}, "spec.reason"),
+        ({"reason": "x" * 1025}, "spec.reason"),
+    ],
+)
+def test_a_correction_that_cannot_be_applied_says_why(change: dict[str, Any], path: str) -> None:
+    with pytest.raises(CorrectionError) as caught:
+        parse_correction(correction(**change))
+    assert [fault.path for fault in caught.value.faults] == [path]
 
 
 @pytest.mark.parametrize(

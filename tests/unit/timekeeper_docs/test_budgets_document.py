@@ -15,8 +15,9 @@ from timekeeper.metering.bill import Bill, billed
 from timekeeper.rules.budgets import WEEKDAYS
 from timekeeper.rules.burn import Burn, lasts_until
 from timekeeper.rules.commitments import commitment
+from timekeeper.rules.corrections import parse_correction
 from timekeeper.rules.currency import Currency
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, cost, display, from_gpu_hours
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, cost, display, from_gpu_hours, from_signed_gpu_hours
 from timekeeper.rules.periods import Every, PeriodRule, first_period
 from timekeeper.rules.pots import Pot, burn, rolled_over
 from timekeeper.rules.pricing import PricePoint, devices_rate
@@ -129,6 +130,20 @@ def test_what_spending_burns_is_as_documented(row: list[str]) -> None:
     found = burn(int(row[0]), pots, end, int(row[2]))
     left = ", ".join(f"{pot.name} {found.pots[pot.name]}" for pot in pots)
     assert [str(found.own), left, str(found.debt)] == row[3:]
+
+
+@pytest.mark.parametrize("row", rows("allowance"), ids="/".join)
+def test_what_a_correction_changes_is_as_documented(row: list[str]) -> None:
+    allowance, spent, corrected = from_gpu_hours(row[0]), from_gpu_hours(row[1]), from_signed_gpu_hours(row[2])
+    found = parse_correction(
+        {
+            "metadata": {"name": "c"},
+            "spec": {"budget": "a", "gpuHours": row[2], "effectivePeriod": "2026-01-15T00:00:00Z", "reason": "r"},
+        }
+    )
+    assert found.amount == corrected
+    spent += found.amount if row[3] == "present" else 0
+    assert [from_gpu_hours(row[4]), from_gpu_hours(row[5])] == [spent, allowance - spent]
 
 
 @pytest.mark.parametrize("row", rows("cap"), ids="/".join)

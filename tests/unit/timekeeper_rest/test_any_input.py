@@ -17,7 +17,7 @@ from timekeeper.identity.key_set import Issuer, KeySet
 from timekeeper.identity.pod_tokens import PodTokens
 from timekeeper.identity.refusals import UnauthenticatedError
 from timekeeper.rest.bodies import GrantRequest, IncreaseRequest, PodReport, Report
-from timekeeper.rest.granting import gpu_hours_text
+from timekeeper.rest.ordering import gpu_hours_text
 from timekeeper.rest.problems import ProblemError, answer, problem_of
 from timekeeper.rest.states_feed import CursorError, parse_cursor
 

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.cluster.api import Json
-from timekeeper.rest.granting import GrantOrder, gpu_hours_text, name_of_key, place
+from timekeeper.rest.granting import GrantOrder, grant_object
+from timekeeper.rest.ordering import gpu_hours_text, name_of_key, place
 from timekeeper.rest.problems import ProblemError
 from timekeeper.rules.money import MAX_GPU_HOURS, from_gpu_hours
 from timekeeper.sources.source import ExistsError
@@ -21,18 +22,18 @@ class Shelf:
     def __init__(self) -> None:
         self.grants: dict[str, Json] = {}
 
-    def create_grant(self, grant: Json) -> Json:
+    def create(self, grant: Json) -> Json:
         if grant["metadata"]["name"] in self.grants:
             raise ExistsError(grant["metadata"]["name"])
         self.grants[grant["metadata"]["name"]] = grant
         return grant
 
-    def read_grant(self, name: str) -> Json | None:
+    def read(self, name: str) -> Json | None:
         return self.grants.get(name)
 
 
 def test_an_order_becomes_a_grant_that_says_who_asked() -> None:
-    grant, made = place(ORDER, Shelf())
+    grant, made = place(grant_object(ORDER), Shelf())
     assert made
     assert grant["kind"] == "GPUGrant"
     assert grant["spec"] == {"budget": "team-a", "gpuHours": "2.5", "reason": "the deadline", "requestedBy": "alice"}
@@ -41,8 +42,8 @@ def test_an_order_becomes_a_grant_that_says_who_asked() -> None:
 @pytest.mark.parametrize("gpu_hours", ["2.5", "2.50", "2.500000"])
 def test_an_order_that_comes_again_is_the_same_grant(gpu_hours: str) -> None:
     shelf = Shelf()
-    first, _ = place(ORDER, shelf)
-    assert place(GrantOrder("g1", "team-a", gpu_hours, "the deadline", "alice"), shelf) == (first, False)
+    first, _ = place(grant_object(ORDER), shelf)
+    assert place(grant_object(GrantOrder("g1", "team-a", gpu_hours, "the deadline", "bob")), shelf) == (first, False)
 
 
 @pytest.mark.parametrize(
@@ -55,9 +56,9 @@ def test_an_order_that_comes_again_is_the_same_grant(gpu_hours: str) -> None:
 )
 def test_another_order_under_the_same_name_is_refused(other: GrantOrder) -> None:
     shelf = Shelf()
-    place(ORDER, shelf)
+    place(grant_object(ORDER), shelf)
     with pytest.raises(ProblemError) as refusal:
-        place(other, shelf)
+        place(grant_object(other), shelf)
     assert refusal.value.status == 409
     assert list(shelf.grants.values()) == [shelf.grants["g1"]]
 

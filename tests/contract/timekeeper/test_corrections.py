@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.audit.auditing import Question, Surroundings, audit
+from timekeeper.jobs.answering import OrderAnswers
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
+from timekeeper.rules.timestamps import HOUR
+from timekeeper.store import reading
+from timekeeper.store.summaries import Summary, decode_summary
+from timekeeper.store.usage_reading import accounts_usage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+def published(stage: Stage, account: str) -> Summary:
+    return decode_summary(reading.summaries(stage.client, [account])[account])
+
+
+def corrections(stage: Stage) -> list[tuple[int, str, str, int, str]]:
+    page = reading.ledger_page(stage.client, "a", "", 1000)
+    return [
+        (entry.period, entry.pod, entry.namespace, entry.amount, entry.note)
+        for entry in page
+        if entry.kind == "correction"
+    ]
+
+
+def status(stage: Stage, name: str) -> dict[str, Any]:
+    assert stage.keeper is not None
+    OrderAnswers(stage.source, stage.keeper.books).write(stage.now)
+    stage.source.refresh()
+    (item,) = [item for item in stage.source.mirrors.corrections.items() if item["metadata"]["name"] == name]
+    found: dict[str, Any] = item.get("status") or {}
+    return found
+
+
+def test_a_correction_sets_right_what_the_present_period_has_spent_and_says_who_and_why(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], "0.01")
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(36)
+    assert published(stage, "a").state == "over"
+    stage.correct("refund", "a", "-0.004", stage.now, namespace="team-a", requestedBy="finance")
+    stage.round(0, full=False)
+    month = published(stage, "a").period_start
+    assert stage.spent("a") == 36 * GPU_SECOND - GPU_HOUR * 4 // 1000
+    assert published(stage, "a").state == "open"
+    assert corrections(stage) == [(month, "refund", "team-a", -GPU_HOUR * 4 // 1000, "the node had failed (finance)")]
+    told = status(stage, "refund")
+    assert (told["applied"], told["microGPUSeconds"]) == (True, str(-GPU_HOUR * 4 // 1000))
+    assert told["period"] == "2026-01-01T00:00:00Z"
+
+
+def test_a_correction_of_a_closed_period_leaves_the_present_one_alone_but_for_what_it_was_left(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(3600)
+    stage.round(1800)
+    assert published(stage, "a").granted == 0
+    stage.correct("refund", "a", "-0.5", NOON)
+    stage.round(1)
+    stage.round(1)
+    assert stage.spent("a", NOON) == GPU_HOUR // 2
+    assert stage.spent("a", NOON + HOUR) == 1802 * GPU_SECOND
+    assert published(stage, "a").granted == GPU_HOUR // 2
+    stage.round(2 * 3600)
+    stage.correct("again", "a", "0.25", NOON)
+    stage.round(1)
+    assert stage.spent("a", NOON) == GPU_HOUR * 3 // 4
+    assert [entry[0] for entry in corrections(stage)] == [NOON, NOON]
+
+
+def test_a_correction_is_made_once_under_every_leader_and_again_where_the_store_was_lost(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.round()
+    stage.correct("extra", "a", 2, stage.now)
+    stage.round(1)
+    stage.lead()
+    stage.round(1)
+    assert stage.spent("a") == 2 * GPU_HOUR
+    stage.client.flushall()
+    stage.lead()
+    stage.round(1)
+    assert stage.spent("a") == 2 * GPU_HOUR
+
+
+def test_what_cannot_be_corrected_says_why_and_stops_nobody(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.round()
+    stage.correct("before", "a", 1, NOON - 400 * 24 * HOUR)
+    stage.correct("too-much", "a", -3, stage.now)
+    stage.correct("nonsense", "a", 0, stage.now)
+    stage.correct("good", "a", 1, stage.now)
+    stage.correct("of-nobody", "b", 1, stage.now)
+    stage.round(1)
+    stage.round(1)
+    said = {name: status(stage, name) for name in ("before", "too-much", "nonsense")}
+    assert not any(found["applied"] for found in said.values())
+    reasons = {name: found["conditions"][0]["message"] for name, found in said.items()}
+    assert "no period of this budget" in reasons["before"]
+    assert "3600000000 microGPU-seconds were spent in this period" in reasons["too-much"]
+    assert "spec.gpuHours" in reasons["nonsense"]
+    assert status(stage, "good")["applied"] is True
+    assert status(stage, "of-nobody") == {}
+
+
+def test_usage_and_the_audit_count_it(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.correct("extra", "a", 2, stage.now, namespace="team-a")
+    stage.round(10)
+    stage.remove("p1")
+    stage.round(1)
+    (usage,) = accounts_usage(stage.client, ["a"], {})
+    rows = [row for row in usage.rows if row.dimensions.namespace == "team-a"]
+    assert sum(row.figures.billed for row in rows) == 2 * GPU_HOUR + 11 * GPU_SECOND
+    around = Surroundings(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+    assert audit(around, Question(patience_seconds=0)).differences == ()
+
+
+def test_one_of_a_time_to_come_waits_for_it(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.round()
+    stage.correct("later", "a", 1, stage.now + HOUR)
+    stage.round(1)
+    assert corrections(stage) == []
+    stage.round(3600)
+    assert len(corrections(stage)) == 1

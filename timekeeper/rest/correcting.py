@@ -1,0 +1,92 @@
+"""The route that sets right what a budget spent: a GPUCorrection each."""
+
+from __future__ import annotations
+
+import structlog
+from flask import Flask, Response, request
+
+from fairgpu import names
+from fairgpu.cluster.api import Json
+from timekeeper.rest import answers
+from timekeeper.rest.bodies import CorrectionRequest
+from timekeeper.rest.figures import is_budget
+from timekeeper.rest.guard import may_correct
+from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place
+from timekeeper.rest.parts import Parts
+from timekeeper.rest.problems import ProblemError, invalid
+from timekeeper.rules.timestamps import TimeError, parse_instant
+
+_log = structlog.get_logger()
+
+
+def add_correction_routes(app: Flask, parts: Parts) -> None:
+    """Adds the route."""
+
+    @app.post("/v1/corrections")
+    def corrections() -> Response:
+        caller = may_correct(parts.authority)
+        wanted = CorrectionRequest.model_validate_json(request.get_data())
+        key = request.headers.get("Idempotency-Key")
+        if wanted.name is None and key is None:
+            raise missing_key(', or the field "name" with the name of the correction')
+        figures = parts.book.budget(wanted.budget)
+        if figures is None or not is_budget(figures):
+            raise invalid("budget", wanted.budget, "the name of a GPUBudget; GET /v1/budgets lists them")
+        name = wanted.name or name_of_key(caller.name, key or "")
+        item = correction_object(name, wanted, effective_text(wanted.effectivePeriod, parts.now()), caller.name)
+        found, made = place(item, parts.corrections)
+        if made:
+            hours = item["spec"]["gpuHours"]
+            _log.info("correction made", correction=name, budget=wanted.budget, hours=hours, by=caller.name)
+        body = correction_answer(found).model_dump_json()
+        return Response(body, 201 if made else 200, mimetype="application/json")
+
+
+def correction_object(name: str, wanted: CorrectionRequest, effective: str, caller: str) -> Json:
+    """What was asked for as a GPUCorrection.
+
+    Raises:
+        ProblemError: the amount is none.
+    """
+    spec = {
+        "budget": wanted.budget,
+        "gpuHours": gpu_hours_text("gpuHours", wanted.gpuHours, negative=True),
+        "effectivePeriod": effective,
+        "reason": wanted.reason,
+        "requestedBy": caller[:256],
+    }
+    if wanted.namespace is not None:
+        spec["namespace"] = wanted.namespace
+    return {"apiVersion": names.BUDGET_API, "kind": "GPUCorrection", "metadata": {"name": name}, "spec": spec}
+
+
+def effective_text(value: str, now: int) -> str:
+    """An instant in the period that is set right, as a GPUCorrection states it.
+
+    Raises:
+        ProblemError: it is no timestamp, or still to come.
+    """
+    try:
+        effective = parse_instant(value)
+    except TimeError:
+        effective = now + 1
+    if effective > now:
+        allowed = "an RFC 3339 timestamp in a period that has begun, such as 2026-01-01T00:00:00Z"
+        raise invalid("effectivePeriod", value, allowed)
+    return value
+
+
+def correction_answer(found: Json) -> answers.CorrectionAnswer:
+    """A GPUCorrection as it is told."""
+    metadata, spec = found.get("metadata"), found.get("spec")
+    if not isinstance(metadata, dict) or not isinstance(spec, dict):
+        raise ProblemError(503, "unavailable", "the correction was made, and came back unreadable; ask again")
+    return answers.CorrectionAnswer(
+        name=str(metadata.get("name", "")),
+        budget=str(spec.get("budget", "")),
+        gpuHours=str(spec.get("gpuHours", "")),
+        effectivePeriod=str(spec.get("effectivePeriod", "")),
+        namespace=spec.get("namespace"),
+        reason=str(spec.get("reason", "")),
+        requestedBy=str(spec.get("requestedBy", "")),
+    )
