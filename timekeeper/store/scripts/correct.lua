@@ -2,7 +2,7 @@
 --
 -- KEYS  head, period, corrections, ledger, hours
 -- ARGV  epoch, instant, start, name, amount, namespace, note, the hour of its use, what that is put down to
--- Returns whether it was applied now, then total, granted, gone, exhausted, struck.
+-- Returns whether it was applied now, then total, granted, gone, exhausted, struck, version.
 local head, period, corrections, ledger, hours = unpack(KEYS)
 local epoch, instant, start, name, amount, namespace, note, hour, put_down = unpack(ARGV)
 local refused = refusal(head, epoch)
@@ -26,7 +26,7 @@ if redis.call('HEXISTS', corrections, name) == 0 then
       .. 'from 0 to 10^24 - 1')
   end
   applied = 1
-  redis.call('HSET', head, 'epoch', epoch)
+  changed(head, epoch)
   redis.call('HSET', corrections, name, start .. ' ' .. amount)
   redis.call('HSET', period, 'total', decimal(high, low))
   redis.call('XADD', ledger, '*', 'k', 'correction', 'p', start, 'a', amount, 't', instant, 'u', '', 'n', namespace,
@@ -35,5 +35,4 @@ if redis.call('HEXISTS', corrections, name) == 0 then
   add_to_row(rows, hour .. ' ' .. put_down, {}, {amount, '0', '0', '-'})
   write_rows(hours, rows)
 end
-local sums = standing(period)
-return {applied, sums[1], sums[2], sums[3], sums[4], sums[5]}
+return standing_after(applied, head, period)
