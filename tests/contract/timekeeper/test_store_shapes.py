@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.keeper_stage import Stage
+from tests.keeper_stage import MONTH, Stage
 from tests.redis_server import RedisServer
 from tests.redis_shapes import ClusterShape, SentinelShape
+from timekeeper.audit.auditing import Question, Surroundings, audit
+from timekeeper.audit.difference import Figure
 from timekeeper.redis_settings import RedisSettings
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.store import reading
 from timekeeper.store.connection import connect
+from timekeeper.store.keys import AccountKeys
 from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
 from timekeeper.store.servers import identity
 from timekeeper.store.states_reading import read_changes
@@ -82,6 +85,20 @@ def test_the_books_are_kept_and_read_alike_in_every_shape(stage: Stage) -> None:
     stage.lead()
     stage.round(10)
     assert [stage.spent(team) for team in TEAMS] == [35 * GPU_SECOND] * len(TEAMS)
+
+
+def test_the_books_are_audited_in_every_shape(stage: Stage) -> None:
+    for team in TEAMS:
+        stage.budget(team, [team])
+        stage.pod(f"{team}-runs", team, core=50)
+    stage.round()
+    stage.round(10)
+    around = Surroundings(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+    found = audit(around, Question(patience_seconds=0))
+    assert (found.accounts, found.sessions, found.differences) == (12, 12, ())
+    stage.client.hset(AccountKeys("team-3").period(MONTH), "gone", "5")
+    (difference,) = audit(around, Question(patience_seconds=0)).differences
+    assert (difference.account, difference.figure) == ("team-3", Figure.GONE)
 
 
 def test_reports_are_taken_in_every_shape(stage: Stage) -> None:

@@ -1,0 +1,110 @@
+"""Links lead somewhere, commands can be typed, settings and metrics that are named exist."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fairgpu.commands import build_parser
+from fairgpu.settings import fields
+from tests.unit.docs.pages import PAGES, ROOT, Link, anchors, commands, links
+from timekeeper.settings import Settings as TimekeeperSettings
+from webhook.settings import Settings as WebhookSettings
+
+LINKS = [link for page in PAGES for link in links(page)]
+COMMANDS = [(page, words) for page in PAGES for words in commands(page) if words]
+INDEX = ROOT / "docs" / "README.md"
+
+
+def ids(item: tuple[Path, list[str]]) -> str:
+    return f"{item[0].name}: {' '.join(item[1])}"
+
+
+@pytest.mark.parametrize("link", LINKS, ids=str)
+def test_every_link_leads_somewhere(link: Link) -> None:
+    file, _, anchor = link.target.partition("#")
+    target = (link.page.parent / file).resolve() if file else link.page
+    assert target.exists()
+    if anchor:
+        assert anchor in anchors(target)
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    reached = {(INDEX.parent / link.target.partition("#")[0]).resolve() for link in links(INDEX)}
+    pages = {page for page in PAGES if "docs" in page.relative_to(ROOT).parts} - {INDEX}
+    assert {str(page.relative_to(ROOT)) for page in pages - reached} == set()
+
+
+def of(program: str) -> list[tuple[Path, list[str]]]:
+    """The commands of a program, also those that are run inside of a pod."""
+    found = []
+    for page, words in COMMANDS:
+        inner = words[words.index("--") + 1 :] if "exec" in words and "--" in words else words
+        found += [(page, each[1:]) for each in (words, inner) if each and each[0] == program]
+    return found
+
+
+@pytest.mark.parametrize("command", of("fairgpu"), ids=ids)
+def test_every_fairgpu_command_can_be_typed(command: tuple[Path, list[str]]) -> None:
+    said = io.StringIO()
+    status: object = 0
+    with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        try:
+            build_parser().parse_args(command[1])
+        except SystemExit as ending:
+            status = ending.code
+    assert status == 0, said.getvalue()
+
+
+@pytest.mark.parametrize("command", of("make"), ids=ids)
+def test_every_make_target_is_there(command: tuple[Path, list[str]]) -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert {word for word in command[1] if re.fullmatch(r"[a-z]+", word)} <= targets
+
+
+def test_what_kubectl_is_told_of_is_part_of_the_installation() -> None:
+    objects: set[str] = set()
+    containers: set[str] = set()
+    for file in (ROOT / "deploy" / "base").rglob("*.yaml"):
+        for item in yaml.safe_load_all(file.read_text()):
+            if isinstance(item, dict) and item.get("kind") in {"Deployment", "StatefulSet", "Service"}:
+                objects.add(item["metadata"]["name"])
+                template = item["spec"].get("template", {})
+                containers |= {each["name"] for each in template.get("spec", {}).get("containers", [])}
+    wrong = []
+    for page, words in COMMANDS:
+        named = [
+            word.partition("/")[2] for word in words if re.match(r"(deploy|service|statefulset)\w*/fairgpu-", word)
+        ]
+        wrong += [f"{page.name}: {name}" for name in named if name not in objects]
+        if words[0] == "kubectl" and "-c" in words and "fairgpu-system" in words:
+            container = words[words.index("-c") + 1]
+            wrong += [f"{page.name}: container {container}"] if container not in containers else []
+    assert wrong == []
+
+
+def test_every_setting_that_is_named_exists() -> None:
+    known = {".".join(path) for model in (TimekeeperSettings, WebhookSettings) for path in fields(model)}
+    groups = {path.rpartition(".")[0] for path in known} | {"timekeeper", "webhook"}
+    below = tuple(f"{setting}." for setting in known)
+    wrong = []
+    for page in PAGES:
+        named = re.findall(r"`((?:timekeeper|webhook)(?:\.[a-z_]+)+)[`: ]", page.read_text())
+        unknown = [name for name in named if name not in known | groups]
+        wrong += [f"{page.name}: {name}" for name in unknown if not name.startswith(below)]
+    assert wrong == []
+
+
+def test_every_metric_that_is_named_is_described() -> None:
+    described = set(re.findall(r"^\| `(fairgpu_\w+)", (ROOT / "docs" / "monitoring.md").read_text(), re.MULTILINE))
+    named = {
+        (page.name, name)
+        for page in PAGES
+        for name in re.findall(r"(?<!:)\bfairgpu_(?:webhook|timekeeper|budget)_\w+", page.read_text())
+    }
+    assert {(page, name) for page, name in named if name not in described} == set()
