@@ -20,8 +20,9 @@ from timekeeper.identity.cluster import ClusterAuthority, fetch_issuer
 from timekeeper.identity.key_set import KeySet
 from timekeeper.identity.pod_tokens import PodIdentity, PodTokens
 from timekeeper.identity.refusals import UnauthenticatedError
-from timekeeper.rest.granting import GrantOrder, grant_object, place
+from timekeeper.rest.granting import GrantOrder, grant_object
 from timekeeper.rest.order_stores import ClusterOrders
+from timekeeper.rest.ordering import place
 from timekeeper.rest.pods import ClusterPods
 from timekeeper.sources.source import ExistsError
 from timekeeper.tls.authority import read_chain, service_names
