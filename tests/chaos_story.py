@@ -6,18 +6,24 @@ to the microGPU-second, whatever happens to the store and to the leaders meanwhi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
 
+import redis
+
 from tests.keeper_stage import Stage
+from timekeeper.audit.auditing import Question, Surroundings, audit
+from timekeeper.audit.difference import Difference
+from timekeeper.audit.world import see
 from timekeeper.jobs.writing import StatusWriter
-from timekeeper.store.calls import StoreError
+from timekeeper.store.calls import FencedError, StoreError
 
 TEAMS = {"team-a": "a", "team-b": "b", "team-c": "namespace:team-c"}
 """Namespaces and who pays for them; no budget names the last one."""
-TRIES = 400
+LIMIT_SECONDS = 60.0
 Result = TypeVar("Result")
 
 
@@ -64,6 +70,14 @@ class ChaosStory:
             self.pods[uid].end = self.stage.now
         self.stage.pass_time(self.random.choice([1, 7, 60, 600]))
 
+    def live(self, steps: int) -> None:
+        """Goes on for a while, each step settled."""
+        for _ in range(steps):
+            self.act()
+            self.round()
+            self.let_go()
+            self.round()
+
     def let_go(self) -> None:
         """Removes the pods whose last settlement is stored."""
         assert self.stage.keeper is not None
@@ -85,6 +99,14 @@ class ChaosStory:
         """What the store says that these accounts have spent, less what they have."""
         return {name: self.stage.spent(name) - self.truth(name) for name in names}
 
+    def differences(self) -> tuple[Difference, ...]:
+        """What the auditor, who recomputes every figure by other means, finds wrong."""
+        stage = self.stage
+        self.checkpoint()
+        stage.source.refresh()
+        around = Surroundings(stage.client, lambda: see(stage.source.mirrors, None), lambda: stage.now, lambda _: False)
+        return audit(around, Question(patience_seconds=0)).differences
+
     def truth(self, account: str) -> int:
         """What an account has spent, pod by pod."""
         return sum(
@@ -101,9 +123,13 @@ class ChaosStory:
 
 def persisted(attempt: Callable[[], Result]) -> Result:
     """The result of something that is tried again while the store does not take part."""
-    for _ in range(TRIES):
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while True:
         try:
             return attempt()
-        except StoreError:
-            continue
-    return attempt()
+        except FencedError:
+            raise
+        except (StoreError, redis.RedisError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)

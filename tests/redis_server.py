@@ -9,6 +9,7 @@ Use the fixture `redis_server` (one per test, empty), or `RedisServer` as a cont
 
 from __future__ import annotations
 
+import resource
 import signal
 import socket
 import subprocess
@@ -51,7 +52,10 @@ class RedisServer:
         options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", "",
                    "--appendonly", "yes", "--appendfsync", "everysec"]  # fmt: skip
         with (self.folder / "redis.log").open("ab") as log:
-            self.process = subprocess.Popen([chosen(), *options, *self.settings], stdout=log, stderr=log)
+            # As Python, it is not ended by a write beyond what limit_files allows: it fails like one on a full disk.
+            self.process = subprocess.Popen(
+                [chosen(), *options, *self.settings], stdout=log, stderr=log, restore_signals=False
+            )
         self._wait_until_ready(self.process)
         return self
 
@@ -62,6 +66,12 @@ class RedisServer:
     def stop(self) -> None:
         """SIGTERM: a clean end; returns once it is gone."""
         self._end(signal.SIGTERM)
+
+    def limit_files(self, size: int | None) -> None:
+        """Lets every write beyond this size of a file fail, as a full disk would; None for no limit."""
+        assert self.process is not None
+        _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
     def restart(self) -> None:
         """SIGKILL and a new start on the same port and files."""

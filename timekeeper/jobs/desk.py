@@ -17,6 +17,7 @@ from timekeeper.store import keys
 from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError, StoreUnavailableError
 from timekeeper.store.ledger import Revision, Standing
 from timekeeper.store.replicas import replicated
+from timekeeper.store.servers import identity
 
 Step = Callable[[str], None]
 """Told of each step before it is taken; tests end the process there."""
@@ -74,8 +75,12 @@ class Desk:
         return now if silent is None else max(session.start, alive_until(now, silent, self.reported(session.uid)))
 
     def replicated(self, what: str, accounts: Sequence[str]) -> bool:
-        """Whether replicas hold what these accounts were just written, where there are any; else it is sent again."""
-        kept = replicated(self.client, self.epoch, self.books.rules.replica_wait_seconds, accounts)
+        """Whether replicas hold what these accounts were just written, where there are any; else it is sent again.
+
+        What a server took that is not the one any more was not waited for, and may be lost with it.
+        """
+        seconds = self.books.rules.replica_wait_seconds
+        kept = replicated(self.client, self.epoch, seconds, accounts) and identity(self.client)[0] == self.servers
         if not kept:
             _log.warning("no replica of the store has it yet: it is sent again", what=what, count=len(accounts))
         return kept

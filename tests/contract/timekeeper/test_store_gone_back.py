@@ -46,12 +46,10 @@ def put_back(server: RedisServer, backup: Path) -> None:
     server.start()
 
 
-def live(story: ChaosStory, days: int) -> None:
-    for _ in range(days):
-        story.act()
-        story.round()
-        story.let_go()
-        story.round()
+def live(story: ChaosStory, steps: int) -> None:
+    """Goes on for a while; now and then the statuses are written."""
+    for _ in range(steps):
+        story.live(1)
         if story.random.random() < 0.5:
             story.checkpoint()
 

@@ -1,0 +1,253 @@
+"""Whatever befalls the store while the books are kept, they come out exact: held to what really happened."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos_story import ChaosStory
+from tests.keeper_stage import Stage
+from tests.redis_server import RedisServer
+from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
+from timekeeper.rules.timestamps import HOUR
+from timekeeper.store.calls import StoreUnavailableError
+from timekeeper.store.connection import connect
+from timekeeper.store.keys import AccountKeys
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+CI = os.environ.get("CI") == "true"
+PROMOTIONS = 20 if CI else 2
+KILLS = 20 if CI else 4
+WITH_REPLICA = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")
+EXACT = {"a": 0, "b": 0, "namespace:team-c": 0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "stage"
+    place.mkdir()
+    return place
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, folder: Path) -> Iterator[Stage]:
+    with redis_server.client(socket_timeout=1.0) as client:
+        yield Stage(folder, client)
+
+
+@contextmanager
+def meanwhile(happening: Callable[[], object]) -> Iterator[threading.Thread]:
+    """Something that happens in a thread while the books are kept; its error is raised at the end."""
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            happening()
+        except Exception as error:  # noqa: BLE001 - whatever went wrong is the test's to hear
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(120)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+def live_through(story: ChaosStory, happening: Callable[[], object]) -> None:
+    """Keeps the books while something happens, and a little longer."""
+    with meanwhile(happening) as thread:
+        while thread.is_alive():
+            story.live(1)
+    story.live(1)
+
+
+@pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
+def test_replicas_are_promoted_while_the_old_master_is_written_to(tmp_path: Path, folder: Path, leaders: str) -> None:
+    with SentinelShape(tmp_path, *WITH_REPLICA) as store, connect(store.settings) as client:
+        story = ChaosStory(Stage(folder, client), 1)
+        for _ in range(PROMOTIONS):
+            live_through(story, store.promote)
+            if leaders == "another leader follows":
+                story.lead()
+            wait_until(store.is_whole, "the old master never followed the new one")
+            story.round()
+            assert story.error() == EXACT
+        assert story.differences() == ()
+
+
+def test_a_replica_takes_over_from_a_master_that_is_killed(tmp_path: Path, folder: Path) -> None:
+    with SentinelShape(tmp_path, sentinels=3) as store, connect(store.settings) as client:
+        story = ChaosStory(Stage(folder, client), 2)
+        for _ in range(PROMOTIONS // 5 or 1):
+            old = store.master()
+            live_through(story, partial(kill_and_wait, store, old))
+            old.start()
+            wait_until(store.is_whole, "the old master never followed the new one")
+            story.round()
+            assert story.error() == EXACT
+
+
+def kill_and_wait(store: SentinelShape, old: RedisServer) -> None:
+    old.kill()
+    wait_until(lambda: store.master() is not old, "no replica was promoted")
+
+
+def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path: Path, folder: Path) -> None:
+    with ClusterShape(tmp_path) as store, connect(store.settings) as client:
+        story = ChaosStory(Stage(folder, client), 3)
+        for number in range(PROMOTIONS):
+            key = AccountKeys(("a", "b", "book", "namespace:team-c")[number % 4]).head
+            live_through(story, partial(store.promote, key))
+            wait_until(store.is_whole, "the old primary never followed the new one")
+            story.round()
+            assert story.error() == EXACT
+        assert story.differences() == ()
+
+
+@pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
+def test_the_store_is_killed_again_and_again(stage: Stage, redis_server: RedisServer, leaders: str) -> None:
+    story = ChaosStory(stage, 4)
+    for _ in range(KILLS):
+        live_through(story, redis_server.restart)
+        if leaders == "another leader follows":
+            story.checkpoint()
+            redis_server.restart()
+            story.lead()
+        assert {name: story.error()[name] for name in ("a", "b")} == {"a": 0, "b": 0}
+
+
+def test_a_full_disk_stops_the_books_and_loses_nothing_of_them(stage: Stage, redis_server: RedisServer) -> None:
+    story = ChaosStory(stage, 5)
+    story.live(3)
+    redis_server.limit_files(max(file.stat().st_size for file in redis_server.folder.rglob("*.aof")) + 100)
+    wait_until(lambda: is_refused(story, "MISCONF"), "Redis never refused to write")
+    redis_server.limit_files(None)
+    story.live(3)
+    assert story.error() == EXACT
+    assert story.differences() == ()
+
+
+def test_a_full_disk_under_a_store_that_is_killed_before_there_is_room_again(
+    stage: Stage, redis_server: RedisServer
+) -> None:
+    story = ChaosStory(stage, 6)
+    story.live(3)
+    redis_server.limit_files(max(file.stat().st_size for file in redis_server.folder.rglob("*.aof")) + 2000)
+    wait_until(lambda: is_refused(story, "MISCONF"), "Redis never refused to write")
+    redis_server.restart()
+    story.live(3)
+    assert story.error() == EXACT
+    assert story.differences() == ()
+
+
+def test_a_store_without_memory_left_refuses_what_is_new_and_catches_up(stage: Stage) -> None:
+    story = ChaosStory(stage, 7)
+    story.live(3)
+    client = stage.client
+    client.config_set("maxmemory-policy", "noeviction")
+    client.config_set("maxmemory", "1mb" if client.info("memory")["used_memory"] > 2**20 else "500kb")
+    wait_until(lambda: is_refused(story, "maxmemory"), "Redis never refused to write")
+    for _ in range(3):
+        story.act()
+    with pytest.raises(StoreUnavailableError):
+        stage.round()
+    client.config_set("maxmemory", 0)
+    story.live(3)
+    assert story.error() == EXACT
+    assert story.differences() == ()
+
+
+def is_refused(story: ChaosStory, reason: str) -> bool:
+    """Lets something happen, and tells whether the store would not have it."""
+    story.act()
+    try:
+        story.stage.round()
+    except StoreUnavailableError as error:
+        return reason in str(error)
+    return False
+
+
+def test_a_store_that_hangs_for_seconds_does_late_what_was_given_up_and_nothing_counts_twice(
+    redis_server: RedisServer, folder: Path
+) -> None:
+    with redis_server.client(socket_timeout=0.3, retry=None) as client:
+        story = ChaosStory(Stage(folder, client), 8)
+        for _ in range(3):
+            story.live(2)
+            assert redis_server.process is not None
+            hung = redis_server.process
+            hung.send_signal(signal.SIGSTOP)
+            for _ in range(4):
+                story.act()
+                with pytest.raises(StoreUnavailableError):
+                    story.stage.round()
+            hung.send_signal(signal.SIGCONT)
+            story.live(2)
+        assert story.error() == EXACT
+        assert story.differences() == ()
+
+
+@pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
+@pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
+def test_an_append_only_file_that_was_cut_off_is_a_store_that_went_back(
+    stage: Stage, redis_server: RedisServer, share: float, leaders: str
+) -> None:
+    story = ChaosStory(stage, 9)
+    story.live(8)
+    story.checkpoint()
+    redis_server.stop()
+    file = max(redis_server.folder.rglob("*.aof"), key=lambda found: found.stat().st_size)
+    os.truncate(file, int(file.stat().st_size * share))
+    redis_server.start()
+    if leaders == "another leader follows":
+        story.lead()
+        assert story.error(("a", "b")) == {"a": 0, "b": 0}
+    story.live(3)
+    exact = EXACT if leaders == "the leader goes on" else {"a": 0, "b": 0}
+    assert story.error(tuple(exact)) == exact
+
+
+@pytest.mark.parametrize("skew", [HOUR, -HOUR, 26 * HOUR, -26 * HOUR])
+def test_a_clock_that_steps_and_is_set_right_changes_no_figure(stage: Stage, skew: int) -> None:
+    story = ChaosStory(stage, 10)
+    assert stage.keeper is not None
+    for _ in range(3):
+        story.live(3)
+        story.act()
+        stage.keeper.round(stage.now + skew)
+        story.act()
+        stage.keeper.round(stage.now + skew)
+        story.live(2)
+        assert story.error() == EXACT
+    assert story.differences() == ()
+
+
+def test_scripts_that_are_forgotten_in_the_middle_are_loaded_again(stage: Stage, redis_server: RedisServer) -> None:
+    story = ChaosStory(stage, 11)
+    ending = threading.Event()
+
+    def forget() -> None:
+        with redis_server.client() as client:
+            while not ending.wait(0.002):
+                client.script_flush()
+
+    with meanwhile(forget):
+        try:
+            story.live(10)
+        finally:
+            ending.set()
+    assert story.error() == EXACT
