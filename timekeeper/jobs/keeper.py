@@ -65,6 +65,7 @@ class Keeper:
             self._look_at_the_store()
             full = self._load(now) or full
             touched = self._observe(now)
+            now = max(now, self.books.pods.newest)
             if full:
                 touched = set(self.books.accounts)
             open_due_periods(desk, now, touched)

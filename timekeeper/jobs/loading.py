@@ -9,7 +9,7 @@ import redis
 
 from timekeeper.jobs.accounts import Account, Checkpoint
 from timekeeper.jobs.books import Books, Memory
-from timekeeper.jobs.metered import Metered, Meters
+from timekeeper.jobs.metered import Key, Metered, Meters
 from timekeeper.metering.reservations import Tariff, tariff
 from timekeeper.metering.segments import rate_now
 from timekeeper.rules.budgets import Budget
@@ -56,18 +56,22 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
 
 def remember(books: Books) -> Memory:
     """What is known now of what the store should hold; nothing for a leader that has only begun."""
+    again = [*books.pods.sessions.all(), *(metered for _, metered in books.left)]
+    computed: dict[Key, int] = {}
+    for metered in again:
+        for key, amount in metered.gone_in.items():
+            computed[key] = computed.get(key, 0) + amount
     checkpoints = {}
     for name, account in books.accounts.items():
         if account.standings:
             start, standing = max(account.standings.items())
-            left = sum(metered.written.get((name, start), 0) for _, metered in books.left)
             period = next(period for period in account.periods if period.start == start)
             pots = tuple(account.pots.get(start, {}).values())
-            sums = (max(standing.gone - left, 0), standing.exhausted_at, pots, standing.struck)
+            gone = max(standing.gone - computed.get((name, start), 0), 0)
+            sums = (gone, standing.exhausted_at, pots, standing.struck)
             # No time: whoever has left is brought back, and not a part of it.
             checkpoints[name] = Checkpoint(period, 0, *sums, account.version)
-    metered = [metered.session.uid for metered in books.pods.sessions.all()]
-    return Memory(checkpoints, frozenset([*metered, *(metered.session.uid for _, metered in books.left)]))
+    return Memory(checkpoints, frozenset(metered.session.uid for metered in again))
 
 
 def take_checkpoints(books: Books) -> tuple[set[str], set[str]]:

@@ -37,6 +37,7 @@ class Metered:
         session: the session.
         reservation: what it holds, to price it anew; None where its pod is gone.
         written: its amount in each period that may still change.
+        gone_in: its amount in each period whose sum of those that are gone is known to hold it.
         cut_at: the last cut that the store is known to hold, in each of those periods.
         reported: GPU time that its reports tell of, in microGPU-seconds; None before the first.
         final_until: periods that end by then are written for good.
@@ -52,6 +53,7 @@ class Metered:
     session: Session
     reservation: Reservation | None = None
     written: dict[Key, int] = field(default_factory=dict)
+    gone_in: dict[Key, int] = field(default_factory=dict)
     cut_at: dict[Key, Cut] = field(default_factory=dict)
     reported: int | None = None
     final_until: int = 0
@@ -66,7 +68,7 @@ class Metered:
     def forget_store(self) -> None:
         """The store was emptied: it holds nothing of this session."""
         self.written, self.final_until, self.recorded_in, self.closed = {}, self.known_from, "", False
-        self.cut_at = {}
+        self.cut_at, self.gone_in = {}, {}
 
     @property
     def known_from(self) -> int:

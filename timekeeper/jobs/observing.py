@@ -80,25 +80,31 @@ class PodView:
     namespaces: set[str] = field(default_factory=set)
     stirred: set[str] = field(default_factory=set)
     """Namespaces in which a pod that waits has come, gone or changed since somebody last asked."""
+    newest: int = 0
+    """The latest creation that the API server has stamped: it is not earlier than that, whatever our clock says."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _behind: bool = True
 
     def refresh(
         self, mirror: Mirror, rules: MeterRules, silent: dict[str, int], reported: Reported, now: int
     ) -> set[str]:
-        """Takes over the mirror's pods and departures, if there are new ones; the uids of the sessions that changed."""
+        """Takes over the mirror's pods and departures, if there are new ones; the uids of the sessions that changed.
+
+        Where our clock is behind what the API server has stamped, that counts: an end is clamped to what is over.
+        """
         if not mirror.wait_for_change(0) and not self._behind:
             return set()
         self._behind = True
         changed: set[str] = set()
         items = {uid_of(item): item for item in mirror.items()}
-        for uid, item in items.items():
-            if self._objects.get(uid) is not item:
-                facts = read_pod(item)
-                self._stir(facts)
-                self.facts[uid] = facts
-                self.namespaces.add(facts.namespace)
-                changed |= self._observe(facts, rules, silent, reported, now)
+        fresh = {uid: read_pod(item) for uid, item in items.items() if self._objects.get(uid) is not item}
+        self.newest = max([self.newest, *(facts.created for facts in fresh.values())])
+        now = max(now, self.newest)
+        for uid, facts in fresh.items():
+            self._stir(facts)
+            self.facts[uid] = facts
+            self.namespaces.add(facts.namespace)
+            changed |= self._observe(facts, rules, silent, reported, now)
         departures = mirror.take_departures()
         while departures:
             try:

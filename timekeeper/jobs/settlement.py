@@ -11,6 +11,7 @@ from timekeeper.jobs.reporting import with_reports
 from timekeeper.jobs.settling import Plan, acknowledge, plan
 from timekeeper.jobs.using import billing, take_use
 from timekeeper.store import book, reading
+from timekeeper.store.calls import StoreError
 from timekeeper.store.ledger import Action, Item, Settlement, Standing, settle
 
 _log = structlog.get_logger()
@@ -51,16 +52,26 @@ def _send(desk: Desk, plans: list[Plan], now: int) -> set[Key]:
             batches.setdefault(key, []).append(item)
     desk.step("settle")
     settlements = [Settlement(account, period, items) for (account, period), items in batches.items()]
-    answers = settle(desk.client, desk.next_revision(), now, settlements)
-    failed = set()
-    for key, answer in zip(batches, answers, strict=True):
+    answers = dict(zip(batches, settle(desk.client, desk.next_revision(), now, settlements), strict=True))
+    failed = {key: answer for key, answer in answers.items() if isinstance(answer, StoreError)}
+    for key, answer in answers.items():
         if isinstance(answer, Standing):
             desk.books.accounts[key[0]].standings[key[1]] = answer
-        else:
-            raise_if_general(answer)
-            failed.add(key)
-            _log.error("not settled", account=key[0], period=key[1], error=str(answer))
-    return failed
+    _note_gone(plans, answers.keys() - failed.keys())
+    for (account, period), error in failed.items():
+        raise_if_general(error)
+        _log.error("not settled", account=account, period=period, error=str(error))
+    return set(failed)
+
+
+def _note_gone(plans: list[Plan], settled: set[Key]) -> None:
+    """Notes which sessions a period's sum of those that are gone holds now, whether or not a replica has it, too."""
+    for metered, _, items, _ in plans:
+        for key, item in items.items():
+            if key in settled and item.action is Action.GONE:
+                metered.gone_in[key] = item.amount
+            elif key in settled:
+                metered.gone_in.pop(key, None)
 
 
 def _acknowledge(desk: Desk, plans: list[Plan], now: int) -> None:
