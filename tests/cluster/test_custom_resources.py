@@ -270,3 +270,32 @@ def test_a_correction_never_changes(control_plane: ControlPlane) -> None:
             api.patch(f"{CORRECTIONS}/node-7", {"spec": {"gpuHours": 3}})
     finally:
         api.delete(f"{CORRECTIONS}/node-7")
+
+
+@pytest.mark.parametrize("cron", ["0 6 1 1,4,7,10 *", "30 2 * * SUN", "0 0 L * *", "5 */6 * * 1-5"])
+def test_a_schedule_may_stand_instead_of_a_length(control_plane: ControlPlane, cron: str) -> None:
+    created = control_plane.admin.api.create(BUDGETS, budget({"period.every": None, "period.cron": cron}), DRY_RUN)
+    assert created["spec"]["period"]["cron"] == cron
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"period.cron": "0 0 1 * *"}, "a period needs every or cron: write one of them"),
+        ({"period.every": None}, "a period needs every or cron: write one of them"),
+        ({"period.every": None, "period.cron": "* * * * *"}, "is no cron expression that begins a period at most once"),
+        ({"period.every": None, "period.cron": "@daily"}, '"@daily" is no cron expression'),
+        (
+            {"period.every": None, "period.cron": "0 0 1 * *", "period.start": {"time": "09:00"}},
+            "cron says when a period starts: remove start",
+        ),
+        ({"rollover": {}}, "spec.rollover.gpuHours: Required value"),
+        ({"rollover.gpuHours": -1}, '"-1" is no amount of GPU-hours'),
+    ],
+)
+def test_a_faulty_schedule_or_rollover_is_refused_with_what_to_write(
+    control_plane: ControlPlane, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ApiError) as refusal:
+        control_plane.admin.api.create(BUDGETS, budget(changes), DRY_RUN)
+    assert message in refusal.value.message

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from fairgpu.faults import Fault, explain, show
+from timekeeper.rules.cron import ALLOWED, CronError, check_cron
 from timekeeper.rules.money import MoneyError, from_gpu_hours
 from timekeeper.rules.periods import LAST_DAY_OF_EVERY_MONTH, Every, PeriodRule
 from timekeeper.rules.state import Admission, Enforcement, Limits, OnExhausted
@@ -137,6 +138,8 @@ def _namespaces(value: Any) -> frozenset[str]:
 
 
 def _period(reader: _Reader, period: Mapping[str, Any]) -> PeriodRule:
+    if "cron" in period:
+        return _cron_period(reader, period)
     every = reader.choice(period, "every", "spec.period", Every, None)
     start = reader.mapping(period, "start", "spec.period") if "start" in period else {}
     path = "spec.period.start"
@@ -162,6 +165,22 @@ def _rollover(reader: _Reader, spec: Mapping[str, Any]) -> int:
         return 0
     cap = reader.amount(reader.mapping(spec, "rollover", "spec"), "gpuHours", "spec.rollover", optional=False)
     return cap or 0
+
+
+def _cron_period(reader: _Reader, period: Mapping[str, Any]) -> PeriodRule:
+    """A rule whose moments a cron expression names. The API server gives each period a start at 00:00."""
+    for key in ("every", "start"):
+        given = period.get(key)
+        if given and given != {"time": "00:00"}:
+            reader.fault(f"spec.period.{key}", given, "nothing beside cron, which says when", f"no {key}")
+    try:
+        cron = check_cron(period["cron"]) if isinstance(period["cron"], str) else ""
+    except CronError:
+        cron = ""
+    if not cron:
+        reader.fault("spec.period.cron", period["cron"], ALLOWED, '"0 6 1 1,4,7,10 *"')
+    zone = reader.value(period, "timeZone", "spec.period", _zone, "a name of the IANA database", "UTC", "UTC")
+    return PeriodRule(zone=zone, cron=cron)
 
 
 def _clock(value: Any) -> tuple[int, int]:

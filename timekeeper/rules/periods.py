@@ -3,7 +3,8 @@
 A rule names wall-clock moments in a time zone (the first of every month at 00:00 in Europe/Berlin); each of them is
 one instant, and a period is the time from one to the next: start inclusive, end exclusive. Where the clocks skip the
 moment, the period starts as late after the skip as the moment lies after its beginning; where they repeat it, a day,
-week or month starts at the first of the two, and an hour at both (PEP 495 names the two folds).
+week or month starts at the first of the two, and an hour at both (PEP 495 names the two folds). A cron expression names
+wall-clock moments as the rule of a day does.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from timekeeper.rules.cron import check_cron, moments_around
 from timekeeper.rules.timestamps import from_datetime, to_datetime
 
 if TYPE_CHECKING:
@@ -33,7 +35,10 @@ class Every(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeriodRule:
-    """When periods start. `weekday` counts from Monday = 0; for hours only the minute counts."""
+    """When periods start. `weekday` counts from Monday = 0; for hours only the minute counts.
+
+    Where there is a `cron` expression, it alone says when.
+    """
 
     every: Every = Every.MONTH
     zone: str = "UTC"
@@ -41,8 +46,11 @@ class PeriodRule:
     weekday: int = 0
     hour: int = 0
     minute: int = 0
+    cron: str = ""
 
     def __post_init__(self) -> None:
+        if self.cron:
+            check_cron(self.cron)
         if not 1 <= self.day_of_month <= LAST_DAY_OF_EVERY_MONTH:
             raise ValueError(f"day of month {self.day_of_month} is not in every month")
         ZoneInfo(self.zone)
@@ -91,7 +99,7 @@ def _boundaries_near(rule: PeriodRule, instant: int) -> set[int]:
     """Starts around an instant: some before and some after it, wherever the clocks jump."""
     zone = ZoneInfo(rule.zone)
     local = to_datetime(instant).astimezone(zone).replace(tzinfo=None)
-    folds = (0, 1) if rule.every is Every.HOUR else (0,)
+    folds = (0, 1) if rule.every is Every.HOUR and not rule.cron else (0,)
     return {
         from_datetime(moment.replace(tzinfo=zone, fold=fold).astimezone(UTC))
         for moment in _wall_clock_moments(rule, local)
@@ -100,6 +108,8 @@ def _boundaries_near(rule: PeriodRule, instant: int) -> set[int]:
 
 
 def _wall_clock_moments(rule: PeriodRule, local: datetime) -> list[datetime]:
+    if rule.cron:
+        return moments_around(rule.cron, local)
     midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
     clock = timedelta(hours=rule.hour, minutes=rule.minute)
     if rule.every is Every.HOUR:

@@ -76,6 +76,13 @@ def test_a_period_begins_and_ends_as_documented(row: list[str]) -> None:
     assert (format_instant(period.start), format_instant(period.end)) == (begins, ends)
 
 
+@pytest.mark.parametrize("row", rows("cron"), ids="/".join)
+def test_a_schedule_begins_periods_as_documented(row: list[str]) -> None:
+    cron, zone, moment, begins, ends = row
+    period = first_period(PeriodRule(zone=zone, cron=cron), parse_instant(moment))
+    assert (format_instant(period.start), format_instant(period.end)) == (begins, ends)
+
+
 @pytest.mark.parametrize("row", rows("available"), ids="/".join)
 def test_the_state_of_a_budget_is_as_documented(row: list[str]) -> None:
     available, grace, duration, on_exhausted, spent, spent_up_for, expected = row
