@@ -93,7 +93,7 @@ def test_a_sound_budget_is_accepted(control_plane: ControlPlane, changes: dict[s
         ({"allowance.gpuHours": "0.0000001"}, "a quoted decimal of at most six places"),
         ({"allowance.gpuHours": "NaN"}, '"NaN" is no amount of GPU-hours'),
         ({"allowance.gpuHours": 10**14}, "is no amount of GPU-hours"),
-        ({"period": {}}, "spec.period.every: Required value"),
+        ({"period": {}}, "a period needs every or cron: write one of them"),
         ({"period.every": "year"}, 'supported values: "hour", "day", "week", "month"'),
         ({"period.start.dayOfMonth": 29}, "not a day that every month has: write a day from 1 to 28"),
         ({"period.start.dayOfMonth": 0}, "not a day that every month has: write a day from 1 to 28"),
