@@ -87,6 +87,7 @@ def test_a_member_of_one_team_sees_its_namespace_and_nothing_else(visit: Visitin
     table = page.get_by_role("table", name="Budgets")
     expect(table.get_by_role("row")).to_have_count(2)
     expect(table).to_contain_text("speech")
+    expect(page.get_by_role("heading", name="speech: what is left")).to_be_visible()
 
 
 def test_a_member_who_names_another_teams_namespace_is_told_so(visit: Visiting) -> None:

@@ -111,6 +111,19 @@ def test_a_server_that_is_away_is_said_to_be(visit: Visiting) -> None:
     expect(page.locator("#budgets")).to_contain_text("cannot be reached")
 
 
+def test_figures_stay_while_the_timekeeper_is_away_and_say_that_they_are_old(visit: Visiting) -> None:
+    page = visit().enter()
+    expect(page.locator("#usage canvas")).to_be_visible()
+    page.route("**/v1/**", lambda route: route.abort())
+    page.get_by_role("button", name="Refresh").click()
+    expect(page.get_by_text("These figures are not up to date")).to_be_visible()
+    expect(page.locator(".budgets tbody tr")).to_have_count(10)
+    expect(page.locator("#usage canvas")).to_be_visible()
+    page.unroute("**/v1/**")
+    page.get_by_role("button", name="Refresh").click()
+    expect(page.get_by_text("These figures are not up to date")).to_be_hidden()
+
+
 def test_a_token_that_expires_while_the_page_is_open_asks_for_another(visit: Visiting) -> None:
     visiting = visit()
     page = visiting.enter(address="/?window=30d")

@@ -124,6 +124,13 @@ def test_every_file_that_the_page_names_is_there() -> None:
     assert modules <= reached, "these files are never loaded"
 
 
+def test_every_module_is_asked_for_at_once_but_those_that_draw_charts() -> None:
+    assets = read_assets()
+    named = re.findall(r'rel="modulepreload" href="page/[0-9a-f]+/([^"]+)"', assets.document.body.decode())
+    modules = {name for name in assets.by_name if name.startswith(("lib/", "views/"))}
+    assert set(named) == modules - {"lib/charts.js"}
+
+
 def resolved(folder: str, target: str) -> str:
     parts = folder.split("/") if folder else []
     for part in target.split("/"):

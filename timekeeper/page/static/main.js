@@ -19,7 +19,7 @@ import { WasteView } from "./views/waste.js";
 
 const REFRESH_MS = 60_000;
 
-const filtersView = new FiltersView(byId("filters"), () => loadAll());
+const filtersView = new FiltersView(byId("filters"), () => loadAll({ keep: true }));
 const budgetsView = new BudgetsView(byId("budgets"));
 const burnDownView = new BurnDownView(byId("burn-down"));
 const usageView = new UsageView(byId("usage"));
@@ -72,18 +72,21 @@ async function enter() {
 }
 
 /** Budgets come first: the charts and their library wait until somebody can read something. */
-async function loadAll() {
+async function loadAll(how = {}) {
   shown = { ns: current().ns, asked: asked(), budget: current().budget };
   filtersView.show(current());
-  if (await budgets.load()) filtersView.note(Date.now());
+  if (await budgets.load(how)) {
+    filtersView.note(Date.now());
+    byId("board-notice").hidden = true;
+  }
   if (access === null || scope()?.length === 0) return;
-  loadUsage();
-  pods.load();
+  loadUsage(how);
+  pods.load(how);
 }
 
-async function loadUsage() {
+async function loadUsage(how = {}) {
   wasteView.panel.wait();
-  if (!(await usage.load()) && usage.figures === null) wasteView.panel.empty("These figures come with those of usage.");
+  if (!(await usage.load(how)) && usage.figures === null) wasteView.panel.empty("These figures come with those of usage.");
 }
 
 function showBudgets(rows) {
@@ -108,9 +111,11 @@ function showChosen() {
   burnDown.load();
 }
 
+/** The budget that is open: the one in the address, or the only one that there is. */
 function chosenRow() {
   const { budget } = current();
-  return budget === "" ? undefined : budgets.figures?.find((row) => row.budget.name === budget);
+  const rows = budgets.figures ?? [];
+  return budget === "" && rows.length === 1 ? rows[0] : rows.find((row) => row.budget.name === budget);
 }
 
 /** The address has changed: asks for what it needs, and draws the rest from what is there. */
@@ -145,6 +150,10 @@ addEventListener("unauthenticated", ({ detail }) => {
   access = null;
   ask(`The token is not accepted: ${detail}.`);
 });
+addEventListener("stale", ({ detail }) => {
+  byId("board-notice").textContent = `These figures are not up to date: ${detail}`;
+  byId("board-notice").hidden = false;
+});
 document.addEventListener("click", (event) => {
   const anchor = event.target.closest?.("#board a[href]");
   if (!anchor || anchor.download || event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0) return;
@@ -153,7 +162,7 @@ document.addEventListener("click", (event) => {
   dispatchEvent(new CustomEvent("filters"));
 });
 setInterval(() => {
-  if (!document.hidden && access !== null) loadAll();
+  if (!document.hidden && access !== null) loadAll({ keep: true });
 }, REFRESH_MS);
 filtersView.show(current());
 if (token()) enter();

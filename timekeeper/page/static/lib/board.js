@@ -10,8 +10,11 @@ export class Part {
     this.figures = null;
   }
 
-  /** Asks anew and shows what comes; true where it did. */
-  async load() {
+  /**
+   * Asks anew and shows what comes; true where it did. Where the timekeeper is away, `keep` leaves what was shown of the
+   * same question, and says so with the event `stale`.
+   */
+  async load({ keep = false } = {}) {
     this.under.abort();
     const mine = (this.under = new AbortController());
     this.panel.wait();
@@ -24,6 +27,11 @@ export class Part {
     } catch (problem) {
       if (mine.signal.aborted || problem.name === "AbortError" || problem.status === 401) return false;
       if (problem.status === undefined) throw problem;
+      if (keep && this.figures !== null && (problem.status === 0 || problem.status >= 500)) {
+        this.show(this.figures);
+        dispatchEvent(new CustomEvent("stale", { detail: problem.message }));
+        return false;
+      }
       this.figures = null;
       this.panel.fail(problem, () => this.load());
       return false;

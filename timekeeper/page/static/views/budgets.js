@@ -17,7 +17,7 @@ const SIGNS = { open: "●", short: "◔", grace: "◑", over: "▲", held: "■
 export class BudgetsView {
   constructor(section) {
     this.search = element("input", {
-      type: "search", placeholder: "Search budgets and namespaces", "aria-label": "Search budgets",
+      type: "search", placeholder: "Search budgets", "aria-label": "Search budgets",
       oninput: () => go({ q: this.search.value, page: "1" }, { replace: true }),
     });
     this.status = element("select", {

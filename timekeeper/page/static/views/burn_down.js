@@ -1,6 +1,6 @@
 /** One budget in detail: what is left over the period, where it leads, and the figures behind it. */
 
-import { link } from "../lib/address.js";
+import { current, link } from "../lib/address.js";
 import { element } from "../lib/dom.js";
 import { budgetName, hours, moment, number, span } from "../lib/format.js";
 import { left } from "../lib/forecast.js";
@@ -26,6 +26,7 @@ export class BurnDownView {
     this.section.hidden = false;
     this.panel.title.textContent = `${budgetName(budget)}: what is left`;
     this.close.href = link({ budget: "" });
+    this.close.hidden = current().budget === "";
     this.panel.wait();
   }
 
