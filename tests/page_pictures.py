@@ -21,7 +21,7 @@ QUALITY = 82
 SHOTS = (
     ("dashboard", "/", {"viewport": {"width": 1280, "height": 1020}, "color_scheme": "light"}, "body"),
     ("dashboard-burn-down", "/?budget=language-models", {"viewport": DESK, "color_scheme": "dark"}, "#burn-down"),
-    ("dashboard-usage", "/?idle=1&window=month", {"viewport": DESK, "color_scheme": "light"}, "#usage"),
+    ("dashboard-usage", "/?idle=1&window=30d", {"viewport": DESK, "color_scheme": "light"}, "#usage"),
     ("dashboard-phone", "/", {"viewport": PHONE, "color_scheme": "dark"}, "#budgets"),
 )
 """Name, address, the browser's options, and what is scrolled to."""

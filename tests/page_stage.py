@@ -45,11 +45,11 @@ class Team:
 CLUSTER_GPUS = 64
 TEAMS = (
     Team("vision-research", 6000, 3120, 9.5, pods=("resnet-sweep-0", "resnet-sweep-1", "dino-0"), utilisation=0.61),
-    Team("language-models", 12000, 9650, 24, pods=("llm-pretrain-0", "llm-eval-7"), utilisation=0.86, model="H100"),
+    Team("language-models", 12000, 9650, 24, pods=("llm-pretrain-0", "llm-eval-7"), utilisation=0.95, model="H100"),
     Team("speech", 2400, 2431, 3, pods=("whisper-finetune-0",), utilisation=0.66),
     Team("robotics", 1800, 640, 2.5, pods=("sim-rollout-3", "policy-train-0"), utilisation=0.22, model="L40S"),
     Team("drug-discovery", 4000, 1480, 6, pods=("docking-12", "alphafold-4"), utilisation=0.7),
-    Team("recommendations", 3000, 2790, 5.5, pods=("two-tower-2",), utilisation=0.35),
+    Team("recommendations", 3000, 2790, 5.5, pods=("two-tower-2",), utilisation=0.3),
     Team("students", 200, 200, 0, on_exhausted=BudgetState.HELD, utilisation=0.18, model="L40S"),
     Team("fraud", 900, 260, 0.6, pods=("gnn-nightly-1",), utilisation=0.1, model="L40S"),
     Team("platform", None, 85, 0.4, pods=("dcgm-bench-0",), model="H100"),
@@ -57,19 +57,16 @@ TEAMS = (
 )
 
 
-def month_of(now: int) -> tuple[int, int]:
-    """Start and end of the UTC month of an instant; all in nanoseconds."""
-    today = time.gmtime(now // SECOND)
-    start = now - (((today.tm_mday - 1) * 24 + today.tm_hour) * 60 + today.tm_min) * 60 * SECOND - today.tm_sec * SECOND
-    start -= start % SECOND
-    following = time.gmtime(start // SECOND + 32 * 86_400)
-    return start, start + 32 * DAY - (following.tm_mday - 1) * DAY
+def period_of(now: int) -> tuple[int, int]:
+    """Thirty days, of which some twenty are over, whatever day it is: start and end in nanoseconds."""
+    start = now - now % DAY - 20 * DAY
+    return start, start + 30 * DAY
 
 
 def seed(client: redis.Redis, teams: Iterable[Team] = TEAMS, step_hours: int = 1) -> None:
-    """Budgets with their pods and what they used, every so many hours, in the present month."""
+    """Budgets with their pods and what they used, every so many hours, in their present period."""
     now = time.time_ns()
-    start, end = month_of(now)
+    start, end = period_of(now)
     for number, team in enumerate(teams):
         running = _seed_team(client, team, number, (start, end), now)
         _seed_hours(client, team, (start, now), max(0, round(team.spent * GPU_HOUR) - running), step_hours)
@@ -93,15 +90,18 @@ def _seed_team(client: redis.Redis, team: Team, number: int, period: tuple[int, 
     pods = [_session(team, number, index, period, now) for index in range(len(team.pods))]
     amounts = [(now - pod.start) // SECOND * pod.tariff[0][1] for pod in pods]
     spent = round(team.spent * GPU_HOUR)
-    ledger.open_periods(client, EPOCH, now, [ledger.Opening(team.name, start, end, max(0, spent - sum(amounts)))])
+    ledger.open_periods(client, EPOCH, now, [ledger.Opening(team.name, start, end)])
     items = [
         ledger.Item(
             pod.uid, amount, ledger.Action.OPEN, namespace=pod.namespace, pod=pod.pod, record=encode_session(pod)
         )
         for pod, amount in zip(pods, amounts, strict=True)
     ]
-    if items:
-        ledger.settle(client, ledger.Revision(EPOCH, 1), now, [ledger.Settlement(team.name, start, items)])
+    past = ledger.Item(
+        f"past-{number}", max(0, spent - sum(amounts)), ledger.Action.CLOSE, ledger.Kind.CLOSE, team.name
+    )
+    ledger.settle(client, ledger.Revision(EPOCH, 1), now, [ledger.Settlement(team.name, start, [past, *items])])
+    if pods:
         book.index_sessions(client, [(pod.uid, team.name) for pod in pods], [])
     book.write_assignments(client, {team.name: ((0, team.name),)})
     available = None if team.available is None else round(team.available * GPU_HOUR)

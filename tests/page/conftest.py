@@ -49,7 +49,7 @@ Visiting = Callable[..., Visit]
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[RestServer]:
-    """A timekeeper with a month of ten teams."""
+    """A timekeeper with ten teams."""
     with tempfile.TemporaryDirectory(prefix="fairgpu-page-") as folder, RedisServer(Path(folder)) as redis_server:
         with redis_server.client() as client:
             page_stage.seed(client)
