@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from nodeagent import turns
+from nodeagent.driver_figures import Figure
 from nodeagent.observations import Seen, growth, is_active, wants_more
 from nodeagent.schedule_page import Activity, Page, PageSlot
+
+NO_FIGURE = Figure()
 
 
 @dataclass(frozen=True)
@@ -14,7 +18,8 @@ class Container:
     """A container on this GPU: its slot and key on the page, its share, and where its ledger is.
 
     The memory limit is in bytes, 0 for that of its configuration; notice_ns is when it will be evicted, on
-    CLOCK_MONOTONIC, 0 where it will not.
+    CLOCK_MONOTONIC, 0 where it will not. The cgroup is its folder in the host's hierarchy; without one the driver's
+    figures for it stay unknown.
     """
 
     slot: int
@@ -25,6 +30,7 @@ class Container:
     device: int = 0
     memory_limit_bytes: int = 0
     notice_ns: int = 0
+    cgroup: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -113,8 +119,15 @@ def _begin_period(state: State, passed: int) -> State:
     )
 
 
-def describe(uuid: str, containers: tuple[Container, ...], state: State, made: turns.Plan, now_ns: int) -> Page:
-    """The page that says so."""
+def describe(
+    uuid: str,
+    containers: tuple[Container, ...],
+    state: State,
+    made: turns.Plan,
+    now_ns: int,
+    figures: Mapping[int, Figure] = MappingProxyType({}),
+) -> Page:
+    """The page that says so, with the driver's figures by slot."""
     slots = tuple(
         PageSlot(
             each.slot,
@@ -124,7 +137,10 @@ def describe(uuid: str, containers: tuple[Container, ...], state: State, made: t
             each.slot in state.active,
             made.granted_ns(each.slot) * 1000 // made.period_ns,
             memory_limit_bytes=each.memory_limit_bytes,
+            driver_bytes=figures.get(each.slot, NO_FIGURE).driver_bytes,
+            driver_sampled_ns=figures.get(each.slot, NO_FIGURE).sampled_ns,
             notice_ns=each.notice_ns,
+            trim_permille=figures.get(each.slot, NO_FIGURE).trim_permille,
         )
         for each in containers
     )

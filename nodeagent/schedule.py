@@ -5,7 +5,9 @@
 The containers file is JSON and read again when it changes: {"uuid": "GPU-...", "containers": [{"slot": 0, "key": 1,
 "corePercent": 30, "policy": "hard", "ledger": "/path/of/ledger", "device": 0}]}; the policy is hard, elastic or
 best_effort, device the GPU's index in the container's configuration. A container may have "memoryLimitBytes", a limit
-other than its configuration's, and "noticeNs", when it will be evicted on CLOCK_MONOTONIC.
+other than its configuration's, "noticeNs", when it will be evicted on CLOCK_MONOTONIC, and "cgroup", its folder in the
+host's cgroup hierarchy: where one is named at the
+start, NVML is asked what the driver holds for its processes.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from nodeagent import turns
+from nodeagent.nvml import Figures, asked
 from nodeagent.rounds import Container, State, describe, step
 from nodeagent.schedule_page import GENERATION_AT, LEDGER_PAGE_SIZE, SIZE, Activity, Page, pack, unpack_activity
 
@@ -88,6 +91,7 @@ def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
                 device=int(each.get("device", 0)),
                 memory_limit_bytes=int(each.get("memoryLimitBytes", 0)),
                 notice_ns=int(each.get("noticeNs", 0)),
+                cgroup=Path(each["cgroup"]) if each.get("cgroup") else None,
             )
             for each in document["containers"]
         )
@@ -102,12 +106,16 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
     version = source.stat().st_mtime_ns
     state = State(epoch_ns=clock())
     file = PageFile(page)
+    driver = Figures(asked(uuid))
+    if any(each.cgroup is not None for each in containers):
+        threading.Thread(target=driver.watch, args=(stop,), name="nvml", daemon=True).start()
     try:
         while not stop.is_set():
             activities = {each.slot: read_activity(each) for each in containers}
+            driver.listed = (containers, {slot: activity.charged_bytes for slot, activity in activities.items()})
             now_ns = clock()
             state, made = step(state, containers, activities, now_ns)
-            file.write(describe(uuid, containers, state, made, now_ns))
+            file.write(describe(uuid, containers, state, made, now_ns, driver.latest))
             stop.wait(INTERVAL_SECONDS)
             changed = source.stat().st_mtime_ns
             if changed != version:

@@ -29,6 +29,13 @@ bool schedule_check(const void *bytes, size_t size)
     return true;
 }
 
+/* NVML's slow correction takes the end of each turn. */
+static uint64_t used_of(const struct vcuda_schedule *page, const struct vcuda_turn *turn)
+{
+    uint64_t trim = page->slots[turn->slot].trim_permille;
+    return trim == 0 || trim > 1000 ? turn->length_ns : turn->length_ns * trim / 1000;
+}
+
 /* How long from `phase` (a place in the period) the slot's turns cover without a gap, at most one period. */
 static uint64_t covered_from(const struct vcuda_schedule *page, uint32_t slot, uint64_t phase)
 {
@@ -38,7 +45,7 @@ static uint64_t covered_from(const struct vcuda_schedule *page, uint32_t slot, u
         further = false;
         for (uint32_t i = 0; i < page->turn_count; i++) {
             const struct vcuda_turn *turn = &page->turns[i];
-            uint64_t at = reach % page->period_ns, end = (uint64_t)turn->start_ns + turn->length_ns;
+            uint64_t at = reach % page->period_ns, end = (uint64_t)turn->start_ns + used_of(page, turn);
             if (turn->slot == slot && turn->start_ns <= at && at < end) {
                 reach += end - at;
                 further = true;
@@ -76,7 +83,7 @@ struct turn schedule_turn(const struct vcuda_schedule *page, uint32_t slot, uint
     uint64_t covered = covered_from(page, slot, phase);
     for (uint32_t i = 0; i < page->turn_count; i++)
         if (page->turns[i].slot == slot)
-            turn.per_period_ns += page->turns[i].length_ns;
+            turn.per_period_ns += used_of(page, &page->turns[i]);
     turn.stale = now_ns > page->heartbeat_ns && now_ns - page->heartbeat_ns > page->stale_after_ns;
     turn.open = covered > 0;
     turn.end_ns = now_ns + (turn.open ? covered : until_next(page, slot, phase));

@@ -1,0 +1,102 @@
+"""From what the driver says of processes to what it holds and does for each container. Pure.
+
+A figure that is too low would free memory that is still taken: whoever cannot be placed makes the whole sample void,
+and memory that outlived its process (a descriptor can hold it) stays with a container that is charged for more than
+its processes have.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+TRIM_STEP_PERMILLE = 5
+"""How much of its turns a container loses or regains in a second: slower than any window that people look at."""
+LEAST_TRIM_PERMILLE = 700
+"""Samples of utilisation are coarse: more than this is never taken on their word."""
+TOLERANCE_PERCENT = 2.0
+SMOOTHING = 0.1
+"""Weight of a new second against those before it."""
+
+
+@dataclass(frozen=True)
+class DriverSample:
+    """What the driver said of one GPU. Times are ns of CLOCK_MONOTONIC, memory in bytes, pids the host's."""
+
+    at_ns: int
+    """Taken before the driver was asked."""
+    used_bytes: int
+    """Of the whole GPU."""
+    bytes_by_pid: Mapping[int, int]
+    percent_by_pid: Mapping[int, float] = field(default_factory=dict)
+    """Part of the last second in which each process kept the GPU busy."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """What the page says of one container: bytes that the driver holds for it, when that was asked, part of turns."""
+
+    driver_bytes: int = 0
+    sampled_ns: int = 0
+    busy_percent: float = 0.0
+    trim_permille: int = 1000
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Which slot each process belongs to, as far as ever seen while the driver knows it; None: to no container here."""
+
+    slots: Mapping[int, int | None] = field(default_factory=dict)
+    unclaimed_bytes: int | None = None
+    """The least that the GPU ever held beyond its processes: the driver's own."""
+
+
+def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int], before: Placed) -> Placed | None:
+    """Where each process of the sample belongs; None when one of them ended before anybody could see where.
+
+    Members are the processes of the containers (pid to slot), read before and after the driver was asked; alive are
+    all pids of the sample that exist now.
+    """
+    slots: dict[int, int | None] = {}
+    for pid in sample.bytes_by_pid:
+        if pid in members:
+            slots[pid] = members[pid]
+        elif pid in alive:
+            slots[pid] = None
+        elif pid in before.slots:
+            slots[pid] = before.slots[pid]
+        else:
+            return None
+    unclaimed = max(0, sample.used_bytes - sum(sample.bytes_by_pid.values()))
+    least = unclaimed if before.unclaimed_bytes is None else min(unclaimed, before.unclaimed_bytes)
+    return Placed(slots, least)
+
+
+def figures(
+    sample: DriverSample,
+    placed: Placed,
+    charged: Mapping[int, int],
+    shares: Mapping[int, float],
+    before: Mapping[int, Figure],
+) -> dict[int, Figure]:
+    """What the page says of each slot in `charged` (bytes that its ledger tells).
+
+    Shares are percents of the GPU that the slots were granted lately, of those alone that are to be held to them.
+    """
+    beyond = sample.used_bytes - sum(sample.bytes_by_pid.values()) - (placed.unclaimed_bytes or 0)
+    found = {}
+    for slot, told in charged.items():
+        pids = [pid for pid, owner in placed.slots.items() if owner == slot]
+        own = sum(sample.bytes_by_pid[pid] for pid in pids)
+        held_on = min(max(0, told - own), max(0, beyond))
+        last = before.get(slot, Figure())
+        busy = sum(sample.percent_by_pid.get(pid, 0.0) for pid in pids)
+        smooth = last.busy_percent + SMOOTHING * (busy - last.busy_percent)
+        trim = trimmed(last.trim_permille, smooth, shares.get(slot))
+        found[slot] = Figure(own + held_on, sample.at_ns, smooth, trim)
+    return found
+
+
+def trimmed(permille: int, busy_percent: float, share_percent: float | None) -> int:
+    """The part of its turns that a container may use: less while it is busier than its share, back slowly."""
+    if share_percent is not None and busy_percent > share_percent + TOLERANCE_PERCENT:
+        return max(LEAST_TRIM_PERMILLE, permille - TRIM_STEP_PERMILLE)
+    return min(1000, permille + TRIM_STEP_PERMILLE)

@@ -1,0 +1,126 @@
+"""Asks NVML what the driver holds for each process, once a second, beside the writing of the page.
+
+NVML can take long; whoever writes the page takes the last answer that is there.
+"""
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, place
+from nodeagent.rounds import Container
+from nodeagent.turns import Policy
+
+INTERVAL_SECONDS = 0.5
+
+
+class Nvml:
+    """One GPU through nvidia-ml-py.
+
+    Raises:
+        OSError: there is no NVML, no such GPU, or NVML failed; the message says what it said.
+    """
+
+    def __init__(self, uuid: str) -> None:
+        import pynvml  # noqa: PLC0415 (only where a GPU is to be asked)
+
+        self._nvml: Any = pynvml
+        try:
+            pynvml.nvmlInit()
+            self._device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        except pynvml.NVMLError as error:
+            raise OSError(f"NVML: {error}") from error
+        self._utilisation_us = 0
+
+    def sample(self) -> DriverSample:
+        """What NVML says now."""
+        at_ns = time.monotonic_ns()
+        try:
+            processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
+            memory = self._nvml.nvmlDeviceGetMemoryInfo(self._device)
+            percent = self._percent()
+        except self._nvml.NVMLError as error:
+            raise OSError(f"NVML: {error}") from error
+        if any(process.usedGpuMemory is None for process in processes):
+            raise OSError("NVML: it does not say what memory each process has")
+        bytes_by_pid = {int(process.pid): int(process.usedGpuMemory) for process in processes}
+        return DriverSample(at_ns, int(memory.used), bytes_by_pid, percent)
+
+    def _percent(self) -> dict[int, float]:
+        """Mean utilisation of each process in the samples since the last call; nothing where NVML has none."""
+        try:
+            samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device, self._utilisation_us)
+        except self._nvml.NVMLError:
+            return {}
+        self._utilisation_us = max([self._utilisation_us, *(int(one.timeStamp) for one in samples)])
+        sums: dict[int, list[int]] = {}
+        for one in samples:
+            sums.setdefault(int(one.pid), []).append(int(one.smUtil))
+        return {pid: sum(values) / len(values) for pid, values in sums.items()}
+
+
+def members_of(containers: Iterable[Container]) -> dict[int, int]:
+    """The processes in the cgroups of the containers, and in those below them: pid to slot."""
+    found = {}
+    for container in containers:
+        for path in container.cgroup.rglob("cgroup.procs") if container.cgroup is not None else ():
+            try:
+                pids = path.read_text().split()
+            except OSError:
+                continue  # the container is just ending
+            found.update({int(pid): container.slot for pid in pids})
+    return found
+
+
+class Figures:
+    """The last figures of every container; `look` makes them anew, `watch` does so until told to stop."""
+
+    def __init__(self, sample: Callable[[], DriverSample]) -> None:
+        self._sample = sample
+        self._placed = Placed()
+        self.latest: Mapping[int, Figure] = {}
+        """By slot; replaced whole, so that it can be read from any thread."""
+        self.listed: tuple[tuple[Container, ...], Mapping[int, int]] = ((), {})
+        """What `watch` looks at, and the bytes charged by slot; replaced whole."""
+
+    def look(self, containers: tuple[Container, ...], charged: Mapping[int, int]) -> None:
+        """Asks the driver once. A sample that does not say all keeps the last figures, whose time tells their age."""
+        members = members_of(containers)
+        sample = self._sample()
+        members |= members_of(containers)
+        alive = frozenset(pid for pid in sample.bytes_by_pid if Path(f"/proc/{pid}").exists())
+        placed = place(sample, members, alive, self._placed)
+        if placed is None:
+            return
+        shares = {each.slot: float(each.core_percent) for each in containers if each.policy is Policy.HARD}
+        self._placed = placed
+        self.latest = figures(sample, placed, charged, shares, self.latest)
+
+    def watch(self, stop: threading.Event) -> None:
+        """Looks at what is listed again and again. What NVML refuses is reported once, until it answers again."""
+        silent = False
+        while not stop.wait(INTERVAL_SECONDS):
+            try:
+                self.look(*self.listed)
+            except OSError as error:
+                if not silent:
+                    sys.stderr.write(json.dumps({"event": "schedule.driver_silent", "reason": str(error)}) + "\n")
+                silent = True
+            else:
+                silent = False
+
+
+def asked(uuid: str) -> Callable[[], DriverSample]:
+    """Samples of a GPU; NVML is opened with the first, and again where that failed."""
+    opened: list[Nvml] = []
+
+    def sample() -> DriverSample:
+        if not opened:
+            opened.append(Nvml(uuid))
+        return opened[0].sample()
+
+    return sample

@@ -1,0 +1,80 @@
+"""What the driver holds for each container, from what it says of processes."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeagent.driver_figures import LEAST_TRIM_PERMILLE, DriverSample, Figure, Placed, figures, place, trimmed
+
+MIB = 1 << 20
+
+
+def sample(*held: tuple[int, int], used: int | None = None, at_ns: int = 7) -> DriverSample:
+    by_pid = {pid: mib * MIB for pid, mib in held}
+    return DriverSample(at_ns, sum(by_pid.values()) if used is None else used * MIB, by_pid)
+
+
+def placed(made: DriverSample, members: dict[int, int], alive: set[int], before: Placed | None = None) -> Placed:
+    found = place(made, members, frozenset(alive), before or Placed())
+    assert found is not None
+    return found
+
+
+def test_a_containers_figure_is_the_sum_of_its_processes_and_of_nobody_elses() -> None:
+    made = sample((1, 100), (2, 200), (9, 400))
+    where = placed(made, {1: 0, 2: 0, 5: 1}, {1, 2, 9})
+    found = figures(made, where, {0: 300 * MIB, 1: 0}, {}, {})
+    assert [found[0].driver_bytes, found[1].driver_bytes] == [300 * MIB, 0]
+    assert found[0].sampled_ns == 7
+
+
+def test_a_process_that_ended_before_anybody_saw_where_makes_the_sample_void() -> None:
+    assert place(sample((1, 100), (3, 50)), {1: 0}, frozenset({1}), Placed()) is None
+
+
+def test_a_process_that_ended_stays_where_it_was_as_long_as_the_driver_knows_it() -> None:
+    first = placed(sample((3, 50)), {3: 0}, {3})
+    made = sample((3, 50))
+    where = placed(made, {}, set(), first)
+    assert figures(made, where, {0: 50 * MIB}, {}, {})[0].driver_bytes == 50 * MIB
+
+
+def test_memory_that_outlived_its_process_stays_with_who_is_charged_for_it() -> None:
+    first = placed(sample((1, 100), used=110), {1: 0}, {1})
+    made = sample((1, 100), used=174)
+    where = placed(made, {1: 0}, {1}, first)
+    found = figures(made, where, {0: 164 * MIB, 1: 0}, {}, {})
+    assert found[0].driver_bytes == 164 * MIB, "10 MiB were the driver's own from the beginning"
+    assert found[1].driver_bytes == 0
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(0, 2000))
+def test_what_is_held_on_never_makes_a_figure_larger_than_what_is_charged(own: int, beyond: int, charged: int) -> None:
+    made = sample((1, own), used=own + beyond)
+    where = Placed({1: 0}, 0)
+    figure = figures(made, where, {0: charged * MIB}, {}, {})[0].driver_bytes
+    assert own * MIB <= figure <= max(own, charged) * MIB
+
+
+def test_turns_are_trimmed_slowly_and_given_back_slowly() -> None:
+    permille, busy = 1000, 40.0
+    for _ in range(10):
+        permille = trimmed(permille, busy, 30.0)
+    assert permille == 950
+    for _ in range(10):
+        permille = trimmed(permille, 29.0, 30.0)
+    assert permille == 1000
+
+
+def test_nobody_is_trimmed_below_the_least_nor_without_a_share_to_be_held_to() -> None:
+    permille = 1000
+    for _ in range(1000):
+        permille = trimmed(permille, 99.0, 30.0)
+    assert permille == LEAST_TRIM_PERMILLE
+    assert trimmed(1000, 99.0, None) == 1000
+
+
+def test_utilisation_is_smoothed_before_it_is_believed() -> None:
+    made = DriverSample(7, 0, {1: 0}, {1: 100.0})
+    figure = figures(made, Placed({1: 0}, 0), {0: 0}, {0: 30.0}, {0: Figure(busy_percent=20.0)})[0]
+    assert figure.busy_percent == 28.0
+    assert figure.trim_permille == 1000

@@ -1,0 +1,72 @@
+"""The node agent's own writer beside the shim: turns, and what the driver holds by NVML."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from node import BUILD, MIB, OUT_OF_MEMORY, Container, Node, Share, ended, until, uuid
+
+SLOT_AT, SLOT_SIZE = 120, 80
+
+
+@contextmanager
+def written(node: Node, container: Container, *pids: int) -> Iterator[Path]:
+    """The writer of the page, told that these processes are the container's."""
+    page, cgroup, listed = node.folder / "page", node.folder / "cgroup", node.folder / "containers.json"
+    cgroup.mkdir()
+    (cgroup / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
+    one = {"slot": 0, "key": 1000, "corePercent": 100, "policy": "hard", "ledger": str(container.ledger)}
+    listed.write_text(json.dumps({"uuid": uuid(), "containers": [{**one, "cgroup": str(cgroup)}]}))
+    command = [sys.executable, "-m", "nodeagent.schedule", "--page", str(page), "--containers", str(listed)]
+    settings = {"LD_LIBRARY_PATH": str(node.driver), "SIMGPU_DIR": str(node.folder / "gpu")}
+    with ended(subprocess.Popen(command, cwd=BUILD.parent.parent, env=os.environ | settings, text=True)):
+        until(lambda: page.exists() and page.read_bytes()[:7] == b"FGSCHED", 30)
+        yield page
+
+
+def driver_bytes(page: Path) -> int:
+    """What the page says that the driver holds for the first slot."""
+    return int.from_bytes(page.read_bytes()[SLOT_AT:][16:24], "little")
+
+
+def told(actor: subprocess.Popen[str], line: str) -> list[int]:
+    """The actor's answer."""
+    assert actor.stdin is not None
+    assert actor.stdout is not None
+    actor.stdin.write(line + "\n")
+    actor.stdin.flush()
+    return [int(word) for word in actor.stdout.readline().split()]
+
+
+def test_the_page_says_what_the_driver_holds_and_the_shim_charges_it(node: Node) -> None:
+    page = node.folder / "page"
+    container = node.container("a", Share(context=64 * MIB, schedule=str(page)))
+    page.touch()
+    os.truncate(page, 7296)  # it is there before the container starts
+    with ended(container.start("actor")) as actor, written(node, container, actor.pid):
+        assert [told(actor, line)[0] for line in ("init", "ctx", f"alloc a {300 * MIB}")] == [0, 0, 0]
+        until(lambda: driver_bytes(page) == node.truth("a")[0] == 556 * MIB)
+        until(lambda: told(actor, "info")[1] == (1024 - 556) * MIB)
+        assert told(actor, f"alloc b {500 * MIB}")[0] == OUT_OF_MEMORY
+        assert told(actor, "free a")[0] == 0
+        until(lambda: driver_bytes(page) == 256 * MIB)
+
+
+def test_memory_of_a_killed_process_is_free_once_nvml_says_so(node: Node) -> None:
+    page = node.folder / "page"
+    node.settings["SIMGPU_TEARDOWN_MS"] = "300"
+    container = node.container("a", Share(schedule=str(page)))
+    with ended(container.start("actor")) as victim, written(node, container, victim.pid):
+        assert [told(victim, line)[0] for line in ("init", "ctx", f"alloc a {700 * MIB}")] == [0, 0, 0]
+        until(lambda: driver_bytes(page) == 956 * MIB)
+        victim.kill()
+        victim.wait()
+        with container.session() as ask:
+            assert ask("init")[0] == 0
+            until(lambda: ask("ctx")[0] == 0)
+            until(lambda: ask(f"alloc a {700 * MIB}")[0] == 0)
+            assert node.truth("a")[1] <= 1024 * MIB
