@@ -43,7 +43,7 @@ $(ACCELERATED)/.built: $(COMPILED) | setup
 	@touch $@
 
 contract: setup
-	$(BIN)/pytest --numprocesses 4 tests/contract
+	$(BIN)/pytest --numprocesses 4 --dist loadfile tests/contract
 	FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) $(BIN)/pytest --numprocesses 4 tests/contract/timekeeper
 
 page: setup browser

@@ -55,8 +55,17 @@ class Served:
         (self.folder / "tls.crt").write_bytes(leaf.certificate_pem)
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A server that all tests share which leave it as they found it."""
+    folder: Path = tmp_path_factory.mktemp("served")
+    with serving(folder) as shared:
+        yield shared
+
+
 @pytest.fixture
-def served(tmp_path: Path) -> Iterator[Served]:
+def alone(tmp_path: Path) -> Iterator[Served]:
+    """A server for a test that ends it, changes its chain, or counts its connections."""
     with serving(tmp_path) as served:
         yield served
 
@@ -152,12 +161,12 @@ def test_a_connection_that_never_shakes_hands_is_closed(served: Served) -> None:
         assert plain.recv(1) == b""
 
 
-def test_a_connection_past_the_bound_takes_the_place_of_the_one_that_is_idle_for_longest(served: Served) -> None:
-    kept = [served.connect() for _ in range(MAX_CONNECTIONS)]
+def test_a_connection_past_the_bound_takes_the_place_of_the_one_that_is_idle_for_longest(alone: Served) -> None:
+    kept = [alone.connect() for _ in range(MAX_CONNECTIONS)]
     for connection in kept:
         connection.request("POST", "/echo", b"a")
         connection.getresponse().read()
-    assert served.ask("POST", "/echo", b"b") == (200, b"b")
+    assert alone.ask("POST", "/echo", b"b") == (200, b"b")
     with pytest.raises(OSError, match=r".*"):
         reuse(kept[0])
     assert [reuse(connection) for connection in kept[1:]] == [b"c"] * (MAX_CONNECTIONS - 1)
@@ -171,13 +180,13 @@ def reuse(connection: http.client.HTTPSConnection) -> bytes:
     return connection.getresponse().read()
 
 
-def test_where_all_connections_are_at_work_one_more_is_refused(served: Served) -> None:
-    waiting = [served.connect() for _ in range(MAX_CONNECTIONS)]
+def test_where_all_connections_are_at_work_one_more_is_refused(alone: Served) -> None:
+    waiting = [alone.connect() for _ in range(MAX_CONNECTIONS)]
     for connection in waiting:
         connection.request("GET", "/poll")
     with pytest.raises(OSError, match=r".*"):
-        served.ask("POST", "/echo", b"b")
-    served.process.send_signal(signal.SIGTERM)
+        alone.ask("POST", "/echo", b"b")
+    alone.process.send_signal(signal.SIGTERM)
     assert [connection.getresponse().read() for connection in waiting] == [b'"released"'] * MAX_CONNECTIONS
     for connection in waiting:
         connection.close()
@@ -208,16 +217,16 @@ def test_tls_before_1_2_is_refused(served: Served) -> None:
         connection.close()
 
 
-def test_a_new_chain_is_served_to_new_connections_while_old_ones_live_on(served: Served) -> None:
-    old = served.connect()
+def test_a_new_chain_is_served_to_new_connections_while_old_ones_live_on(alone: Served) -> None:
+    old = alone.connect()
     old.request("POST", "/echo", b"a")
     old.getresponse().read()
     assert isinstance(old.sock, ssl.SSLSocket)
     before, sock = old.sock.getpeercert(binary_form=True), old.sock
-    served.present(make_leaf(served.authority, ("localhost",), utc_now(), LEAF))
+    alone.present(make_leaf(alone.authority, ("localhost",), utc_now(), LEAF))
     deadline = time.monotonic() + LIMIT_SECONDS
     while True:
-        fresh = served.connect()
+        fresh = alone.connect()
         fresh.connect()
         assert isinstance(fresh.sock, ssl.SSLSocket)
         presented = fresh.sock.getpeercert(binary_form=True)
@@ -231,24 +240,24 @@ def test_a_new_chain_is_served_to_new_connections_while_old_ones_live_on(served:
     old.close()
 
 
-def test_a_chain_that_cannot_be_used_changes_nothing(served: Served) -> None:
-    (served.folder / "tls.crt").write_bytes(b"nonsense")
+def test_a_chain_that_cannot_be_used_changes_nothing(alone: Served) -> None:
+    (alone.folder / "tls.crt").write_bytes(b"nonsense")
     deadline = time.monotonic() + LIMIT_SECONDS
-    while "certificate chain not reloaded" not in (served.folder / "log").read_text():
+    while "certificate chain not reloaded" not in (alone.folder / "log").read_text():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    assert served.ask("POST", "/echo", b"a") == (200, b"a")
+    assert alone.ask("POST", "/echo", b"a") == (200, b"a")
 
 
-def test_a_long_poll_is_answered_when_the_server_is_told_to_end(served: Served) -> None:
-    connection = served.connect()
+def test_a_long_poll_is_answered_when_the_server_is_told_to_end(alone: Served) -> None:
+    connection = alone.connect()
     connection.request("GET", "/poll")
-    served.process.send_signal(signal.SIGTERM)
+    alone.process.send_signal(signal.SIGTERM)
     response = connection.getresponse()
     assert response.read() == b'"released"'
     assert response.getheader("Connection") == "close"
     connection.close()
-    assert served.process.wait(LIMIT_SECONDS) == 0
+    assert alone.process.wait(LIMIT_SECONDS) == 0
 
 
 def test_metrics_are_plain_and_alone_on_their_port(served: Served) -> None:
