@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import structlog
 
 from timekeeper.jobs.accounts import Account, Checkpoint
 from timekeeper.jobs.books import Books
+from timekeeper.jobs.figures import Figures
 from timekeeper.jobs.statuses import (
     Json,
     budget_status,
@@ -21,7 +23,7 @@ from timekeeper.jobs.statuses import (
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import DAY
 from timekeeper.sources.mirror import uid_of
-from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
+from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source, SourceError
 
 REFRESH = 60 * SECOND
 """Figures that change all the time are written this often at most."""
@@ -30,10 +32,23 @@ CONFIRM = 600 * SECOND
 TURN_SECONDS = 0.25
 """How long writing keeps the other jobs waiting: with ten thousand budgets it takes minutes."""
 
+AT_ONCE = 16
+"""How many statuses are on their way at once: an API server takes milliseconds for each, and many beside each other."""
+
 FORGOTTEN_BY_A_KILLED_REDIS = 60 * SECOND
 """Far longer than what a killed Redis can have forgotten of what it had acknowledged."""
 
 _log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A status on its way to a budget, and the checkpoint that it holds."""
+
+    name: str
+    uid: str
+    status: Json
+    checkpoint: Checkpoint | None
 
 
 @dataclass(slots=True)
@@ -66,12 +81,17 @@ class StatusWriter:
         objects, count = self.books.budgets.objects, 0
         if not self._waiting:
             self._begin_anew(objects)
-        while self._waiting:
-            if self.clock() >= until:
-                return count
-            name = self._waiting.pop()
-            if name in objects:
-                count += self._write_budget(name, objects[name], settled_at)
+        with ThreadPoolExecutor(AT_ONCE, "status") as pool:
+            while self._waiting:
+                if self.clock() >= until:
+                    return count
+                drafts = self._next_drafts(objects, settled_at)
+                # The books are read and changed by this thread alone: the others only send.
+                sent = list(pool.map(self._send, drafts))
+                count += sum(self._note(draft, error, settled_at) for draft, error in zip(drafts, sent, strict=True))
+                for error in sent:
+                    if error is not None and not isinstance(error, RefusedError | ChangedMeanwhileError):
+                        raise error
         self._forget_left(settled_at)
         return count
 
@@ -82,7 +102,40 @@ class StatusWriter:
         last = {name: self._written[uid][0] if uid in self._written else 0 for name, uid in present.items()}
         self._waiting = sorted(objects, key=lambda name: last[name], reverse=True)
 
-    def _write_budget(self, name: str, item: Json, now: int) -> bool:
+    def _next_drafts(self, objects: Mapping[str, Json], now: int) -> list[_Draft]:
+        """The next statuses that must be written, as many as may be on their way at once."""
+        drafts: list[_Draft] = []
+        while self._waiting and len(drafts) < AT_ONCE:
+            name = self._waiting.pop()
+            draft = self._draft(name, objects[name], now) if name in objects else None
+            if draft is not None:
+                drafts.append(draft)
+        return drafts
+
+    def _send(self, draft: _Draft) -> SourceError | None:
+        try:
+            self.source.write_budget_status(draft.name, draft.status)
+        except SourceError as error:
+            return error
+        return None
+
+    def _note(self, draft: _Draft, error: SourceError | None, now: int) -> bool:
+        """Notes what became of a status; whether it was written."""
+        if isinstance(error, RefusedError):
+            _log.warning("budget's status refused", budget=draft.name, error=str(error))
+            self._written[draft.uid] = (now, draft.status)
+            return False
+        if error is not None:
+            _log.info("budget's status not written", budget=draft.name, error=str(error))
+            return False
+        self._written[draft.uid] = (now, draft.status)
+        account = self.books.accounts.get(draft.name)
+        if account is not None and draft.checkpoint is not None:
+            account.checkpoint = draft.checkpoint
+        return True
+
+    def _draft(self, name: str, item: Json, now: int) -> _Draft | None:
+        """A budget's status, if it must be written."""
         books = self.books
         account = books.accounts.get(name)
         found = books.figures.get(name)
@@ -96,29 +149,9 @@ class StatusWriter:
         status = with_conditions(status, conditions, written, generation, now)
         wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM
         if lasting(status) == lasting(written) and now - written_at < wanted:
-            return False
-        try:
-            self.source.write_budget_status(name, status)
-        except RefusedError as error:
-            _log.warning("budget's status refused", budget=name, error=str(error))
-            self._written[uid_of(item)] = (now, status)
-            return False
-        except ChangedMeanwhileError as error:
-            _log.info("budget left before its status was written", budget=name, error=str(error))
-            return False
-        self._written[uid_of(item)] = (now, status)
-        if account is not None and found is not None:
-            standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
-            account.checkpoint = Checkpoint(
-                found.period,
-                now,
-                standing.gone,
-                found.exhausted_at,
-                tuple(pots.values()),
-                standing.struck,
-                standing.version,
-            )
-        return True
+            return None
+        checkpoint = None if account is None or found is None else _checkpoint(account, found, now)
+        return _Draft(name, uid_of(item), status, checkpoint)
 
     def _forget_left(self, now: int) -> None:
         """Drops the sessions whose cost a written checkpoint holds, and those that none ever will, after a while."""
@@ -129,6 +162,19 @@ class StatusWriter:
             if now - left_at < FORGOTTEN_BY_A_KILLED_REDIS
             or (now - left_at < DAY and any(_still_needed(accounts[name], left_at) for name, _ in metered.written))
         ]
+
+
+def _checkpoint(account: Account, found: Figures, now: int) -> Checkpoint:
+    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
+    return Checkpoint(
+        found.period,
+        now,
+        standing.gone,
+        found.exhausted_at,
+        tuple(pots.values()),
+        standing.struck,
+        standing.version,
+    )
 
 
 def _still_needed(account: Account, left_at: int) -> bool:

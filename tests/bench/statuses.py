@@ -1,0 +1,104 @@
+"""The statuses of 2,000 busy budgets, each with a new checkpoint, written to a real API server.
+
+The other jobs of the timekeeper take their turns in between: after each turn of writing this pauses for as long, so
+that the time of a pass is what it takes where half of the thread's time is theirs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.names import TIMEKEEPER_ACCOUNT
+from tests.cluster.control_plane.build import control_plane_binaries
+from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
+from tests.cluster.installation import install
+from timekeeper.jobs.accounts import Account
+from timekeeper.jobs.books import Books, KeeperRules
+from timekeeper.jobs.figures import figures
+from timekeeper.jobs.writing import StatusWriter
+from timekeeper.rules.budgets import parse_budget
+from timekeeper.rules.money import GPU_HOUR
+from timekeeper.rules.periods import first_period
+from timekeeper.sources.cluster import BUDGETS, ClusterSource
+from timekeeper.store.ledger import Standing
+
+BUDGET_COUNT = 2000
+PASSES = 3
+GOAL_SECONDS = 30.0
+RATE = 1_000_000
+
+Row = dict[str, Any]
+
+
+def rows() -> Iterator[Row]:
+    """How long a pass over all budgets takes."""
+    with running_control_plane(control_plane_binaries(os.environ)) as plane:
+        install(plane)
+        items = _create(plane.admin.api)
+        worst, rate = _passes(plane, items)
+    yield {
+        "name": "a pass over the statuses of 2,000 busy budgets",
+        "value": worst,
+        "unit": "s",
+        "goal": f"<= {GOAL_SECONDS:g}",
+        "met": worst <= GOAL_SECONDS,
+        "context": f"the longest of {PASSES}; {rate:.0f} writes a second while it writes",
+    }
+
+
+def _create(api: KubernetesAPI) -> list[Row]:
+    def create(number: int) -> Row:
+        spec = {"namespaces": [f"team-{number}"], "allowance": {"gpuHours": 1000}, "period": {"every": "month"}}
+        item = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": f"b{number}"}}
+        return api.create(BUDGETS, {**item, "spec": spec})
+
+    with ThreadPoolExecutor(8) as pool:
+        return list(pool.map(create, range(BUDGET_COUNT)))
+
+
+def _passes(plane: ControlPlane, items: list[Row]) -> tuple[float, float]:
+    api = plane.service_account("fairgpu-system", TIMEKEEPER_ACCOUNT).api
+    books = _books(items)
+    writer = StatusWriter(ClusterSource(api, time.time_ns, random.random), books)
+    worst, written, busy = 0.0, 0, 0.0
+    for number in range(1, PASSES + 1):
+        now = time.time_ns()
+        _spend(books, number, now)
+        began = time.monotonic()
+        while True:
+            turn = time.monotonic()
+            written += writer.write(now)
+            spent = time.monotonic() - turn
+            busy += spent
+            if not writer.waiting:
+                break
+            time.sleep(spent)
+        worst = max(worst, time.monotonic() - began)
+    assert written == PASSES * BUDGET_COUNT, written
+    return worst, written / busy
+
+
+def _books(items: list[Row]) -> Books:
+    books = Books(KeeperRules())
+    for item in items:
+        budget = parse_budget(item)
+        period = first_period(budget.period, time.time_ns())
+        books.budgets.objects[budget.name], books.budgets.budgets[budget.name] = item, budget
+        standings = {period.start: Standing(0, 0, 0, None)}
+        books.accounts[budget.name] = Account(budget.name, budget, [period], standings)
+    return books
+
+
+def _spend(books: Books, number: int, now: int) -> None:
+    """In each budget a session has ended since the last pass."""
+    for name, account in books.accounts.items():
+        (start, standing) = next(iter(account.standings.items()))
+        account.standings[start] = replace(standing, total=number * GPU_HOUR, gone=number * GPU_HOUR)
+        books.figures[name] = figures(account, RATE, now)
