@@ -42,14 +42,14 @@ def rows() -> Iterator[Row]:
     with running_control_plane(control_plane_binaries(os.environ)) as plane:
         install(plane)
         items = _create(plane.admin.api)
-        worst, rate = _passes(plane, items)
+        worst, rate, spent = _passes(plane, items)
     yield {
         "name": "a pass over the statuses of 2,000 busy budgets",
         "value": worst,
         "unit": "s",
         "goal": f"<= {GOAL_SECONDS:g}",
         "met": worst <= GOAL_SECONDS,
-        "context": f"the longest of {PASSES}; {rate:.0f} writes a second while it writes",
+        "context": f"the longest of {PASSES}; {rate:.0f} writes a second; {spent * 1000:.1f} ms of the writer's processor each",
     }
 
 
@@ -63,11 +63,12 @@ def _create(api: KubernetesAPI) -> list[Row]:
         return list(pool.map(create, range(BUDGET_COUNT)))
 
 
-def _passes(plane: ControlPlane, items: list[Row]) -> tuple[float, float]:
+def _passes(plane: ControlPlane, items: list[Row]) -> tuple[float, float, float]:
     api = plane.service_account("fairgpu-system", TIMEKEEPER_ACCOUNT).api
     books = _books(items)
     writer = StatusWriter(ClusterSource(api, time.time_ns, random.random), books)
-    worst, written, busy = 0.0, 0, 0.0
+    worst, written = 0.0, 0
+    started, processor = time.monotonic(), time.process_time()
     for number in range(1, PASSES + 1):
         now = time.time_ns()
         _spend(books, number, now)
@@ -76,13 +77,12 @@ def _passes(plane: ControlPlane, items: list[Row]) -> tuple[float, float]:
             turn = time.monotonic()
             written += writer.write(now)
             spent = time.monotonic() - turn
-            busy += spent
             if not writer.waiting:
                 break
             time.sleep(spent)
         worst = max(worst, time.monotonic() - began)
     assert written == PASSES * BUDGET_COUNT, written
-    return worst, written / busy
+    return worst, written / (time.monotonic() - started), (time.process_time() - processor) / written
 
 
 def _books(items: list[Row]) -> Books:

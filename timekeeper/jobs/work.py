@@ -187,7 +187,8 @@ class Work:
         if self._reign is None or self._reign.term != number:
             self._rounded_at = 0
             keeper = Keeper(self._client, self._source, self._rules, take_epoch(self._client, number), step=self._step)
-            releaser, writer = Releaser(self._source, keeper.books), StatusWriter(self._source, keeper.books)
+            releaser = Releaser(self._source, keeper.books)
+            writer = StatusWriter(self._source, keeper.books, leading=lambda: self._term.number() == number)
             remover = FinalizerRemover(self._source, keeper.books)
             evictor = Evictor(self._source, keeper.books, self._measures.evictions)
             answers, teller = OrderAnswers(self._source, keeper.books), Teller(self._source, keeper.books)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import structlog
@@ -23,7 +23,7 @@ from timekeeper.jobs.statuses import (
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import DAY
 from timekeeper.sources.mirror import uid_of
-from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source, SourceError
+from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
 
 REFRESH = 60 * SECOND
 """Figures that change all the time are written this often at most."""
@@ -32,8 +32,12 @@ CONFIRM = 600 * SECOND
 TURN_SECONDS = 0.25
 """How long writing keeps the other jobs waiting: with ten thousand budgets it takes minutes."""
 
+LAST_SECONDS = 5.0
+"""How much longer it waits for the last answers, with which a pass is whole."""
 AT_ONCE = 16
-"""How many statuses are on their way at once: an API server takes milliseconds for each, and many beside each other."""
+"""How many statuses are sent at once: an API server takes milliseconds for each, and many beside each other."""
+READY = 64
+"""How many are ready to be sent, so that sending goes on while the other jobs have their turn."""
 
 FORGOTTEN_BY_A_KILLED_REDIS = 60 * SECOND
 """Far longer than what a killed Redis can have forgotten of what it had acknowledged."""
@@ -47,24 +51,29 @@ class _Draft:
 
     name: str
     uid: str
+    at: int
     status: Json
     checkpoint: Checkpoint | None
 
 
 @dataclass(slots=True)
 class StatusWriter:
-    """Remembers what was written, in one term of leadership."""
+    """Remembers what was written, in one term of leadership; `leading` says whether that goes on."""
 
     source: Source
     books: Books
     clock: Callable[[], float] = time.monotonic
+    leading: Callable[[], bool] = lambda: True
     _written: dict[str, tuple[int, Json]] = field(default_factory=dict)
     _waiting: list[str] = field(default_factory=list)
+    _sent: dict[Future[None], _Draft] = field(default_factory=dict)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE, "status"))
+    """Its threads end with the writer."""
 
     @property
     def waiting(self) -> bool:
         """Whether the last call to write stopped before it had looked at every budget."""
-        return bool(self._waiting)
+        return bool(self._waiting or self._sent)
 
     def write(self, settled_at: int) -> int:
         """Writes the statuses that have changed since the last time, as far as its turn lasts; how many.
@@ -79,19 +88,15 @@ class StatusWriter:
         """
         until = self.clock() + TURN_SECONDS
         objects, count = self.books.budgets.objects, 0
-        if not self._waiting:
+        if not self.waiting:
             self._begin_anew(objects)
-        with ThreadPoolExecutor(AT_ONCE, "status") as pool:
-            while self._waiting:
-                if self.clock() >= until:
-                    return count
-                drafts = self._next_drafts(objects, settled_at)
-                # The books are read and changed by this thread alone: the others only send.
-                sent = list(pool.map(self._send, drafts))
-                count += sum(self._note(draft, error, settled_at) for draft, error in zip(drafts, sent, strict=True))
-                for error in sent:
-                    if error is not None and not isinstance(error, RefusedError | ChangedMeanwhileError):
-                        raise error
+        while self.waiting:
+            self._send_on(objects, settled_at)
+            limit = until if self._waiting else until + LAST_SECONDS
+            wait(self._sent, max(limit - self.clock(), 0), FIRST_COMPLETED)
+            count += self._gather()
+            if self.clock() >= limit:
+                return count
         self._forget_left(settled_at)
         return count
 
@@ -102,33 +107,46 @@ class StatusWriter:
         last = {name: self._written[uid][0] if uid in self._written else 0 for name, uid in present.items()}
         self._waiting = sorted(objects, key=lambda name: last[name], reverse=True)
 
-    def _next_drafts(self, objects: Mapping[str, Json], now: int) -> list[_Draft]:
-        """The next statuses that must be written, as many as may be on their way at once."""
-        drafts: list[_Draft] = []
-        while self._waiting and len(drafts) < AT_ONCE:
+    def _send_on(self, objects: Mapping[str, Json], now: int) -> None:
+        """Hands the next statuses that must be written to those who send.
+
+        The books are read and changed by the caller's thread alone.
+        """
+        while self._waiting and len(self._sent) < READY:
             name = self._waiting.pop()
             draft = self._draft(name, objects[name], now) if name in objects else None
             if draft is not None:
-                drafts.append(draft)
-        return drafts
+                self._sent[self._pool.submit(self._send, draft)] = draft
 
-    def _send(self, draft: _Draft) -> SourceError | None:
-        try:
-            self.source.write_budget_status(draft.name, draft.status)
-        except SourceError as error:
-            return error
-        return None
+    def _send(self, draft: _Draft) -> None:
+        if not self.leading():
+            raise ChangedMeanwhileError("another process leads by now")
+        self.source.write_budget_status(draft.name, draft.status)
 
-    def _note(self, draft: _Draft, error: SourceError | None, now: int) -> bool:
+    def _gather(self) -> int:
+        """Notes what became of those that were sent; how many were written.
+
+        Raises:
+            SourceError: the API server does not answer.
+        """
+        finished = [future for future in self._sent if future.done()]
+        errors = [(self._sent.pop(future), future.exception()) for future in finished]
+        written = sum(self._note(draft, error) for draft, error in errors)
+        for _, error in errors:
+            if error is not None and not isinstance(error, RefusedError | ChangedMeanwhileError):
+                raise error
+        return written
+
+    def _note(self, draft: _Draft, error: BaseException | None) -> bool:
         """Notes what became of a status; whether it was written."""
         if isinstance(error, RefusedError):
             _log.warning("budget's status refused", budget=draft.name, error=str(error))
-            self._written[draft.uid] = (now, draft.status)
+            self._written[draft.uid] = (draft.at, draft.status)
             return False
         if error is not None:
             _log.info("budget's status not written", budget=draft.name, error=str(error))
             return False
-        self._written[draft.uid] = (now, draft.status)
+        self._written[draft.uid] = (draft.at, draft.status)
         account = self.books.accounts.get(draft.name)
         if account is not None and draft.checkpoint is not None:
             account.checkpoint = draft.checkpoint
@@ -151,7 +169,7 @@ class StatusWriter:
         if lasting(status) == lasting(written) and now - written_at < wanted:
             return None
         checkpoint = None if account is None or found is None else _checkpoint(account, found, now)
-        return _Draft(name, uid_of(item), status, checkpoint)
+        return _Draft(name, uid_of(item), now, status, checkpoint)
 
     def _forget_left(self, now: int) -> None:
         """Drops the sessions whose cost a written checkpoint holds, and those that none ever will, after a while."""

@@ -13,7 +13,7 @@ from timekeeper.jobs.keeper import Keeper
 from timekeeper.jobs.releasing import Releaser
 from timekeeper.jobs.writing import StatusWriter
 from timekeeper.rules.money import SECOND
-from timekeeper.sources.source import RefusedError
+from timekeeper.sources.source import RefusedError, SourceError
 from timekeeper.store.ledger import take_epoch
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class World(MirroredWorld):
         self.now = NOON
         self.monotonic = 0.0
         self.refused: set[str] = set()
+        self.away = False
         self.asked: list[str] = []
         super().__init__(lambda: self.now)
         self.stage = Stage(folder, client)
@@ -61,6 +62,8 @@ class World(MirroredWorld):
         self.monotonic += 0.1
         if name in self.refused:
             raise RefusedError("no")
+        if self.away:
+            raise SourceError("no answer")
 
 
 @pytest.fixture
@@ -84,13 +87,34 @@ def test_a_budget_of_which_nothing_is_new_is_not_written_every_minute(world: Wor
 
 
 def test_writing_stops_for_the_other_jobs_and_goes_on_where_it_stopped(world: World) -> None:
-    world.replace("budgets", budgets(40))
+    world.replace("budgets", budgets(200))
     world.round()
     written = [world.writer.write(world.now)]
     while world.writer.waiting:
         written.append(world.writer.write(world.now))
-    assert written == [16, 16, 8]
-    assert sorted(world.asked) == sorted(f"b{number}" for number in range(40))
+    assert len(written) > 1
+    assert sum(written) == 200
+    assert sorted(world.asked) == sorted(f"b{number}" for number in range(200))
+
+
+def test_a_writer_whose_term_is_over_sends_nothing_more(world: World) -> None:
+    world.replace("budgets", budgets(3))
+    world.round()
+    world.writer.leading = lambda: False
+    assert world.writer.write(world.now) == 0
+    assert world.budget_statuses == {}
+
+
+def test_an_api_server_that_does_not_answer_is_said_and_all_is_written_once_it_does(world: World) -> None:
+    world.replace("budgets", budgets(3))
+    world.round()
+    world.away = True
+    with pytest.raises(SourceError):
+        world.writer.write(world.now)
+    world.away = False
+    while len(world.budget_statuses) < 3:
+        world.writer.write(world.now)
+    assert sorted(world.budget_statuses) == ["b0", "b1", "b2"]
 
 
 def test_a_status_that_is_refused_holds_up_no_other_and_is_not_sent_again_at_once(world: World) -> None:
