@@ -49,7 +49,7 @@ def rows() -> Iterator[Row]:
         "unit": "s",
         "goal": f"<= {GOAL_SECONDS:g}",
         "met": worst <= GOAL_SECONDS,
-        "context": f"the longest of {PASSES}; {rate:.0f} writes a second; {spent * 1000:.1f} ms of the writer's processor each",
+        "context": f"the longest of {PASSES}; {rate:.0f} writes a second, {spent * 1000:.1f} ms of this processor each",
     }
 
 
