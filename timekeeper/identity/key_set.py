@@ -67,6 +67,10 @@ class KeySet:
             raise IdentityUnavailableError("the keys that sign tokens could not be fetched yet")
         return self._keys.get(key_id)
 
+    def knows(self, key_id: str) -> bool:
+        """Whether the key of that id was among those fetched last."""
+        return key_id in self._keys
+
     def wants_refresh(self, key_id: str) -> bool:
         """Whether to fetch before looking for a key: it is unknown or all are old, and the last try is past."""
         now = self._clock()

@@ -58,6 +58,14 @@ class PodTokens:
         """
         return self._keys.wants_refresh(_key_id(token))
 
+    def has_key(self, token: str) -> bool:
+        """Whether the key that a token names is known.
+
+        Raises:
+            UnauthenticatedError: the text is no JWT.
+        """
+        return self._keys.knows(_key_id(token))
+
     def fetch_keys(self) -> None:
         """Fetches the keys: the one step that does I/O."""
         self._keys.refresh()

@@ -14,7 +14,7 @@ from timekeeper.rest.bodies import IncreaseRequest, PodReport, is_namespace
 from timekeeper.rest.figures import is_budget
 from timekeeper.rest.granting import GrantOrder, grant_object
 from timekeeper.rest.guard import may_grant, may_read_namespace
-from timekeeper.rest.hot_routes import recognise, refuse_unless_running
+from timekeeper.rest.hot_routes import refuse_unless_running
 from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import others_have_ended
@@ -73,7 +73,7 @@ def add_ancestor_routes(app: Flask, parts: Parts) -> None:
 
 def _in_loop(parts: Parts, authorization: str | None) -> PodIdentity:
     """The pod that asks, recognised where all pods are."""
-    return asyncio.run_coroutine_threadsafe(recognise(parts.tokens, authorization), parts.loop()).result(LOOP_SECONDS)
+    return asyncio.run_coroutine_threadsafe(parts.recognise(authorization), parts.loop()).result(LOOP_SECONDS)
 
 
 def _refuse_no_namespace(namespace: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
@@ -18,6 +19,8 @@ from timekeeper.store.states_reading import Changes, Cursor
 
 WSGI_THREADS = 8
 """Each may wait for the API server to say who asks."""
+REVIEW_THREADS = 8
+"""As above, for those who wait for states."""
 
 
 class Loop:
@@ -54,12 +57,15 @@ class RestApplication:
 def build_application(lifecycle: Lifecycle, parts: Parts, read_changes: ReadChanges, loop: Loop) -> RestApplication:
     """The ASGI application over its parts; the follower of the states starts with it and ends with it."""
     measures = parts.measures
-    report = ReportRoute(parts.tokens, parts.submissions, parts.now, parts.report_interval_seconds, measures)
+    reviews = ThreadPoolExecutor(REVIEW_THREADS, "access-reviews")
+    lifecycle.on_stop(lambda: reviews.shutdown(wait=False, cancel_futures=True))
+    lifecycle.on_stop(parts.recognise.close)
+    report = ReportRoute(parts.recognise, parts.submissions, parts.now, parts.report_interval_seconds, measures)
     store = Freshness(time.monotonic)
     probes = Probes(parts.feed, store, lambda: lifecycle.draining)
     hot = {
         ("POST", "/v1/reports"): guarded(report, measures),
-        ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed, measures), measures),
+        ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed, measures, reviews), measures),
         ("GET", "/healthz"): guarded(probes.live, measures),
         ("GET", "/readyz"): guarded(probes.ready, measures),
         **page_routes(parts.assets),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import parse_qs
 
 import orjson
@@ -12,12 +13,13 @@ from pydantic import TypeAdapter
 from fairgpu.serving.messages import Handler, Request, Response
 from timekeeper.identity.bearer import bearer_token
 from timekeeper.identity.callers import Action, Authority, require
-from timekeeper.identity.pod_tokens import PodIdentity, PodTokens
+from timekeeper.identity.pod_tokens import PodIdentity
 from timekeeper.rest.batching import Batcher
 from timekeeper.rest.bodies import MAX_REPORT_BYTES, ContainerReport, Report
 from timekeeper.rest.measures import Measures
 from timekeeper.rest.paging import refuse_unknown
 from timekeeper.rest.problems import ProblemError, answer, invalid, problem_of
+from timekeeper.rest.recognising import Recognizer
 from timekeeper.rest.states_feed import CursorError, StatesFeed, parse_cursor
 from timekeeper.store.report_intake import Outcome, Submission
 from timekeeper.store.states_reading import Cursor
@@ -37,14 +39,14 @@ class ReportRoute:
 
     def __init__(
         self,
-        tokens: PodTokens,
+        recognise: Recognizer,
         submissions: Submissions,
         now: Callable[[], int],
         interval_seconds: int,
         measures: Measures,
     ) -> None:
         """`now` is nanoseconds since 1970; the interval is what sidecars are asked to keep."""
-        self._tokens = tokens
+        self._recognise = recognise
         self._submissions = submissions
         self._now = now
         self._answer = Response(200, orjson.dumps({"interval_s": interval_seconds}))
@@ -52,7 +54,7 @@ class ReportRoute:
 
     async def __call__(self, request: Request) -> Response:
         """Takes one report."""
-        pod = await recognise(self._tokens, _authorization(request))
+        pod = await self._recognise(_authorization(request))
         if len(request.body) > MAX_REPORT_BYTES:
             raise ProblemError(413, "content-too-large", f"a report has at most {MAX_REPORT_BYTES} bytes")
         report = _REPORT.validate_json(request.body)
@@ -67,15 +69,17 @@ class ReportRoute:
 class StatesRoute:
     """`GET /v1/states?since=&wait=`: what changed since a cursor, as soon as something does."""
 
-    def __init__(self, authority: Authority, feed: StatesFeed, measures: Measures) -> None:
+    def __init__(self, authority: Authority, feed: StatesFeed, measures: Measures, threads: ThreadPoolExecutor) -> None:
+        """`threads` are those that may wait for the API server to say what a caller may do."""
         self._authority = authority
+        self._threads = threads
         self._feed = feed
         self._waiting = measures.waiting
 
     async def __call__(self, request: Request) -> Response:
         """Answers at once, or waits."""
         token = bearer_token(_authorization(request))
-        await asyncio.to_thread(require, self._authority, token, LIST_BUDGETS)
+        await asyncio.get_running_loop().run_in_executor(self._threads, require, self._authority, token, LIST_BUDGETS)
         query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         refuse_unknown(query, ("since", "wait"))
         since, wait = _cursor(query.get("since", [""])[-1]), _wait(query.get("wait", ["0"])[-1])
@@ -84,22 +88,6 @@ class StatesRoute:
         if body is None:
             raise ProblemError(503, "unavailable", "no states are known yet; try again", headers={"Retry-After": "1"})
         return Response(200, body, headers=((b"cache-control", b"no-store"),))
-
-
-async def recognise(tokens: PodTokens, authorization: str | None) -> PodIdentity:
-    """The pod that asks. Only a key that is not known yet costs a request to the issuer, in a thread.
-
-    Raises:
-        UnauthenticatedError: the token is nobody's.
-        IdentityUnavailableError: there are no keys yet.
-    """
-    token = bearer_token(authorization)
-    pod = tokens.known(token)
-    if pod is None:
-        if tokens.wants_keys(token):
-            await asyncio.to_thread(tokens.fetch_keys)
-        pod = tokens.verify(token)
-    return pod
 
 
 def refuse_unless_running(outcome: Outcome, pod: PodIdentity) -> None:

@@ -9,13 +9,13 @@ from dataclasses import dataclass
 import redis
 
 from timekeeper.identity.callers import Authority
-from timekeeper.identity.pod_tokens import PodTokens
 from timekeeper.page.assets import Assets
 from timekeeper.rest.figures import Book
 from timekeeper.rest.hot_routes import Submissions
 from timekeeper.rest.measures import Measures
 from timekeeper.rest.ordering import OrderStore
 from timekeeper.rest.pods import PodReader
+from timekeeper.rest.recognising import Recognizer
 from timekeeper.rest.states_feed import StatesFeed
 from timekeeper.rules.currency import Currency
 
@@ -29,7 +29,7 @@ class Parts:
         store: a client of Redis whose answers are bytes.
         usage_labels: the labels of pods that use can be asked for by.
         authority: knows people and services.
-        tokens: knows pods.
+        recognise: knows pods by their tokens, in the event loop.
         grants: keeps GPUGrants.
         corrections: keeps GPUCorrections.
         pods: knows pod objects.
@@ -47,7 +47,7 @@ class Parts:
     store: redis.Redis
     usage_labels: tuple[str, ...]
     authority: Authority
-    tokens: PodTokens
+    recognise: Recognizer
     grants: OrderStore
     corrections: OrderStore
     pods: PodReader

@@ -31,6 +31,7 @@ from timekeeper.rest.order_stores import ClusterOrders, FolderOrders
 from timekeeper.rest.ordering import OrderStore
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import ClusterPods, FolderPods, PodReader
+from timekeeper.rest.recognising import Recognizer
 from timekeeper.rest.states_feed import StatesFeed
 from timekeeper.rules.currency import Currency
 from timekeeper.settings import TimekeeperSettings
@@ -137,7 +138,7 @@ class Service:
             store=store,
             usage_labels=self._settings.usage.labels,
             authority=self._world.authority,
-            tokens=PodTokens(keys, time.time),
+            recognise=Recognizer(PodTokens(keys, time.time)),
             grants=self._world.grants,
             corrections=self._world.corrections,
             pods=self._world.pods,
