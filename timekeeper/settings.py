@@ -94,6 +94,10 @@ class UsageSettings(Section):
     )
     """The labels of pods that are kept with their use. Each value is kept for as long as the use is, so name none that
     is new for every pod."""
+    hourly_days: Annotated[int, Field(ge=1, le=62)] = 8
+    """Of how many whole days before today hours can be told apart; older ones are kept as days."""
+    months: Annotated[int, Field(ge=2, le=120)] = 13
+    """How many whole months before the present one are kept: use, ledgers, periods and grants."""
 
 
 class JobsSettings(Section):

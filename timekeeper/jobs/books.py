@@ -16,6 +16,7 @@ from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import MeterFrom
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.pricing import Prices
+from timekeeper.usage.retention import Retention
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,7 @@ class KeeperRules:
         bill: what of a reservation is charged.
         template: the budget of a namespace that none names; without an allowance it limits nothing.
         labels: the labels of pods that are kept with their use.
+        retention: how long what is kept.
         holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
         replica_wait_seconds: how long closes and grants wait for a replica of the store, where there is one.
     """
@@ -41,6 +43,7 @@ class KeeperRules:
     holds_pods: bool = False
     replica_wait_seconds: float = 1.0
     labels: tuple[str, ...] = ()
+    retention: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True, slots=True)

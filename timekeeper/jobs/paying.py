@@ -44,6 +44,7 @@ def open_due_periods(desk: Desk, now: int, names: Iterable[str]) -> None:
     if not openings:
         return
     desk.step("open")
+    book.note_restored(desk.client, [opening.account for *_, opening in openings if opening.checkpoint])
     answers = open_periods(desk.client, desk.epoch, now, [opening for _, _, opening in openings])
     for (account, period, _), answer in zip(openings, answers, strict=True):
         account.standings[period.start] = checked(answer)

@@ -40,6 +40,7 @@ def restore_accounts(desk: Desk, names: Iterable[str], now: int) -> None:
         if wanted is None:
             continue
         desk.step("restore")
+        book.note_restored(desk.client, [wanted.account])
         added, account.standings[wanted.period] = restore(desk.client, desk.epoch, now, wanted)
         _take_off_the_meter(desk, account, wanted.gone)
         _log.error(

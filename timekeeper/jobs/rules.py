@@ -11,6 +11,7 @@ from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
 from timekeeper.rules.pricing import PricePoint, Prices
 from timekeeper.rules.timestamps import from_datetime
 from timekeeper.settings import MeteringSettings, TimekeeperSettings
+from timekeeper.usage.retention import Retention
 
 
 def keeper_rules(settings: TimekeeperSettings) -> KeeperRules:
@@ -29,6 +30,7 @@ def keeper_rules(settings: TimekeeperSettings) -> KeeperRules:
         holds_pods=metering.end_proof == "finalizer",
         replica_wait_seconds=settings.redis.replica_wait_seconds,
         labels=settings.usage.labels,
+        retention=Retention(settings.usage.hourly_days, settings.usage.months),
     )
 
 

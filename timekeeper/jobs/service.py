@@ -137,6 +137,7 @@ def schedule(work: Work, settings: JobsSettings) -> BackgroundScheduler:
         (work.tell, TELL_SECONDS),
         (work.evict, TELL_SECONDS),
         (work.notify, TELL_SECONDS),
+        (work.archive, TELL_SECONDS),
         (work.write, settings.status_seconds),
         (work.write_on, settings.react_seconds),
     ]

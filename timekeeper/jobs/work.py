@@ -10,6 +10,7 @@ import redis
 import structlog
 
 from timekeeper.jobs.answering import OrderAnswers
+from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.desk import Step
 from timekeeper.jobs.evicting import Evictor
@@ -61,6 +62,7 @@ class _Reign:
     releaser: Releaser
     remover: FinalizerRemover
     answers: OrderAnswers
+    archivist: Archivist
     writer: StatusWriter
     teller: Teller
     evictor: Evictor
@@ -133,6 +135,10 @@ class Work:
         if self._reign is not None and self._reign.writer.waiting:
             self.write()
 
+    def archive(self) -> None:
+        """Folds what is old and forgets what is older, a few accounts at a time."""
+        self._do("archive", lambda reign: reign.archivist.archive(self._rounded_at) if self._rounded_at else None)
+
     def books(self) -> BooksRead | None:
         """The books as they are now, for whoever tells of them; None while this process does not lead."""
         reign = self._reign
@@ -192,8 +198,11 @@ class Work:
             remover = FinalizerRemover(self._source, keeper.books)
             evictor = Evictor(self._source, keeper.books, self._measures.evictions)
             answers, teller = OrderAnswers(self._source, keeper.books), Teller(self._source, keeper.books)
+            archivist = Archivist(self._client, self._source, keeper.books, keeper.epoch, self._rules.retention)
             notifier = self._notifier(keeper)
-            self._reign = _Reign(number, keeper, releaser, remover, answers, writer, teller, evictor, notifier)
+            self._reign = _Reign(
+                number, keeper, releaser, remover, answers, archivist, writer, teller, evictor, notifier
+            )
             _log.info("keeping the books", term=number, epoch=keeper.epoch)
         return self._reign
 

@@ -13,7 +13,7 @@ from typing import Any
 import orjson
 
 from timekeeper.rest.answers import Answer, CurrencyAnswer, Money, currency_answer
-from timekeeper.rest.usage_query import Usage
+from timekeeper.rest.usage_finding import Usage
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import format_instant

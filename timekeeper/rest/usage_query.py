@@ -6,24 +6,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import redis
-
-from timekeeper.metering.segments import Assignments
 from timekeeper.rest.paging import cursor_after, decoded_cursor
 from timekeeper.rest.problems import invalid
-from timekeeper.store import reading
-from timekeeper.store.usage_reading import accounts_usage, capacity
-from timekeeper.usage.capacity import capacity_of
 from timekeeper.usage.dimensions import LABEL, PLAIN
-from timekeeper.usage.grouping import Item, Place, Steps, add_idle, add_rows, page
-from timekeeper.usage.rows import Figures
+from timekeeper.usage.grouping import Place
 from timekeeper.usage.windows import Window, WindowError, parse_step, parse_window, steps
 
 DEFAULT_LIMIT = 1000
 MAX_LIMIT = 10_000
 MAX_DIMENSIONS = 6
 MAX_CURSOR = 8192
-READ_AT_ONCE = 1000
 PARAMETERS = ("window", "step", "aggregate", "limit", "cursor", "format")
 
 
@@ -48,15 +40,6 @@ class Query:
     after: Place | None = None
     namespace: str | None = None
     idle: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """An answer; `following` is the cursor of the next page, None on the last one."""
-
-    query: Query
-    items: list[Item]
-    following: str | None
 
 
 def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, namespace: str | None = None) -> Query:
@@ -84,34 +67,6 @@ def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, na
     return Query(window, step, aggregate, _limit(arguments.get("limit")), after, namespace, idle == "true")
 
 
-def answer(client: redis.Redis, query: Query, now: int) -> Usage:
-    """Answers a question, asked at an instant.
-
-    Raises:
-        redis.RedisError: the store does not answer.
-        StoreError: it refuses.
-        FoldedHoursError: the steps cut what is kept as one.
-    """
-    cut = Steps(steps(query.window, query.step))
-    assignments = reading.assignments(client)
-    only = None if query.namespace is None else frozenset({query.namespace})
-    accounts = _accounts(assignments, query.namespace)
-    sums: dict[Place, Figures] = {}
-    for start in range(0, len(accounts), READ_AT_ONCE):
-        for found in accounts_usage(client, accounts[start : start + READ_AT_ONCE], assignments):
-            add_rows(sums, found.rows, found.account, cut, query.aggregate, only)
-    if query.idle:
-        points = capacity(client)
-        add_idle(sums, [capacity_of(points, step, now) for step in cut.windows], len(query.aggregate))
-    items, last = page(sums, cut, query.after, query.limit)
-    return Usage(query, items, None if last is None else _cursor(last))
-
-
-def _accounts(assignments: Mapping[str, Assignments], namespace: str | None) -> list[str]:
-    wanted = assignments if namespace is None else {namespace: assignments.get(namespace, ())}
-    return sorted({account for known in wanted.values() for _, account in known})
-
-
 def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
     names = tuple(text.split(","))
     known = [*PLAIN, *(f"{LABEL}{key}" for key in labels)]
@@ -134,7 +89,8 @@ def _limit(text: str | None) -> int:
     return int(text)
 
 
-def _cursor(place: Place) -> str:
+def cursor_of(place: Place) -> str:
+    """The cursor to go on with after a place."""
     return cursor_after(json.dumps([place[0], *place[1]], separators=(",", ":")))
 
 

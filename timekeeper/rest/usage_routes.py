@@ -13,7 +13,8 @@ from timekeeper.rest.paging import only_parameters
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import invalid
 from timekeeper.rest.usage_answers import as_csv, as_json
-from timekeeper.rest.usage_query import PARAMETERS, Usage, answer, read_query
+from timekeeper.rest.usage_finding import Usage, find
+from timekeeper.rest.usage_query import PARAMETERS, read_query
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.usage.grouping import FoldedHoursError
@@ -44,7 +45,7 @@ def _answered(parts: Parts, namespace: str | None) -> Response:
     now = parts.now()
     query = read_query(request.args, parts.usage_labels, now, namespace)
     try:
-        found = answer(parts.store, query, now)
+        found = find(parts.store, query, now)
     except FoldedHoursError as error:
         kept = f"{format_instant(error.start)},{format_instant(error.end)}"
         raise invalid(

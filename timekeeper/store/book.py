@@ -83,6 +83,12 @@ def write_epoch(client: redis.Redis, epoch: int) -> None:
     run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH,), (epoch,)))
 
 
+def note_restored(client: redis.Redis, accounts: Sequence[str]) -> None:
+    """Writes down that nobody can be named for some of what these accounts have spent."""
+    if accounts:
+        client.sadd(keys.RESTORED, *accounts)
+
+
 def write_capacity(client: redis.Redis, instant: int, rate: int) -> None:
     """Writes down what all nodes have from an instant on, in microGPU-seconds a second."""
     client.hset(keys.CAPACITY, str(instant), str(rate))

@@ -35,6 +35,7 @@ by its start.
                                               this one: what it brought or, flagged l, what was burned of it when it
                                               expired; and what the period had spent when it came. The empty name is
                                               what was rolled over
+    fairgpu:{ACCOUNT}:folded          hash    MONTH (as 2026-11) -> its older hours as days, packed
     fairgpu:{ACCOUNT}:sessions        hash    UID -> open session as JSON
     fairgpu:{ACCOUNT}:ended           hash    UID -> closed session as JSON, while its pod is on the API server
     fairgpu:{ACCOUNT}:grants          hash    NAME -> "START amount"
@@ -47,6 +48,7 @@ by its start.
     fairgpu:{book}:namespaces         hash    NAMESPACE -> [[from, account], ...] as JSON: who pays from when on
     fairgpu:{book}:prices             string  the price of each model over time, as JSON
     fairgpu:{book}:watched            string  until when all open sessions were known to live
+    fairgpu:{book}:restored           set     the accounts some of whose spending nobody can be named for
     fairgpu:{book}:capacity           hash    INSTANT -> what all nodes have from then on, in microGPU-seconds a second
     fairgpu:{book}:mark               string  the epoch of the leader that last waited for a replica; nobody reads it
     fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
@@ -80,6 +82,7 @@ ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
 NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
 PRICES = f"{PREFIX}:{{book}}:prices"
 WATCHED = f"{PREFIX}:{{book}}:watched"
+RESTORED = f"{PREFIX}:{{book}}:restored"
 CAPACITY = f"{PREFIX}:{{book}}:capacity"
 MARK = f"{PREFIX}:{{book}}:mark"
 OPEN_SESSIONS = f"{PREFIX}:{{book}}:open"
@@ -153,6 +156,11 @@ class AccountKeys:
     def corrections(self) -> str:
         """The corrections that were applied."""
         return self._key("corrections")
+
+    @property
+    def folded(self) -> str:
+        """Older hours, folded into days."""
+        return self._key("folded")
 
     @property
     def ledger(self) -> str:

@@ -41,9 +41,9 @@ class Dimensions(NamedTuple):
 def dimensions(namespace: str, node: str, attribution: Attribution | None) -> str:
     """As the store holds it: a JSON list, from which what is not known at its end is left out."""
     if attribution is None:
-        return _encoded(Dimensions(namespace, node))
+        return encode_dimensions(Dimensions(namespace, node))
     found = attribution
-    return _encoded(Dimensions(namespace, node, found.model, found.owner, found.user, found.labels))
+    return encode_dimensions(Dimensions(namespace, node, found.model, found.owner, found.user, found.labels))
 
 
 @lru_cache(maxsize=100_000)
@@ -54,7 +54,8 @@ def read_dimensions(text: str) -> Dimensions:
     return Dimensions(namespace, node, model, owner, user, tuple(sorted(labels.items())))
 
 
-def _encoded(found: Dimensions) -> str:
+def encode_dimensions(found: Dimensions) -> str:
+    """What `read_dimensions` reads."""
     values: list[Any] = [*found[:5], dict(found.labels)]
     while len(values) > 1 and not values[-1]:
         values.pop()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.usage.dimensions import IDLE
+from timekeeper.usage.dimensions import IDLE, UNKNOWN
 from timekeeper.usage.rows import Figures, Row
 from timekeeper.usage.windows import Window
 
@@ -78,7 +78,7 @@ def add_rows(
         FoldedHoursError: a row lies across a step's edge.
     """
     for row in rows:
-        if namespaces is not None and row.dimensions.namespace not in namespaces:
+        if namespaces is not None and (row.dimensions.namespace or UNKNOWN) not in namespaces:
             continue
         index = steps.index(row)
         if index is not None:
@@ -107,10 +107,25 @@ def add_idle(sums: dict[Place, Figures], capacity: Sequence[int], width: int) ->
             sums[index, (IDLE,) * width] = idle
 
 
+def order(value: str) -> tuple[bool, str]:
+    """How values of a key come: those that are none, which begin with two underscores, after all others."""
+    return value.startswith("__"), value
+
+
 def page(
     sums: Mapping[Place, Figures], steps: Steps, after: Place | None, limit: int
 ) -> tuple[list[Item], Place | None]:
     """The items after a place, in order, and the place to go on from; None where these are the last."""
-    places = sorted(place for place in sums if after is None or place > after)
+    places = sorted((place for place in sums if is_after(place, after)), key=_place_order)
     items = [Item(steps.windows[index], key, sums[index, key]) for index, key in places[:limit]]
     return items, places[limit - 1] if len(places) > limit else None
+
+
+def is_after(place: Place, after: Place | None) -> bool:
+    """Whether a place comes after another; every one does after None."""
+    return after is None or _place_order(place) > _place_order(after)
+
+
+def _place_order(place: Place) -> tuple[int, tuple[tuple[bool, str], ...]]:
+    index, key = place
+    return index, tuple([order(value) for value in key])

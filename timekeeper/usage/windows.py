@@ -88,7 +88,7 @@ def steps(window: Window, step: str | None) -> Iterator[Window]:
 def _following(step: str) -> Callable[[int], int]:
     match = _STEP.fullmatch(step)
     if match is None:
-        return lambda start: _month(start, 1)
+        return lambda start: month_start(start, 1)
     length = int(match[1]) * _UNITS[match[2]]
     return lambda start: start + length
 
@@ -97,14 +97,14 @@ def _named(text: str, now: int) -> tuple[int, int] | None:
     today = now // DAY * DAY
     # Weeks begin on Sunday, as in OpenCost; 1970 began on a Thursday.
     sunday = today - (to_datetime(today).isoweekday() % 7) * DAY
-    first = _month(now, 0)
+    first = month_start(now, 0)
     named = {
         "today": (today, today + DAY),
         "yesterday": (today - DAY, today),
         "week": (sunday, now + 1),
         "month": (first, now + 1),
         "lastweek": (sunday - WEEK, sunday),
-        "lastmonth": (_month(first, -1), first),
+        "lastmonth": (month_start(first, -1), first),
     }
     return named.get(text)
 
@@ -132,8 +132,8 @@ def _pair(text: str) -> tuple[int, int]:
         raise WindowError(WINDOWS) from error
 
 
-def _month(instant: int, later: int) -> int:
-    """The first of the month of an instant, or of one that much later."""
+def month_start(instant: int, later: int) -> int:
+    """The first of the month of an instant, or of one that many months later."""
     first = to_datetime(instant).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
     months = first.year * 12 + first.month - 1 + later
     return from_datetime(first.replace(year=months // 12, month=months % 12 + 1))

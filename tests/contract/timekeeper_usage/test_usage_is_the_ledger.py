@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from tests.keeper_stage import NOON, Stage
 from tests.redis_server import RedisServer
-from timekeeper.rest.usage_query import Query, answer
+from timekeeper.rest.usage_finding import find
+from timekeeper.rest.usage_query import Query
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import reading
@@ -110,7 +111,7 @@ def test_what_is_told_of_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hou
 
 def assert_is_the_ledger(stage: Stage) -> None:
     """Each account's use, of all time, is what its periods stand at."""
-    told = answer(stage.client, Query(ALWAYS, None, ("budget",), 1000), stage.now)
+    told = find(stage.client, Query(ALWAYS, None, ("budget",), 1000), stage.now)
     billed = {item.key[0]: item.figures.billed for item in told.items}
     for account in reading.load_accounts(stage.client, reading.account_names(stage.client), latest_periods=10_000):
         spent = sum(stage.spent(account.name, period.start) for period in account.periods)
@@ -119,7 +120,7 @@ def assert_is_the_ledger(stage: Stage) -> None:
 
 def assert_is_what_was_held(stage: Stage, truth: Truth) -> None:
     window = Window(NOON, (stage.now // HOUR + 1) * HOUR)
-    told = answer(stage.client, Query(window, "1h", ("namespace",), 10_000), stage.now)
+    told = find(stage.client, Query(window, "1h", ("namespace",), 10_000), stage.now)
     figures = {(item.step.start, item.key[0]): item.figures for item in told.items}
     for hour in range(window.start, window.end, HOUR):
         for namespace in NAMESPACES:

@@ -9,7 +9,8 @@ from tests.keeper_stage import NOON, Stage
 from tests.mirrored_world import MirroredWorld
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.keeper import Keeper
-from timekeeper.rest.usage_query import Query, answer
+from timekeeper.rest.usage_finding import find
+from timekeeper.rest.usage_query import Query
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import book, reading
@@ -36,7 +37,7 @@ def used(
     stage: Stage, *aggregate: str, window: Window = TODAY, step: str | None = None, idle: bool = False
 ) -> dict[tuple[int, *tuple[str, ...]], Figures]:
     """What each key came to, by the hour in which its step starts, counted from noon."""
-    found = answer(stage.client, Query(window, step, aggregate or ("namespace",), 1000, idle=idle), stage.now)
+    found = find(stage.client, Query(window, step, aggregate or ("namespace",), 1000, idle=idle), stage.now)
     return {((item.step.start - NOON) // HOUR, *item.key): item.figures for item in found.items}
 
 

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.archiving import Archivist
+from timekeeper.jobs.keeper import Keeper
+from timekeeper.rest.usage_finding import find
+from timekeeper.rest.usage_query import Query
+from timekeeper.rules.money import GPU_HOUR
+from timekeeper.rules.timestamps import DAY, HOUR
+from timekeeper.store import keys, reading
+from timekeeper.store.calls import FencedError
+from timekeeper.store.ledger import take_epoch
+from timekeeper.usage.grouping import FoldedHoursError
+from timekeeper.usage.retention import Retention
+from timekeeper.usage.windows import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+MIDNIGHT = NOON - 12 * HOUR
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+def archivist(stage: Stage, keeper: Keeper, hourly_days: int = 2, months: int = 3) -> Archivist:
+    return Archivist(stage.client, stage.source, keeper.books, keeper.epoch, Retention(hourly_days, months))
+
+
+def days(stage: Stage, window: Window, *aggregate: str) -> list[int]:
+    """GPU-hours billed each day."""
+    found = find(stage.client, Query(window, "1d", aggregate or ("namespace",), 1000), stage.now)
+    return [item.figures.billed // GPU_HOUR for item in found.items]
+
+
+def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(stage: Stage) -> None:
+    stage.budget("research", ["team-a"], period={"every": "day", "start": {"time": "06:00"}})
+    keeper = stage.lead()
+    stage.pod("p1", "team-a")
+    stage.round(0)
+    for _ in range(5 * 24):
+        stage.round(3600)
+    window = Window(MIDNIGHT, MIDNIGHT + 6 * DAY)
+    before = days(stage, window)
+    assert before == [12, 24, 24, 24, 24, 12]
+    for _ in range(2):
+        archivist(stage, keeper).archive(stage.now)
+    hours = stage.client.hkeys(keys.AccountKeys("research").hours)
+    assert min(int(field.split()[0]) for field in hours) * HOUR == MIDNIGHT + 3 * DAY
+    assert days(stage, window) == before
+    stage.spent("research", MIDNIGHT + 6 * HOUR)
+    with pytest.raises(FoldedHoursError):
+        find(stage.client, Query(window, "1h", ("namespace",), 1000), stage.now)
+    # Of a day in which a period began, both sides are still told apart.
+    period = Window(MIDNIGHT + DAY + 6 * HOUR, MIDNIGHT + 2 * DAY + 6 * HOUR)
+    (item,) = find(stage.client, Query(period, None, ("budget",), 1000), stage.now).items
+    assert item.figures.billed == 24 * GPU_HOUR == stage.spent("research", period.start)
+
+
+def test_a_leader_that_was_replaced_folds_nothing(stage: Stage) -> None:
+    keeper = stage.lead()
+    stage.pod("p1", "team-a")
+    stage.round(0)
+    for _ in range(4):
+        stage.round(86_400)
+    old = archivist(stage, keeper)
+    stage.lead()
+    stage.round(0)
+    with pytest.raises(FencedError):
+        old.archive(stage.now)
+    assert not stage.client.exists(keys.AccountKeys("namespace:team-a").folded)
+
+
+def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(stage: Stage) -> None:
+    keeper = stage.lead()
+    stage.budget("research", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.grant("g1", "research", 1)
+    stage.round(0)
+    for _ in range(30):
+        stage.round(7 * 86_400)
+    archivist(stage, keeper).archive(stage.now)
+    (account,) = reading.load_accounts(stage.client, ["research"], latest_periods=100)
+    kept = stage.now - 3 * 31 * DAY
+    assert kept - 31 * DAY <= account.periods[0].start <= kept
+    assert account.grants == frozenset()
+    assert not stage.client.exists(keys.AccountKeys("research").amounts(MIDNIGHT - 14 * DAY))
+    months = stage.client.hkeys(keys.AccountKeys("research").folded)
+    assert min(months) == b"2026-05"
+    last_days = Window(stage.now // DAY * DAY - 60 * DAY, stage.now // DAY * DAY + DAY)
+    before = days(stage, last_days, "budget")
+    stage.lead()
+    stage.round(0)
+    assert days(stage, last_days, "budget") == before
+
+
+def test_the_account_of_a_namespace_long_gone_is_forgotten(stage: Stage) -> None:
+    keeper = stage.lead()
+    stage.pod("p1", "team-gone")
+    stage.pod("p2", "team-a")
+    stage.round(0)
+    stage.round(60)
+    stage.remove("p1")
+    for _ in range(6):
+        stage.round(31 * 86_400)
+        archivist(stage, keeper).archive(stage.now)
+    assert "namespace:team-gone" not in reading.account_names(stage.client)
+    assert "team-gone" not in reading.assignments(stage.client)
+    assert not list(stage.client.scan_iter("*team-gone*"))
+    stage.round(60)
+    assert "namespace:team-gone" not in reading.account_names(stage.client)
+    assert stage.spent(
+        "namespace:team-a", reading.load_accounts(stage.client, ["namespace:team-a"])[0].periods[-1].start
+    )
+    stage.pod("p3", "team-gone")
+    stage.round(60)
+    stage.round(60)
+    assert "namespace:team-gone" in reading.account_names(stage.client)
+
+
+def test_each_account_is_looked_at_once_an_hour(stage: Stage) -> None:
+    keeper = stage.lead()
+    stage.pod("p1", "team-a")
+    stage.round(0)
+    for _ in range(4):
+        stage.round(86_400)
+    steady = archivist(stage, keeper)
+    steady.archive(stage.now)
+    stage.client.delete(keys.AccountKeys("namespace:team-a").hours)
+    stage.client.hset(keys.AccountKeys("namespace:team-a").hours, '1 [""]', "1 1 1 -")
+    steady.archive(stage.now + 1)
+    assert stage.client.hlen(keys.AccountKeys("namespace:team-a").hours) == 1
+    steady.archive(stage.now + HOUR)
+    assert stage.client.hlen(keys.AccountKeys("namespace:team-a").hours) == 0
+    assert take_epoch(stage.client, 0) > keeper.epoch

@@ -1,0 +1,111 @@
+"""Folds hours into days once they are old, forgets what is older still, and accounts of namespaces long gone.
+
+A few accounts at a time: settling must not wait for it.
+"""
+
+from __future__ import annotations
+
+import redis
+import structlog
+
+from timekeeper.jobs.accounts import DEFAULT_PREFIX, Account
+from timekeeper.jobs.books import Books
+from timekeeper.metering.segments import Assignments
+from timekeeper.rules.timestamps import DAY, HOUR
+from timekeeper.sources.source import Source
+from timekeeper.store.pruning import drop_account, forget_payer, prune
+from timekeeper.store.usage_folding import fold_hours
+from timekeeper.usage.retention import Retention
+from timekeeper.usage.windows import month_start
+
+AT_ONCE = 50
+"""Accounts that one run looks at."""
+MOST_FOLDS = 20
+"""Steps in which an account's hours are folded at once; the rest waits for the next hour."""
+KEPT_PERIODS = 2
+"""The latest periods of an account, which are kept however old they are: a new leader reads them."""
+
+_log = structlog.get_logger()
+
+
+class Archivist:
+    """Goes through all accounts, again from each hour on; used by one thread."""
+
+    def __init__(self, client: redis.Redis, source: Source, books: Books, epoch: int, retention: Retention) -> None:
+        self._client = client
+        self._source = source
+        self._books = books
+        self._epoch = epoch
+        self._retention = retention
+        self._pruned: dict[str, int] = {}
+        self._hour = 0
+        self._after = ""
+
+    def archive(self, now: int) -> None:
+        """Looks at the next accounts.
+
+        Raises:
+            StoreError: the store refused or does not answer; the next run goes on where this one stopped.
+            redis.RedisError: as above.
+        """
+        if not self._after and self._hour == now // HOUR:
+            return
+        self._hour = now // HOUR
+        names = sorted(name for name in self._books.accounts if name > self._after)
+        for name in names[:AT_ONCE]:
+            self._archive(self._books.accounts[name], now)
+            self._after = name
+        if len(names) <= AT_ONCE:
+            self._after = ""
+
+    def _archive(self, account: Account, now: int) -> None:
+        if not account.periods:
+            return
+        edges = [period.start for period in account.periods]
+        hourly = now // DAY * DAY - self._retention.hourly_days * DAY
+        if not any(fold_hours(self._client, self._epoch, account.name, hourly, edges) for _ in range(MOST_FOLDS)):
+            return
+        before = month_start(now, -self._retention.months)
+        if self._pruned.get(account.name) == before:
+            return
+        old = [period for period in account.periods[:-KEPT_PERIODS] if period.end <= before]
+        earliest = account.periods[len(old)].start
+        prune(self._client, self._epoch, account.name, before, [period.start for period in old], earliest)
+        for period in old:
+            account.standings.pop(period.start, None)
+            account.pots.pop(period.start, None)
+        account.periods = account.periods[len(old) :]
+        self._pruned[account.name] = before
+        if self._is_of_the_past(account):
+            self._drop(account)
+
+    def _is_of_the_past(self, account: Account) -> bool:
+        """Whether nothing in the cluster is, or can be, put down to it."""
+        books, name = self._books, account.name
+        if name in books.budgets.objects or any(books.sessions_under([name])):
+            return False
+        if not name.startswith(DEFAULT_PREFIX):
+            return all(known[-1][1] != name for known in books.assignments.values())
+        namespace = name.removeprefix(DEFAULT_PREFIX)
+        there = {(item.get("metadata") or {}).get("name") for item in self._source.mirrors.namespaces.items()}
+        return namespace not in there and namespace not in books.payers
+
+    def _drop(self, account: Account) -> None:
+        books, name = self._books, account.name
+        if not drop_account(self._client, self._epoch, name, [period.start for period in account.periods]):
+            return
+        rest: dict[str, Assignments] = {
+            namespace: tuple(entry for entry in known if entry[1] != name)
+            for namespace, known in books.assignments.items()
+            if any(payer == name for _, payer in known)
+        }
+        changed = {namespace: known for namespace, known in rest.items() if known}
+        gone = [namespace for namespace, known in rest.items() if not known]
+        forget_payer(self._client, changed, gone)
+        books.assignments.update(changed)
+        for namespace in gone:
+            del books.assignments[namespace]
+            books.pods.namespaces.discard(namespace)
+        del books.accounts[name]
+        books.figures.pop(name, None)
+        _log.info("account forgotten", account=name, namespaces=gone)

@@ -1,0 +1,51 @@
+-- Forgets what of an account is too old: whole periods with all that is theirs, folded months, entries.
+--
+-- KEYS  head, periods, folded, ledger, grants, corrections, then the further keys of the periods that go
+-- ARGV  epoch, the start of the earliest period that stays, how many periods go, their starts, the months that go
+local head, periods, folded, ledger = unpack(KEYS, 1, 4)
+local refused = refusal(head, ARGV[1])
+if refused then
+  return refused
+end
+local gone = {}
+for position = 4, 3 + tonumber(ARGV[3]) do
+  gone[ARGV[position]] = true
+  redis.call('HDEL', periods, ARGV[position])
+end
+for position = 4 + tonumber(ARGV[3]), #ARGV do
+  redis.call('HDEL', folded, ARGV[position])
+end
+for position = 7, #KEYS do
+  redis.call('DEL', KEYS[position])
+end
+for _, applied in ipairs({KEYS[5], KEYS[6]}) do
+  local known = redis.call('HGETALL', applied)
+  for position = 1, #known, 2 do
+    if gone[string.match(known[position + 1], '^%d+')] then
+      redis.call('HDEL', applied, known[position])
+    end
+  end
+end
+
+-- Entries come in the order of time: the first one of a period that stays, and all after it, stay.
+local earliest, after = ARGV[2], '-'
+while true do
+  local entries = redis.call('XRANGE', ledger, after, '+', 'COUNT', 100)
+  for _, entry in ipairs(entries) do
+    local period = ''
+    for position = 1, #entry[2], 2 do
+      if entry[2][position] == 'p' then
+        period = entry[2][position + 1]
+      end
+    end
+    if #period > #earliest or (#period == #earliest and period >= earliest) then
+      redis.call('XTRIM', ledger, 'MINID', entry[1])
+      return 1
+    end
+    after = '(' .. entry[1]
+  end
+  if #entries == 0 then
+    redis.call('XTRIM', ledger, 'MAXLEN', 0)
+    return 1
+  end
+end
