@@ -13,6 +13,7 @@ $(VENV)/.installed: requirements.lock setup.cfg tools/setup.sh
 
 demo: setup
 	$(BIN)/$(if $(CLUSTER),python -m tests.cluster.demonstration,fairgpu demo)
+	$(if $(CLUSTER),,@echo; $(MAKE) -s -C vcuda demo PYTHON=$(abspath $(BIN)/python))
 
 test: lint types contracts unit accelerated contract page cluster vcuda
 

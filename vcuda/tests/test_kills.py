@@ -1,14 +1,13 @@
 """Killed at any instruction, a process leaves no byte uncounted and none that nobody holds."""
 
 import os
-import random
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from agent import Agent, Tenant
-from node import BUILD, LEDGER_SIZE, MIB, Container, Node, Share, ended, until
+from crowds import killed, raced
+from node import BUILD, LEDGER_SIZE, MIB, Node, Share, until
 
 IN_CI = os.environ.get("CI") == "true"
 
@@ -56,28 +55,11 @@ def released(folder: Path, case: str) -> tuple[int, int]:
     return int(charged), int(held)
 
 
-def churned_and_killed(container: Container, seed: int, seconds: float) -> bool:
-    """Starts a program that allocates and frees, and kills it after so long; false when it found no room to begin."""
-    with ended(container.start("churn", "60", "2", str(64 * MIB), str(seed))) as process:
-        assert process.stdout is not None
-        assert process.stdin is not None
-        if process.stdout.readline() != "ready\n":
-            return False
-        process.stdin.write("\n")
-        process.stdin.flush()
-        moment = time.monotonic() + seconds
-        until(lambda: time.monotonic() > moment)
-    return True
-
-
 def test_nothing_is_lost_or_left_over_after_random_kills(node: Node) -> None:
     page = node.folder / "page"
     with Agent(node, page, Tenant("a", 0)):
         container = node.container("a", Share(memory=1536 * MIB, schedule=str(page)))
-        chance = random.Random(7)
-        kills, wanted = 0, 1000 if IN_CI else 60
-        while kills < wanted:
-            kills += churned_and_killed(container, kills, chance.random() * 0.02)
+        killed(container, 1000 if IN_CI else 60)
         assert node.truth("a")[1] <= 1536 * MIB
         with container.session() as ask:
             ask("init")
@@ -89,17 +71,7 @@ def test_nothing_is_lost_or_left_over_after_random_kills(node: Node) -> None:
 
 def test_racing_processes_and_threads_never_pass_the_limit(node: Node) -> None:
     container = node.container("a", Share(memory=1024 * MIB, context=16 * MIB), SIMGPU_CONTEXT_MIB="16")
-    processes = 16 if IN_CI else 4
-    seconds = "20" if IN_CI else "3"
-    crowd = [container.start("churn", seconds, "8", str(20 * MIB), str(i)) for i in range(processes)]
-    for process in crowd:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in crowd:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
-    answers = [process.communicate(timeout=180)[0].split() for process in crowd]
-    assert sum(int(answer[0]) for answer in answers) > 1000
-    assert sum(int(answer[1]) for answer in answers) > 100, "the limit was never reached"
-    assert 900 * MIB < node.truth("a")[1] <= 1024 * MIB
+    race = raced(node, container, 16 if IN_CI else 4, 8, 60 if IN_CI else 3)
+    assert race.allocations > 1000
+    assert race.refusals > 100, "the limit was never reached"
+    assert 900 * MIB < race.most <= 1024 * MIB

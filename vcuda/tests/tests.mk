@@ -45,10 +45,20 @@ $(BENCH)/null/libcuda.so.1: bench/null_driver.c $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -D_GNU_SOURCE -O2 -fPIC -shared -Wl,-Bsymbolic -Wl,-soname,libcuda.so.1 -isystem $(CUDA) $< -o $@
 
+# Programs held to their slices, on the screen.
+DRIVER := $(B)/simgpu/13
+$(DRIVER)/libcuda.so.1 $(DRIVER)/libnvidia-ml.so.1 &: $(wildcard simgpu/*.c simgpu/*.h simgpu/*.def) $(HEADERS)/.fetched
+	$(MAKE) -C simgpu PYTHON="$(PYTHON)" ../build/simgpu/13/libcuda.so.1 ../build/simgpu/13/libnvidia-ml.so.1
+
+.PHONY: demo
+demo: $(B)/testing/libvcuda.so.1 $(DRIVER)/libcuda.so.1 $(DRIVER)/libnvidia-ml.so.1 $(TESTS)/spin $(TESTS)/actor $(BENCH)/lateness
+	@$(PYTHON) demo.py
+
 .PHONY: bench bench-programs
 bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/lateness $(BENCH)/null/libcuda.so.1
 bench: bench-programs
 	@$(PYTHON) bench/costs.py
+	@$(PYTHON) bench/memory.py
 	@$(PYTHON) bench/shares.py
 	@$(PYTHON) bench/virtual_shares.py
 
