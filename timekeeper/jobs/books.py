@@ -15,7 +15,8 @@ from timekeeper.metering.bill import Bill
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import MeterFrom
 from timekeeper.rules.budgets import Budget
-from timekeeper.rules.pricing import Prices
+from timekeeper.rules.periods import PeriodRule
+from timekeeper.rules.pricing import FOREVER, Prices
 from timekeeper.usage.retention import Retention
 
 
@@ -124,13 +125,24 @@ class Books:
         changed: set[str] = set()
         for name, account in self.accounts.items():
             if account.is_budget:
-                budget = self.budgets.budgets.get(name, Budget(name))
+                # Of one that is gone it is still known when its periods began.
+                gone = Budget(name, period=self.budgets.last_rule(name) or PeriodRule())
+                budget = self.budgets.budgets.get(name, gone)
             else:
                 budget = default_budget(name.partition(":")[2], self.rules.template)
             if budget != account.budget:
                 account.budget = budget
                 changed.add(name)
         return changed
+
+    def paid_until(self, name: str) -> int:
+        """Until when an account pays, or paid, for any namespace; 0 where it never did."""
+        ends = [0]
+        for known in self.assignments.values():
+            for index, (_, account) in enumerate(known):
+                if account == name:
+                    ends.append(known[index + 1][0] if index + 1 < len(known) else FOREVER)
+        return max(ends)
 
     def ensure_accounts(self, names: Iterable[str]) -> None:
         """Makes the accounts that are not known yet."""

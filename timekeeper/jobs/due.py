@@ -20,10 +20,12 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
     """The periods that these accounts need up to now, each with what a checkpoint says of it."""
     openings = []
     for account in (books.accounts[name] for name in sorted(names)):
-        if account.periods and account.is_budget and account.name not in books.budgets.budgets:
-            continue  # its budget is gone, and with it the rule that says when periods begin
+        until = now
+        gone = account.is_budget and account.name not in books.budgets.budgets
+        if gone and account.periods and account.periods[-1].end <= now:
+            until = min(now, books.paid_until(account.name) - 1)  # it pays as long as any namespace was its own
         checkpoint = account.checkpoint
-        for period in periods_to_open(account, now):
+        for period in periods_to_open(account, until):
             opening = Opening(account.name, period.start, period.end, known=bool(account.periods))
             if checkpoint is not None and checkpoint.period.start == period.start:
                 opening = replace(

@@ -28,6 +28,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     """
     remembered = books.accounts
     books.memory = books.memory or remember(books)
+    books.budgets.take_stored(reading.budgets(client))
     _take_assignments(client, books)
     stored = reading.load_accounts(client, reading.account_names(client))
     books.accounts = {

@@ -12,6 +12,7 @@ from timekeeper.metering.pods import PodFacts, read_pod
 from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
 from timekeeper.rules.corrections import Correction, CorrectionError, parse_correction
 from timekeeper.rules.grants import Grant, GrantError, parse_grant
+from timekeeper.rules.periods import PeriodRule
 from timekeeper.sources.mirror import Departure, Mirror, uid_of
 from timekeeper.sources.source import Mirrors
 
@@ -26,7 +27,12 @@ Reported = Callable[[str], int | None]
 class BudgetView:
     """The budgets, grants and corrections as last read; what cannot be used is kept apart with the reason.
 
-    A budget that becomes unusable goes on as it last was: a typing error stops nobody.
+    A budget that becomes unusable goes on as it last was: a typing error stops nobody. What each last was is kept in
+    the store, beyond this term and its deletion: of one that is gone it says when the periods began that it still pays.
+
+    Attributes:
+        kept: each budget as it last could be used.
+        stored: those of them that the store is known to hold.
     """
 
     budgets: dict[str, Budget] = field(default_factory=dict)
@@ -38,14 +44,56 @@ class BudgetView:
     corrections: dict[str, Correction] = field(default_factory=dict)
     correction_objects: dict[str, Json] = field(default_factory=dict)
     correction_faults: dict[str, CorrectionError] = field(default_factory=dict)
+    kept: dict[str, Json] = field(default_factory=dict)
+    stored: dict[str, Json] = field(default_factory=dict)
+    _rules: dict[str, tuple[Json, PeriodRule]] = field(default_factory=dict)
+
+    def take_stored(self, stored: dict[str, Json]) -> None:
+        """Takes over what the store holds; what is kept here is newer."""
+        self.stored = stored
+        self.kept = {**stored, **{name: item for name, item in self.kept.items() if stored.get(name) != item}}
+
+    def not_stored(self) -> dict[str, Json]:
+        """What is kept and the store does not hold yet."""
+        return {name: item for name, item in self.kept.items() if self.stored.get(name) is not item}
+
+    def last_rule(self, name: str) -> PeriodRule | None:
+        """When the periods of a budget begin, or began while it was there; None where nobody knows."""
+        item = self.kept.get(name)
+        if item is None:
+            return None
+        known = self._rules.get(name)
+        if known is None or known[0] is not item:
+            known = self._rules[name] = (item, parse_budget(item).period)
+        return known[1]
 
     def refresh(self, mirrors: Mirrors) -> None:
         """Reads what has changed in the mirrors."""
+        before = self.objects
         self.objects = _read(mirrors.budgets, self.objects, self.budgets, self.budget_faults, parse_budget)
+        for name, item in self.objects.items():
+            if before.get(name) is not item:
+                self._keep(name, item)
         self.grant_objects = _read(mirrors.grants, self.grant_objects, self.grants, self.grant_faults, parse_grant)
         self.correction_objects = _read(
             mirrors.corrections, self.correction_objects, self.corrections, self.correction_faults, parse_correction
         )
+
+    def _keep(self, name: str, item: Json) -> None:
+        """Keeps a budget that can be used; of one that cannot, takes what was kept of it."""
+        if name not in self.budget_faults:
+            lasting = _lasting(item)
+            if self.kept.get(name) != lasting:
+                self.kept[name] = lasting
+        elif name not in self.budgets and uid_of(self.kept.get(name, {})) == uid_of(item):
+            self.budgets[name] = parse_budget(self.kept[name])
+
+
+def _lasting(item: Json) -> Json:
+    """A budget without its status and without what the API server keeps for itself."""
+    metadata = item.get("metadata") or {}
+    named = {key: metadata[key] for key in ("name", "uid", "creationTimestamp", "generation") if key in metadata}
+    return {"metadata": named, "spec": item.get("spec")}
 
 
 def _read(

@@ -24,6 +24,9 @@ def assign(desk: Desk, now: int) -> set[str]:
     metered = books.pods.sessions.namespaces() | books.pods.namespaces
     changed = reassigned(books.assignments, books.payers, metered, now)
     desk.step("assign")
+    kept = books.budgets.not_stored()
+    book.write_budgets(desk.client, kept)
+    books.budgets.stored.update(kept)
     book.write_assignments(desk.client, changed)
     books.assignments.update(changed)
     before = set(books.accounts)

@@ -1,7 +1,8 @@
 """Bills what was used instead of what was reserved, where the admin wants that: from the pods' own reports.
 
-Counters are cumulative over a pod's life. What they have grown by since a period began is that period's; so the total
-at which each period began is part of the session's record.
+Counters are cumulative, and begin anew with a container that is made anew: they are tallied over that. What the tally
+has grown by since a period began is that period's; so the total at which each period began is part of the session's
+record, and the tally with it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import structlog
 
 from fairgpu.charging import ChargeRules
 from timekeeper.jobs.metered import Key, Metered
-from timekeeper.metering.bill import Bill, DeviceUse, Use, billed, use_cost
+from timekeeper.metering.bill import Bill, DeviceUse, Use, UseTally, billed, tallied, use_cost
 from timekeeper.metering.reservations import Reservation, Tariff, tariff
 from timekeeper.metering.segments import Span, amounts
 from timekeeper.rules.pricing import Prices, price_at
@@ -43,13 +44,17 @@ def read_use(body: str | bytes) -> Use:
 
 
 def take_use(metered: Metered, body: str | bytes | None, prices: Prices) -> None:
-    """Takes over a pod's latest report. What it amounts to never shrinks: a counter that begins anew loses no money."""
-    if body is None or metered.reservation is None or not metered.reservation.placed:
+    """Takes over a pod's latest report; what it amounts to is in the session's record, so that it never shrinks."""
+    known = metered.session.use_tally
+    if (body is None and known is None) or metered.reservation is None or not metered.reservation.placed:
         return
     devices = metered.reservation.devices
     start = metered.session.start
     price = {device.model: price_at(prices, device.model, start) for device in devices.values()}
-    metered.used = max(metered.used or 0, use_cost(read_use(body), devices, price))
+    found = tallied(known or UseTally(), read_use(body) if body is not None else {}, devices, price)
+    if found != known:
+        metered.session, metered.record_stale = replace(metered.session, use_tally=found), True
+    metered.used = max(metered.used or 0, found.before + use_cost(found.use, devices, price))
 
 
 def bill_use(bill: Bill, metered: Metered, reserved: Mapping[Key, int], most: Mapping[Key, int]) -> dict[Key, int]:

@@ -42,6 +42,38 @@ Use = Mapping[tuple[str, str], DeviceUse]
 """By container name and device uuid."""
 
 
+@dataclass(frozen=True, slots=True)
+class UseTally:
+    """What a pod has used, over counters that began anew.
+
+    Attributes:
+        before: microGPU-seconds that counters amounted to which have begun anew since.
+        counters: (container, device uuid, busy ns, span ns, peak MiB) of those that run, in order.
+    """
+
+    before: int = 0
+    counters: tuple[tuple[str, str, int, int, int], ...] = ()
+
+    @property
+    def use(self) -> Use:
+        """The counters that run."""
+        return {(name, uuid): DeviceUse(*found) for name, uuid, *found in self.counters}
+
+
+def tallied(
+    known: UseTally, reported: Use, devices: Mapping[str, DeviceShare], price: Mapping[str, Fraction]
+) -> UseTally:
+    """The tally once a report has come. A counter that fell has begun anew: what it had been before stays used."""
+    running, before = dict(known.use), known.before
+    for key, found in reported.items():
+        last = running.get(key, found)
+        if found.busy_ns < last.busy_ns or found.span_ns < last.span_ns or found.memory_peak_mib < last.memory_peak_mib:
+            before += use_cost({key: last}, devices, price)
+        running[key] = found
+    rows = ((*key, use.busy_ns, use.span_ns, use.memory_peak_mib) for key, use in running.items())
+    return UseTally(before, tuple(sorted(rows)))
+
+
 def use_cost(use: Use, devices: Mapping[str, DeviceShare], price: Mapping[str, Fraction]) -> int:
     """What the counters amount to in microGPU-seconds: per device, the larger of GPU time and memory over time.
 

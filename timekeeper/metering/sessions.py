@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from timekeeper.metering.attribution import Attribution
+from timekeeper.metering.bill import UseTally
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import Tariff
 
@@ -43,6 +44,7 @@ class Session:
         proof: what the end is known by.
         use_bases: (account, period, microGPU-seconds): what its reports amounted to when each period began, where use
             is billed.
+        use_tally: what its reports amount to by now, where use is billed; None before the first.
         namespace_uid: which namespace of that name the pod was in, as one that is deleted may be made again; empty
             where it was not seen.
         attribution: what its use is put down to; None in records of earlier versions.
@@ -61,6 +63,7 @@ class Session:
     namespace_uid: str = ""
     attribution: Attribution | None = None
     report_bases: tuple[tuple[str, int, int], ...] = ()
+    use_tally: UseTally | None = None
 
 
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:

@@ -73,6 +73,12 @@ def write_accounts(client: redis.Redis, names: Sequence[str]) -> None:
         client.sadd(keys.ACCOUNTS, *names)
 
 
+def write_budgets(client: redis.Redis, budgets: Mapping[str, Any]) -> None:
+    """Writes down budgets as they last could be used."""
+    if budgets:
+        client.hset(keys.BUDGETS, mapping={name: json.dumps(item) for name, item in budgets.items()})
+
+
 def write_prices(client: redis.Redis, prices: Prices) -> None:
     """Writes down the prices as they are charged."""
     client.set(keys.PRICES, encode_prices(prices))

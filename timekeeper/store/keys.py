@@ -46,6 +46,8 @@ by its start.
     fairgpu:{book}:epoch              string  the latest epoch given to a leader
     fairgpu:{book}:accounts           set     the name of each account
     fairgpu:{book}:namespaces         hash    NAMESPACE -> [[from, account], ...] as JSON: who pays from when on
+    fairgpu:{book}:budgets            hash    NAME -> the GPUBudget as it last could be used, as JSON; once it is
+                                              gone, too
     fairgpu:{book}:prices             string  the price of each model over time, as JSON
     fairgpu:{book}:watched            string  until when all open sessions were known to live
     fairgpu:{book}:restored           set     the accounts some of whose spending nobody can be named for
@@ -80,6 +82,7 @@ PREFIX = "fairgpu"
 BOOK_EPOCH = f"{PREFIX}:{{book}}:epoch"
 ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
 NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
+BUDGETS = f"{PREFIX}:{{book}}:budgets"
 PRICES = f"{PREFIX}:{{book}}:prices"
 WATCHED = f"{PREFIX}:{{book}}:watched"
 RESTORED = f"{PREFIX}:{{book}}:restored"

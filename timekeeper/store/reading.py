@@ -184,6 +184,11 @@ def namespaces(client: redis.Redis) -> list[str]:
     return sorted(_text(name) for name in client.hkeys(keys.NAMESPACES))
 
 
+def budgets(client: redis.Redis) -> dict[str, Any]:
+    """Each GPUBudget as it last could be used."""
+    return {_text(name): json.loads(text) for name, text in client.hgetall(keys.BUDGETS).items()}
+
+
 def prices(client: redis.Redis) -> Prices:
     """The price of each model over time, as it was charged."""
     text = client.get(keys.PRICES)

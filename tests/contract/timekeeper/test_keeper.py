@@ -342,3 +342,30 @@ def test_where_the_larger_is_billed_a_pod_that_borrows_pays_for_what_it_borrowed
     report(stage, "p1", 1, 8)
     stage.round()
     assert stage.spent("a") == 8 * GPU_SECOND
+
+
+def test_counters_that_begin_anew_lose_nothing_also_under_the_next_leader(stage: Stage) -> None:
+    rules = KeeperRules(bill=Bill.USED)
+    stage.budget("a", ["team-a"])
+    stage.lead(rules)
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(100)
+    report(stage, "p1", 1, 60)
+    stage.round()
+    stage.pass_time(100)
+    report(stage, "p1", 2, 10)
+    stage.round()
+    assert stage.spent("a") == 70 * GPU_SECOND
+    stage.lead(rules)
+    stage.round(10)
+    assert stage.spent("a") == 70 * GPU_SECOND
+    stage.pass_time(100)
+    report(stage, "p1", 3, 5)
+    stage.lead(rules)
+    stage.round()
+    assert stage.spent("a") == 75 * GPU_SECOND
+    stage.client.delete(keys.report("p1"))
+    stage.lead(rules)
+    stage.round(10)
+    assert stage.spent("a") == 75 * GPU_SECOND

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.allocation import DeviceShare
-from timekeeper.metering.bill import Bill, DeviceUse, billed, use_cost
+from timekeeper.metering.bill import Bill, DeviceUse, UseTally, billed, tallied, use_cost
 from timekeeper.rules.money import SECOND
 
 DEVICES = {"GPU-1": DeviceShare("GPU-1", "A100", 1000, 50, 100)}
@@ -29,3 +29,19 @@ def test_a_bill_stays_between_nothing_and_what_could_have_been_used(reserved: in
     assert billed(Bill.RESERVED, reserved, used, ceiling) == reserved
     assert 0 <= billed(Bill.USED, reserved, used, ceiling) <= most
     assert reserved <= billed(Bill.MAX, reserved, used, ceiling) <= most
+
+
+counters = st.integers(0, 10**12)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["main", "side"]), counters), max_size=20))
+def test_a_tally_adds_up_what_counters_rise_by_over_every_new_beginning(reports: list[tuple[str, int]]) -> None:
+    devices = {"GPU-1": DeviceShare("GPU-1", "A100", 81920, 50, 1024)}
+    price = {"A100": Fraction(1)}
+    tally, last, expected = UseTally(), dict.fromkeys(("main", "side"), 0), 0
+    for container, reported in reports:
+        busy = reported - reported % 1000
+        expected += busy - last[container] if busy >= last[container] else busy
+        last[container] = busy
+        tally = tallied(tally, {(container, "GPU-1"): DeviceUse(busy, 0, 0)}, devices, price)
+        assert tally.before + use_cost(tally.use, devices, price) == expected // 1000

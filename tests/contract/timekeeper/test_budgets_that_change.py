@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
+from timekeeper.rules.timestamps import HOUR
+from timekeeper.store import reading
+from timekeeper.store.calls import StoreEmptyError
+from timekeeper.store.summaries import Summary, decode_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+def published(stage: Stage, account: str) -> Summary:
+    return decode_summary(reading.summaries(stage.client, [account])[account])
+
+
+def test_a_budget_edited_into_nonsense_goes_on_as_it_last_was_under_every_later_leader(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 7, period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(10)
+    stage.budget("a", ["team-a"], "a lot", period={"every": "hour"})
+    stage.round(10)
+    for _ in range(2):
+        stage.lead()
+        stage.round(3600)
+    assert published(stage, "a").available == 7 * GPU_HOUR
+    assert stage.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
+    assert stage.keeper is not None
+    assert "a" in stage.keeper.books.budgets.budget_faults
+    stage.budget("a", ["team-a"], 8, period={"every": "hour"})
+    stage.round(1)
+    assert published(stage, "a").available == 8 * GPU_HOUR
+
+
+def test_a_budget_that_is_made_again_under_its_name_takes_nothing_from_the_earlier_one(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 7)
+    stage.round(10)
+    stage.budget("a", ["team-a"], "a lot")
+    stage.budgets[-1]["metadata"]["uid"] = "another"
+    stage.write_budgets()
+    stage.lead()
+    stage.round(10)
+    assert stage.keeper is not None
+    assert "a" not in stage.keeper.books.budgets.budgets
+
+
+def test_a_budget_that_is_deleted_across_a_periods_end_while_nobody_leads_pays_until_that_is_seen(
+    stage: Stage,
+) -> None:
+    stage.budget("a", ["team-a"], 7, period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(60)
+    stage.budgets = []
+    stage.write_budgets()
+    stage.pass_time(3 * 3600)
+    stage.lead()
+    stage.round()
+    assert [stage.spent("a", NOON + hour * HOUR) for hour in range(4)] == [3600 * GPU_SECOND] * 3 + [60 * GPU_SECOND]
+    stage.round(10)
+    stage.round(2 * 3600)
+    month = published(stage, "namespace:team-a").period_start
+    assert stage.spent("namespace:team-a", month) == 7210 * GPU_SECOND
+    assert stage.spent("a", NOON + 3 * HOUR) == 60 * GPU_SECOND
+    (account,) = reading.load_accounts(stage.client, ["a"])
+    assert account.periods[-1].start == NOON + 3 * HOUR
+
+
+def test_a_budget_that_is_deleted_across_a_periods_end_under_a_leader_pays_until_that_is_seen(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 7, period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(3590)
+    stage.budgets = []
+    stage.write_budgets()
+    stage.round(30)
+    assert [stage.spent("a", NOON + hour * HOUR) for hour in range(2)] == [3600 * GPU_SECOND, 20 * GPU_SECOND]
+
+
+def test_a_leader_whose_store_was_emptied_writes_down_again_what_budgets_last_were(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 7)
+    stage.round(10)
+    stage.client.flushall()
+    with pytest.raises(StoreEmptyError):
+        stage.round(10)
+    stage.round(1)
+    assert reading.budgets(stage.client).keys() == {"a"}
