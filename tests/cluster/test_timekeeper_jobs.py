@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -19,11 +21,12 @@ from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import canonical_pod
-from tests.cluster.services.replicas import timekeeper_jobs
+from tests.cluster.services.replicas import COMMAND, environment, timekeeper_jobs
 from tests.redis_server import RedisServer, free_port
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.store import reading
+from timekeeper.store.keys import AccountKeys
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -179,6 +182,38 @@ def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_
     team.finish_pod("runs-on")
     wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter", 60)
     assert spent(redis_server, team) == team.expected()
+
+
+def test_the_books_of_a_real_cluster_pass_an_audit_and_what_is_corrupted_is_named(
+    jobs: Jobs, team: Team, redis_server: RedisServer
+) -> None:
+    team.run_pod("ends")
+    team.run_pod("runs-on")
+    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter", 60)
+    team.finish_pod("ends")
+    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter", 60)
+    passed = audited(team, redis_server)
+    assert (passed["sawPods"], passed["accounts"], passed["sessions"]) == (True, 1, 2)
+    assert passed["differences"] == []
+    assert jobs.leader() is not None
+    with redis_server.client() as client:
+        start = client.hget(AccountKeys(team.namespace).head, "period")
+        assert isinstance(start, bytes)
+        client.hset(AccountKeys(team.namespace).grants, "gift", f"{start.decode()} 5")
+    (difference,) = audited(team, redis_server)["differences"]
+    assert (difference["figure"], difference["subject"], difference["stored"]) == ("granted", "grant gift", "5")
+
+
+def audited(team: Team, server: RedisServer) -> dict[str, Any]:
+    """What `fairgpu audit` answers under the timekeeper's own account."""
+    settings = {"FAIRGPU_TIMEKEEPER_REDIS_URL": server.url}
+    command = [COMMAND, "audit", "--budget", team.namespace, "-o", "json"]
+    around = {**environment(team.plane, "fairgpu-timekeeper"), **settings}
+    done = subprocess.run(command, env=around, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode in {0, 1}, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    assert done.returncode == (1 if found["differences"] else 0)
+    return found
 
 
 def test_a_change_of_state_is_an_event_at_the_budget_and_is_written_once(jobs: Jobs, team: Team) -> None:

@@ -57,7 +57,7 @@ def check_published(snapshot: Snapshot, sums: Sums, limits: BudgetLimits | None,
         if told.get(field) != value:
             yield difference(snapshot, figure, SUMMARY, _shown(told.get(field)), _shown(value), reason)
     since = now if settled is None else max(now - settled, 0)
-    tolerance = (available or 0) // REFRESH_SHARE + rate * since // NANOSECONDS + 1
+    tolerance = max(available or 0, 0) // REFRESH_SHARE + rate * since // NANOSECONDS + 1
     remaining = (available - total) if available is not None else 0
     for namespace, text in sight.states.items():
         if namespace in sight.payers and payer_at(sight.payers[namespace], now) == snapshot.account:

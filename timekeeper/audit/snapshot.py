@@ -42,6 +42,7 @@ class Snapshot:
         sessions: the open sessions' records.
         ended: the records of closed sessions whose pods are still there.
         grants: by name, `START amount`.
+        corrections: by name, `START amount`.
         pots: by name, `amount expires since flag` of grants that outlive the period, and of what was rolled over.
         entries: the ledger's entries of this period.
     """
@@ -55,6 +56,7 @@ class Snapshot:
     sessions: Mapping[str, str]
     ended: Mapping[str, str]
     grants: Mapping[str, str]
+    corrections: Mapping[str, str]
     pots: Mapping[str, str]
     entries: tuple[Entry, ...] = ()
 

@@ -10,7 +10,7 @@ from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.limits import BudgetLimits, state
 from timekeeper.audit.sight import Sight
 from timekeeper.audit.snapshot import Snapshot, read_amount, read_session, whole
-from timekeeper.audit.sums import MONEY, Sums, difference
+from timekeeper.audit.sums import CORRECTION, MONEY, Sums, difference
 from timekeeper.rules.timestamps import TimeError, format_instant, parse_instant
 
 REWRITTEN = 20 * 60 * 10**9
@@ -65,10 +65,14 @@ def _check_amounts(
     if told != granted:
         reason = "the ledger's grants up to when it was written"
         yield _difference(snapshot, "granted", _shown(told), str(granted), reason)
-    least = max(sums.total - _growth(snapshot, sight.payers, written - SETTLED_WITHIN), 0)
-    if spent is None or not least <= spent <= sums.total:
+    # What was corrected since it was written may have made the sum larger or smaller.
+    since = written - SETTLED_WITHIN
+    later = [entry.amount for entry in snapshot.entries if entry.kind == CORRECTION and entry.at > since]
+    more, less = sum(amount for amount in later if amount > 0), -sum(amount for amount in later if amount < 0)
+    least = max(sums.total - _growth(snapshot, sight.payers, since) - more, 0)
+    if spent is None or not least <= spent <= sums.total + less:
         reason = "what was spent when it was written"
-        yield _difference(snapshot, "spent", _shown(spent), f"{least} to {sums.total}", reason)
+        yield _difference(snapshot, "spent", _shown(spent), f"{least} to {sums.total + less}", reason)
     closed = whole(_mapping(status.get("checkpoint")).get("closedMicroGPUSeconds"))
     if closed != sums.gone:
         yield _difference(snapshot, "checkpoint", _shown(closed), str(sums.gone), "sessions whose pods are gone")

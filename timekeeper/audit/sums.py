@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.audit.difference import Difference, Figure
@@ -57,7 +57,7 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
         if stored != str(amount):
             yield difference(snapshot, figure, "", stored, str(amount), reason)
     yield from _check_postings(snapshot, amounts, posted, unreadable)
-    yield from _check_grants(snapshot)
+    yield from _check_orders(snapshot)
 
 
 def _amounts(snapshot: Snapshot) -> dict[str, SessionAmount]:
@@ -94,27 +94,35 @@ def _check_postings(
             yield difference(snapshot, Figure.AMOUNT, uid, str(found.amount), str(entries), reason)
 
 
-def _check_grants(snapshot: Snapshot) -> Iterator[Difference]:
-    entries: dict[str, int] = defaultdict(int)
-    for entry in snapshot.entries:
-        if entry.kind == GRANT:
-            entries[entry.name] += entry.amount
-    applied: dict[str, int | None] = {}
-    for name, text in snapshot.grants.items():
-        start, _, amount = text.partition(" ")
-        if start == str(snapshot.start):
-            applied[name] = whole(amount)
-    for name, text in sorted(snapshot.pots.items()):
-        amount = str(sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY and entry.name == name))
-        if text.partition(" ")[0] != amount:
-            subject = f"pot {name}" if name else "rolled over"
-            reason = "the ledger's grant, carry and lapse entries of it"
-            yield difference(snapshot, Figure.GRANTED, subject, text.partition(" ")[0], amount, reason)
-    for name in sorted(entries.keys() | applied.keys()):
-        if applied.get(name) != entries.get(name):
-            stored, expected = applied.get(name, "nothing"), entries.get(name, "nothing")
-            reason = "the ledger's entry of this grant"
-            yield difference(snapshot, Figure.GRANTED, name, str(stored), str(expected), reason)
+def _check_orders(snapshot: Snapshot) -> Iterator[Difference]:
+    """Grants, corrections and pots, each by its name: what is written down of it is what the ledger's entries say."""
+    granted = _by_name(entry for entry in snapshot.entries if entry.kind == GRANT)
+    corrected = _by_name(entry for entry in snapshot.entries if _of_no_session(entry))
+    moved = _by_name(entry for entry in snapshot.entries if entry.kind in MONEY)
+    pots = {name: f"{snapshot.start} {text.partition(' ')[0]}" for name, text in snapshot.pots.items()}
+    kinds = (
+        (Figure.GRANTED, "grant", snapshot.grants, granted),
+        (Figure.SPENT, "correction", snapshot.corrections, corrected),
+        (Figure.GRANTED, "pot", pots, {name: moved.get(name, 0) for name in pots}),
+    )
+    for figure, kind, texts, entries in kinds:
+        known = {name: whole(text.partition(" ")[2]) for name, text in texts.items() if _is_of(snapshot, text)}
+        for name in sorted(entries.keys() | known.keys()):
+            if known.get(name) != entries.get(name):
+                stored, expected = known.get(name, "nothing"), entries.get(name, "nothing")
+                subject = f"{kind} {name}" if name else "rolled over"
+                yield difference(snapshot, figure, subject, str(stored), str(expected), "the ledger's entries of it")
+
+
+def _is_of(snapshot: Snapshot, text: str) -> bool:
+    return text.partition(" ")[0] == str(snapshot.start)
+
+
+def _by_name(entries: Iterable[Entry]) -> dict[str, int]:
+    sums: dict[str, int] = defaultdict(int)
+    for entry in entries:
+        sums[entry.name] += entry.amount
+    return dict(sums)
 
 
 def difference(snapshot: Snapshot, figure: Figure, subject: str, stored: str, expected: str, reason: str) -> Difference:

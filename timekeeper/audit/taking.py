@@ -101,6 +101,7 @@ def _call(name: str, start: int) -> Call:
         account.sessions,
         account.ended,
         account.grants,
+        account.corrections,
         account.pots(start),
         account.ledger,
     )
@@ -108,10 +109,11 @@ def _call(name: str, start: int) -> Call:
 
 
 def _snapshot(client: redis.Redis, name: str, start: int, answer: Sequence[Any], *, whole_ledger: bool) -> Snapshot:
-    head, periods, sums, amounts, sessions, ended, grants, pots = (_mapping(found) for found in answer[:8])
+    head, periods, sums, amounts, sessions, ended, *orders = (_mapping(found) for found in answer[:9])
+    grants, corrections, pots = orders
     after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
-    entries = tuple(_entries(client, name, start, after, _text(answer[8])))
-    return Snapshot(name, start, head, periods, sums, amounts, sessions, ended, grants, pots, entries)
+    entries = tuple(_entries(client, name, start, after, _text(answer[9])))
+    return Snapshot(name, start, head, periods, sums, amounts, sessions, ended, grants, corrections, pots, entries)
 
 
 def _entries(client: redis.Redis, account: str, start: int, after: str, last: str) -> Iterator[Entry]:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -8,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fairgpu.commands import main
 from tests.keeper_stage import MONTH, NOON, Stage
 from tests.redis_server import RedisServer
 from timekeeper.audit.auditing import Audit, Question, Surroundings, audit
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import redis
 
 KEYS = AccountKeys("a")
+CORRECTED = 3_600_000
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +48,8 @@ def books(stage: Stage) -> Stage:
     """A budget with a running pod, an ended one, one that is gone, and a grant."""
     stage.budget("a", ["team-a"])
     stage.grant("more", "a", 5)
+    stage.grant("lasting", "a", 2, expires="2026-06-01T00:00:00Z")
+    stage.correct("refund", "a", "0.001", NOON)
     stage.pod("running", "team-a", core=50)
     ended = stage.pod("ended", "team-a", core=30)
     stage.pod("gone", "team-a")
@@ -65,11 +69,13 @@ def write_statuses(stage: Stage) -> None:
     stage.source.refresh()
 
 
-def command(stage: Stage, *arguments: str) -> int:
+def command(stage: Stage, *arguments: str) -> subprocess.CompletedProcess[str]:
     settings = stage.folder / "settings.yaml"
     port = stage.client.connection_pool.connection_kwargs["port"]
     settings.write_text(f"timekeeper: {{redis: {{url: 'redis://127.0.0.1:{port}/0'}}}}")
-    return main(["audit", "--store-only", "--standalone", str(stage.folder), *arguments])
+    program = str(Path(sys.executable).with_name("fairgpu"))
+    typed = [program, "audit", "--store-only", "--standalone", str(stage.folder), *arguments]
+    return subprocess.run(typed, capture_output=True, text=True, check=False, timeout=60)
 
 
 def audited(stage: Stage, **question: Any) -> Audit:
@@ -223,8 +229,17 @@ CORRUPTIONS: dict[str, tuple[Callable[[redis.Redis], object], set[tuple[Figure, 
     "the checkpoint": (in_hash(KEYS.period(MONTH), "checkpoint", "5"), {(Figure.CHECKPOINT, "")}),
     "what is gone": (in_hash(KEYS.period(MONTH), "gone", "5"), {(Figure.GONE, "")}),
     "what was granted": (in_hash(KEYS.period(MONTH), "granted", "5"), {(Figure.GRANTED, "")}),
-    "a grant": (in_hash(KEYS.grants, "more", f"{MONTH} 5"), {(Figure.GRANTED, "more")}),
-    "a grant that was never made": (in_hash(KEYS.grants, "gift", f"{MONTH} 5"), {(Figure.GRANTED, "gift")}),
+    "a grant": (in_hash(KEYS.grants, "more", f"{MONTH} 5"), {(Figure.GRANTED, "grant more")}),
+    "a grant that outlives its period": (
+        in_hash(KEYS.pots(MONTH), "lasting", f"5 {MONTH + HOUR} 0 o"),
+        {(Figure.GRANTED, "pot lasting")},
+    ),
+    "a correction": (in_hash(KEYS.corrections, "refund", f"{MONTH} 5"), {(Figure.SPENT, "correction refund")}),
+    "a correction that nobody ordered": (
+        in_hash(KEYS.corrections, "gift", f"{MONTH} -5"),
+        {(Figure.SPENT, "correction gift")},
+    ),
+    "a grant that was never made": (in_hash(KEYS.grants, "gift", f"{MONTH} 5"), {(Figure.GRANTED, "grant gift")}),
     "an ended session's amount": (in_amount("ended", 2, "5"), {(Figure.AMOUNT, "ended")}),
     "a session's amount whose pod is gone": (in_amount("gone", 2, "5"), {(Figure.AMOUNT, "gone")}),
     "a running session's amount": (
@@ -313,14 +328,14 @@ def test_what_lags_for_a_moment_is_no_difference(books: Stage) -> None:
 def test_a_lost_ledger_is_named_session_by_session(books: Stage) -> None:
     without_entries(books.client)
     named = found(books)
-    assert {(Figure.POSTED, "ended"), (Figure.POSTED, "gone"), (Figure.GRANTED, "more")} <= named
+    assert {(Figure.POSTED, "ended"), (Figure.POSTED, "gone"), (Figure.GRANTED, "grant more")} <= named
 
 
 def test_a_difference_says_what_is_stored_and_what_must_be(books: Stage) -> None:
     books.client.hset(KEYS.period(MONTH), "total", "1")
     (difference,) = audited(books).differences
     assert (difference.account, difference.period) == ("a", MONTH)
-    assert (difference.stored, difference.expected) == ("1", str((100 + 30 + 55) * GPU_SECOND))
+    assert (difference.stored, difference.expected) == ("1", str((100 + 30 + 55) * GPU_SECOND + CORRECTED))
 
 
 def test_a_budget_that_is_not_there_is_said_to_be_missing(books: Stage) -> None:
@@ -328,36 +343,42 @@ def test_a_budget_that_is_not_there_is_said_to_be_missing(books: Stage) -> None:
     assert audited(books, period=MONTH + HOUR).accounts == 0
 
 
-def test_the_command_answers_0_where_nothing_differs(books: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(books, "--period", "2026-01-01T00:00:00Z") == 0
-    _, told = capsys.readouterr().out.splitlines()
-    assert told == "Recomputed: 1 account, 3 sessions, 3 ledger entries. No figure differs."
+def test_the_command_answers_0_where_nothing_differs(books: Stage) -> None:
+    done = command(books, "--period", "2026-01-01T00:00:00Z")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "The API server was not asked: budgets and pods were not compared.",
+        "Recomputed: 1 account, 3 sessions, 5 ledger entries. No figure differs.",
+    ]
 
 
-def test_the_command_answers_1_and_prints_what_differs(books: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_answers_1_and_prints_what_differs(books: Stage) -> None:
     books.client.hset(KEYS.period(MONTH), "total", str(GPU_SECOND))
-    assert command(books, "--budget", "a") == 1
-    _, heading, titles, row = capsys.readouterr().out.splitlines()
+    done = command(books, "--budget", "a")
+    assert done.returncode == 1
+    _, heading, titles, row = done.stdout.splitlines()
     assert heading.endswith("1 figure differs:")
     assert titles.split() == ["ACCOUNT", "PERIOD", "FIGURE", "OF", "STORED", "EXPECTED", "RECOMPUTED", "FROM"]
-    assert row.startswith("a         2026-01-01T00:00:00Z   spent     -   1000000 (0.000278 GPUh)   185000000 (0.0")
+    assert row.startswith("a         2026-01-01T00:00:00Z   spent     -   1000000 (0.000278 GPUh)   188600000 (0.0")
 
 
-def test_the_command_tells_programs_in_json(books: Stage, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_tells_programs_in_json(books: Stage) -> None:
     books.client.hset(KEYS.period(MONTH), "total", "1")
-    assert command(books, "-o", "json") == 1
-    (difference,) = json.loads(capsys.readouterr().out)["differences"]
+    done = command(books, "-o", "json")
+    assert done.returncode == 1
+    (difference,) = json.loads(done.stdout)["differences"]
     assert difference == {
         "account": "a",
         "period": "2026-01-01T00:00:00Z",
         "figure": "spent",
         "subject": None,
         "stored": "1",
-        "expected": "185000000",
+        "expected": "188600000",
         "recomputedFrom": "checkpoint + ledger entries + unposted amounts",
     }
 
 
-def test_a_period_that_is_no_instant_is_refused(books: Stage, capsys: pytest.CaptureFixture[str]) -> None:
-    assert command(books, "--period", "January") == 1
-    assert "--period: 'January' is no RFC 3339 timestamp" in capsys.readouterr().err
+def test_a_period_that_is_no_instant_is_refused(books: Stage) -> None:
+    done = command(books, "--period", "January")
+    assert done.returncode == 1
+    assert "--period: 'January' is no RFC 3339 timestamp" in done.stderr

@@ -17,16 +17,21 @@ from timekeeper.audit.world import see
 from timekeeper.jobs.books import KeeperRules
 from timekeeper.jobs.writing import StatusWriter
 from timekeeper.rules.pricing import PricePoint
+from timekeeper.rules.timestamps import HOUR, format_instant
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+ROLLOVER = {"rollover": {"gpuHours": "0.4"}}
 NAMESPACES = ["team-a", "team-b", "team-c"]
 STEPS = st.one_of(
     st.tuples(st.just("pod"), st.sampled_from(NAMESPACES), st.sampled_from([1, 30, 33, 100])),
     st.tuples(st.just("finish"), st.integers(0, 9), st.just(0)),
     st.tuples(st.just("remove"), st.integers(0, 9), st.just(0)),
     st.tuples(st.just("grant"), st.sampled_from(["a", "b"]), st.sampled_from(["0.000001", "2.5", "0.01"])),
+    st.tuples(st.just("lend"), st.sampled_from(["a", "b"]), st.sampled_from(["0.02", "0.3"])),
+    st.tuples(st.just("take"), st.sampled_from(["a", "b"]), st.sampled_from(["-0.01", "-0.2"])),
+    st.tuples(st.just("correct"), st.sampled_from(["a", "b"]), st.sampled_from(["-0.003", "0.004", "-1"])),
     st.tuples(st.just("move"), st.sampled_from(NAMESPACES), st.sampled_from(["a", "b", ""])),
     st.tuples(st.just("allow"), st.sampled_from(["a", "b"]), st.sampled_from(["0.001", "1", "0.05"])),
     st.tuples(st.just("round"), st.sampled_from([0.001, 1.7, 61, 3599.3, 7200]), st.booleans()),
@@ -55,8 +60,8 @@ class Play:
     def write_budgets(self) -> None:
         for name, every in (("a", "hour"), ("b", "day")):
             paid = [namespace for namespace, payer in self.payers.items() if payer == name] or [f"{name}-none"]
-            grace = {"gpuHours": "0.01", "duration": "1h"} if name == "b" else {}
-            self.stage.budget(name, paid, self.allowances[name], period={"every": every}, grace=grace)
+            more = {"grace": {"gpuHours": "0.01", "duration": "1h"}} if name == "b" else ROLLOVER
+            self.stage.budget(name, paid, self.allowances[name], period={"every": every}, **more)
 
     def do(self, step: tuple[str, Any, Any]) -> None:
         kind, first, second = step
@@ -65,8 +70,12 @@ class Play:
             self.pods.append(stage.pod(f"p{len(self.pods)}", first, core=second))
         elif kind in {"finish", "remove"}:
             self.end(kind, first)
-        elif kind == "grant":
+        elif kind in {"grant", "take"}:
             stage.grant(f"g{stage.now}", first, second)
+        elif kind == "lend":
+            stage.grant(f"g{stage.now}", first, second, expires=format_instant(stage.now + 3 * HOUR))
+        elif kind == "correct":
+            stage.correct(f"c{stage.now}", first, second, stage.now - HOUR)
         elif kind == "move":
             self.payers[first] = second
             self.write_budgets()

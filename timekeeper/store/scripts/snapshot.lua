@@ -1,12 +1,12 @@
 -- An account's period as it is at one moment. Writes nothing.
 --
--- KEYS  head, periods, period, amounts, sessions, ended, grants, pots, ledger
+-- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger
 -- Returns the content of each hash, and the id of the ledger's last entry: entries never change, so that those up to it
 -- can be read afterwards.
 local found = {}
-for index = 1, 8 do
+for index = 1, 9 do
   found[index] = redis.call('HGETALL', KEYS[index])
 end
-local last = redis.call('XREVRANGE', KEYS[9], '+', '-', 'COUNT', 1)
-found[9] = last[1] and last[1][1] or ''
+local last = redis.call('XREVRANGE', KEYS[10], '+', '-', 'COUNT', 1)
+found[10] = last[1] and last[1][1] or ''
 return found
