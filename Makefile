@@ -48,7 +48,7 @@ contract: setup
 	FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) $(BIN)/pytest --numprocesses 4 tests/contract/timekeeper
 
 page: setup browser
-	$(BIN)/pytest tests/page
+	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/page
 
 browser: setup
 	sh tools/browser.sh $(VENV)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime, timedelta
+from urllib.parse import quote
+
 from playwright.sync_api import expect
 
 from tests.page.conftest import Visiting
@@ -29,6 +33,20 @@ def test_an_address_that_was_shared_shows_the_same(visit: Visiting) -> None:
     expect(page.get_by_label("Status")).to_have_value("short")
     expect(page.get_by_label("Usage over", exact=True)).to_have_value("24h")
     expect(page.get_by_role("heading", name="recommendations: what is left")).to_be_visible()
+
+
+def test_any_days_can_be_chosen_and_the_last_one_counts(visit: Visiting) -> None:
+    page = visit().enter()
+    page.get_by_label("Usage over", exact=True).select_option("days")
+    day = datetime.now(UTC).date()
+    page.get_by_label("From", exact=True).fill(str(day - timedelta(days=3)))
+    page.get_by_label("Until", exact=True).fill(str(day - timedelta(days=1)))
+    start, end = day - timedelta(days=3), day
+    expect(page).to_have_url(re.compile(re.escape(quote(f"{start}T00:00:00Z,{end}T00:00:00Z", safe="")) + "$"))
+    page.locator("#usage").get_by_text("Show as a table").click()
+    expect(page.locator("#usage .as-table tbody tr")).to_have_count(3)
+    page.get_by_label("Usage over", exact=True).select_option("7d")
+    expect(page.get_by_label("From", exact=True)).to_be_hidden()
 
 
 def test_typing_a_search_is_one_step_of_the_history(visit: Visiting) -> None:

@@ -86,7 +86,7 @@ def test_the_dearest_pods_come_first_and_say_what_they_used(visit: Visiting) -> 
     rows = page.locator("#pods tbody tr")
     expect(rows.first).to_contain_text("llm-eval-7")
     expect(rows).to_have_count(10)
-    expect(page.locator("#pods")).to_contain_text("The 10 dearest of 14")
+    expect(page.locator("#pods")).to_contain_text("The 10 dearest of those that run now")
 
 
 def test_a_part_that_fails_says_why_and_can_be_tried_again_while_the_others_show(visit: Visiting) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from heapq import nlargest
 
 import orjson
 import redis
@@ -19,6 +20,8 @@ from timekeeper.store import keys, reading
 from timekeeper.store.reading import LedgerEntry
 from timekeeper.store.records import decode_assignments, decode_session
 from timekeeper.store.summaries import Summary, SummaryError, decode_summary
+
+READ_AT_ONCE = 1000
 
 _ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
 _UID = re.compile(r"[A-Za-z0-9-]{1,128}", re.ASCII)
@@ -113,6 +116,15 @@ class Book:
             decoded = reading.sessions(self._client, members)
             page = [(decoded[uid], account) for uid, account in members if uid in decoded]
         return self._with_amounts(page)
+
+    def dearest_sessions(self, namespace: str, limit: int) -> list[SessionFigures]:
+        """The open sessions that have cost the most in the present periods; of one namespace, or of all."""
+        found: list[SessionFigures] = []
+        after = ""
+        while page := self.sessions(namespace, after, READ_AT_ONCE):
+            found = nlargest(limit, [*found, *page], key=lambda session: (session.amount, session.session.uid))
+            after = page[-1].session.uid
+        return found
 
     def _accounts_of(self, namespace: str) -> list[str]:
         text = self._client.hget(keys.NAMESPACES, namespace)

@@ -104,12 +104,13 @@ def _budget_paths() -> Document:
 def _book_paths() -> Document:
     cursor, limit = _page()
     budget = {**_query("budget", "Whose ledger.", {"type": "string", "minLength": 1}), "required": True}
+    order = _query("order", "amount: the dearest first, in one page.", {"type": "string", "enum": ["uid", "amount"]})
     namespace = _query("namespace", "Of this namespace alone.", _namespace()["schema"])
     return {
         "/v1/ledger": _get(
             "A budget's ledger, oldest entry first", "LedgerAnswer", (*_READING, 404, 422), [budget, cursor, limit]
         ),
-        "/v1/sessions": _get("Open sessions", "SessionsAnswer", (*_READING, 422), [namespace, cursor, limit]),
+        "/v1/sessions": _get("Open sessions", "SessionsAnswer", (*_READING, 422), [namespace, cursor, limit, order]),
         "/v1/grants": {
             "post": _operation(
                 "Give a budget money, or take some away",

@@ -60,6 +60,20 @@ def page_start() -> str:
     return start
 
 
+def by_amount() -> bool:
+    """Whether the present request asks for the largest amounts first, which is one page: they change as it is turned.
+
+    Raises:
+        ProblemError: it asks for another order, or for a second page of this one.
+    """
+    order = request.args.get("order", "uid")
+    if order not in {"uid", "amount"}:
+        raise invalid("order", order, "uid, or amount for the largest first")
+    if order == "amount" and request.args.get("cursor"):
+        raise invalid("cursor", request.args["cursor"], "nothing with order=amount, which is one page")
+    return order == "amount"
+
+
 def cursor_after(item: str) -> str:
     """The cursor to go on with after an item."""
     return base64.urlsafe_b64encode(item.encode("ascii")).rstrip(b"=").decode("ascii")

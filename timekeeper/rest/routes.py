@@ -11,13 +11,14 @@ from timekeeper.rest import answers, openapi
 from timekeeper.rest.access import add_access_route
 from timekeeper.rest.ancestor import add_ancestor_routes
 from timekeeper.rest.bodies import GrantRequest, is_namespace
+from timekeeper.rest.compression import compressed
 from timekeeper.rest.correcting import add_correction_routes
 from timekeeper.rest.figures import is_budget
 from timekeeper.rest.granting import GrantOrder, expiry_text, grant_object
 from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
 from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place
 from timekeeper.rest.page_files import add_page_files
-from timekeeper.rest.paging import cursor_after, only_parameters, page_limit, page_start
+from timekeeper.rest.paging import by_amount, cursor_after, only_parameters, page_limit, page_start
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, answer, invalid, not_found, problem_of
 from timekeeper.rest.usage_routes import add_usage_routes
@@ -43,6 +44,7 @@ def build_flask(parts: Parts) -> Flask:
 
     app.register_error_handler(Exception, as_problem)
     app.after_request(unkept)
+    app.after_request(compressed)
     _add_budgets(app, parts)
     _add_ledger(app, parts)
     add_usage_routes(app, parts)
@@ -114,12 +116,15 @@ def _add_ledger(app: Flask, parts: Parts) -> None:
             may_read_namespace(parts.authority, namespace)
         else:
             may_read_all(parts.authority)
-        only_parameters("namespace", "cursor", "limit")
-        limit, after = page_limit(), page_start()
+        only_parameters("namespace", "cursor", "limit", "order")
+        limit, after, dearest = page_limit(), page_start(), by_amount()
         if namespace is not None and not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
-        found = parts.book.sessions(namespace or "", after, limit)
-        cursor = cursor_after(found[-1].session.uid) if len(found) == limit else None
+        if dearest:
+            found = parts.book.dearest_sessions(namespace or "", limit)
+        else:
+            found = parts.book.sessions(namespace or "", after, limit)
+        cursor = cursor_after(found[-1].session.uid) if len(found) == limit and not dearest else None
         listed = [answers.session_answer(session) for session in found]
         return json_answer(answers.SessionsAnswer(sessions=listed, cursor=cursor))
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import gzip
+import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -117,6 +119,8 @@ def test_a_namespace_that_nothing_pays_for_is_unlimited(rest: RestServer) -> Non
         ("finance", "/v1/ledger?budget=research&cursor=%21", 422),
         ("finance", "/v1/ledger?budget=research&cursor=YWJj", 422),
         ("finance", "/v1/sessions?cursor=LyoK", 422),
+        ("finance", "/v1/sessions?order=pod", 422),
+        ("finance", "/v1/sessions?order=amount&cursor=YWJj", 422),
         ("finance", "/v1/sessions?namespace=Team_A", 422),
         ("finance", "/v1/namespaces/Team_A/budget", 422),
         ("finance", "/v1/namespaces/%00/budget", 422),
@@ -196,6 +200,33 @@ def test_sessions_are_listed_for_all_page_by_page(rest: RestServer) -> None:
     assert (third["sessions"], third["cursor"]) == ([], None)
     assert found[1]["rate"] == {"microGPUSecondsPerSecond": "300000", "gpus": 0.3}
     assert (found[1]["budget"], found[1]["end"]) == ("serving", None)
+
+
+def test_the_dearest_sessions_come_first_where_that_is_asked_for(rest: RestServer) -> None:
+    answer = rest.as_person("finance", "GET", "/v1/sessions?order=amount").document
+    amounts = [int(session["amount"]["microGPUSeconds"]) for session in answer["sessions"]]
+    assert (len(amounts), amounts, answer["cursor"]) == (2, sorted(amounts, reverse=True), None)
+    assert len(rest.as_person("finance", "GET", "/v1/sessions?order=amount&limit=1").document["sessions"]) == 1
+    of_one = rest.as_person("alice", "GET", "/v1/sessions?order=amount&namespace=team-a").document["sessions"]
+    assert [session["pod"] for session in of_one] == ["train-0"]
+
+
+def test_a_long_answer_is_compressed_for_who_takes_that(rest: RestServer) -> None:
+    plain = rest.as_person("finance", "GET", "/v1/budgets")
+    small = rest.as_person("finance", "GET", "/v1/budgets", headers={"Accept-Encoding": "gzip"})
+    assert small.headers["content-encoding"] == "gzip"
+    assert len(small.body) < len(plain.body) / 2
+    budgets = json.loads(gzip.decompress(small.body))["budgets"]
+    assert [budget["name"] for budget in budgets] == [budget["name"] for budget in plain.document["budgets"]]
+    assert "content-encoding" not in plain.headers
+
+
+def test_a_compressed_answer_that_the_client_has_is_not_sent_again(rest: RestServer) -> None:
+    headers = {"Accept-Encoding": "gzip"}
+    path = "/v1/usage?window=2026-01-01T00:00:00Z,2026-01-31T00:00:00Z&step=1h"
+    first = rest.as_person("finance", "GET", path, headers=headers)
+    again = rest.as_person("finance", "GET", path, headers={**headers, "If-None-Match": first.headers["etag"]})
+    assert (first.status, again.status) == (200, 304)
 
 
 def test_a_namespaces_sessions_are_listed_for_who_may_read_it(rest: RestServer) -> None:

@@ -11,7 +11,7 @@ import { token } from "./lib/token.js";
 import { BudgetsView } from "./views/budgets.js";
 import { BurnDownView } from "./views/burn_down.js";
 import { FiltersView } from "./views/filters.js";
-import { PodsView } from "./views/pods.js";
+import { MOST_PODS, PodsView } from "./views/pods.js";
 import { ask, startSignIn, welcome } from "./views/sign_in.js";
 import { showTotals } from "./views/totals.js";
 import { UsageView } from "./views/usage.js";
@@ -44,7 +44,7 @@ const usage = new Part(usageView.panel, async (signal) => {
   wasteView.show(answer);
 });
 
-const pods = new Part(podsView.panel, (signal) => data.sessions(scope(), signal),
+const pods = new Part(podsView.panel, (signal) => data.dearest(scope(), MOST_PODS + 1, signal),
   (sessions) => podsView.show(sessions, Date.now()));
 
 const burnDown = new Part(burnDownView.panel, async (signal) => {

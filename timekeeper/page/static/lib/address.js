@@ -29,6 +29,7 @@ export const STATUSES = {
 };
 export const COLUMNS = ["name", "status", "share", "spent", "remaining", "rate", "runsOut"];
 
+const DAY_MS = 86_400_000;
 const USUAL = {
   ns: "", window: "7d", by: "namespace", measure: "billed", idle: "",
   q: "", state: "", sort: "status", page: "1", budget: "",
@@ -67,6 +68,22 @@ export function go(changes, { replace = false } = {}) {
 /** An address with some filters changed, for links. */
 export function link(changes) {
   return format({ ...current(), ...changes });
+}
+
+/** A window of whole days in UTC, the last one included; from milliseconds. */
+export function daysWindow(from, until) {
+  return `${isoDay(from)}T00:00:00Z,${isoDay(until + DAY_MS)}T00:00:00Z`;
+}
+
+/** The first and the last day of such a window; null of any other. */
+export function daysOf(window) {
+  const found = /^(\d{4}-\d\d-\d\d)T00:00:00Z,(\d{4}-\d\d-\d\d)T00:00:00Z$/.exec(window);
+  const end = found ? Date.parse(`${found[2]}T00:00:00Z`) : NaN;
+  return found && Date.parse(`${found[1]}T00:00:00Z`) < end ? [found[1], isoDay(end - DAY_MS)] : null;
+}
+
+function isoDay(instant) {
+  return new Date(instant).toISOString().slice(0, 10);
 }
 
 function usable(name, value) {

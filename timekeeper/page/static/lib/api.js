@@ -20,11 +20,11 @@ export async function get(path, query = {}, signal = undefined) {
   return response.json();
 }
 
-/** The items of all pages of a list, up to a number of them. */
-export async function pages(path, name, query = {}, signal = undefined, most = Infinity) {
+/** The items of all pages of a list. */
+export async function pages(path, name, query = {}, signal = undefined) {
   const items = [];
   let cursor = null;
-  for (let page = 0; page < MAX_PAGES && items.length < most; page += 1) {
+  for (let page = 0; page < MAX_PAGES; page += 1) {
     const answer = await get(path, cursor === null ? query : { ...query, cursor }, signal);
     items.push(...answer[name]);
     cursor = answer.cursor ?? answer.next ?? null;

@@ -3,7 +3,6 @@
 import { get, pages } from "./api.js";
 
 const PAGE = 1000;
-const MOST_PODS = 5000;
 const MOST_NAMESPACES = 20;
 const HOUR_MS = 3_600_000;
 const STEPS = { today: "1h", yesterday: "1h", "24h": "1h", "7d": "1d", "30d": "1d", month: "1d", lastmonth: "1d" };
@@ -53,12 +52,13 @@ export async function history(budget, namespaces, now, signal) {
   return items.filter((item) => item.key.budget === budget.name);
 }
 
-/** Pods that hold GPUs in a scope. */
-export async function sessions(namespaces, signal) {
+/** The pods of a scope that have cost the most, up to a number of them. */
+export async function dearest(namespaces, limit, signal) {
   const asked = namespaces === null ? [{}] : namespaces.map((namespace) => ({ namespace }));
   const found = await Promise.all(
-    asked.map((query) => pages("v1/sessions", "sessions", { ...query, limit: PAGE }, signal, MOST_PODS)));
-  return found.flat();
+    asked.map((query) => get("v1/sessions", { ...query, order: "amount", limit }, signal)));
+  const sessions = found.flatMap((answer) => answer.sessions);
+  return sessions.sort((a, b) => b.amount.gpuHours - a.amount.gpuHours).slice(0, limit);
 }
 
 async function wholeUsage(path, query, signal) {

@@ -4,27 +4,27 @@ import { element } from "../lib/dom.js";
 import { hours, moment, number, span } from "../lib/format.js";
 import { Panel } from "./panel.js";
 
-const MOST = 10;
+/** How many are shown. */
+export const MOST_PODS = 10;
 
 export class PodsView {
   constructor(section) {
     this.panel = new Panel(section, "Top pods");
   }
 
-  /** Shows running pods. */
+  /** Shows running pods, the dearest first; one more than are shown says that there are more. */
   show(sessions, now) {
     if (sessions.length === 0) {
       this.panel.empty("No pod holds a GPU now.");
       return;
     }
-    const top = [...sessions].sort((a, b) => b.amount.gpuHours - a.amount.gpuHours).slice(0, MOST);
     const head = ["Pod", "GPUs", "GPU-h this period", "GPU-h used", "Running"];
     this.panel.show(
       element("div", { class: "scroll", tabindex: "0", role: "group", "aria-label": "Pods and what they cost" },
         element("table", { class: "pods" },
           element("thead", {}, element("tr", {}, head.map((text) => element("th", { scope: "col" }, text)))),
-          element("tbody", {}, top.map((session) => line(session, now))))),
-      sessions.length > MOST ? element("p", { class: "hint" }, `The ${MOST} dearest of ${sessions.length} that run now.`) : "");
+          element("tbody", {}, sessions.slice(0, MOST_PODS).map((session) => line(session, now))))),
+      sessions.length > MOST_PODS ? element("p", { class: "hint" }, `The ${MOST_PODS} dearest of those that run now.`) : "");
   }
 }
 

@@ -1,9 +1,9 @@
 /** Usage over time, stacked by team or whatever the filters group it by. */
 
-import { GROUPS, MEASURES, WINDOWS, go } from "../lib/address.js";
+import { GROUPS, MEASURES, WINDOWS, daysOf, go } from "../lib/address.js";
 import { table } from "../lib/api.js";
 import { element, tell } from "../lib/dom.js";
-import { money, number, percent, stepName } from "../lib/format.js";
+import { money, number, percent, stepName, utcDate } from "../lib/format.js";
 import { stack } from "../lib/series.js";
 import { figure } from "./figure.js";
 import { Panel } from "./panel.js";
@@ -82,5 +82,6 @@ function chart({ items, currency }, filters, step) {
 }
 
 function windowName(window) {
-  return (WINDOWS[window] ?? window.replaceAll("T00:00:00Z", "").replace(",", " to ")).toLowerCase();
+  const days = daysOf(window);
+  return days ? days.map((day) => utcDate(Date.parse(day))).join(" to ") : (WINDOWS[window] ?? window).toLowerCase();
 }
