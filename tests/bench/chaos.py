@@ -1,0 +1,204 @@
+"""The error of the books after all that may befall their store, against an account of what really happened.
+
+Pods stay until their last settlement is stored, as with `end_proof: finalizer`. Each figure is the sum of the absolute
+errors of three accounts, one of which no budget pays for, looked at after each blow.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.chaos_story import ChaosStory
+from tests.keeper_stage import Stage
+from tests.redis_server import RedisServer
+from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
+from timekeeper.rules.timestamps import HOUR
+from timekeeper.store.calls import StoreError
+from timekeeper.store.connection import connect
+from timekeeper.store.keys import AccountKeys
+
+PROMOTIONS = 20 if os.environ.get("CI") == "true" else 5
+BLOWS = 10
+REPLICATED = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")
+
+Blow = Callable[[ChaosStory], None]
+
+
+def rows() -> list[dict[str, Any]]:
+    """The figures beside their goal."""
+    found = [("replica promoted under a writer, Sentinel", *behind_sentinels())]
+    found.append(("replica promoted under a writer, Cluster", *on_a_cluster()))
+    blows: dict[str, Callable[[RedisServer, Path], Blow]] = {
+        "SIGKILL": lambda server, _: lambda story: live_through(story, server.restart),
+        "full disk": lambda server, _: partial(full_disk, server),
+        "memory at its limit": lambda _server, _: without_memory,
+        "Redis hangs for seconds": lambda server, _: partial(hang, server),
+        "the clock steps by a day and back": lambda _server, _: step_clock,
+        "append-only file cut in the middle": lambda server, _: partial(cut_off, server),
+        "restored from an old backup": lambda server, folder: partial(go_back, server, folder),
+        "emptied": lambda _server, _: lambda story: story.stage.client.flushall(),
+    }
+    for name, blow in blows.items():
+        found.append((name, *on_one_server(blow)))
+    return [row(name, error, count) for name, error, count in found]
+
+
+def row(name: str, error: int, count: int) -> dict[str, Any]:
+    """One figure."""
+    context = f"{count} times, one leader, real redis-server"
+    return {
+        "name": f"chaos: error after: {name}",
+        "value": error,
+        "unit": "uGPU·s",
+        "goal": "0",
+        "met": error == 0,
+        "context": context,
+    }
+
+
+def behind_sentinels() -> tuple[int, int]:
+    """Promotions while the old master is written to."""
+    with scratch() as folder, SentinelShape(folder, *REPLICATED) as store, connect(store.settings) as client:
+        story = begin(folder, client)
+        return sum(promoted(story, store.promote, store.is_whole) for _ in range(PROMOTIONS)), PROMOTIONS
+
+
+def on_a_cluster() -> tuple[int, int]:
+    """The same of the primaries of a cluster in turn."""
+    with scratch() as folder, ClusterShape(folder) as store, connect(store.settings) as client:
+        story = begin(folder, client)
+        keys = [AccountKeys(name).head for name in ("a", "b", "book", "namespace:team-c")]
+        promote = [partial(store.promote, keys[number % len(keys)]) for number in range(PROMOTIONS)]
+        return sum(promoted(story, happening, store.is_whole) for happening in promote), PROMOTIONS
+
+
+def promoted(story: ChaosStory, happening: Callable[[], object], is_whole: Callable[[], bool]) -> int:
+    """One promotion, and the error after it."""
+    live_through(story, happening)
+    wait_until(is_whole, "the old master never followed the new one")
+    return error_of(story)
+
+
+def on_one_server(blow: Callable[[RedisServer, Path], Blow]) -> tuple[int, int]:
+    """Blows one after another, and the error after each."""
+    with (
+        scratch() as folder,
+        RedisServer(made(folder / "redis")) as server,
+        server.client(socket_timeout=1.0) as client,
+    ):
+        story = begin(folder, client)
+        story.live(3)
+        strike, error = blow(server, folder), 0
+        for _ in range(BLOWS):
+            strike(story)
+            story.live(2)
+            error += error_of(story)
+        return error, BLOWS
+
+
+def live_through(story: ChaosStory, happening: Callable[[], object]) -> None:
+    """Keeps the books while something happens."""
+    thread = threading.Thread(target=happening)
+    thread.start()
+    while thread.is_alive():
+        story.live(1)
+    thread.join()
+
+
+def full_disk(server: RedisServer, story: ChaosStory) -> None:
+    """No write to a file succeeds for a while; then the server is killed."""
+    server.limit_files(max(file.stat().st_size for file in server.folder.rglob("*.aof")) + 500)
+    until_refused(story)
+    server.restart()
+
+
+def without_memory(story: ChaosStory) -> None:
+    """Redis may use no more memory than it does."""
+    client: Any = story.stage.client
+    client.config_set("maxmemory", client.info("memory")["used_memory"] - 1)
+    until_refused(story)
+    client.config_set("maxmemory", 0)
+
+
+def hang(server: RedisServer, story: ChaosStory) -> None:
+    """Answers come after everybody has given up."""
+    assert server.process is not None
+    server.process.send_signal(signal.SIGSTOP)
+    until_refused(story)
+    server.process.send_signal(signal.SIGCONT)
+
+
+def step_clock(story: ChaosStory) -> None:
+    """Our clock is a day ahead, then a day behind."""
+    assert story.stage.keeper is not None
+    for skew in (26 * HOUR, -26 * HOUR):
+        story.act()
+        story.stage.keeper.round(story.stage.now + skew)
+
+
+def cut_off(server: RedisServer, story: ChaosStory) -> None:
+    """Half of the append-only file is gone."""
+    server.stop()
+    file = max(server.folder.rglob("*.aof"), key=lambda found: found.stat().st_size)
+    os.truncate(file, file.stat().st_size // 2)
+    server.start()
+
+
+def go_back(server: RedisServer, folder: Path, story: ChaosStory) -> None:
+    """The server's files are what they were some days before."""
+    server.stop()
+    shutil.rmtree(folder / "backup", ignore_errors=True)
+    shutil.copytree(server.folder, folder / "backup")
+    server.start()
+    story.live(4)
+    server.kill()
+    shutil.rmtree(server.folder)
+    shutil.copytree(folder / "backup", server.folder)
+    server.start()
+
+
+def until_refused(story: ChaosStory) -> None:
+    """Goes on until the store takes nothing any more."""
+    while True:
+        story.act()
+        try:
+            story.stage.round()
+        except StoreError:
+            return
+
+
+def begin(folder: Path, client: redis.Redis) -> ChaosStory:
+    """A story of this folder."""
+    return ChaosStory(Stage(made(folder / "stage"), client), 1)
+
+
+def error_of(story: ChaosStory) -> int:
+    """What all accounts are off by."""
+    story.round()
+    return sum(abs(error) for error in story.error().values())
+
+
+def made(folder: Path) -> Path:
+    """A new folder."""
+    folder.mkdir(parents=True)
+    return folder
+
+
+def scratch() -> Any:
+    """A folder for a while."""
+    return _Scratch(prefix="fairgpu-bench-")
+
+
+class _Scratch(tempfile.TemporaryDirectory[str]):
+    def __enter__(self) -> Path:  # type: ignore[override]
+        return Path(super().__enter__())
