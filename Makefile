@@ -45,7 +45,8 @@ $(ACCELERATED)/.built: $(COMPILED) | setup
 
 contract: setup
 	$(BIN)/pytest --numprocesses 4 --dist loadfile tests/contract
-	FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) $(BIN)/pytest --numprocesses 4 tests/contract/timekeeper
+	CI= FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) \
+	  $(BIN)/pytest --numprocesses 4 --dist loadfile tests/contract/timekeeper
 
 page: setup browser
 	$(BIN)/pytest --numprocesses 2 --dist loadfile tests/page

@@ -10,16 +10,17 @@ import os
 import shutil
 import signal
 import tempfile
-import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import redis
+from structlog.testing import capture_logs
 
 from tests.chaos_story import ChaosStory
 from tests.keeper_stage import Stage
+from tests.meanwhile import live_through
 from tests.redis_server import RedisServer
 from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
 from timekeeper.rules.timestamps import HOUR
@@ -36,6 +37,12 @@ Blow = Callable[[ChaosStory], None]
 
 def rows() -> list[dict[str, Any]]:
     """The figures beside their goal."""
+    with capture_logs():  # each blow is told of
+        return [row(name, error, count) for name, error, count in figures()]
+
+
+def figures() -> list[tuple[str, int, int]]:
+    """Each blow, the error after it, and how often it fell."""
     found = [("replica promoted under a writer, Sentinel", *behind_sentinels())]
     found.append(("replica promoted under a writer, Cluster", *on_a_cluster()))
     blows: dict[str, Callable[[RedisServer, Path], Blow]] = {
@@ -50,7 +57,7 @@ def rows() -> list[dict[str, Any]]:
     }
     for name, blow in blows.items():
         found.append((name, *on_one_server(blow)))
-    return [row(name, error, count) for name, error, count in found]
+    return found
 
 
 def row(name: str, error: int, count: int) -> dict[str, Any]:
@@ -106,15 +113,6 @@ def on_one_server(blow: Callable[[RedisServer, Path], Blow]) -> tuple[int, int]:
         return error, BLOWS
 
 
-def live_through(story: ChaosStory, happening: Callable[[], object]) -> None:
-    """Keeps the books while something happens."""
-    thread = threading.Thread(target=happening)
-    thread.start()
-    while thread.is_alive():
-        story.live(1)
-    thread.join()
-
-
 def full_disk(server: RedisServer, story: ChaosStory) -> None:
     """No write to a file succeeds for a while; then the server is killed."""
     server.limit_files(max(file.stat().st_size for file in server.folder.rglob("*.aof")) + 500)
@@ -146,7 +144,7 @@ def step_clock(story: ChaosStory) -> None:
         story.stage.keeper.round(story.stage.now + skew)
 
 
-def cut_off(server: RedisServer, story: ChaosStory) -> None:
+def cut_off(server: RedisServer, _story: ChaosStory) -> None:
     """Half of the append-only file is gone."""
     server.stop()
     file = max(server.folder.rglob("*.aof"), key=lambda found: found.stat().st_size)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -25,7 +26,6 @@ from timekeeper.store.connection import connect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 ACL = ("~fairgpu:*", "resetchannels", "&fairgpu:*", "+@all", "-@admin", "-@dangerous", "+info")
 """What the timekeeper's user needs, as docs/install.md has it; on a Redis Cluster +cluster|slots too."""
@@ -129,6 +129,11 @@ def test_a_user_of_its_own_that_may_only_what_the_timekeeper_does_keeps_the_book
             assert stage.spent("a") == 20 * GPU_SECOND
             with pytest.raises(redis.ResponseError, match="no permissions"):
                 client.flushall()
+
+
+def test_the_user_in_the_instructions_is_the_one_that_is_tested_here() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "install.md").read_text()
+    assert f"ACL SETUSER timekeeper on >PASSWORD {' '.join(ACL)}" in text
 
 
 @contextmanager

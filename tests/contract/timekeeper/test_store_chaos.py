@@ -5,30 +5,23 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from contextlib import contextmanager
-from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.chaos_story import ChaosStory
 from tests.keeper_stage import Stage
+from tests.meanwhile import live_through, meanwhile
 from tests.redis_server import RedisServer
-from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
+from tests.redis_shapes import wait_until
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store.calls import StoreUnavailableError
-from timekeeper.store.connection import connect
-from timekeeper.store.keys import AccountKeys
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from pathlib import Path
 
-
-CI = os.environ.get("CI") == "true"
-PROMOTIONS = 20 if CI else 2
-KILLS = 20 if CI else 4
-WITH_REPLICA = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")
+KILLS = 20 if os.environ.get("CI") == "true" else 4
 EXACT = {"a": 0, "b": 0, "namespace:team-c": 0}
 
 
@@ -43,79 +36,6 @@ def folder(tmp_path: Path) -> Path:
 def stage(redis_server: RedisServer, folder: Path) -> Iterator[Stage]:
     with redis_server.client(socket_timeout=1.0) as client:
         yield Stage(folder, client)
-
-
-@contextmanager
-def meanwhile(happening: Callable[[], object]) -> Iterator[threading.Thread]:
-    """Something that happens in a thread while the books are kept; its error is raised at the end."""
-    failed: list[Exception] = []
-
-    def run() -> None:
-        try:
-            happening()
-        except Exception as error:  # noqa: BLE001 - whatever went wrong is the test's to hear
-            failed.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    try:
-        yield thread
-    finally:
-        thread.join(120)
-    assert not thread.is_alive()
-    if failed:
-        raise failed[0]
-
-
-def live_through(story: ChaosStory, happening: Callable[[], object]) -> None:
-    """Keeps the books while something happens, and a little longer."""
-    with meanwhile(happening) as thread:
-        while thread.is_alive():
-            story.live(1)
-    story.live(1)
-
-
-@pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
-def test_replicas_are_promoted_while_the_old_master_is_written_to(tmp_path: Path, folder: Path, leaders: str) -> None:
-    with SentinelShape(tmp_path, *WITH_REPLICA) as store, connect(store.settings) as client:
-        story = ChaosStory(Stage(folder, client), 1)
-        for _ in range(PROMOTIONS):
-            live_through(story, store.promote)
-            if leaders == "another leader follows":
-                story.lead()
-            wait_until(store.is_whole, "the old master never followed the new one")
-            story.round()
-            assert story.error() == EXACT
-        assert story.differences() == ()
-
-
-def test_a_replica_takes_over_from_a_master_that_is_killed(tmp_path: Path, folder: Path) -> None:
-    with SentinelShape(tmp_path, sentinels=3) as store, connect(store.settings) as client:
-        story = ChaosStory(Stage(folder, client), 2)
-        for _ in range(PROMOTIONS // 5 or 1):
-            old = store.master()
-            live_through(story, partial(kill_and_wait, store, old))
-            old.start()
-            wait_until(store.is_whole, "the old master never followed the new one")
-            story.round()
-            assert story.error() == EXACT
-
-
-def kill_and_wait(store: SentinelShape, old: RedisServer) -> None:
-    old.kill()
-    wait_until(lambda: store.master() is not old, "no replica was promoted")
-
-
-def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path: Path, folder: Path) -> None:
-    with ClusterShape(tmp_path) as store, connect(store.settings) as client:
-        story = ChaosStory(Stage(folder, client), 3)
-        for number in range(PROMOTIONS):
-            key = AccountKeys(("a", "b", "book", "namespace:team-c")[number % 4]).head
-            live_through(story, partial(store.promote, key))
-            wait_until(store.is_whole, "the old primary never followed the new one")
-            story.round()
-            assert story.error() == EXACT
-        assert story.differences() == ()
 
 
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -66,3 +67,15 @@ def test_the_passwords_of_servers_and_of_sentinels_come_from_the_environment(tmp
 )
 def test_a_node_is_a_host_and_where_it_is_written_a_port(node: str, expected: tuple[str, int]) -> None:
     assert address(node, 26379) == expected
+
+
+def test_the_examples_in_the_instructions_can_be_used(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "install.md").read_text()
+    examples = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "  redis:" in block]
+    shapes = set()
+    for number, example in enumerate(examples):
+        file = tmp_path / f"{number}.yaml"
+        file.write_text(example)
+        found = read_settings({}, file).redis
+        shapes.add((bool(found.sentinel.nodes), bool(found.cluster.nodes), found.url.partition(":")[0]))
+    assert shapes == {(True, False, "redis"), (False, True, "redis"), (False, False, "rediss")}
