@@ -52,7 +52,7 @@ class Listener(NamedTuple):
     root: Path
     dialects: DialectSet
     annotations: Mapping[str, str]
-    labels: Mapping[str, str]
+    labels: Mapping[str, Any]
 
     @property
     def called_by_annotation(self) -> bool:

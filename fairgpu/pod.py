@@ -94,7 +94,7 @@ def read_pod(
         root=root,
         dialects=dialects,
         annotations=texts(annotations, dialects.annotations),
-        labels=texts(mapping(metadata.get("labels")), frozenset()),
+        labels=mapping(metadata.get("labels")),
     )
     containers = listener.hear(spec, "containers")
     init = listener.hear(spec, "initContainers")

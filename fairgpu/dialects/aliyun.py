@@ -58,7 +58,9 @@ def _count(container: Container, amounts: dict[str, int]) -> tuple[int, list[Fau
     """How many GPUs, by the resource or else the label."""
     if COUNT in amounts:
         return amounts[COUNT], []
-    label = container.labels.get(COUNT, "1")
+    label = container.labels.get(COUNT)
+    if not isinstance(label, str):
+        return 1, []
     if _COUNT.fullmatch(label) and int(label) >= 1:
         return int(label), []
     return 1, [Fault(container.label_path(COUNT), show(label), "a whole number of GPUs from 1", '"1"')]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -40,7 +40,7 @@ class Container(NamedTuple):
         requests: `resources.requests` as given.
         limits: `resources.limits` as given.
         annotations: the pod's annotations.
-        labels: the pod's labels.
+        labels: the pod's labels as given.
         first: whether it is the first of `spec.containers`.
     """
 
@@ -49,7 +49,7 @@ class Container(NamedTuple):
     requests: Mapping[str, Any]
     limits: Mapping[str, Any]
     annotations: Mapping[str, str] = NONE_GIVEN
-    labels: Mapping[str, str] = NONE_GIVEN
+    labels: Mapping[str, Any] = NONE_GIVEN
     first: bool = False
 
     def limit_path(self, resource: str) -> str:
@@ -81,9 +81,9 @@ class Container(NamedTuple):
         return tuple(dict.fromkeys([*begin_with(prefix, self.limits), *begin_with(prefix, self.requests)]))
 
 
-def begin_with(prefix: str, amounts: Mapping[Any, Any]) -> list[str]:
+def begin_with(prefix: str, resources: Collection[Any]) -> list[str]:
     """The resources whose names begin so."""
-    return [key for key in amounts if isinstance(key, str) and key.startswith(prefix)]
+    return [key for key in resources if isinstance(key, str) and key.startswith(prefix)]
 
 
 class Reading(NamedTuple):
@@ -131,11 +131,10 @@ class Dialect:
     other_annotations: frozenset[str] = frozenset()
     unheard: Callable[[Mapping[str, str], tuple[str | int, ...]], Fault] | None = None
 
-    def may_speak(self, container: Container) -> bool:
-        """Whether the container or its pod has one of the keys; `read` decides."""
+    def may_speak(self, asked: Collection[str], annotations: Mapping[str, str]) -> bool:
+        """Whether a container that asks for these resources, or its pod, has one of the keys; `read` decides."""
         return (
-            not self.resources.isdisjoint(container.limits)
-            or not self.resources.isdisjoint(container.requests)
-            or not self.speaking_annotations.isdisjoint(container.annotations)
-            or (bool(self.prefix) and bool(container.prefixed(self.prefix)))
+            not self.resources.isdisjoint(asked)
+            or not self.speaking_annotations.isdisjoint(annotations)
+            or (bool(self.prefix) and bool(begin_with(self.prefix, asked)))
         )

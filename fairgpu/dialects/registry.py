@@ -70,10 +70,12 @@ def read_container(
 
     Two dialects in one container are a fault: there is no telling which of them its author relies on.
     """
+    asked = (*container.limits, *container.requests)
     spoken = [
         (dialect.name, reading)
         for dialect in listened.dialects
-        if dialect.may_speak(container) and (reading := dialect.read(container, settings)) is not None
+        if dialect.may_speak(asked, container.annotations)
+        and (reading := dialect.read(container, settings)) is not None
     ]
     if not spoken:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import lru_cache
 from http import HTTPStatus
+from operator import itemgetter
 from typing import Any
 
 from gunicorn.asgi.protocol import _get_cached_date_header as date_header
@@ -12,6 +13,7 @@ from gunicorn.asgi.protocol import _get_cached_date_header as date_header
 from fairgpu.serving.connection import BoundedConnection
 from fairgpu.serving.messages import ImmediateAnswer, Response, body_came_late
 
+_name = itemgetter(0)
 UNUSUAL_HEADERS = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 
 
@@ -89,7 +91,7 @@ class ImmediateConnection(BoundedConnection):
         headers = (
             getattr(parser, "asgi_headers", None) or parser.headers
         )  # the parser in C has both, as sent in the latter
-        return None if any(name in UNUSUAL_HEADERS for name, _ in headers) else answer
+        return answer if UNUSUAL_HEADERS.isdisjoint(map(_name, headers)) else None
 
     def _is_free(self) -> bool:
         return not (
