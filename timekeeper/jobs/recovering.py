@@ -8,6 +8,7 @@ from fairgpu.cluster.api import Json
 from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.desk import Desk
 from timekeeper.jobs.loading import bring_back, load, reprice, take_checkpoints
+from timekeeper.jobs.moves import read_moves
 from timekeeper.jobs.observing import nodes_that_are_silent
 from timekeeper.jobs.paying import assign, open_due_periods
 from timekeeper.jobs.restoring import MAX_NOTICES, restore_accounts
@@ -33,6 +34,7 @@ def take_over(desk: Desk, now: int) -> bool:
     books.prices = books.prices or stored_prices
     load(desk.client, books, now)
     books.budgets.refresh(mirrors)
+    _bring_moves_back(desk)
     assign(desk, now)
     lost, behind = take_checkpoints(books)
     bring_back(books, behind)
@@ -50,6 +52,15 @@ def take_over(desk: Desk, now: int) -> bool:
         _tell_of_loss(desk, books.budgets.objects[name])
     books.memory = None
     return books.prices != stored_prices
+
+
+def _bring_moves_back(desk: Desk) -> None:
+    """Takes over who paid for namespaces before they moved, where the store has forgotten them."""
+    books = desk.books
+    known = read_moves(books.budgets.objects.values())
+    forgotten = {namespace: found for namespace, found in known.items() if namespace not in books.assignments}
+    book.write_assignments(desk.client, forgotten)
+    books.assignments.update(forgotten)
 
 
 def _claim(desk: Desk) -> None:

@@ -12,6 +12,7 @@ import structlog
 from timekeeper.jobs.accounts import Account, Checkpoint
 from timekeeper.jobs.books import Books
 from timekeeper.jobs.figures import Figures
+from timekeeper.jobs.moves import moves_by_account, told
 from timekeeper.jobs.statuses import (
     Json,
     budget_status,
@@ -20,6 +21,7 @@ from timekeeper.jobs.statuses import (
     timeless,
     with_conditions,
 )
+from timekeeper.metering.segments import Assignments
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import DAY
 from timekeeper.sources.mirror import uid_of
@@ -66,6 +68,7 @@ class StatusWriter:
     leading: Callable[[], bool] = lambda: True
     _written: dict[str, tuple[int, Json]] = field(default_factory=dict)
     _waiting: list[str] = field(default_factory=list)
+    _moves: dict[str, dict[str, Assignments]] = field(default_factory=dict)
     _sent: dict[Future[None], _Draft] = field(default_factory=dict)
     _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE, "status"))
     """Its threads end with the writer."""
@@ -105,6 +108,7 @@ class StatusWriter:
         present = {name: uid_of(item) for name, item in objects.items()}
         self._written = {uid: self._written[uid] for uid in present.values() if uid in self._written}
         last = {name: self._written[uid][0] if uid in self._written else 0 for name, uid in present.items()}
+        self._moves = moves_by_account(self.books.assignments)
         self._waiting = sorted(objects, key=lambda name: last[name], reverse=True)
 
     def _send_on(self, objects: Mapping[str, Json], now: int) -> None:
@@ -162,6 +166,9 @@ class StatusWriter:
         status: Json = {}
         if account is not None and found is not None:
             status = budget_status(account, found, now)
+            moves = told(self._moves.get(name, {}), found.period.start)
+            if moves:
+                status["checkpoint"]["moves"] = moves
         conditions = conditions_of(found, books.conflicts.get(name, {}), fault, now)
         written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
         status = with_conditions(status, conditions, written, generation, now)

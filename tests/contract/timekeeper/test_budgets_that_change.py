@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.moves import moves_by_account, read_moves, told
+from timekeeper.jobs.writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading
@@ -97,3 +99,32 @@ def test_a_leader_whose_store_was_emptied_writes_down_again_what_budgets_last_we
         stage.round(10)
     stage.round(1)
     assert reading.budgets(stage.client).keys() == {"a"}
+
+
+def test_who_paid_before_a_namespace_moved_is_known_though_store_and_process_are_lost_at_once(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.budget("b", ["team-b"])
+    stage.pod("p1", "team-a")
+    stage.round(100)
+    stage.budget("a", ["other"])
+    stage.budget("b", ["team-b", "team-a"])
+    stage.round(0)
+    stage.round(50)
+    assert stage.keeper is not None
+    StatusWriter(stage.source, stage.keeper.books).write(stage.now)
+    stage.client.flushall()
+    stage.lead()
+    stage.round(10)
+    assert (stage.spent("a"), stage.spent("b")) == (100 * GPU_SECOND, 60 * GPU_SECOND)
+    assert reading.assignments(stage.client)["team-a"][-1][1] == "b"
+
+
+def test_a_move_before_this_period_is_told_no_more() -> None:
+    assignments = {"team-a": ((0, "a"), (NOON, "b")), "team-b": ((0, "b"),)}
+    moves = moves_by_account(assignments)
+    assert moves.keys() == {"a", "b"}
+    assert read_moves([{"status": {"checkpoint": {"moves": told(moves["a"], NOON - 1)}}}]) == {
+        "team-a": assignments["team-a"]
+    }
+    assert told(moves["a"], NOON) == []
+    assert read_moves([{}, {"status": {"checkpoint": {"moves": [{"namespace": "x"}, {"payers": 5}]}}}]) == {}
