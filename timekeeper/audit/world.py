@@ -36,7 +36,7 @@ class World:
         if account.startswith(DEFAULT_ACCOUNT):
             return self.template
         item = self.budgets.get(account)
-        return None if item is None else read_limits(_mapping(item.get("spec")))
+        return None if item is None or _goes_on_as_before(item) else read_limits(_mapping(item.get("spec")))
 
 
 def see(mirrors: Mirrors, template: Json | None) -> World | None:
@@ -58,6 +58,16 @@ def see(mirrors: Mirrors, template: Json | None) -> World | None:
 
 Look = Callable[[], World | None]
 """Looks at the world anew."""
+
+
+def _goes_on_as_before(item: Json) -> bool:
+    """Whether the books do not go by the spec as it stands: it cannot be used, or was not taken over yet."""
+    status, metadata = _mapping(item.get("status")), _mapping(item.get("metadata"))
+    refused = any(
+        _mapping(condition).get("type") == "Ready" and condition.get("status") == "False"
+        for condition in status.get("conditions") or []
+    )
+    return refused or (bool(status) and status.get("observedGeneration", 0) != metadata.get("generation", 0))
 
 
 def _silent(nodes: Mirror) -> frozenset[str]:

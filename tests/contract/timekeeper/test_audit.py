@@ -325,6 +325,21 @@ def test_what_lags_for_a_moment_is_no_difference(books: Stage) -> None:
     assert audit(around, Question(patience_seconds=1)).differences == ()
 
 
+def test_a_budget_that_cannot_be_used_is_held_to_what_it_last_was(books: Stage) -> None:
+    books.budget("a", ["team-a"], 1, onExhausted="perhaps")
+    books.round(10)
+    write_statuses(books)
+    assert audited(books).differences == ()
+
+
+def test_a_budget_that_is_gone_is_held_to_what_was_published_of_it(books: Stage) -> None:
+    books.budgets = []
+    books.write_budgets()
+    books.round(10)
+    assert audited(books).differences == ()
+    assert audited(books).accounts == 2
+
+
 def test_a_lost_ledger_is_named_session_by_session(books: Stage) -> None:
     without_entries(books.client)
     named = found(books)
