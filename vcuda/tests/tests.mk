@@ -31,7 +31,13 @@ $(BENCH)/virtual_time.so: bench/virtual_time.c
 .PHONY: programs
 programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS) $(TESTS)/actor-asan $(BENCH)/virtual_time.so
 
-test: all programs sanitizers
+# Programs that are not ours, from their published wheels: they speak the driver API.
+REAL := numba==0.61.2 cuda-bindings==13.5.0 cuda-pathfinder==1.9.0
+$(B)/real/.fetched: tests/tests.mk
+	$(PYTHON) -m pip install --quiet --upgrade --only-binary=:all: --target $(@D) $(REAL)
+	@touch $@
+
+test: all programs sanitizers $(B)/real/.fetched
 	PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider tests
 
 # Figures, as JSON rows on standard output.

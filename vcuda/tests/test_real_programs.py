@@ -1,0 +1,36 @@
+"""Programs that we did not write, held to a slice as if it were a smaller GPU."""
+
+import subprocess
+import sys
+
+import pytest
+from agent import Agent, Tenant
+from node import BUILD, MIB, OUT_OF_MEMORY, Node, Share, until
+
+PROGRAMS = BUILD.parent / "tests" / "real"
+
+
+@pytest.mark.parametrize(
+    ("program", "release"),
+    [
+        ("cuda_bindings.py", "12"),
+        ("cuda_bindings.py", "13"),
+        ("numba_driver.py", "11.8"),
+        ("numba_driver.py", "12"),
+        ("numba_driver.py", "13"),
+    ],
+)
+def test_a_program_runs_within_its_slice_and_is_counted(node: Node, program: str, release: str) -> None:
+    page = node.folder / "page"
+    node.driver = BUILD / "simgpu" / release
+    container = node.container("a", Share(schedule=str(page)))
+    given = container.environment() | {"PYTHONPATH": str(BUILD / "real")}
+    with Agent(node, page, Tenant("a", 0)):
+        command = [sys.executable, str(PROGRAMS / program)]
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == [str(OUT_OF_MEMORY), "1024"]
+    assert 356 * MIB <= node.truth("a")[1] <= 400 * MIB
+    until(container.usage.exists)
+    launches = int.from_bytes(container.usage.read_bytes()[48 + 48 + 48 :][:8], "little")
+    assert launches == 50
