@@ -22,13 +22,16 @@ from typing import Any
 VCUDA = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(VCUDA.parent), str(VCUDA / "bench"), str(VCUDA / "tests")]
 from node import MIB, Container, Node, Share  # noqa: E402
-from shares import CASES, POLICIES, Tenant, Window, row, uuid, work_done  # noqa: E402
+from shares import BEST_EFFORT, POLICIES, SHORT, Tenant, Window, hard, row, uuid, work_done  # noqa: E402
+from shares import CASES as MEASURED  # noqa: E402
 
 from nodeagent import turns  # noqa: E402
 from nodeagent.rounds import Container as Written  # noqa: E402
 from nodeagent.rounds import State, describe, step  # noqa: E402
 from nodeagent.schedule import INTERVAL_SECONDS, PageFile, read_activity  # noqa: E402
 
+CROWD = [hard(70, SHORT), *[Tenant(0, (SHORT,), BEST_EFFORT)] * 8]
+CASES = [*MEASURED, ("a hard 70 beside eight best-effort containers", CROWD, 4, 1.0)]
 WARM_UP_SECONDS = 1.0
 LIBRARY = VCUDA / "build" / "bench" / "virtual_time.so"
 
@@ -98,7 +101,7 @@ def row_of(folder: Path, number: int, most_windows: int) -> dict[str, Any]:
     """The row of one case; on the virtual clock."""
     name, tenants, windows, window_s = CASES[number]
     found = shares(folder, tenants, min(windows, most_windows), window_s)
-    errors = [abs(part - t.core) for window in found for part, t in zip(window.parts, tenants, strict=True)]
+    errors = [abs(part - t.core) for window in found for part, t in zip(window.parts, tenants, strict=True) if t.core]
     error = sum(errors) / len(errors)
     got = "/".join(f"{sum(w.parts[i] for w in found) / len(found):.1f}" for i in range(len(tenants)))
     context = f"got {got}, {len(found)} windows, on a clock that no load moves"

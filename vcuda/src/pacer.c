@@ -9,7 +9,6 @@
 #include "helper.h"
 #include "spans.h"
 
-#define IN_FLIGHT_NS 2000000u  /* of estimated work queued ahead, or one kernel */
 #define ALONE_NS 8000000u      /* the same while nobody else has a turn: who wakes shares the GPU for so long */
 #define BATCH_NS 500000u       /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
@@ -67,8 +66,7 @@ static uint64_t least_of(uint64_t one, uint64_t other)
 static uint64_t may_queue(uint64_t left_ns, uint64_t kernel_ns)
 {
     uint64_t deep = least_of(left_ns / 2, ALONE_NS), second = least_of(left_ns, 2 * kernel_ns);
-    uint64_t most = deep > second ? deep : second;
-    return most > IN_FLIGHT_NS ? most : IN_FLIGHT_NS;
+    return deep > second ? deep : second;
 }
 
 /* What a process may launch now: work for so long, but at least one kernel. 0: wait for `pause_ns` and ask again. */

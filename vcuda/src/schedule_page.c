@@ -12,11 +12,13 @@
 #include "state.h"
 
 #define READ_TRIES 8
+#define PAST 3 /* periods in which work may have begun that ends now */
 
 static struct page {
     const struct vcuda_schedule *shared; /* constant after schedule_open; NULL: no page */
-    pthread_mutex_t lock;                /* guards `good` and `seen` */
+    pthread_mutex_t lock;                /* guards `good`, `past` and `seen` */
     struct vcuda_schedule good;          /* the last good copy; period_ns 0 while there is none */
+    struct vcuda_schedule past[PAST];    /* the last copy of each of the periods before, the newest first; likewise */
     uint64_t seen;                       /* generation of `good` */
     uint64_t live_limit;                 /* atomic; 0: the config's */
 } pages[VCUDA_MAX_DEVICES];
@@ -78,6 +80,10 @@ void schedule_refresh(int index)
     const struct vcuda_config_device *ours = &config.devices[index];
     bool own = copy.slots[ours->slot].key == ours->slot_key;
     pthread_mutex_lock(&page->lock);
+    if (page->good.epoch_ns != copy.epoch_ns && page->good.period_ns != 0) {
+        memmove(&page->past[1], &page->past[0], sizeof page->past - sizeof page->past[0]);
+        page->past[0] = page->good;
+    }
     page->good = copy;
     page->seen = copy.generation;
     pthread_mutex_unlock(&page->lock);
@@ -116,6 +122,15 @@ static struct turn duty_cycle(const struct vcuda_config_device *device, uint64_t
                          .active = 1};
 }
 
+/* Under the lock: the page by which the turns of that moment went. */
+static const struct vcuda_schedule *page_at(const struct page *page, uint64_t moment_ns)
+{
+    const struct vcuda_schedule *found = &page->good;
+    for (int i = 0; i < PAST && moment_ns < found->epoch_ns && page->past[i].period_ns != 0; i++)
+        found = &page->past[i];
+    return found;
+}
+
 bool schedule_turn_now(int index, uint64_t now_ns, struct turn *turn)
 {
     struct page *page = &pages[index];
@@ -126,7 +141,7 @@ bool schedule_turn_now(int index, uint64_t now_ns, struct turn *turn)
     pthread_mutex_lock(&page->lock);
     bool own = page->good.period_ns != 0 && page->good.slots[ours->slot].key == ours->slot_key;
     if (own)
-        *turn = schedule_turn(&page->good, ours->slot, now_ns);
+        *turn = schedule_turn(page_at(page, now_ns), ours->slot, now_ns);
     pthread_mutex_unlock(&page->lock);
     if (!own)
         *turn = duty_cycle(ours, now_ns);

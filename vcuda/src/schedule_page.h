@@ -38,8 +38,8 @@ struct turn {
 /* Pure. A slot without turns gets open = false and end_ns a period away. */
 struct turn schedule_turn(const struct vcuda_schedule *page, uint32_t slot, uint64_t now_ns);
 
-/* The turn by the last good page, or by the config's share alone when there never was one. False: the device has
- * no turns at all (no page configured), launches are free. */
+/* The turn by the last good page (of a moment that has passed: by the page of its period), or by the config's share alone
+ * when there never was one. False: the device has no turns at all (no page configured), launches are free. */
 bool schedule_turn_now(int index, uint64_t now_ns, struct turn *turn);
 
 #endif

@@ -2,8 +2,8 @@
 
     make -C vcuda gpu
 
-Prints JSON rows with the GPU and its driver in the context of each. Where there is no GPU it says so and ends with
-status 3: nothing was tested.
+Prints JSON rows with the GPU and its driver in the context of each, and writes them as a table to
+build/gpu-report.md. Where there is no GPU it says so and ends with status 3: nothing was tested.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import platform
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +20,19 @@ from typing import Any
 
 VCUDA = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(VCUDA / "tests"), str(VCUDA / "bench")]
+
+
+REPORT = VCUDA / "build" / "gpu-report.md"
+
+
+def report(gpu: str, measured: list[dict[str, Any]]) -> str:
+    """The rows as a table to hand on: which GPU, what came out, what was wanted."""
+    lines = [f"{gpu}, {platform.machine()}, Linux {platform.release()}, {os.cpu_count()} CPUs", ""]
+    lines += ["| figure | goal | measured | |", "|---|---|---|---|"]
+    for row in measured:
+        verdict = "met" if row["met"] else "**missed**"
+        lines.append(f"| {row['name']} | {row['goal']} | {row['value']} {row['unit']} | {verdict}; {row['context']} |")
+    return "\n".join(lines) + "\n"
 
 
 def real_gpu() -> tuple[str, str] | None:
@@ -76,14 +90,15 @@ def main() -> int:
         sys.stderr.write("no GPU here: nothing was tested and nothing measured\n")
         return 3
     os.environ["VCUDA_TEST_UUID"], gpu = found
-    missed = 0
+    found_rows = []
     with tempfile.TemporaryDirectory() as name:
         for row in rows(Path(name)):
-            row["context"] = f"{row['context']}; {gpu}"
-            missed += not row["met"]
-            sys.stdout.write(json.dumps(row) + "\n")
+            found_rows.append(row)
+            sys.stdout.write(json.dumps({**row, "context": f"{row['context']}; {gpu}"}) + "\n")
             sys.stdout.flush()
-    return missed != 0
+    REPORT.write_text(report(gpu, found_rows))
+    sys.stdout.write(f"written to {REPORT}\n")
+    return not all(row["met"] for row in found_rows)
 
 
 if __name__ == "__main__":

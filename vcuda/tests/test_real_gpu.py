@@ -1,0 +1,25 @@
+"""The suite for a real GPU says what it is and what it found; without one it claims nothing."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parent / "gpu"))
+import real
+
+
+def test_without_a_gpu_nothing_is_claimed(tmp_path: Path) -> None:
+    # Its own folder is searched for the driver alone: also on a machine that has a GPU, none is found.
+    hidden = "import ctypes, runpy, sys; ctypes.CDLL = lambda name: (_ for _ in ()).throw(OSError(name)); "
+    program = hidden + f"runpy.run_path({str(Path(real.__file__))!r}, run_name='__main__')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert done.stdout == ""
+    assert "nothing was tested" in done.stderr
+
+
+def test_the_report_names_the_gpu_and_what_was_missed() -> None:
+    row = {"name": "launch", "value": 61.0, "unit": "ns added", "goal": "<= 50", "met": False, "context": "3 rounds"}
+    text = real.report("Some GPU, driver for CUDA 13.0", [row])
+    assert text.startswith("Some GPU, driver for CUDA 13.0, ")
+    assert "| launch | <= 50 | 61.0 ns added | **missed**; 3 rounds |" in text
