@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, Request
+from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
 from tests import page_stage
 from tests.browser import chromium
@@ -60,6 +60,7 @@ def server() -> Iterator[RestServer]:
 @pytest.fixture(scope="module")
 def browser(server: RestServer) -> Iterator[Browser]:
     """One for each file: while it lives, an event loop runs in this thread, which other tests could not bear."""
+    expect.set_options(timeout=LIMIT_MS)
     with chromium("127.0.0.1", server.port) as browser:
         yield browser
 

@@ -16,7 +16,7 @@ def test_a_filter_changes_the_address_and_back_takes_it_back(visit: Visiting) ->
     page.get_by_label("Usage over", exact=True).select_option("30d")
     expect(page.get_by_role("heading", name="Usage by namespace, last 30 days")).to_be_visible()
     page.get_by_label("Grouped by").select_option("model")
-    expect(page.get_by_role("heading", name="Usage by gpu model, last 30 days")).to_be_visible()
+    expect(page.get_by_role("heading", name="Usage by GPU model, last 30 days")).to_be_visible()
     assert page.url.endswith("/?window=30d&by=model")
     page.go_back()
     expect(page.get_by_label("Grouped by")).to_have_value("namespace")

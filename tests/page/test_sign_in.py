@@ -93,6 +93,8 @@ def test_a_member_of_one_team_sees_its_namespace_and_nothing_else(visit: Visitin
 def test_a_member_who_names_another_teams_namespace_is_told_so(visit: Visiting) -> None:
     page = visit().enter("speaker", "/?ns=robotics")
     expect(page.locator("#budgets")).to_contain_text("Your token may not read this")
+    expect(page.locator("#budgets")).to_contain_text("in namespace 'robotics'")
+    expect(page.locator("#rest")).to_be_hidden()
 
 
 def test_who_may_read_nothing_that_is_known_is_asked_for_a_namespace(visit: Visiting) -> None:

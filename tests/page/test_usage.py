@@ -35,6 +35,21 @@ def test_a_chart_is_described_walked_through_with_arrow_keys_and_heard(visit: Vi
     expect(page.locator("#usage .legend .sum .name")).not_to_have_text("Whole time")
 
 
+def test_a_pointer_on_a_bar_shows_that_very_step(visit: Visiting) -> None:
+    page = visit().enter(address="/?window=7d")
+    expect(page.locator("#usage canvas")).to_be_visible()
+    page.locator("#usage .plot").scroll_into_view_if_needed()
+    box = page.locator("#usage .u-over").bounding_box()
+    assert box is not None
+    heading = page.locator("#usage .legend .sum .name")
+    shown = []
+    for step in range(7):
+        page.mouse.move(box["x"] + box["width"] * (step + 0.7) / 7, box["y"] + 20)
+        expect(heading).not_to_have_text(shown[-1] if shown else "Whole time")
+        shown.append(heading.inner_text())
+    assert len(set(shown)) == 7
+
+
 def test_a_chart_can_be_read_as_a_table_that_adds_up(visit: Visiting) -> None:
     page = visit().enter(address="/?by=model")
     page.locator("#usage").get_by_text("Show as a table").click()

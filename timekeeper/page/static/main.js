@@ -79,7 +79,11 @@ async function loadAll(how = {}) {
     filtersView.note(Date.now());
     byId("board-notice").hidden = true;
   }
-  if (access === null || scope()?.length === 0) return;
+  if (access === null) return;
+  const nothing = budgets.refused || scope()?.length === 0;
+  byId("rest").hidden = nothing;
+  byId("totals").hidden = !budgets.figures?.length;
+  if (nothing) return;
   loadUsage(how);
   pods.load(how);
 }
@@ -92,7 +96,6 @@ async function loadUsage(how = {}) {
 function showBudgets(rows) {
   const filters = current();
   const nowhere = scope()?.length === 0;
-  byId("rest").hidden = nowhere;
   showTotals(byId("totals"), rows);
   budgetsView.show(rows, filters, Date.now(), nowhere);
   filtersView.offer(access.readsAll ? [...new Set(rows.flatMap(({ budget }) => budget.namespaces))].sort() : access.namespaces);

@@ -8,6 +8,7 @@ export class Part {
     this.show = show;
     this.under = new AbortController();
     this.figures = null;
+    this.refused = false;
   }
 
   /**
@@ -22,6 +23,7 @@ export class Part {
       const figures = await this.ask(mine.signal);
       if (mine.signal.aborted) return false;
       this.figures = figures;
+      this.refused = false;
       this.show(figures);
       return true;
     } catch (problem) {
@@ -33,6 +35,7 @@ export class Part {
         return false;
       }
       this.figures = null;
+      this.refused = problem.status === 403;
       this.panel.fail(problem, () => this.load());
       return false;
     }

@@ -17,10 +17,11 @@ const DAYS = [1, 2, 5, 7, 10, 14, 30, 61].map((days) => days * DAY_SECONDS);
 export function stackedBars(host, { times, ends, series, at }) {
   const sums = times.map(() => 0);
   const stacked = series.map(({ values }) => values.map((value, index) => (sums[index] += value)));
-  const bars = uPlot.paths.bars({ size: [0.86, 120], align: times.length > 1 ? 1 : 0, radius: 0 });
+  const bars = uPlot.paths.bars({ size: [0.86, 120], align: 1, radius: 0 });
   // Drawn from the highest to the lowest, so that each covers the part of the one behind it that is not its own.
   const drawn = series.map((one, index) => ({ one, values: stacked[index] })).reverse();
   const options = {
+    steps: (ends - times[0]) / times.length,
     whole: times.every((time) => time % DAY_SECONDS === 0),
     series: [{}, ...drawn.map(({ one }) => ({
       label: one.name, fill: colour(one.colour), stroke: colour("--surface"), width: 1, paths: bars, points: { show: false },
@@ -43,8 +44,15 @@ export function lines(host, { times, series, now, at }) {
   return draw(host, options, [times, ...series.map(({ values }) => values)], at);
 }
 
-function draw(host, { whole, ...options }, data, at) {
+function draw(host, { whole, steps, ...options }, data, at) {
   const size = () => ({ width: host.clientWidth, height: host.clientWidth < NARROW ? NARROW_HEIGHT : HEIGHT });
+  // A bar begins at its instant, so that it is pointed at from there on; a point of a line is pointed at from around it.
+  const inside = steps === undefined ? 0 : steps / 2;
+  const pointed = ({ cursor, posToVal }) => {
+    if (steps === undefined) return cursor.idx;
+    const instant = posToVal(cursor.left, "x");
+    return Math.max(0, data[0].findLastIndex((start) => start <= instant));
+  };
   const plot = new uPlot({
     ...options,
     ...size(),
@@ -53,14 +61,14 @@ function draw(host, { whole, ...options }, data, at) {
     legend: { show: false },
     cursor: { y: false, drag: { x: false, y: false }, points: { show: false } },
     axes: axes(whole),
-    hooks: { ...options.hooks, setCursor: [({ cursor }) => at(cursor.left < 0 ? null : cursor.idx)] },
+    hooks: { ...options.hooks, setCursor: [(chart) => at(chart.cursor.left < 0 ? null : pointed(chart))] },
   }, data, host);
   const watch = new ResizeObserver(() => {
     if (host.clientWidth !== plot.width) plot.setSize(size());
   });
   watch.observe(host);
   return {
-    point: (index) => plot.setCursor({ left: plot.valToPos(data[0][index], "x"), top: 0 }),
+    point: (index) => plot.setCursor({ left: plot.valToPos(data[0][index] + inside, "x"), top: 0 }),
     end: () => {
       watch.disconnect();
       plot.destroy();

@@ -3,6 +3,7 @@
 import { get, pages } from "./api.js";
 
 const PAGE = 1000;
+const USAGE_PAGE = 10_000;
 const MOST_NAMESPACES = 20;
 const HOUR_MS = 3_600_000;
 const STEPS = { today: "1h", yesterday: "1h", "24h": "1h", "7d": "1d", "30d": "1d", month: "1d", lastmonth: "1d" };
@@ -62,9 +63,9 @@ export async function dearest(namespaces, limit, signal) {
 }
 
 async function wholeUsage(path, query, signal) {
-  const whole = await get(path, { ...query, limit: PAGE }, signal);
+  const whole = await get(path, { ...query, limit: USAGE_PAGE }, signal);
   for (let cursor = whole.next; cursor;) {
-    const page = await get(path, { ...query, limit: PAGE, cursor }, signal);
+    const page = await get(path, { ...query, limit: USAGE_PAGE, cursor }, signal);
     whole.items.push(...page.items);
     cursor = page.next;
   }

@@ -33,7 +33,8 @@ function tile(name, value, note, extra = null) {
 function counted(name, count, note, status) {
   const one = count === 1 ? "budget" : "budgets";
   const made = tile(name, `${count} ${one}`, note);
-  if (count > 0) made.classList.add(status);
+  if (count === 0) return made;
+  made.classList.add(status);
   made.append(element("a", {
     class: "more", href: link({ state: status, page: "1" }), "aria-label": `Show budgets that are ${name.toLowerCase()}`,
   }, "Show"));

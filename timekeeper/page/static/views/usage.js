@@ -23,7 +23,7 @@ export class UsageView {
     this.paths = paths;
     this.idle.checked = filters.idle === "1";
     this.idleChoice.hidden = !mayReadAll || filters.ns !== "";
-    this.panel.title.textContent = `Usage by ${(GROUPS[filters.by] ?? filters.by).toLowerCase()}, ${windowName(filters.window)}`;
+    this.panel.title.textContent = `Usage by ${inSentence(GROUPS[filters.by] ?? filters.by)}, ${windowName(filters.window)}`;
     this.csv.disabled = answer.items.length === 0;
     if (answer.items.length === 0) {
       this.panel.empty("Nothing was used in this time.", "Choose a longer one under “Usage over”.");
@@ -39,7 +39,7 @@ export class UsageView {
   async save() {
     for (const path of this.paths) {
       try {
-        const text = await table(path, { ...this.query, format: "csv", limit: 1000 });
+        const text = await table(path, { ...this.query, format: "csv", limit: 10_000 });
         const address = URL.createObjectURL(new Blob([text], { type: "text/csv" }));
         const name = `fairgpu-${path.split("/")[2] === "namespaces" ? `${path.split("/")[3]}-` : ""}usage.csv`;
         element("a", { href: address, download: name }).click();
@@ -79,6 +79,10 @@ function chart({ items, currency }, filters, step) {
       stepName(start, step), ...all.map((one) => shown(one.values[index])), shown(sumAt(index)),
     ]),
   });
+}
+
+function inSentence(name) {
+  return name.replace(/^[A-Z](?=[a-z])/, (letter) => letter.toLowerCase());
 }
 
 function windowName(window) {
