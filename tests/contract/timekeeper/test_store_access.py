@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -19,10 +20,11 @@ from fairgpu.certificates import Pair, make_authority, make_leaf
 from tests.keeper_stage import Stage
 from tests.redis_binaries import redis_7
 from tests.redis_server import RedisServer, free_port
-from tests.redis_shapes import ClusterShape, SentinelShape
-from timekeeper.redis_settings import RedisSettings, RedisTLS
+from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
+from timekeeper.redis_settings import ClusterSettings, RedisSettings, RedisTLS, SentinelSettings
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.store.connection import connect
+from timekeeper.store.servers import identity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,27 +66,77 @@ def write_client_certificate(folder: Path, authority: Pair, now: datetime) -> No
     (folder / "client.key").write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain))
 
 
+def tls_options(certificates: Path, port: int) -> list[str]:
+    files = {"cert": certificates / "tls.crt", "key": certificates / "tls.key", "ca-cert": certificates / "ca.crt"}
+    options = [word for name, file in files.items() for word in (f"--tls-{name}-file", str(file))]
+    return ["--tls-port", str(port), *options, "--tls-auth-clients", "yes"]
+
+
+def trusting(certificates: Path) -> RedisTLS:
+    return RedisTLS(
+        enabled=True,
+        ca_file=certificates / "ca.crt",
+        certificate_file=certificates / "client.crt",
+        key_file=certificates / "client.key",
+    )
+
+
 @pytest.fixture
 def over_tls(certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a server that speaks TLS too; the wheel's cannot."""
     monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_7())
     port = free_port()
-    files = {"cert": certificates / "tls.crt", "key": certificates / "tls.key", "ca-cert": certificates / "ca.crt"}
-    options = [word for name, file in files.items() for word in (f"--tls-{name}-file", str(file))]
     folder = tmp_path / "server"
     folder.mkdir()
-    with RedisServer(folder, "--tls-port", str(port), *options, "--tls-auth-clients", "yes"):
+    with RedisServer(folder, *tls_options(certificates, port)):
         yield f"rediss://127.0.0.1:{port}/0"
 
 
 def test_the_store_is_reached_over_tls_by_who_trusts_its_authority(over_tls: str, certificates: Path) -> None:
-    trusting = RedisTLS(
-        ca_file=certificates / "ca.crt",
-        certificate_file=certificates / "client.crt",
-        key_file=certificates / "client.key",
-    )
-    with connect(RedisSettings(url=over_tls, tls=trusting)) as client:
+    with connect(RedisSettings(url=over_tls, tls=trusting(certificates))) as client:
         assert client.ping()
+
+
+def test_a_redis_cluster_is_reached_over_tls(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_7())
+    port = free_port()
+    options = ("--tls-cluster", "yes", *tls_options(certificates, port))
+    with ClusterShape(tmp_path, *options, primaries=1, replicas=0):
+        nodes = ClusterSettings(nodes=(f"127.0.0.1:{port}",))
+        with connect(RedisSettings(cluster=nodes, tls=trusting(certificates))) as client:
+            stage = Stage(tmp_path, client)
+            (tmp_path / "pods").mkdir(exist_ok=True)
+            stage.round()
+            assert identity(client)[1]
+
+
+def test_sentinels_and_their_master_are_reached_over_tls(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_7())
+    port, sentinel, folder = free_port(), free_port(), tmp_path / "server"
+    folder.mkdir()
+    file = tmp_path / "sentinel.conf"
+    file.write_text(f"port 0\ntls-replication yes\nsentinel monitor books 127.0.0.1 {port} 1\n")
+    with RedisServer(folder, *tls_options(certificates, port)):
+        process = subprocess.Popen([redis_7(), str(file), "--sentinel", *tls_options(certificates, sentinel)])
+        try:
+            watched = SentinelSettings(nodes=(f"127.0.0.1:{sentinel}",), master="books")
+            with connect(RedisSettings(sentinel=watched, tls=trusting(certificates))) as client:
+                wait_until(lambda: answers(client), "the master was never reached")
+                assert client.set("fairgpu:{a}:written", "over TLS")
+        finally:
+            process.kill()
+            process.wait(20)
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return bool(client.ping())
+    except redis.RedisError:
+        return False
 
 
 @pytest.mark.parametrize("authority", ["other.crt", None])
