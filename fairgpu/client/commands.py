@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fairgpu.client import outlook, transport
+from fairgpu.client import outlook, transport, usage
 from fairgpu.client.figures import gpu_hours, gpus, moment, percent, span, worth
 from fairgpu.client.server import Server, from_environment
 from fairgpu.client.tables import table
@@ -52,14 +52,20 @@ def register(subparsers: Any) -> None:
     correct.add_argument("--reason", required=True, help="why, for whoever reads the ledger later")
     correct.add_argument("-n", "--namespace", help="of whose use it is; else of the budget's as a whole")
     correct.add_argument("--name", help="a name for it; the same name again corrects nothing twice")
+    usage.add_arguments(_documented(subparsers, "usage", "what was held and used, by whom, of what"))
     sessions = _command(subparsers, "sessions", "the reservations that are being metered", _sessions)
     sessions.add_argument("-n", "--namespace", help="of this namespace alone")
 
 
-def _command(subparsers: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+def _documented(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name, help=text, description=text, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    return parser
+
+
+def _command(subparsers: Any, name: str, text: str, run: Any) -> argparse.ArgumentParser:
+    parser = _documented(subparsers, name, text)
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="how to print it")
     parser.set_defaults(run=run)
     return parser

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -14,6 +15,7 @@ from fairgpu.commands import CommandError
 
 TIMEOUT_SECONDS = 30.0
 MAX_ANSWER_BYTES = 64 << 20
+_NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 
 Json = dict[str, Any]
 
@@ -50,9 +52,29 @@ def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> t
     return answer, status == HTTPStatus.CREATED
 
 
+def get_text(server: Server, path: str) -> tuple[str, str | None]:
+    """What stands at a path as text, and the path of the next page, if there is one.
+
+    Raises:
+        CommandError: as for `get`.
+    """
+    response, data = _exchange(server, "GET", path, None, {"Accept": "text/csv, application/problem+json"})
+    if response.status >= 400:
+        _answer(response, data)
+    following = _NEXT.fullmatch(response.getheader("Link", ""))
+    return data.decode(), following[1] if following else None
+
+
 def _request(
     server: Server, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
 ) -> tuple[int, Json]:
+    response, data = _exchange(server, method, path, body, headers)
+    return response.status, _answer(response, data)
+
+
+def _exchange(
+    server: Server, method: str, path: str, body: bytes | None, headers: Mapping[str, str]
+) -> tuple[HTTPResponse, bytes]:
     connection = HTTPSConnection(server.host, server.port, timeout=TIMEOUT_SECONDS, context=server.tls)
     common = {
         "Authorization": f"Bearer {server.token}",
@@ -62,7 +84,7 @@ def _request(
     try:
         connection.request(method, server.base_path + path, body, {**common, **headers})
         response = connection.getresponse()
-        return response.status, _answer(response, response.read(MAX_ANSWER_BYTES))
+        return response, response.read(MAX_ANSWER_BYTES)
     except ssl.SSLCertVerificationError as error:
         raise CommandError(
             f"https://{server.host}:{server.port} is not trusted: {error.verify_message}.\n"

@@ -1,13 +1,13 @@
 """Finds the answer to a question about use in the store.
 
-A page by namespace or budget is found by reading no more accounts than it takes, since these come in the order of the
-keys. Any other page needs all accounts.
+A page by namespace is found by reading no more accounts than it takes, since these come in the order of the keys. Any
+other page needs all accounts.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import redis
@@ -22,13 +22,11 @@ from timekeeper.usage.grouping import Item, Place, Steps, add_idle, add_rows, is
 from timekeeper.usage.rows import Figures
 from timekeeper.usage.windows import Window, steps
 
-READ_AT_ONCE = 500
-"""Accounts that are read in one round trip."""
+READ_AT_ONCE = 1000
+"""Accounts that are read in one round trip at most."""
+LEAST_AT_ONCE = 50
 STEPS_IN_ORDER = 3
 """Steps that are looked through one by one; where even these do not fill a page, all the rest is read at once."""
-
-Groups = Sequence[tuple[str, Sequence[str]]]
-"""In order, each first value that a key may have, and the accounts that may have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,84 +47,75 @@ def find(client: redis.Redis, query: Query, now: int) -> Usage:
         FoldedHoursError: the steps cut what is kept as one.
     """
     cut = Steps(steps(query.window, query.step))
-    assignments = reading.assignments(client)
-    if query.namespace is not None:
-        assignments = {query.namespace: assignments.get(query.namespace, ())}
-    reader = _Reader(client, query, cut, assignments)
-    groups = _groups(client, query, assignments)
-    found = reader.in_order(groups) if groups is not None else None
+    found = None
+    if query.aggregate[0] == "namespace" and query.namespace is None and not query.idle:
+        found = _in_order(client, query, cut)
     if found is None:
-        found = reader.everything()
-        if query.idle:
-            points = capacity(client)
-            add_idle(found, [capacity_of(points, step, now) for step in cut.windows], len(query.aggregate))
+        found = _everything(client, query, cut)
+    if query.idle:
+        points = capacity(client)
+        add_idle(found, [capacity_of(points, step, now) for step in cut.windows], len(query.aggregate))
     items, last = page(found, cut, query.after, query.limit)
     return Usage(query, items, None if last is None else cursor_of(last))
+
+
+def _everything(client: redis.Redis, query: Query, cut: Steps) -> dict[Place, Figures]:
+    """All that the window holds."""
+    if query.namespace is None:
+        assignments = reading.assignments(client)
+        only = None
+    else:
+        assignments = reading.assignments_of(client, [query.namespace])
+        only = frozenset({query.namespace})
+    reader = _Reader(client, query, cut)
+    reader.add(_payers(assignments), assignments, query.window, only)
+    return reader.sums
+
+
+def _in_order(client: redis.Redis, query: Query, cut: Steps) -> dict[Place, Figures] | None:
+    """What fills a page and at least one place more; None where that is not to be had by looking in order."""
+    after = query.after
+    first = 0 if after is None else after[0]
+    names = sorted([*reading.assigned_namespaces(client), UNKNOWN], key=order)
+    reader = _Reader(client, query, cut)
+    for index in range(first, min(first + STEPS_IN_ORDER, len(cut.windows))):
+        begin = 0 if after is None or index > first else bisect_left(names, order(after[1][0]), key=order)
+        while begin < len(names):
+            missing = query.limit + 1 - sum(is_after(place, after) for place in reader.sums)
+            if missing <= 0:
+                return reader.sums
+            chunk = names[begin : begin + max(min(missing, READ_AT_ONCE), LEAST_AT_ONCE)]
+            begin += len(chunk)
+            assignments = reading.assignments_of(client, chunk)
+            accounts = _payers(assignments)
+            if UNKNOWN in chunk:
+                accounts = sorted({*accounts, *restored(client)})
+            reader.add(accounts, assignments, cut.windows[index], frozenset(chunk))
+    return reader.sums if first + STEPS_IN_ORDER >= len(cut.windows) else None
 
 
 class _Reader:
     """Reads accounts and adds up what they hold."""
 
-    def __init__(self, client: redis.Redis, query: Query, cut: Steps, assignments: Mapping[str, Assignments]) -> None:
+    def __init__(self, client: redis.Redis, query: Query, cut: Steps) -> None:
         self._client = client
         self._query = query
-        self._steps = cut
-        self._assignments = assignments
-        self._only = None if query.namespace is None else frozenset({query.namespace})
+        self._cut = cut
+        self.sums: dict[Place, Figures] = {}
 
-    def everything(self) -> dict[Place, Figures]:
-        """All that the window holds."""
-        sums: dict[Place, Figures] = {}
-        accounts = {account for known in self._assignments.values() for _, account in known}
-        self._add(sums, sorted(accounts), self._query.window, self._only)
-        return sums
-
-    def in_order(self, groups: Groups) -> dict[Place, Figures] | None:
-        """What fills a page and at least one place more; None where that is not to be had by looking in order."""
-        after, limit = self._query.after, self._query.limit
-        first = 0 if after is None else after[0]
-        sums: dict[Place, Figures] = {}
-        for index in range(first, min(first + STEPS_IN_ORDER, len(self._steps.windows))):
-            begin = 0 if after is None or index > first else bisect_left(groups, order(after[1][0]), key=_group_order)
-            for names, accounts in _batches(groups[begin:]):
-                self._add(sums, accounts, self._steps.windows[index], names)
-                if sum(is_after(place, after) for place in sums) > limit:
-                    return sums
-        return sums if first + STEPS_IN_ORDER >= len(self._steps.windows) else None
-
-    def _add(
-        self, sums: dict[Place, Figures], accounts: Sequence[str], within: Window, values: frozenset[str] | None
+    def add(
+        self,
+        accounts: Sequence[str],
+        assignments: Mapping[str, Assignments],
+        within: Window,
+        only: frozenset[str] | None,
     ) -> None:
-        by_budget = self._query.aggregate[0] == "budget"
+        """Adds what accounts hold of a window; of these namespaces alone where some are named."""
         for start in range(0, len(accounts), READ_AT_ONCE):
             chunk = accounts[start : start + READ_AT_ONCE]
-            for found in accounts_usage(self._client, chunk, self._assignments, within):
-                only = self._only if by_budget else values
-                add_rows(sums, found.rows, found.account, self._steps, self._query.aggregate, only)
+            for found in accounts_usage(self._client, chunk, assignments, within):
+                add_rows(self.sums, found.rows, found.account, self._cut, self._query.aggregate, only)
 
 
-def _groups(client: redis.Redis, query: Query, assignments: Mapping[str, Assignments]) -> Groups | None:
-    if query.idle or query.aggregate[0] not in {"namespace", "budget"}:
-        return None
-    if query.aggregate[0] == "budget":
-        names = {account for known in assignments.values() for _, account in known}
-        return [(name, (name,)) for name in sorted(names, key=order)]
-    groups = {name: [account for _, account in known] for name, known in assignments.items()}
-    if query.namespace is None:
-        groups[UNKNOWN] = restored(client)
-    return [(name, groups[name]) for name in sorted(groups, key=order)]
-
-
-def _group_order(group: tuple[str, Sequence[str]]) -> tuple[bool, str]:
-    return order(group[0])
-
-
-def _batches(groups: Groups) -> Iterator[tuple[frozenset[str], list[str]]]:
-    """Groups that are read together: their values, and all their accounts once each."""
-    for start in range(0, len(groups), READ_AT_ONCE):
-        chunk = groups[start : start + READ_AT_ONCE]
-        yield frozenset(name for name, _ in chunk), _distinct(account for _, names in chunk for account in names)
-
-
-def _distinct(names: Iterable[str]) -> list[str]:
-    return list(dict.fromkeys(names))
+def _payers(assignments: Mapping[str, Assignments]) -> list[str]:
+    return sorted({account for known in assignments.values() for _, account in known})

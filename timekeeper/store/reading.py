@@ -173,6 +173,21 @@ def sessions(client: redis.Redis, found: Sequence[tuple[str, str]]) -> dict[str,
     return {uid: decode_session(text) for (uid, _), text in answers if text is not None}
 
 
+def assigned_namespaces(client: redis.Redis) -> list[str]:
+    """The namespaces that anybody ever paid for."""
+    found: Any = client.hkeys(keys.NAMESPACES)
+    return [_text(name) for name in found]
+
+
+def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Assignments]:
+    """Who pays for some namespaces from when on; those that nobody ever paid for are left out."""
+    if not namespaces:
+        return {}
+    texts: Any = client.hmget(keys.NAMESPACES, list(namespaces))
+    found = zip(namespaces, texts, strict=True)
+    return {name: decode_assignments(text) for name, text in found if text is not None}
+
+
 def assignments(client: redis.Redis) -> dict[str, Assignments]:
     """Who pays for each namespace from when on."""
     found = client.hgetall(keys.NAMESPACES)

@@ -97,7 +97,8 @@ def decode_assignments(text: str | bytes) -> Assignments:
         RecordError: it is none.
     """
     try:
-        return tuple((int(since), str(account)) for since, account in json.loads(text))
+        found = json.loads(text.decode() if isinstance(text, bytes) else text)  # json guesses at an encoding else
+        return tuple((int(since), str(account)) for since, account in found)
     except (ValueError, TypeError) as error:
         raise RecordError(f"no assignments: {error!r}") from error
 

@@ -100,7 +100,7 @@ def _account_usage(
     ]
     for blob in folded:
         if blob is not None:
-            rows.extend(row for row in unfold(blob) if row.hour < end_hour and row.hour + row.hours > first)
+            rows.extend(unfold(blob, first, end_hour))
     until = int(settled or 0)
     if until <= within.start:
         running = []

@@ -61,11 +61,15 @@ def pack(rows: Iterable[Row]) -> bytes:
     return zlib.compress(json.dumps({"d": list(texts), "r": packed}, separators=(",", ":")).encode())
 
 
-def unfold(blob: bytes) -> list[Row]:
-    """The rows that were packed."""
-    document = json.loads(zlib.decompress(blob))
-    known = [read_dimensions(text) for text in document["d"]]
-    return [Row(hour, hours, known[index], Figures(*figures)) for hour, hours, index, *figures in document["r"]]
+def unfold(blob: bytes, first: int = 0, end: int = 1 << 62) -> list[Row]:
+    """The rows that were packed and touch the hours from `first` up to `end`."""
+    document = json.loads(zlib.decompress(blob).decode())
+    texts = document["d"]
+    return [
+        Row(hour, hours, read_dimensions(texts[index]), Figures(billed, core, memory, used))
+        for hour, hours, index, billed, core, memory, used in document["r"]
+        if hour < end and hour + hours > first
+    ]
 
 
 def _stretch(hour: int, edges: Sequence[int]) -> tuple[int, int]:

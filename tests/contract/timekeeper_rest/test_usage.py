@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from fairgpu.commands import main
 from tests.contract.timekeeper_rest.test_reading import assert_problem
 from tests.keeper_stage import Stage
 from tests.redis_server import RedisServer
@@ -128,3 +129,46 @@ def test_a_question_that_cannot_be_answered_is_told_which_part_and_what_can(
     answer = used.as_person("finance", "GET", f"/v1/usage?{query}")
     assert_problem(answer, 422)
     assert json.loads(answer.body)["errors"][0]["field"] == field
+
+
+def told(
+    rest: RestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *arguments: str
+) -> tuple[int, str]:
+    """What `fairgpu usage` ends with and prints."""
+    monkeypatch.setenv("FAIRGPU_SERVER", rest.url)
+    monkeypatch.setenv("FAIRGPU_CA_FILE", str(rest.ca_file))
+    monkeypatch.setenv("FAIRGPU_TOKEN", rest.signer.person("finance"))
+    monkeypatch.setenv("TZ", "UTC")
+    status = main(["usage", "--window", JANUARY_15, *arguments])
+    return status, capsys.readouterr().out
+
+
+def test_the_command_prints_a_table(
+    used: RestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, text = told(used, monkeypatch, capsys, "--by", "namespace,model", "--step", "day")
+    assert status == 0
+    assert [line.split() for line in text.splitlines()] == [
+        ["FROM", "NAMESPACE", "MODEL", "BILLED", "CORE", "MEMORY", "USED", "USED", "%"],
+        ["2026-01-15", "00:00:00", "team-a", "A100", "0.1", "0.1", "0.000012", "-", "-"],
+        ["2026-01-15", "00:00:00", "team-b", "A100", "0.2", "0.2", "0.000012", "-", "-"],
+        ["2026-01-15", "00:00:00", "team-c", "A100", "0.3", "0.3", "0.000012", "-", "-"],
+    ]
+
+
+def test_the_command_prints_all_pages_as_json_and_as_csv(
+    used: RestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fairgpu.client.usage.PAGE", 2)
+    status, text = told(used, monkeypatch, capsys, "-o", "json")
+    assert (status, len(json.loads(text)["items"])) == (0, 3)
+    status, text = told(used, monkeypatch, capsys, "-o", "csv")
+    assert status == 0
+    assert [row["namespace"] for row in csv.DictReader(io.StringIO(text))] == list(TEAMS)
+
+
+def test_the_command_says_why_a_question_is_refused(
+    used: RestServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert told(used, monkeypatch, capsys, "--by", "team", "-o", "csv")[0] != 0
+    assert told(used, monkeypatch, capsys, "--idle", "-n", "team-a")[0] != 0

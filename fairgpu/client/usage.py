@@ -1,0 +1,101 @@
+"""The command `fairgpu usage`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from fairgpu.client import transport
+from fairgpu.client.figures import gpu_hours, moment, percent
+from fairgpu.client.server import Server, from_environment
+from fairgpu.client.tables import table
+from fairgpu.commands import CommandError
+
+MAX_PAGES = 1000
+PAGE = 10_000
+WINDOWS = "today, yesterday, week, month, lastweek, lastmonth, 7d, 36h, or START,END in RFC 3339"
+
+Json = dict[str, Any]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Adds what can be asked."""
+    parser.add_argument("-n", "--namespace", help="of this namespace alone")
+    parser.add_argument("--window", default="7d", help=f"of which time, in UTC: {WINDOWS} (default: %(default)s)")
+    parser.add_argument("--step", help="cut it into hours, days, weeks or months: hour, day, week, month, 6h, 2d")
+    parser.add_argument(
+        "--by",
+        default="namespace",
+        metavar="LIST",
+        help="a comma list of namespace, budget, model, node, owner, user, label:KEY (default: %(default)s)",
+    )
+    parser.add_argument("--idle", action="store_true", help="tell what nobody held, too")
+    parser.add_argument("-o", "--output", choices=("table", "json", "csv"), default="table", help="how to print it")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Asks for all pages and prints them."""
+    server = from_environment(os.environ)
+    if arguments.namespace and arguments.idle:
+        raise CommandError("--idle tells what nobody held in the whole cluster: leave out --namespace")
+    query = {"window": arguments.window, "aggregate": arguments.by, "limit": str(PAGE)}
+    query |= {"step": arguments.step} if arguments.step else {}
+    query |= {"idle": "true"} if arguments.idle else {}
+    path = f"/v1/namespaces/{quote(arguments.namespace, safe='')}/usage" if arguments.namespace else "/v1/usage"
+    if arguments.output == "csv":
+        return _print_csv(server, path, query)
+    answer = _all_pages(server, path, query)
+    if arguments.output == "json":
+        return _print(json.dumps(answer, indent=2))
+    if not answer["items"]:
+        window = answer["window"]
+        return _print(f"Nothing was held from {moment(window['start'])} to {moment(window['end'])}.")
+    return _print(usage_table(answer))
+
+
+def usage_table(answer: Json) -> str:
+    """The items, one in a line; amounts in GPU-hours."""
+    stepped = answer["step"] is not None
+    money = answer["currency"]
+    headings = [*(["from"] if stepped else []), *answer["aggregate"]]
+    headings += ["billed", "core", "memory", "used", "used %", *([money["code"]] if money else [])]
+    rows = []
+    for item in answer["items"]:
+        figures = [gpu_hours(item[name]) for name in ("billed", "core", "memory", "used")]
+        share = percent(item["used"], item["core"]) if item["used"] is not None else ""
+        cost = [f"{item['cost']:,.2f}"] if money else []
+        start = [moment(item["start"])] if stepped else []
+        rows.append((*start, *item["key"].values(), *figures, share, *cost))
+    return table(headings, rows)
+
+
+def _all_pages(server: Server, path: str, query: dict[str, str]) -> Json:
+    answer: Json = {}
+    items: list[Json] = []
+    for _ in range(MAX_PAGES):
+        answer = transport.get(server, f"{path}?{urlencode(query)}")
+        items += answer["items"]
+        if answer["next"] is None:
+            return {**answer, "items": items}
+        query = {**query, "cursor": answer["next"]}
+    raise CommandError(f"more than {MAX_PAGES} pages: ask for a shorter window or longer steps")
+
+
+def _print_csv(server: Server, path: str, query: dict[str, str]) -> int:
+    following: str | None = f"{path}?{urlencode({**query, 'format': 'csv'})}"
+    first = True
+    while following is not None:
+        text, following = transport.get_text(server, following)
+        sys.stdout.write(text if first else text.partition("\n")[2])
+        first = False
+    return 0
+
+
+def _print(text: str) -> int:
+    sys.stdout.write(text + "\n")
+    return 0
