@@ -89,9 +89,11 @@ def spent(server: RedisServer, team: Team) -> int:
         return sum(standing.total for standing in account.standings.values())
 
 
-def open_sessions(server: RedisServer) -> int:
+def open_sessions(server: RedisServer, team: Team) -> int:
+    """The team's, as other tests may have left pods on their nodes."""
     with server.client() as client:
-        return len(reading.open_sessions(client, "", 1000))
+        found = reading.sessions(client, reading.open_sessions(client, "", 1000))
+        return sum(session.namespace == team.namespace for session in found.values())
 
 
 @pytest.fixture
@@ -111,7 +113,7 @@ def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_let
     with timekeeper_jobs(control_plane, "held-1", free_port(), redis_server.url, 2, **HOLDING) as jobs:
         for name in ("finished", "deleted", "forced"):
             team.run(name)
-        wait_until(lambda: open_sessions(redis_server) == 3, "all are on the meter", 60)
+        wait_until(lambda: open_sessions(redis_server, team) == 3, "all are on the meter", 60)
         jobs.popen.kill()
         jobs.popen.wait(30)
         team.run("never-seen")
@@ -128,7 +130,7 @@ def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_let
         assert all(METER in team.read(name)["metadata"]["finalizers"] for name in ("finished", "deleted", "forced"))
     with timekeeper_jobs(control_plane, "held-2", free_port(), redis_server.url, 2, **HOLDING):
         wait_until(team.gone("finished", "never-seen", "deleted", "forced"), "all are let go", 60)
-        wait_until(lambda: open_sessions(redis_server) == 0, "all are closed")
+        wait_until(lambda: open_sessions(redis_server, team) == 0, "all are closed")
     assert spent(redis_server, team) == expected > 0
 
 
@@ -152,7 +154,7 @@ def test_a_pod_that_waits_or_runs_is_held_and_neither_a_namespace_nor_an_owner_w
         team.run("owned", ownerReferences=[reference])
         team.run("runs")
         team.create("waits")
-        wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter", 60)
+        wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter", 60)
         control_plane.admin.api.delete(f"{path}/owner", {"propagationPolicy": "Foreground"})
         wait_until(
             lambda: "deletionTimestamp" in team.read("owned")["metadata"], "the garbage collector deletes it", 60
@@ -175,13 +177,13 @@ def test_a_pod_on_a_dead_node_goes_once_it_is_deleted_by_force(
 ) -> None:
     with timekeeper_jobs(control_plane, "held-4", free_port(), redis_server.url, 2, **HOLDING):
         team.run("stranded")
-        wait_until(lambda: open_sessions(redis_server) == 1, "it is on the meter", 60)
+        wait_until(lambda: open_sessions(redis_server, team) == 1, "it is on the meter", 60)
         collector = control_plane.service_account("kube-system", "pod-garbage-collector")
         team.delete("stranded")
         assert METER in team.read("stranded")["metadata"]["finalizers"]
         collector.api.delete(f"{team.pods}/stranded", BY_FORCE)
         wait_until(team.gone("stranded"), "it is let go", 60)
-        wait_until(lambda: open_sessions(redis_server) == 0, "it is closed")
+        wait_until(lambda: open_sessions(redis_server, team) == 0, "it is closed")
 
 
 def test_switching_it_off_lets_running_pods_go(
