@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import socket
+import ssl
+from functools import partial
 from typing import Any
 
 import structlog
@@ -12,6 +15,7 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.asgi.lifespan import LifespanManager
 from gunicorn.workers.gasgi import ASGIWorker
 
+from fairgpu.serving.accepting import Acceptor
 from fairgpu.serving.connection import BoundedConnection
 from fairgpu.serving.immediate import ImmediateConnection
 from fairgpu.serving.lifecycle import Lifecycle
@@ -63,7 +67,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         # What is there now stays: collections need not walk through it again and again while requests wait.
         gc.collect()
         gc.freeze()
-        await self._listen(live)
+        self._listen(live)
         reloading = asyncio.create_task(self._reload(live, read_chain)) if live and read_chain else None
         while self.alive and self.ppid == os.getppid():
             await self._beat(HEARTBEAT_SECONDS)
@@ -83,19 +87,24 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             if not self.alive:
                 raise SystemExit(0)
 
-    async def _listen(self, live: LiveContext | None) -> None:
+    def _listen(self, live: LiveContext | None) -> None:
         metrics = MetricsApplication()
         for index, listener in enumerate(self.sockets):
             application = metrics if index else self.asgi
             context = live.context if live and index == 0 else None
-            server = await self.loop.create_server(
-                lambda application=application: ImmediateConnection(self, application, self._connections),
-                sock=listener.sock,
-                ssl=context,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
-                ssl_shutdown_timeout=1.0 if context else None,
-            )
-            self.servers.append(server)
+            serve = partial(self._serve_connection, application, context)
+            acceptor = Acceptor(self.loop, listener.sock, serve, lambda: len(self._connections))
+            acceptor.start()
+            self.servers.append(acceptor)
+
+    async def _serve_connection(self, application: Any, context: ssl.SSLContext | None, taken: socket.socket) -> None:
+        await self.loop.connect_accepted_socket(
+            lambda: ImmediateConnection(self, application, self._connections),
+            taken,
+            ssl=context,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
+            ssl_shutdown_timeout=1.0 if context else None,
+        )
 
     async def _beat(self, seconds: float) -> None:
         """Waits, and tells gunicorn's arbiter that the process lives."""
