@@ -71,6 +71,7 @@ def _changed(document: Manifest, changes: Mapping[str, Any]) -> Manifest:
         {"grace": {"duration": "1d12h30m5s"}},
         {"grace": {"gpuHours": 2, "duration": "36h"}, "onExhausted": "hold", "enforcement": "evict"},
         {"enforcement": "observe", "minRuntime": "90s"},
+        {"admission": "safe", "defaultCommit": "2h", "enforcement": "evict", "evictionNotice": "30m"},
     ],
 )
 def test_a_sound_budget_is_accepted(control_plane: ControlPlane, changes: dict[str, Any]) -> None:
@@ -114,6 +115,9 @@ def test_a_sound_budget_is_accepted(control_plane: ControlPlane, changes: dict[s
         ({"onExhausted": "kill"}, 'supported values: "deprioritize", "hold"'),
         ({"enforcement": "warn"}, 'supported values: "observe", "enforce", "evict"'),
         ({"minRuntime": "soon"}, '"soon" is no duration'),
+        ({"admission": "strict"}, 'supported values: "simple", "safe"'),
+        ({"defaultCommit": "1.5h"}, '"1.5h" is no duration'),
+        ({"evictionNotice": ""}, '"" is no duration'),
         ({"alowance": {"gpuHours": 1}}, 'unknown field "spec.alowance"'),
     ],
 )

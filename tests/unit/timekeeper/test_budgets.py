@@ -9,7 +9,7 @@ from timekeeper.rules.corrections import CorrectionError, parse_correction
 from timekeeper.rules.grants import GrantError, parse_grant
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.periods import Every, PeriodRule
-from timekeeper.rules.state import Enforcement, OnExhausted
+from timekeeper.rules.state import Admission, Enforcement, OnExhausted
 from timekeeper.rules.timestamps import HOUR, MINUTE, parse_instant
 
 CREATED = "2026-01-31T09:00:00Z"
@@ -29,6 +29,9 @@ def test_a_full_budget_is_read_to_the_last_field() -> None:
         onExhausted="hold",
         enforcement="observe",
         minRuntime="20m",
+        admission="safe",
+        defaultCommit="2h",
+        evictionNotice="0s",
     )
     assert parse_budget(item) == Budget(
         name="a",
@@ -40,6 +43,9 @@ def test_a_full_budget_is_read_to_the_last_field() -> None:
         on_exhausted=OnExhausted.HOLD,
         enforcement=Enforcement.OBSERVE,
         min_runtime=20 * MINUTE,
+        admission=Admission.SAFE,
+        default_commit=2 * HOUR,
+        eviction_notice=0,
         created=parse_instant(CREATED),
         uid="u",
         generation=3,
@@ -53,6 +59,7 @@ def test_what_is_left_out_has_the_same_default_as_on_the_api_server() -> None:
         Enforcement.ENFORCE,
         10 * MINUTE,
     )
+    assert (budget.admission, budget.default_commit, budget.eviction_notice) == (Admission.SIMPLE, HOUR, 10 * MINUTE)
     assert (budget.grace_amount, budget.grace_duration, budget.period) == (None, None, PeriodRule())
 
 
@@ -77,6 +84,9 @@ def test_what_is_left_out_has_the_same_default_as_on_the_api_server() -> None:
         ({"onExhausted": "kill"}, "spec.onExhausted", "deprioritize, hold"),
         ({"enforcement": True}, "spec.enforcement", "observe, enforce, evict"),
         ({"minRuntime": 600}, "spec.minRuntime", "1h30m"),
+        ({"admission": "strict"}, "spec.admission", "simple, safe"),
+        ({"defaultCommit": "-1h"}, "spec.defaultCommit", "1h30m"),
+        ({"evictionNotice": "soon"}, "spec.evictionNotice", "1h30m"),
     ],
 )
 def test_a_fault_names_its_field_and_what_is_allowed(spec: dict[str, Any], path: str, allowed: str) -> None:
