@@ -14,8 +14,8 @@ from timekeeper.jobs.paying import assign, open_due_periods
 from timekeeper.jobs.restoring import MAX_NOTICES, restore_accounts
 from timekeeper.sources.source import Notice
 from timekeeper.store import book, reading
+from timekeeper.store.book import highest_epoch
 from timekeeper.store.calls import FencedError
-from timekeeper.store.ledger import highest_epoch
 
 _log = structlog.get_logger()
 

@@ -38,8 +38,8 @@ from timekeeper.settings import JobsSettings, NotificationSettings, TimekeeperSe
 from timekeeper.sources.cluster import ClusterSource
 from timekeeper.sources.folder import FolderSource
 from timekeeper.sources.source import Source
+from timekeeper.store.book import highest_epoch
 from timekeeper.store.connection import connect as connect_to_store
-from timekeeper.store.ledger import highest_epoch
 
 LOOPBACK = "127.0.0.1"
 LOCK_FILE = "timekeeper.lock"

@@ -84,6 +84,11 @@ def write_prices(client: redis.Redis, prices: Prices) -> None:
     client.set(keys.PRICES, encode_prices(prices))
 
 
+def highest_epoch(client: redis.Redis) -> int:
+    """The highest epoch that the store has given out: the floor for the number of a new term."""
+    return int(client.get(keys.BOOK_EPOCH) or 0)
+
+
 def write_epoch(client: redis.Redis, epoch: int) -> None:
     """Writes down the epoch of the leader again where the store has lost it, or went back to an earlier one."""
     run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH,), (epoch,)))

@@ -18,6 +18,7 @@ from timekeeper.rules.pots import Pot
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run, run_one
+from timekeeper.store.records import encode_cuts
 from timekeeper.usage.dimensions import NOBODY, dimensions
 
 MAX_ITEMS = 500
@@ -210,11 +211,6 @@ def take_epoch(client: redis.Redis, least: int) -> int:
     return int(run_one(client, Call("take_epoch", (keys.BOOK_EPOCH,), (least,))))
 
 
-def highest_epoch(client: redis.Redis) -> int:
-    """The highest epoch that the store has given out: the floor for the number of a new term."""
-    return int(client.get(keys.BOOK_EPOCH) or 0)
-
-
 def open_periods(client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]) -> list[Standing | StoreError]:
     """Opens periods, and the accounts that the store does not know."""
     calls = []
@@ -232,8 +228,7 @@ def settle(
     client: redis.Redis, revision: Revision, now: int, settlements: Sequence[Settlement]
 ) -> list[Standing | StoreError]:
     """Sets the cumulative amounts of sessions; one answer for each settlement."""
-    calls: list[Call] = []
-    owners: list[int] = []
+    calls, owners = list[Call](), list[int]()
     for index, settlement in enumerate(settlements):
         for call in _settle_calls(revision, now, settlement):
             calls.append(call)
@@ -325,18 +320,8 @@ def _settle_calls(revision: Revision, now: int, settlement: Settlement) -> Itera
         yield Call("settle", touched, tuple(arguments))
 
 
-def encode_cuts(cuts: Sequence[Cut]) -> str:
-    """Cuts as the script reads them: hour, instant, billed, core, memory, used (- for unknown) and a semicolon."""
-    return "".join(
-        f"{cut.hour} {cut.until} {cut.billed} {cut.core} {cut.memory} {'-' if cut.used is None else cut.used};"
-        for cut in cuts
-    )
-
-
 def _standing(answer: Any, *, new: bool = False) -> Standing | StoreError:
-    if isinstance(answer, StoreError):
-        return answer
-    return read_standing(answer, new=new)
+    return answer if isinstance(answer, StoreError) else read_standing(answer, new=new)
 
 
 def read_standing(sums: Sequence[Any], *, new: bool = False) -> Standing:
@@ -354,9 +339,7 @@ def read_standing(sums: Sequence[Any], *, new: bool = False) -> Standing:
 
 
 def _standing_with_flag(answer: Any) -> Standing | StoreError:
-    if isinstance(answer, StoreError):
-        return answer
-    return _standing(answer[1:], new=answer[0] == 1)
+    return answer if isinstance(answer, StoreError) else read_standing(answer[1:], new=answer[0] == 1)
 
 
 def _text(value: Any) -> str:

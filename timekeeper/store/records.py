@@ -1,14 +1,15 @@
-"""How sessions, assignments and prices stand in the store as JSON."""
+"""How sessions, assignments and prices stand in the store as JSON, and cuts as its scripts read them."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
 from timekeeper.metering.attribution import Attribution
 from timekeeper.metering.bill import UseTally
+from timekeeper.metering.cuts import Cut
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import EndProof, Session
 from timekeeper.rules.burn import BurnRecord, Sample
@@ -143,3 +144,11 @@ def decode_burn(text: str | bytes) -> BurnRecord:
         return BurnRecord((first, *others), int(period), int(total))
     except (ValueError, TypeError) as error:
         raise RecordError(f"no samples: {error!r}") from error
+
+
+def encode_cuts(cuts: Sequence[Cut]) -> str:
+    """Cuts as the script reads them: hour, instant, billed, core, memory, used (- for unknown) and a semicolon."""
+    return "".join(
+        f"{cut.hour} {cut.until} {cut.billed} {cut.core} {cut.memory} {'-' if cut.used is None else cut.used};"
+        for cut in cuts
+    )

@@ -11,8 +11,8 @@ import pytest
 from tests.chaos_story import ChaosStory
 from tests.keeper_stage import Stage
 from timekeeper.store import keys, reading
+from timekeeper.store.book import highest_epoch
 from timekeeper.store.calls import FencedError
-from timekeeper.store.ledger import highest_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
