@@ -172,7 +172,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
     """Waits for a condition to hold."""
     limit = time.monotonic() + seconds
     while not condition():
