@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.audited_books import KEYS, books, server, stage
+from tests.keeper_stage import MONTH, Stage
+from timekeeper.rules.money import GPU_SECOND
+
+__all__ = ["books", "server", "stage"]
+
+
+def command(stage: Stage, *arguments: str) -> subprocess.CompletedProcess[str]:
+    settings = stage.folder / "settings.yaml"
+    port = stage.client.connection_pool.connection_kwargs["port"]
+    settings.write_text(f"timekeeper: {{redis: {{url: 'redis://127.0.0.1:{port}/0'}}}}")
+    program = str(Path(sys.executable).with_name("fairgpu"))
+    typed = [program, "audit", "--store-only", "--standalone", str(stage.folder), *arguments]
+    return subprocess.run(typed, capture_output=True, text=True, check=False, timeout=60)
+
+
+def test_the_command_answers_0_where_nothing_differs(books: Stage) -> None:
+    done = command(books, "--period", "2026-01-01T00:00:00Z")
+    assert done.returncode == 0
+    assert done.stdout.splitlines() == [
+        "The API server was not asked: budgets and pods were not compared.",
+        "Recomputed: 1 account, 3 sessions, 5 ledger entries. No figure differs.",
+    ]
+
+
+def test_the_command_answers_1_and_prints_what_differs(books: Stage) -> None:
+    books.client.hset(KEYS.period(MONTH), "total", str(GPU_SECOND))
+    done = command(books, "--budget", "a")
+    assert done.returncode == 1
+    _, heading, titles, row = done.stdout.splitlines()
+    assert heading.endswith("1 figure differs:")
+    assert titles.split() == ["ACCOUNT", "PERIOD", "FIGURE", "OF", "STORED", "EXPECTED", "RECOMPUTED", "FROM"]
+    assert row.startswith("a         2026-01-01T00:00:00Z   spent     -   1000000 (0.000278 GPUh)   188600000 (0.0")
+
+
+def test_the_command_tells_programs_in_json(books: Stage) -> None:
+    books.client.hset(KEYS.period(MONTH), "total", "1")
+    done = command(books, "-o", "json")
+    assert done.returncode == 1
+    (difference,) = json.loads(done.stdout)["differences"]
+    assert difference == {
+        "account": "a",
+        "period": "2026-01-01T00:00:00Z",
+        "figure": "spent",
+        "subject": None,
+        "stored": "1",
+        "expected": "188600000",
+        "recomputedFrom": "checkpoint + ledger entries + unposted amounts",
+    }
+
+
+def test_a_period_that_is_no_instant_is_refused(books: Stage) -> None:
+    done = command(books, "--period", "January")
+    assert done.returncode == 1
+    assert "--period: 'January' is no RFC 3339 timestamp" in done.stderr
