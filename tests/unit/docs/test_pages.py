@@ -37,7 +37,7 @@ def test_every_link_leads_somewhere(link: Link) -> None:
 def test_every_page_is_reached_from_the_index() -> None:
     reached = {(INDEX.parent / link.target.partition("#")[0]).resolve() for link in links(INDEX)}
     pages = {page for page in PAGES if "docs" in page.relative_to(ROOT).parts} - {INDEX}
-    assert {str(page.relative_to(ROOT)) for page in pages - reached} == set()
+    assert {str(page.relative_to(ROOT)) for page in pages if not {page, page.parent} & reached} == set()
 
 
 def of(program: str) -> list[tuple[Path, list[str]]]:
