@@ -36,7 +36,7 @@ class Call:
 
     script: str
     keys: tuple[str, ...]
-    arguments: tuple[str | int, ...]
+    arguments: tuple[str | int | bytes, ...]
 
 
 def run(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:

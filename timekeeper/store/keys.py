@@ -41,7 +41,7 @@ by its start.
     fairgpu:{ACCOUNT}:grants          hash    NAME -> "START amount"
     fairgpu:{ACCOUNT}:corrections     hash    NAME -> "START amount"
     fairgpu:{ACCOUNT}:ledger          stream  k kind, p period, a amount, t instant, u session, n namespace,
-                                              d pod, x note
+                                              d pod, x note (packed, see notes.py)
 
     fairgpu:{book}:epoch              string  the latest epoch given to a leader
     fairgpu:{book}:accounts           set     the name of each account

@@ -18,6 +18,7 @@ from timekeeper.rules.pots import Pot
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run, run_one
+from timekeeper.store.notes import pack_note
 from timekeeper.store.records import encode_cuts
 from timekeeper.usage.dimensions import NOBODY, dimensions
 
@@ -311,11 +312,11 @@ def _settle_calls(revision: Revision, now: int, settlement: Settlement) -> Itera
         account.hours,
     )
     for start in range(0, len(settlement.items), MAX_ITEMS):
-        arguments: list[str | int] = [revision.epoch, revision.counter, now, period]
+        arguments: list[str | int | bytes] = [revision.epoch, revision.counter, now, period]
         for item in settlement.items[start : start + MAX_ITEMS]:
             arguments += (item.uid, item.amount, item.action)
             if item.action is not Action.HOLD:
-                arguments += (item.kind, item.namespace, item.pod, item.note, item.record)
+                arguments += (item.kind, item.namespace, item.pod, pack_note(item.note), item.record)
                 arguments += (item.dimensions, encode_cuts(item.cuts))
         yield Call("settle", touched, tuple(arguments))
 

@@ -18,6 +18,7 @@ from timekeeper.rules.pots import Pot
 from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
 from timekeeper.store.ledger import Standing, read_standing
+from timekeeper.store.notes import unpack_note
 from timekeeper.store.records import decode_assignments, decode_burn, decode_prices, decode_session
 
 BATCH = 500
@@ -295,7 +296,9 @@ def read_amount(text: Any) -> StoredAmount:
 
 
 def _entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
-    text = {_text(key): _text(value) for key, value in fields.items()}
+    stored = {_text(key): value for key, value in fields.items()}
+    note = stored.pop("x")
+    text = {key: _text(value) for key, value in stored.items()}
     return LedgerEntry(
         id=_text(name),
         kind=text["k"],
@@ -305,7 +308,7 @@ def _entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
         session=text["u"],
         namespace=text["n"],
         pod=text["d"],
-        note=text["x"],
+        note=unpack_note(note) if isinstance(note, bytes) else note,
     )
 
 
