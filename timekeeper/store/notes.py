@@ -13,8 +13,8 @@ from timekeeper.rules.timestamps import TimeError, format_exact, parse_instant
 
 PROOFS = ("finished", "terminal", "deleted", "last-seen")
 """Never reordered: their places stand in the store."""
-_PACKED = 0x80
-"""No text in UTF-8 begins with it."""
+_PACKED, _MASK = 0x80, 0xC0
+"""The two highest bits of what continues a character in UTF-8: no text begins so."""
 _TIMES = struct.Struct(">BIIII")
 
 
@@ -27,7 +27,7 @@ def pack_note(note: str) -> bytes:
 
 def unpack_note(stored: bytes) -> str:
     """The note that was packed."""
-    if not stored or not stored[0] & _PACKED or len(stored) not in {_TIMES.size, _TIMES.size + 16}:
+    if not stored or stored[0] & _MASK != _PACKED or len(stored) not in {_TIMES.size, _TIMES.size + 16}:
         return stored.decode(errors="replace")
     head, *times = _TIMES.unpack_from(stored)
     start, end = (seconds * SECOND + rest for seconds, rest in (times[:2], times[2:]))
