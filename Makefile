@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test lint types contracts unit accelerated contract page cluster vcuda bench browser lock clean
+.PHONY: setup demo test lint types contracts unit accelerated contract page cluster vcuda bench browser promtool lock clean
 
 setup: $(VENV)/.installed
 
@@ -43,7 +43,7 @@ $(ACCELERATED)/.built: $(COMPILED) | setup
 	sh tools/accelerate.sh $(BIN)/python $(ACCELERATED)
 	@touch $@
 
-contract: setup
+contract: setup promtool
 	$(BIN)/pytest --numprocesses 4 --dist loadfile tests/contract
 	CI= FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) \
 	  $(BIN)/pytest --numprocesses 4 --dist loadfile tests/contract/timekeeper
@@ -53,6 +53,9 @@ page: setup browser
 
 browser: setup
 	sh tools/browser.sh $(VENV)
+
+promtool: setup
+	sh tools/promtool.sh $(VENV)
 
 cluster: setup
 	$(BIN)/python -m tests.cluster.control_plane.build

@@ -29,20 +29,3 @@ if "$venv/bin/python" -c 'import pathlib, sys, sysconfig; sys.exit(not pathlib.P
     "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --require-hashes \
         --requirement tools/accelerated.lock || echo "gunicorn's parser in C could not be compiled; going on without it" >&2
 fi
-
-# promtool checks alert rules. It comes out of Debian's package, which is not installed: that would start a Prometheus.
-if ! command -v promtool >/dev/null && [ ! -x "$venv/bin/promtool" ]; then
-    folder=$(mktemp -d)
-    if command -v apt-get >/dev/null && command -v dpkg-deb >/dev/null && {
-        (cd "$folder" && apt-get download -qq prometheus) 2>/dev/null || {
-            [ "$(id -u)" = 0 ] && apt-get update -qq >/dev/null && (cd "$folder" && apt-get download -qq prometheus) 2>/dev/null
-        }
-    }; then
-        echo "taking promtool from Debian's package prometheus"
-        dpkg-deb --fsys-tarfile "$folder"/prometheus_*.deb | tar -x -C "$folder" ./usr/bin/promtool
-        mv "$folder/usr/bin/promtool" "$venv/bin/promtool"
-    else
-        echo "make test needs promtool, and Debian's package prometheus could not be fetched. Put promtool on the PATH, or run: sudo apt-get update" >&2
-    fi
-    rm -rf "$folder"
-fi

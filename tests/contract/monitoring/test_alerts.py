@@ -18,7 +18,7 @@ DOCUMENT = (ROOT / "docs" / "alerts.md").read_text()
 
 
 def promtool(*arguments: str, folder: Path) -> str:
-    """Runs promtool, which tools/setup.sh puts beside the interpreter where there is none on the path."""
+    """Runs promtool, which tools/promtool.sh puts beside the interpreter where there is none on the path."""
     program = shutil.which("promtool") or str(Path(sys.executable).with_name("promtool"))
     done = subprocess.run([program, *arguments], cwd=folder, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
