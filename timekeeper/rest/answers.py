@@ -12,8 +12,6 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from fairgpu.states import BudgetState
 from timekeeper.rest.figures import SessionFigures
-from timekeeper.rules.burn import Burn, lasts_until
-from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, gpu_hours
 from timekeeper.rules.timestamps import to_datetime
 from timekeeper.store.reading import LedgerEntry
@@ -40,91 +38,6 @@ class Rate(Answer):
 
     microGPUSecondsPerSecond: Exact  # noqa: N815 - the wire's name
     gpus: float
-
-
-class PeriodAnswer(Answer):
-    """A period: start inclusive, end exclusive."""
-
-    start: datetime
-    end: datetime
-
-
-class CurrencyAnswer(Answer):
-    """What a GPU-hour costs, by the admin's setting; the code is that of ISO 4217."""
-
-    code: str
-    perGpuHour: float  # noqa: N815 - the wire's name
-
-
-class CostsAnswer(Answer):
-    """A budget's amounts in the currency, to a hundredth: for display."""
-
-    granted: float
-    available: float | None
-    spent: float
-    remaining: float | None
-
-
-class StretchAnswer(Answer):
-    """What was spent in a stretch of time, to the last unit, and when nothing is left if spending goes on so.
-
-    `exhaustion` is null where that is not before the period's end, and where nothing is left already.
-    """
-
-    since: datetime
-    until: datetime
-    spent: Money
-    rate: Rate
-    exhaustion: datetime | None
-
-
-class ForecastAnswer(Answer):
-    """The last hour and the last day, beside each other; null before anything was settled twice."""
-
-    lastHour: StretchAnswer | None  # noqa: N815 - the wire's name
-    lastDay: StretchAnswer | None  # noqa: N815 - the wire's name
-
-
-class BudgetAnswer(Answer):
-    """A budget in its present period. `available` and `remaining` are null where nothing limits the spending.
-
-    `currency` and `costs` are null where the admin has set no currency.
-    `state` is what pods meet; `computedState` what they would meet if it were enforced. `committed` is what pods that
-    were let in may still spend, where `admission` is safe.
-    """
-
-    name: str
-    namespaces: list[str]
-    state: BudgetState
-    enforcement: str
-    period: PeriodAnswer
-    granted: Money
-    available: Money | None
-    spent: Money
-    remaining: Money | None
-    rate: Rate
-    exhaustedAt: datetime | None  # noqa: N815 - the wire's name
-    computedState: BudgetState  # noqa: N815 - the wire's name
-    admission: str
-    committed: Money
-    forecast: ForecastAnswer
-    currency: CurrencyAnswer | None = None
-    costs: CostsAnswer | None = None
-
-
-class NamespaceAnswer(Answer):
-    """What pays for a namespace; `budget` is null where none does, and then its state is unlimited."""
-
-    namespace: str
-    budget: BudgetAnswer | None
-    state: BudgetState
-
-
-class BudgetsAnswer(Answer):
-    """A page of budgets, by name; `cursor` is null on the last page."""
-
-    budgets: list[BudgetAnswer]
-    cursor: str | None
 
 
 class AccessAnswer(Answer):
@@ -305,50 +218,6 @@ def money(amount: int) -> Money:
     return Money(microGPUSeconds=str(amount), gpuHours=gpu_hours(amount))
 
 
-def currency_answer(currency: Currency | None) -> CurrencyAnswer | None:
-    """The currency as it is told."""
-    return None if currency is None else CurrencyAnswer(code=currency.code, perGpuHour=float(currency.per_gpu_hour))
-
-
-def budget_answer(figures: Summary, now: int, currency: Currency | None = None) -> BudgetAnswer:
-    """A budget as it is told at an instant (nanoseconds since 1970), in a currency where there is one."""
-    available = figures.available
-    return BudgetAnswer(
-        name=figures.name,
-        namespaces=list(figures.namespaces),
-        state=figures.state,
-        enforcement=figures.enforcement,
-        period=PeriodAnswer(start=to_datetime(figures.period_start), end=to_datetime(figures.period_end)),
-        granted=money(figures.granted),
-        available=None if available is None else money(available),
-        spent=money(figures.spent),
-        remaining=None if available is None else money(available - figures.spent),
-        rate=rate(figures.rate),
-        exhaustedAt=_moment(figures.exhausted_at),
-        currency=currency_answer(currency),
-        costs=None if currency is None else _costs(figures, currency),
-        computedState=figures.computed or figures.state,
-        admission=figures.admission,
-        committed=money(figures.committed),
-        forecast=ForecastAnswer(
-            lastHour=_stretch(figures.burns.hour, figures, now), lastDay=_stretch(figures.burns.day, figures, now)
-        ),
-    )
-
-
-def _stretch(burn: Burn | None, figures: Summary, now: int) -> StretchAnswer | None:
-    if burn is None:
-        return None
-    remaining = 0 if figures.available is None else figures.available - figures.spent
-    return StretchAnswer(
-        since=to_datetime(burn.since),
-        until=to_datetime(burn.until),
-        spent=money(burn.spent),
-        rate=rate(burn.rate),
-        exhaustion=_moment(lasts_until(remaining, burn, now, figures.period_end)),
-    )
-
-
 def ledger_entry(line: LedgerEntry) -> LedgerEntryAnswer:
     """A ledger's entry as it is told."""
     return LedgerEntryAnswer(
@@ -374,11 +243,11 @@ def session_answer(figures: SessionFigures) -> SessionAnswer:
         node=session.node,
         budget=figures.account,
         start=to_datetime(session.start),
-        end=_moment(session.end),
+        end=moment(session.end),
         rate=rate(figures.rate),
         amount=money(figures.amount),
         used=None if figures.used is None else money(figures.used),
-        reportedAt=_moment(figures.reported_at),
+        reportedAt=moment(figures.reported_at),
     )
 
 
@@ -396,15 +265,6 @@ def rate(amount: int) -> Rate:
     return Rate(microGPUSecondsPerSecond=str(amount), gpus=amount / GPU_SECOND)
 
 
-def _costs(figures: Summary, currency: Currency) -> CostsAnswer:
-    available = figures.available
-    return CostsAnswer(
-        granted=currency.worth(figures.granted),
-        available=None if available is None else currency.worth(available),
-        spent=currency.worth(figures.spent),
-        remaining=None if available is None else currency.worth(available - figures.spent),
-    )
-
-
-def _moment(instant: int | None) -> datetime | None:
+def moment(instant: int | None) -> datetime | None:
+    """An instant in nanoseconds since 1970 as an answer tells it."""
     return None if instant is None else to_datetime(instant)

@@ -10,7 +10,7 @@ import orjson
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from timekeeper.rest import answers, bodies, usage_answers, usage_query
+from timekeeper.rest import answers, bodies, budget_answers, usage_answers, usage_query
 from timekeeper.rest.paging import DEFAULT_LIMIT, MAX_CURSOR_LENGTH, MAX_LIMIT
 from timekeeper.usage.dimensions import PLAIN
 from timekeeper.usage.windows import STEPS, WINDOWS
@@ -18,9 +18,9 @@ from timekeeper.usage.windows import STEPS, WINDOWS
 Document = dict[str, Any]
 
 _ANSWERS = (
-    answers.BudgetsAnswer,
-    answers.BudgetAnswer,
-    answers.NamespaceAnswer,
+    budget_answers.BudgetsAnswer,
+    budget_answers.BudgetAnswer,
+    budget_answers.NamespaceAnswer,
     answers.AccessAnswer,
     answers.LedgerAnswer,
     answers.SessionsAnswer,

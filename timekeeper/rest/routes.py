@@ -7,7 +7,7 @@ from flask import Flask, Response, request
 
 from fairgpu.serving.messages import Response as PlainResponse
 from fairgpu.states import BudgetState
-from timekeeper.rest import answers, openapi
+from timekeeper.rest import answers, budget_answers, openapi
 from timekeeper.rest.access import add_access_route
 from timekeeper.rest.ancestor import add_ancestor_routes
 from timekeeper.rest.bodies import GrantRequest, is_namespace
@@ -71,8 +71,8 @@ def _add_budgets(app: Flask, parts: Parts) -> None:
         limit, after = page_limit(), page_start()
         found = parts.book.budgets(after, limit)
         cursor = cursor_after(found[-1].name) if len(found) == limit else None
-        listed = [answers.budget_answer(figures, parts.now(), parts.currency) for figures in found]
-        return json_answer(answers.BudgetsAnswer(budgets=listed, cursor=cursor))
+        listed = [budget_answers.budget_answer(figures, parts.now(), parts.currency) for figures in found]
+        return json_answer(budget_answers.BudgetsAnswer(budgets=listed, cursor=cursor))
 
     @app.get("/v1/budgets/<name>")
     def budget(name: str) -> Response:
@@ -80,7 +80,7 @@ def _add_budgets(app: Flask, parts: Parts) -> None:
         figures = parts.book.budget(name)
         if figures is None:
             raise not_found(f"there is no budget {name!r}; GET /v1/budgets lists those that are")
-        return json_answer(answers.budget_answer(figures, parts.now(), parts.currency))
+        return json_answer(budget_answers.budget_answer(figures, parts.now(), parts.currency))
 
     @app.get("/v1/namespaces/<namespace>/budget")
     def namespace_budget(namespace: str) -> Response:
@@ -88,9 +88,9 @@ def _add_budgets(app: Flask, parts: Parts) -> None:
         if not is_namespace(namespace):
             raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
         figures = parts.book.namespace(namespace)
-        found = None if figures is None else answers.budget_answer(figures, parts.now(), parts.currency)
+        found = None if figures is None else budget_answers.budget_answer(figures, parts.now(), parts.currency)
         state = BudgetState.UNLIMITED if figures is None else figures.state
-        return json_answer(answers.NamespaceAnswer(namespace=namespace, budget=found, state=state))
+        return json_answer(budget_answers.NamespaceAnswer(namespace=namespace, budget=found, state=state))
 
 
 def _add_ledger(app: Flask, parts: Parts) -> None:

@@ -12,7 +12,8 @@ from typing import Any
 
 import orjson
 
-from timekeeper.rest.answers import Answer, CurrencyAnswer, Money, currency_answer
+from timekeeper.rest.answers import Answer, Money
+from timekeeper.rest.budget_answers import CurrencyAnswer, currency_answer
 from timekeeper.rest.usage_finding import Usage
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR

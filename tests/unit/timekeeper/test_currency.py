@@ -8,7 +8,7 @@ import pytest
 from fairgpu.client.commands import describe
 from fairgpu.commands import CommandError
 from fairgpu.states import BudgetState
-from timekeeper.rest.answers import budget_answer
+from timekeeper.rest.budget_answers import budget_answer
 from timekeeper.rest.service import currency_of
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR
