@@ -39,7 +39,8 @@ class Checkpoint:
 class Account:
     """One account as the leader knows it.
 
-    `grants` and `corrections` are the names of those that the store has, `refused` why corrections cannot be applied.
+    `grants` and `corrections` are the names of those that the store has, `refused` why corrections cannot be applied;
+    `unconfirmed` are grants that no replica was known to hold when they were last sent.
     `standings` and `pots` hold what the store last answered, by period; `summary` what readers were last told, less
     what is spent; `burn` what had been spent by when.
     """
@@ -50,6 +51,7 @@ class Account:
     standings: dict[int, Standing] = field(default_factory=dict)
     pots: dict[int, dict[str, Pot]] = field(default_factory=dict)
     grants: set[str] = field(default_factory=set)
+    unconfirmed: set[str] = field(default_factory=set)
     corrections: set[str] = field(default_factory=set)
     refused: dict[str, str] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None

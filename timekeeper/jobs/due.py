@@ -41,7 +41,8 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
 def due_grants(books: Books, now: int) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
     """The grants that the store has not taken, each with its period, and those whose period was never opened.
 
-    One that outlives its period comes into the first that there was before it expired.
+    One that outlives its period comes into the first that there was before it expired, unless it was applied to one
+    that is not known any more: what was left of it then is among the pots that were carried on, or there is nothing.
     """
     due: list[tuple[Grant, Period]] = []
     lapsed: list[tuple[Account, str]] = []
@@ -49,13 +50,14 @@ def due_grants(books: Books, now: int) -> tuple[list[tuple[Grant, Period]], list
         account = books.accounts.get(grant.budget)
         if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
             continue
-        if grant.name in account.grants or account.holds_pot(grant.name):
+        known = account.holds_pot(grant.name) and grant.name not in account.unconfirmed
+        if grant.name in account.grants or known:
             continue
         instant = grant.created or now
         period = account.period_at(instant if instant < now + SKEW else now)
         if period is None and now < instant < now + SKEW:
             continue  # it opens as soon as our clock gets there, too
-        if period is None and grant.expires is not None:
+        if period is None and grant.expires is not None and not grant.applied:
             later = next(iter(account.periods_after(instant)), None)
             period = later if later is not None and later.start < grant.expires else None
         if period is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import structlog
 
+from timekeeper.jobs.accounts import Account
 from timekeeper.jobs.desk import Desk, raise_if_general
 from timekeeper.jobs.due import due_grants
 from timekeeper.jobs.striking import SpentBy, spending
 from timekeeper.rules.grants import Grant
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import Pot
+from timekeeper.store import reading
 from timekeeper.store.ledger import GrantEntry, Standing, apply_grants
 
 _log = structlog.get_logger()
@@ -36,15 +38,26 @@ def apply_due_grants(desk: Desk, now: int) -> set[str]:
         account = books.accounts[entry.account]
         if isinstance(answer, Standing):
             account.standings[entry.period] = answer
-            if entry.expires is not None and answer.new:
-                pot = Pot(entry.name, entry.amount, entry.expires, entry.since)
-                account.pots.setdefault(entry.period, {})[entry.name] = pot
+            if entry.expires is not None:
+                _take_pot(desk, account, entry, new=answer.new)
         else:
             raise_if_general(answer)
             _log.error("grant not applied", grant=entry.name, budget=entry.account, error=str(answer))
         if kept:
             account.grants.add(entry.name)
+            account.unconfirmed.discard(entry.name)
+        else:
+            account.unconfirmed.add(entry.name)
     return {entry.account for entry in entries}
+
+
+def _take_pot(desk: Desk, account: Account, entry: GrantEntry, *, new: bool) -> None:
+    """Notes the pot that the store holds: of a grant whose answer was lost, as it stands there since."""
+    pots = account.pots.setdefault(entry.period, {})
+    if new and entry.expires is not None:
+        pots[entry.name] = Pot(entry.name, entry.amount, entry.expires, entry.since)
+    else:
+        pots |= reading.pots(desk.client, account.name, entry.period)
 
 
 def _entry(desk: Desk, grant: Grant, period: Period, spent_by: SpentBy, now: int) -> GrantEntry:

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs import granting
+from timekeeper.jobs.answering import OrderAnswers
 from timekeeper.jobs.keeper import Keeper
 from timekeeper.jobs.writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
 from timekeeper.store import reading
-from timekeeper.store.ledger import Standing
+from timekeeper.store.calls import StoreUnavailableError
+from timekeeper.store.ledger import Standing, apply_grants
 from timekeeper.store.summaries import Summary, decode_summary
 
 if TYPE_CHECKING:
@@ -208,6 +211,44 @@ def test_an_emptied_store_gets_back_what_was_carried_and_burned(stage: Stage) ->
     assert reading.pots(stage.client, "a", NOON + HOUR)["soon"].lapsed
     stage.round(3600)
     assert standing(stage, NOON + 2 * HOUR).granted == 4 * GPU_HOUR
+
+
+def test_a_grant_that_was_spent_does_not_come_back_with_an_emptied_store(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], HUNDRED, period=HOURLY)
+    stage.round()
+    expiring(stage, "spring", "0.1", 3 * 3600)
+    stage.pod("p1", "team-a")
+    stage.round(1800)
+    stage.round(1800)
+    assert standing(stage, NOON + HOUR).granted == 0
+    books = keeper_of(stage).books
+    OrderAnswers(stage.source, books).write(stage.now)
+    StatusWriter(stage.source, books).write(stage.now)
+    stage.client.flushall()
+    stage.lead()
+    stage.round(1)
+    assert standing(stage, NOON + HOUR).granted == 0
+
+
+def test_a_grant_whose_answer_was_lost_expires_as_any_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def apply_unheard(*arguments: Any) -> Any:
+        apply_grants(*arguments)
+        raise StoreUnavailableError("the answer was lost")
+
+    stage.budget("a", ["team-a"], 10, period=HOURLY)
+    stage.round()
+    expiring(stage, "spring", 1, 7200)
+    expiring(stage, "soon", 2, 60)
+    monkeypatch.setattr(granting, "apply_grants", apply_unheard)
+    with pytest.raises(StoreUnavailableError):
+        stage.round(1)
+    monkeypatch.undo()
+    stage.round(1)
+    assert standing(stage, NOON).granted == 3 * GPU_HOUR
+    stage.round(60)
+    assert standing(stage, NOON).granted == GPU_HOUR
+    stage.round(3600)
+    assert standing(stage, NOON + HOUR).granted == GPU_HOUR
 
 
 def test_a_status_tells_what_is_left_of_each_grant(stage: Stage) -> None:

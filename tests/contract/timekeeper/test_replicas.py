@@ -105,11 +105,14 @@ def test_what_goes_on_is_settled_and_published_while_a_replica_is_frozen(stage: 
     thaw(replica)
 
 
-def test_a_grant_is_believed_once_a_replica_holds_it_and_adds_once(stage: Stage, replica: RedisServer) -> None:
+@pytest.mark.parametrize("spec", [{}, {"expires": "2027-01-01T00:00:00Z"}], ids=["lapses", "expires"])
+def test_a_grant_is_believed_once_a_replica_holds_it_and_adds_once(
+    stage: Stage, replica: RedisServer, spec: dict[str, str]
+) -> None:
     stage.budget("a", ["team-a"])
     stage.round()
     freeze(replica)
-    stage.grant("g", "a", 5)
+    stage.grant("g", "a", 5, **spec)
     stage.round(10)
     stage.round(10)
     assert stage.keeper is not None
