@@ -73,6 +73,17 @@ class RedisServer:
         _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (hard if size is None else size, hard))
 
+    def wait_until_written(self) -> None:
+        """Returns once the kernel has all that was acknowledged.
+
+        With an fsync each second a write waits for one that is slow, for up to two, and SIGKILL then loses it.
+        """
+        deadline = time.monotonic() + START_LIMIT_SECONDS
+        with self.client() as client:
+            while client.info("persistence")["aof_buffer_length"]:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"the append-only file was not written within {START_LIMIT_SECONDS} s")
+
     def restart(self) -> None:
         """SIGKILL and a new start on the same port and files."""
         self.kill()

@@ -6,8 +6,9 @@ if TYPE_CHECKING:
     from tests.redis_server import RedisServer
 
 
-def test_what_was_acknowledged_is_there_after_sigkill_and_a_new_start(redis_server: RedisServer) -> None:
+def test_what_was_written_is_there_after_sigkill_and_a_new_start(redis_server: RedisServer) -> None:
     with redis_server.client(decode_responses=True) as client:
         client.set("kept", "9007199254740993")
+        redis_server.wait_until_written()
         redis_server.restart()
         assert client.get("kept") == "9007199254740993"

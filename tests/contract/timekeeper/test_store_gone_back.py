@@ -175,6 +175,7 @@ def test_a_store_that_went_back_gives_no_later_leader_an_epoch_that_was_used(
     story.round()
     assert highest_epoch(stage.client) == latest
     stage.client.set(keys.BOOK_EPOCH, str(latest + 5))
+    redis_server.wait_until_written()
     redis_server.restart()
     with pytest.raises(FencedError):
         story.stage.round()
