@@ -1,0 +1,59 @@
+"""Replicas take over from a killed master, and on a Redis Cluster; apart from other promotions, for a worker of its own."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.chaos_story import ChaosStory
+from tests.keeper_stage import Stage
+from tests.meanwhile import live_through
+from tests.redis_server import RedisServer
+from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
+from timekeeper.store.connection import connect
+from timekeeper.store.keys import AccountKeys
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PROMOTIONS = 20 if os.environ.get("CI") == "true" else 2
+EXACT = {"a": 0, "b": 0, "namespace:team-c": 0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    place = tmp_path / "stage"
+    place.mkdir()
+    return place
+
+
+def test_a_replica_takes_over_from_a_master_that_is_killed(tmp_path: Path, folder: Path) -> None:
+    with SentinelShape(tmp_path, sentinels=3) as store, connect(store.settings) as client:
+        story = ChaosStory(Stage(folder, client), 2)
+        for _ in range(PROMOTIONS // 5 or 1):
+            old = store.master()
+            live_through(story, partial(kill_and_wait, store, old))
+            old.start()
+            wait_until(store.is_whole, "the old master never followed the new one")
+            story.round()
+            assert story.error() == EXACT
+
+
+def kill_and_wait(store: SentinelShape, old: RedisServer) -> None:
+    old.kill()
+    wait_until(lambda: store.master() is not old, "no replica was promoted")
+
+
+def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path: Path, folder: Path) -> None:
+    with ClusterShape(tmp_path) as store, connect(store.settings) as client:
+        story = ChaosStory(Stage(folder, client), 3)
+        for number in range(PROMOTIONS):
+            key = AccountKeys(("a", "b", "book", "namespace:team-c")[number % 4]).head
+            live_through(story, partial(store.promote, key))
+            wait_until(store.is_whole, "the old primary never followed the new one")
+            story.round()
+            assert story.error() == EXACT
+        assert story.differences() == ()
