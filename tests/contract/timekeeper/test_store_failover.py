@@ -1,4 +1,4 @@
-"""Replicas take over from a killed master, and on a Redis Cluster; apart from other promotions, for a worker of its own."""
+"""Replicas take over from a killed master, and on a Redis Cluster; apart from promotions, for a worker of its own."""
 
 from __future__ import annotations
 
