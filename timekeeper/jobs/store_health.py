@@ -9,7 +9,7 @@ import redis
 import structlog
 from prometheus_client import CollectorRegistry, Gauge
 
-from timekeeper.store.servers import servers_of
+from timekeeper.store.servers import ask_each
 
 _log = structlog.get_logger()
 
@@ -79,7 +79,7 @@ class StoreMeasures:
     def look(self, client: redis.Redis) -> None:
         """Asks the store how it is."""
         try:
-            health = worst([read_health(server.info()) for server, _ in servers_of(client)])
+            health = worst(ask_each(client, lambda server: read_health(server.info())))
         except (redis.RedisError, OSError) as error:
             self._up.set(0)
             _log.warning("the store does not say how it is", error=str(error))

@@ -89,6 +89,15 @@ class ClusterStore(CoreCommands):
         with self._reached() as cluster:
             return str(cluster.get_node_from_key(key).name)
 
+    def look_again(self) -> None:
+        """Asks the cluster anew which nodes it has, as a command on a key does by itself.
+
+        Raises:
+            redis.RedisError: no node answers.
+        """
+        with self._reached() as cluster:
+            cluster.nodes_manager.initialize()
+
     def close(self) -> None:
         """Closes all connections."""
         with self._connecting:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from tests.chaos_story import ChaosStory
 from tests.keeper_stage import Stage
@@ -14,7 +15,8 @@ from tests.meanwhile import live_through
 from tests.redis_server import RedisServer
 from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
 from timekeeper.store.connection import connect
-from timekeeper.store.keys import AccountKeys
+from timekeeper.store.keys import BOOK_EPOCH, AccountKeys
+from timekeeper.store.servers import identity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,3 +59,21 @@ def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path:
             story.round()
             assert story.error() == EXACT
         assert story.differences() == ()
+
+
+def test_the_books_go_on_once_a_replica_has_taken_over_from_a_primary_that_is_killed(tmp_path: Path) -> None:
+    with ClusterShape(tmp_path) as store, connect(store.settings) as client:
+        client.set(BOOK_EPOCH, "1")
+        before = identity(client)
+        old = store.primary_of(BOOK_EPOCH)
+        old.kill()
+        wait_until(lambda: store.primary_of(BOOK_EPOCH) is not old, "no replica was promoted")
+        wait_until(lambda: answers(client), "the new primary is not asked")
+        assert identity(client)[0] != before[0]
+
+
+def answers(client: redis.Redis) -> bool:
+    try:
+        return identity(client)[1]
+    except redis.RedisError:
+        return False
