@@ -107,7 +107,7 @@ def deliver(receiver: Receiver, waiting: outbox.Waiting, now: float) -> None:
     if receiver.secret_file is not None:
         headers["FairGPU-Signature"] = signature(_read(receiver.secret_file).encode(), timestamp, body)
     url = _read(receiver.url_file)
-    if urlsplit(url).scheme not in {"https", "http"}:
+    if not _is_url(url):
         raise DeliveryError(f"{receiver.url_file} holds no https:// or http:// URL")
     with urllib3.PoolManager(num_pools=1, ssl_context=_context(receiver.ca_file)) as pool:
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=receiver.timeout_seconds)
@@ -191,6 +191,13 @@ def _read(file: Path) -> str:
         return file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise DeliveryError(f"{file} cannot be read: {type(error).__name__}") from error
+
+
+def _is_url(text: str) -> bool:
+    try:
+        return urlsplit(text).scheme in {"https", "http"}
+    except ValueError:  # brackets that hold no IPv6 address
+        return False
 
 
 def _context(ca_file: Path | None) -> ssl.SSLContext:

@@ -101,6 +101,6 @@ def _place(text: str, width: int) -> Place | None:
         index, *key = json.loads(decoded_cursor(text, MAX_CURSOR) or "")
     except (ValueError, TypeError, RecursionError):
         index, key = None, []
-    if type(index) is not int or len(key) != width or not all(isinstance(value, str) for value in key):
+    if type(index) is not int or index < 0 or len(key) != width or not all(isinstance(value, str) for value in key):
         raise invalid("cursor", text, "nothing, or the cursor of an earlier answer to the same question as it was")
     return index, tuple(key)

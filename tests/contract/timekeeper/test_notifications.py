@@ -259,13 +259,15 @@ def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer,
         assert "XyZ" not in said
 
 
-@pytest.mark.parametrize("broken", ["missing", "no-url", "refused"])
+@pytest.mark.parametrize("broken", ["missing", "no-url", "no-address", "refused"])
 def test_neither_the_url_nor_the_secret_is_ever_logged(world: World, broken: str) -> None:
     queue(world, 1)
     if broken == "missing":
         world.secret.unlink()
     elif broken == "no-url":
         world.url.write_text("hooks.example.org/XyZ")
+    elif broken == "no-address":
+        world.url.write_text("https://[::1/services/T0/B0/XyZ")
     else:
         world.url.write_text("http://127.0.0.1:9/services/T0/B0/XyZ")
     with capture_logs() as logs:
