@@ -23,6 +23,8 @@ from fairgpu.serving.tls import read_chain_files
 MAX_BODY_BYTES = 100_000
 MAX_CONNECTIONS = 20
 FIRST_REQUEST_SECONDS = 1.0
+UNREAD_SECONDS = 1.0
+LARGE_BYTES = 16 << 20
 
 
 def build(lifecycle: Lifecycle) -> Application:
@@ -46,6 +48,9 @@ def build(lifecycle: Lifecycle) -> Application:
     async def hot_fail(_received: Request) -> Response:
         raise ValueError("secret detail")
 
+    async def large(_received: Request) -> Response:
+        return Response(200, bytes(LARGE_BYTES))
+
     async def until_drain(_received: Request) -> Response:
         await released.wait()
         return Response(200, b'"released"')
@@ -58,7 +63,12 @@ def build(lifecycle: Lifecycle) -> Application:
         raise ValueError("secret detail")
 
     immediate = {("POST", "/at-once/echo"): echo_at_once, ("POST", "/at-once/fail"): fail_at_once}
-    hot = {("POST", "/echo"): hot_echo, ("GET", "/fail"): hot_fail, ("GET", "/poll"): until_drain}
+    hot = {
+        ("POST", "/echo"): hot_echo,
+        ("GET", "/fail"): hot_fail,
+        ("GET", "/poll"): until_drain,
+        ("GET", "/large"): large,
+    }
     return Application(lifecycle, hot, flask, immediate=immediate)
 
 
@@ -73,6 +83,7 @@ def main() -> int:
         max_body_bytes=MAX_BODY_BYTES,
         body_seconds=1.0,
         header_seconds=FIRST_REQUEST_SECONDS,
+        unread_seconds=UNREAD_SECONDS,
         max_connections=MAX_CONNECTIONS,
         drain_seconds=0.5,
         finish_seconds=5.0,

@@ -29,6 +29,7 @@ class ServerOptions:
         max_body_bytes: a longer body is answered with 413 and not read to its end.
         body_seconds: a body that takes longer is answered with 408.
         header_seconds: a connection that has not sent its first request's headers by then is closed.
+        unread_seconds: a connection whose client takes nothing of its answers for so long is closed.
         keepalive_seconds: how long an idle connection is kept. A client that reuses connections has to give up on
             them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
         max_connections: per worker; one more takes the place of the one that is idle for longest, and is refused where
@@ -46,6 +47,7 @@ class ServerOptions:
     max_body_bytes: int = 8 << 20
     body_seconds: float = 10.0
     header_seconds: float = 10.0
+    unread_seconds: float = 30.0
     keepalive_seconds: int = 120
     max_connections: int = 1000
     drain_seconds: float = 5.0

@@ -98,6 +98,8 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             self.servers.append(acceptor)
 
     async def _serve_connection(self, application: Any, context: ssl.SSLContext | None, taken: socket.socket) -> None:
+        # Nobody holds a place for ever by not reading; only the kernel sees whether a client takes anything (tcp(7)).
+        taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self.options.unread_seconds * 1000))
         await self.loop.connect_accepted_socket(
             lambda: ImmediateConnection(self, application, self._connections),
             taken,

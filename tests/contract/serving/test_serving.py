@@ -156,6 +156,23 @@ def test_a_connection_that_says_nothing_is_closed(served: Served) -> None:
     silent.close()
 
 
+def test_a_connection_whose_client_reads_no_answer_is_closed(served: Served) -> None:
+    deaf = served.connect()
+    deaf.connect()
+    assert deaf.sock is not None
+    deaf.sock.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    with deaf.sock, pytest.raises((ConnectionError, ssl.SSLEOFError)):
+        send_until_closed(deaf.sock)
+
+
+def send_until_closed(sock: socket.socket) -> None:
+    """Sends single bytes: the client of a connection that is gone is told so when it speaks."""
+    deadline = time.monotonic() + LIMIT_SECONDS / 2
+    while time.monotonic() < deadline:
+        sock.sendall(b"G")
+        time.sleep(0.05)
+
+
 def test_a_connection_that_never_shakes_hands_is_closed(served: Served) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=LIMIT_SECONDS) as plain:
         assert plain.recv(1) == b""
