@@ -9,8 +9,8 @@ sys.path.append(str(BUILD.parent / "bench"))
 import virtual_shares
 
 LIMIT_POINTS = 4
-"""Twice what the benchmark asks for: the order in which eight processes start moves their container's error from 1.5 to 3
-points, and a pacer that misjudges its spans is off by more than five."""
+"""Twice what the benchmark asks for: the order in which eight processes start moves their container's error from 1.5
+to 3 points, and a pacer that misjudges its spans is off by more than five."""
 
 
 @pytest.mark.parametrize("name", [case[0] for case in virtual_shares.CASES])
