@@ -9,6 +9,7 @@ Use the fixture `redis_server` (one per test, empty), or `RedisServer` as a cont
 
 from __future__ import annotations
 
+import random
 import resource
 import signal
 import socket
@@ -117,11 +118,21 @@ class RedisServer:
 
 
 def free_port() -> int:
-    """A loopback port that nobody listens on at the moment."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+    """A loopback port that nobody listens on, and neither on the one 10,000 above it, which a cluster's bus takes.
+
+    Both lie below 32768, where Linux by default takes no port for outgoing connections: a server that is killed finds
+    its port free when it is started again.
+    """
+    chosen_at_random = random.SystemRandom()
+    while True:
+        port = chosen_at_random.randrange(10240, 22000)
+        with socket.socket() as listener, socket.socket() as bus:
+            try:
+                listener.bind(("127.0.0.1", port))
+                bus.bind(("127.0.0.1", port + 10_000))
+            except OSError:
+                continue
+            return port
 
 
 @pytest.fixture
