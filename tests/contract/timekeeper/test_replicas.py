@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+import redis
 
 from tests.keeper_stage import Stage
 from tests.redis_server import RedisServer
@@ -45,7 +46,7 @@ def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
     folder.mkdir()
     with redis_server.client() as client:
         stage = Stage(folder, client)
-        stage.lead(KeeperRules(replica_wait_seconds=0.2))
+        stage.lead(KeeperRules(replica_wait_seconds=1.0))
         yield stage
 
 
@@ -55,11 +56,16 @@ def freeze(server: RedisServer) -> None:
 
 
 def thaw(server: RedisServer) -> None:
-    """Lets it go on, and returns once it has read what came meanwhile."""
+    """Lets it go on, and returns once it holds what came meanwhile, and its master knows."""
     assert server.process is not None
     server.process.send_signal(signal.SIGCONT)
     with server.client() as client:
-        client.ping()
+        followed = client.info("replication")
+    with redis.Redis(port=followed["master_port"]) as master:
+        deadline = time.monotonic() + LIMIT_SECONDS
+        while (told := master.info("replication"))["slave0"]["offset"] < told["master_repl_offset"]:
+            assert time.monotonic() < deadline, "the replica never caught up"
+            time.sleep(0.01)
 
 
 def is_on_the_meter(stage: Stage, uid: str) -> bool:
