@@ -142,9 +142,7 @@ def _hours(amount: int) -> str:
 def _consequence(state: NamespaceState) -> str | None:
     if state.state is BudgetState.GRACE:
         return "spent, and in its grace"
-    if state.state is BudgetState.OVER:
-        return f"spent; the pod {_FATES[state.state]}"
-    if state.state is BudgetState.HELD:
+    if state.state in {BudgetState.OVER, BudgetState.HELD}:
         return f"spent; the pod {_FATES[state.state]}"
     if state.state is BudgetState.OPEN and state.rate > 0:
         seconds = state.remaining / state.rate
@@ -156,4 +154,5 @@ def _consequence(state: NamespaceState) -> str | None:
 def _span(seconds: float) -> str:
     if seconds >= 2 * 3600:
         return f"{seconds / 3600:.0f} hours"
-    return f"{max(seconds, 60) / 60:.0f} minutes"
+    minutes = max(round(seconds / 60), 1)
+    return "1 minute" if minutes == 1 else f"{minutes} minutes"
