@@ -9,9 +9,8 @@ from fairgpu import names
 from fairgpu.cluster.api import Json
 from timekeeper.rest import answers
 from timekeeper.rest.bodies import CorrectionRequest
-from timekeeper.rest.figures import is_budget
 from timekeeper.rest.guard import may_correct
-from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place
+from timekeeper.rest.ordering import gpu_hours_text, known_budget, order_name, place
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, invalid
 from timekeeper.rules.timestamps import TimeError, parse_instant
@@ -26,13 +25,8 @@ def add_correction_routes(app: Flask, parts: Parts) -> None:
     def corrections() -> Response:
         caller = may_correct(parts.authority)
         wanted = CorrectionRequest.model_validate_json(request.get_data())
-        key = request.headers.get("Idempotency-Key")
-        if wanted.name is None and key is None:
-            raise missing_key(', or the field "name" with the name of the correction')
-        figures = parts.book.budget(wanted.budget)
-        if figures is None or not is_budget(figures):
-            raise invalid("budget", wanted.budget, "the name of a GPUBudget; GET /v1/budgets lists them")
-        name = wanted.name or name_of_key(caller.name, key or "")
+        name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), "correction")
+        known_budget(parts.book, wanted.budget)
         item = correction_object(name, wanted, effective_text(wanted.effectivePeriod, parts.now()), caller.name)
         found, made = place(item, parts.corrections)
         if made:

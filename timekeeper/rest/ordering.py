@@ -8,6 +8,7 @@ from hashlib import sha256
 from typing import Protocol
 
 from fairgpu.cluster.api import Json
+from timekeeper.rest.figures import Book, is_budget
 from timekeeper.rest.problems import ProblemError, invalid
 from timekeeper.rules.money import MAX_GPU_HOURS, MoneyError, from_signed_gpu_hours
 from timekeeper.rules.timestamps import TimeError, parse_instant
@@ -82,6 +83,30 @@ def name_of_key(caller: str, key: str) -> str:
     if not 0 < len(key) <= MAX_KEY_LENGTH:
         raise invalid("Idempotency-Key", key, f"1 to {MAX_KEY_LENGTH} characters, new ones for each order")
     return f"rest-{sha256(json.dumps([caller, key]).encode()).hexdigest()[:32]}"
+
+
+def order_name(caller: str, given: str | None, key: str | None, kind: str) -> str:
+    """The name of an ordered object: the one that was given, else the one that its Idempotency-Key stands for.
+
+    Raises:
+        ProblemError: there is neither, or the key is empty or too long.
+    """
+    if given is not None:
+        return given
+    if key is None:
+        raise missing_key(f', or the field "name" with the name of the {kind}')
+    return name_of_key(caller, key)
+
+
+def known_budget(book: Book, name: str) -> None:
+    """Refuses an order for what is no budget.
+
+    Raises:
+        ProblemError: there is no GPUBudget of that name.
+    """
+    figures = book.budget(name)
+    if figures is None or not is_budget(figures):
+        raise invalid("budget", name, "the name of a GPUBudget; GET /v1/budgets lists them")
 
 
 def missing_key(alternative: str) -> ProblemError:

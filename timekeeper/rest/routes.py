@@ -13,10 +13,9 @@ from timekeeper.rest.ancestor import add_ancestor_routes
 from timekeeper.rest.bodies import GrantRequest, is_namespace
 from timekeeper.rest.compression import compressed
 from timekeeper.rest.correcting import add_correction_routes
-from timekeeper.rest.figures import is_budget
 from timekeeper.rest.granting import GrantOrder, expiry_text, grant_object
 from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
-from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place
+from timekeeper.rest.ordering import gpu_hours_text, known_budget, order_name, place
 from timekeeper.rest.page_files import add_page_files
 from timekeeper.rest.paging import by_amount, cursor_after, only_parameters, page_limit, page_start
 from timekeeper.rest.parts import Parts
@@ -134,15 +133,11 @@ def _add_grants(app: Flask, parts: Parts) -> None:
     def grants() -> Response:
         caller = may_grant(parts.authority)
         wanted = GrantRequest.model_validate_json(request.get_data())
-        key = request.headers.get("Idempotency-Key")
-        if wanted.name is None and key is None:
-            raise missing_key(', or the field "name" with the name of the grant')
-        figures = parts.book.budget(wanted.budget)
-        if figures is None or not is_budget(figures):
-            raise invalid("budget", wanted.budget, "the name of a GPUBudget; GET /v1/budgets lists them")
+        name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), "grant")
+        known_budget(parts.book, wanted.budget)
         gpu_hours = gpu_hours_text("gpuHours", wanted.gpuHours, negative=True)
         order = GrantOrder(
-            name=wanted.name or name_of_key(caller.name, key or ""),
+            name=name,
             budget=wanted.budget,
             gpu_hours=gpu_hours,
             reason=wanted.reason,

@@ -9,6 +9,8 @@ import pytest
 
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.stand_ins import StandInNode, create_node
 from tests.cluster.installation import Manifest, install
 from tests.cluster.services.everything import Services, running_services
 
@@ -31,3 +33,15 @@ def services(control_plane: ControlPlane, installation: list[Manifest]) -> Itera
     assert installation
     with running_services(control_plane) as running:
         yield running
+
+
+@pytest.fixture
+def user(control_plane: ControlPlane, namespace: str) -> Identity:
+    """Somebody who may do everything in the test's namespace, and nothing outside."""
+    return control_plane.namespace_admin(namespace)
+
+
+@pytest.fixture
+def node(control_plane: ControlPlane, namespace: str) -> StandInNode:
+    """A node for the test's pods."""
+    return create_node(control_plane, f"node-{namespace}")

@@ -18,11 +18,6 @@ pytestmark = pytest.mark.usefixtures("services")
 THIRTY_PERCENT = {"fairgpu.io/gpu-core": 30}
 
 
-@pytest.fixture
-def user(control_plane: ControlPlane, namespace: str) -> Identity:
-    return control_plane.namespace_admin(namespace)
-
-
 @pytest.mark.parametrize("dialect", EACH_DIALECT)
 def test_a_pod_in_each_dialect_comes_in_with_canonical_resources_class_and_sidecar(
     user: Identity, namespace: str, dialect: str

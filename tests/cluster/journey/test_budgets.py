@@ -11,7 +11,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.services.everything import Services
@@ -43,16 +43,6 @@ def grant(namespace: str, gpu_hours: str) -> Manifest:
         "metadata": {"name": f"grant-{namespace}"},
         "spec": spec,
     }
-
-
-@pytest.fixture
-def user(control_plane: ControlPlane, namespace: str) -> Identity:
-    return control_plane.namespace_admin(namespace)
-
-
-@pytest.fixture
-def node(control_plane: ControlPlane, namespace: str) -> StandInNode:
-    return create_node(control_plane, f"node-{namespace}")
 
 
 @pytest.fixture

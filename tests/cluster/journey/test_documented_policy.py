@@ -30,11 +30,6 @@ UNKNOWN = {
 
 
 @pytest.fixture
-def user(control_plane: ControlPlane, namespace: str) -> Identity:
-    return control_plane.namespace_admin(namespace)
-
-
-@pytest.fixture
 def policy(control_plane: ControlPlane, user: Identity, namespace: str) -> Iterator[None]:
     """In force for the length of a test."""
     found = re.search(r"```yaml\n(.*?)```", GUARDS.read_text(encoding="utf-8"), re.DOTALL)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from fairgpu.cluster.api import JSON_PATCH, ApiError
-from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.journey.manifests import Manifest, pod
@@ -17,11 +16,6 @@ pytestmark = pytest.mark.usefixtures("services")
 GPU = {"nvidia.com/gpu": "1"}
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
-
-
-@pytest.fixture
-def user(control_plane: ControlPlane, namespace: str) -> Identity:
-    return control_plane.namespace_admin(namespace)
 
 
 @pytest.fixture

@@ -6,18 +6,12 @@ import pytest
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError
-from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.journey.evasions import METERED, REFUSED
 from tests.cluster.journey.manifests import Manifest
 from tests.cluster.pods import SIDECAR_IMAGE
 
 pytestmark = pytest.mark.usefixtures("services")
-
-
-@pytest.fixture
-def user(control_plane: ControlPlane, namespace: str) -> Identity:
-    return control_plane.namespace_admin(namespace)
 
 
 @pytest.fixture

@@ -62,11 +62,6 @@ def others(make_namespace: Callable[..., str], control_plane: ControlPlane) -> s
 
 
 @pytest.fixture
-def user(control_plane: ControlPlane, namespace: str) -> Identity:
-    return control_plane.namespace_admin(namespace)
-
-
-@pytest.fixture
 def token(control_plane: ControlPlane, user: Identity, namespace: str) -> str:
     """Of an account to which the user gave every right in their namespace, and all that a Role can say of budgets."""
     subject = {"kind": "ServiceAccount", "name": "default", "namespace": namespace}

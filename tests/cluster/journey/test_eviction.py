@@ -10,7 +10,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.journey.manifests import Manifest, pod
 
@@ -20,16 +20,6 @@ BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
 GRANTS = "/apis/fairgpu.io/v1alpha1/gpugrants"
 EVICTION_AT = "fairgpu.io/eviction-at"
 WHOLE_GPU = {"nvidia.com/gpu": 1}
-
-
-@pytest.fixture
-def user(control_plane: ControlPlane, namespace: str) -> Identity:
-    return control_plane.namespace_admin(namespace)
-
-
-@pytest.fixture
-def node(control_plane: ControlPlane, namespace: str) -> StandInNode:
-    return create_node(control_plane, f"node-{namespace}")
 
 
 @pytest.fixture
