@@ -99,7 +99,10 @@ def test_running_pods_of_a_spent_budget_are_told_and_evicted_as_far_as_disruptio
     wait_until(lambda: ending(pod_now("goes")), "the one that nothing keeps is evicted")
     wait_until(lambda: "BudgetEvictionBlocked" in events_at(control_plane, kept), "the other is kept, and that is told")
     assert not ending(pod_now("kept"))
-    assert sorted(events_at(control_plane, goes)) == ["BudgetEviction", "BudgetEvictionNotice"]
+    wait_until(
+        lambda: sorted(events_at(control_plane, goes)) == ["BudgetEviction", "BudgetEvictionNotice"],
+        "each step of the one that went is told once",
+    )
     user.api.delete(f"{disruptions}/keep")
     wait_until(lambda: ending(pod_now("kept")), "it goes once nothing keeps it any more")
 
