@@ -18,7 +18,7 @@ from tests.keeper_stage import MONTH, Stage
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.difference import Difference
 from timekeeper.audit.world import see
-from timekeeper.jobs.writing import StatusWriter
+from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.store import reading
 from timekeeper.store.calls import FencedError, StoreError
 

@@ -9,8 +9,8 @@ from typing import Any
 import redis
 import yaml
 
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.keeper import Keeper
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.sources.folder import FolderSource

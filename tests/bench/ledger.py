@@ -11,8 +11,8 @@ from typing import Any
 
 from tests.mirrored_world import MirroredWorld, budget_object
 from tests.redis_server import RedisServer
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.keeper import Keeper
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.store import reading

@@ -19,10 +19,10 @@ from fairgpu.names import TIMEKEEPER_ACCOUNT
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.installation import install
-from timekeeper.jobs.accounts import Account
-from timekeeper.jobs.books import Books, KeeperRules
-from timekeeper.jobs.figures import figures
-from timekeeper.jobs.writing import StatusWriter
+from timekeeper.jobs.memory.accounts import Account
+from timekeeper.jobs.memory.books import Books, KeeperRules
+from timekeeper.jobs.memory.figures import figures
+from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.rules.budgets import parse_budget
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.periods import first_period

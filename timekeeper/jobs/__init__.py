@@ -1,4 +1,4 @@
 """What the one leading timekeeper does again and again: watch, meter, settle, publish, release, write down.
 
-`keeper.py` is the round and `service.py` the process around it.
+`round/keeper.py` is the round, `memory/` what it works with, and `service.py` the process around it.
 """

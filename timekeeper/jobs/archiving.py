@@ -8,8 +8,8 @@ from __future__ import annotations
 import redis
 import structlog
 
-from timekeeper.jobs.accounts import DEFAULT_PREFIX, Account
-from timekeeper.jobs.books import Books
+from timekeeper.jobs.memory.accounts import DEFAULT_PREFIX, Account
+from timekeeper.jobs.memory.books import Books
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.sources.source import Source

@@ -25,11 +25,11 @@ from timekeeper.audit.asking import question_of
 from timekeeper.audit.auditing import Surroundings
 from timekeeper.audit.world import see
 from timekeeper.jobs.auditing import AuditMeasures, Auditor
-from timekeeper.jobs.delivering import Courier, Receiver
-from timekeeper.jobs.desk import Step
 from timekeeper.jobs.measures import JobMeasures, serve_measures
-from timekeeper.jobs.rules import keeper_rules
-from timekeeper.jobs.series import BookSeries
+from timekeeper.jobs.memory.rules import keeper_rules
+from timekeeper.jobs.news.delivering import Courier, Receiver
+from timekeeper.jobs.news.series import BookSeries
+from timekeeper.jobs.round.desk import Step
 from timekeeper.jobs.store_health import StoreMeasures
 from timekeeper.jobs.work import Work, World
 from timekeeper.leadership import file_lock, lease

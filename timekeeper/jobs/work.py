@@ -9,19 +9,19 @@ from dataclasses import dataclass
 import redis
 import structlog
 
-from timekeeper.jobs.answering import OrderAnswers
 from timekeeper.jobs.archiving import Archivist
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.desk import Step
-from timekeeper.jobs.evicting import Evictor
-from timekeeper.jobs.keeper import Keeper, NotReadyError
-from timekeeper.jobs.letting_go import FinalizerRemover
 from timekeeper.jobs.measures import JobMeasures
-from timekeeper.jobs.notifying import Notifier
-from timekeeper.jobs.releasing import Releaser
-from timekeeper.jobs.series import BooksRead
-from timekeeper.jobs.telling import Teller
-from timekeeper.jobs.writing import StatusWriter
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.news.answering import OrderAnswers
+from timekeeper.jobs.news.notifying import Notifier
+from timekeeper.jobs.news.series import BooksRead
+from timekeeper.jobs.news.telling import Teller
+from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.pods.evicting import Evictor
+from timekeeper.jobs.pods.letting_go import FinalizerRemover
+from timekeeper.jobs.pods.releasing import Releaser
+from timekeeper.jobs.round.desk import Step
+from timekeeper.jobs.round.keeper import Keeper, NotReadyError
 from timekeeper.leadership.term import Term
 from timekeeper.rules.money import SECOND
 from timekeeper.sources.source import Source, SourceError

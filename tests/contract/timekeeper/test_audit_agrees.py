@@ -14,8 +14,8 @@ from tests.keeper_stage import Stage
 from tests.redis_server import RedisServer
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.world import see
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.writing import StatusWriter
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.rules.pricing import PricePoint
 from timekeeper.rules.timestamps import HOUR, format_instant
 

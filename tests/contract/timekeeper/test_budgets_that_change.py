@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.keeper_stage import NOON, Stage
-from timekeeper.jobs.moves import moves_by_account, read_moves, told
-from timekeeper.jobs.writing import StatusWriter
+from timekeeper.jobs.memory.moves import moves_by_account, read_moves, told
+from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading

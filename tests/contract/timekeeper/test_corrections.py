@@ -6,7 +6,7 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage
 from timekeeper.audit.auditing import Question, Surroundings, audit
-from timekeeper.jobs.answering import OrderAnswers
+from timekeeper.jobs.news.answering import OrderAnswers
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading

@@ -9,9 +9,9 @@ from prometheus_client import Counter
 
 from tests.keeper_stage import NOON, Stage
 from tests.mirrored_world import Json, MirroredWorld, budget_object
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.evicting import Evictor
-from timekeeper.jobs.keeper import Keeper
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.pods.evicting import Evictor
+from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.sources.source import BlockedError

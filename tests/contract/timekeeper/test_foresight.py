@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.keeper_stage import Stage
-from timekeeper.jobs.statuses import budget_status, conditions_of
+from timekeeper.jobs.news.statuses import budget_status, conditions_of
 from timekeeper.rules.burn import FINE, Burn
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR, MINUTE
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.redis_server import RedisServer
-    from timekeeper.jobs.figures import Figures
+    from timekeeper.jobs.memory.figures import Figures
 
 
 @pytest.fixture

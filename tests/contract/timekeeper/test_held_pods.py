@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.keeper_stage import Stage
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.letting_go import FinalizerRemover
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.pods.letting_go import FinalizerRemover
 from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.sources.source import ChangedMeanwhileError, RefusedError

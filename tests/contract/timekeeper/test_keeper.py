@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.keeper_stage import NOON, Stage
-from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.metering.bill import Bill
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.keeper_stage import MONTH, NOON, Stage
-from timekeeper.jobs.writing import StatusWriter
+from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.rest.figures import Book
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant

@@ -7,11 +7,11 @@ import pytest
 
 from tests.keeper_stage import MONTH, NOON, Stage
 from tests.mirrored_world import MirroredWorld, budget_object
-from timekeeper.jobs.answering import OrderAnswers
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.keeper import Keeper, NotReadyError
-from timekeeper.jobs.releasing import Releaser
-from timekeeper.jobs.writing import StatusWriter
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.news.answering import OrderAnswers
+from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.pods.releasing import Releaser
+from timekeeper.jobs.round.keeper import Keeper, NotReadyError
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import format_instant, format_micro
 from timekeeper.sources.mirror import Mirror

@@ -8,10 +8,10 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage
 from tests.mirrored_world import MirroredWorld, budget_object
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.keeper import Keeper
-from timekeeper.jobs.releasing import Releaser
-from timekeeper.jobs.writing import StatusWriter
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.pods.releasing import Releaser
+from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rules.money import SECOND
 from timekeeper.sources.source import RefusedError, SourceError
 from timekeeper.store.ledger import take_epoch

@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.keeper_stage import NOON, Stage
-from timekeeper.jobs import granting
-from timekeeper.jobs.answering import OrderAnswers
-from timekeeper.jobs.keeper import Keeper
-from timekeeper.jobs.writing import StatusWriter
+from timekeeper.jobs.news.answering import OrderAnswers
+from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.round import granting
+from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
 from timekeeper.store import reading

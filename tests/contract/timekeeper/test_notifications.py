@@ -20,7 +20,7 @@ from structlog.testing import capture_logs
 from tests.keeper_stage import Stage
 from tests.webhook_receiver import Receiver as Server
 from tests.webhook_receiver import webhook_receiver
-from timekeeper.jobs.delivering import (
+from timekeeper.jobs.news.delivering import (
     EXPIRES_SECONDS,
     IDLE_SECONDS,
     Courier,
@@ -28,7 +28,7 @@ from timekeeper.jobs.delivering import (
     retry_seconds,
     signature,
 )
-from timekeeper.jobs.notifying import Notifier
+from timekeeper.jobs.news.notifying import Notifier
 from timekeeper.leadership.term import Term
 from timekeeper.rules.milestones import Milestone, Told
 from timekeeper.store import outbox

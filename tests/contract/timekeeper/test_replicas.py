@@ -11,7 +11,7 @@ import redis
 
 from tests.keeper_stage import Stage
 from tests.redis_server import RedisServer
-from timekeeper.jobs.books import KeeperRules
+from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.store import reading
 from timekeeper.store.replicas import replicated

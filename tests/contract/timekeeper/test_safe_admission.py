@@ -8,7 +8,7 @@ import pytest
 
 from fairgpu.states import SafeAdmission
 from tests.keeper_stage import Stage
-from timekeeper.jobs.releasing import Releaser
+from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 
 if TYPE_CHECKING:

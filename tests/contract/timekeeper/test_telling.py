@@ -9,14 +9,14 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage
 from tests.mirrored_world import MirroredWorld, budget_object
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.keeper import Keeper
 from timekeeper.jobs.measures import JobMeasures
-from timekeeper.jobs.releasing import Releaser
-from timekeeper.jobs.telling import Teller
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.news.telling import Teller
+from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.pods.releasing import Releaser
+from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.jobs.work import Work
 from timekeeper.jobs.work import World as Surroundings
-from timekeeper.jobs.writing import StatusWriter
 from timekeeper.leadership.term import Term
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant

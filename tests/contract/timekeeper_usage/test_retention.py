@@ -6,7 +6,7 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage
 from timekeeper.jobs.archiving import Archivist
-from timekeeper.jobs.keeper import Keeper
+from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rest.usage_finding import find
 from timekeeper.rest.usage_query import Query
 from timekeeper.rules.money import GPU_HOUR

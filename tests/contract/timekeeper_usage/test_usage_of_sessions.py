@@ -7,8 +7,8 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage
 from tests.mirrored_world import MirroredWorld
-from timekeeper.jobs.books import KeeperRules
-from timekeeper.jobs.keeper import Keeper
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rest.usage_finding import find
 from timekeeper.rest.usage_query import Query
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState
-from timekeeper.jobs.accounts import Account
-from timekeeper.jobs.figures import Figures
-from timekeeper.jobs.gates import Claim, first_minutes, released
+from timekeeper.jobs.memory.accounts import Account
+from timekeeper.jobs.memory.figures import Figures
+from timekeeper.jobs.pods.gates import Claim, first_minutes, released
 from timekeeper.metering.pods import PodFacts
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import GPU_SECOND, SECOND

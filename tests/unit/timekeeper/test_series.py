@@ -5,9 +5,9 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairgpu.states import BudgetState
-from timekeeper.jobs.accounts import Account
-from timekeeper.jobs.figures import Figures, figures
-from timekeeper.jobs.series import BookSeries, BooksRead
+from timekeeper.jobs.memory.accounts import Account
+from timekeeper.jobs.memory.figures import Figures, figures
+from timekeeper.jobs.news.series import BookSeries, BooksRead
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.burn import Burn, Burns
 from timekeeper.rules.money import GPU_HOUR, SECOND

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairgpu.commands import CommandError
-from timekeeper.jobs.rules import keeper_rules
+from timekeeper.jobs.memory.rules import keeper_rules
 from timekeeper.metering.bill import Bill
 from timekeeper.metering.sessions import MeterFrom
 from timekeeper.rules.money import GPU_HOUR

@@ -1,0 +1,1 @@
+"""What the leader keeps in memory: accounts, metered sessions, and what follows from them."""

@@ -1,0 +1,66 @@
+"""What the pods that were let in may still spend from accounts whose admission is safe."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from timekeeper.jobs.memory.books import Books
+from timekeeper.metering.pods import PodFacts
+from timekeeper.metering.reservations import rate_at
+from timekeeper.metering.segments import rate_now
+from timekeeper.rules.commitments import commitment
+from timekeeper.rules.state import Admission
+
+
+def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+    """For each account with safe admission, the sum of its pods' commitments, in microGPU-seconds.
+
+    Running pods count as far as they still may run. Pods that were let in and wait for a node count whole: the money
+    was promised to them. Gated ones were promised nothing, and neither were those that came in as over budget.
+    """
+    sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
+    if not sums:
+        return sums
+    for metered in books.sessions_under(sums):
+        session, name = metered.session, books.account_of(metered.session.namespace)
+        if name in sums and session.end is None:
+            facts = books.pods.facts.get(session.uid)
+            deadline = None if facts is None else facts.deadline
+            default = books.accounts[name].budget.default_commit
+            sums[name] += commitment(rate_now(session.tariff, now), deadline, now - session.start, default)
+    for facts in books.pods.facts.values():
+        name = books.account_of(facts.namespace)
+        if name in sums and _waits(facts) and not facts.gated and not facts.came_over:
+            sums[name] += commitment_of(books, facts, now)
+    return sums
+
+
+def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+    """For each account with safe admission, what the pods behind its gate need: they come before any newcomer.
+
+    One for which not even a whole period's money would do waits for a grant, and holds back nobody.
+    """
+    sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
+    if not sums:
+        return sums
+    for facts in books.pods.facts.values():
+        name = books.account_of(facts.namespace)
+        if name in sums and _waits(facts) and facts.gated:
+            account = books.accounts[name]
+            available = account.budget.limits(account.standings[account.present(now).start].granted).available
+            needed = commitment_of(books, facts, now)
+            sums[name] += needed if available is not None and needed <= available else 0
+    return sums
+
+
+def commitment_of(books: Books, facts: PodFacts, now: int) -> int:
+    """What a pod that has not begun yet may spend, at the dearest price: nobody knows its devices."""
+    if facts.reservation is None:
+        return 0
+    rate = rate_at(facts.reservation, books.prices, now, books.rules.charge)
+    budget = books.accounts[books.account_of(facts.namespace)].budget
+    return commitment(rate, facts.deadline, 0, budget.default_commit)
+
+
+def _waits(facts: PodFacts) -> bool:
+    return not facts.bound and not facts.terminal

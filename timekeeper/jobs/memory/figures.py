@@ -1,0 +1,177 @@
+"""From what a period stands at to its state, to the figures for readers, and to when it must be looked at again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+
+from fairgpu.states import BudgetState, NamespaceState, SafeAdmission, encode_state
+from timekeeper.jobs.memory.accounts import Account
+from timekeeper.rules.burn import Burns, burns
+from timekeeper.rules.money import GPU_SECOND, SECOND
+from timekeeper.rules.periods import Period
+from timekeeper.rules.pricing import FOREVER
+from timekeeper.rules.state import (
+    Admission,
+    Enforcement,
+    Limits,
+    OnExhausted,
+    exhaustion,
+    next_change,
+    published,
+    state,
+)
+from timekeeper.store.summaries import Summary
+
+REFRESH_SHARE = 100
+"""What remains is told again once it has changed by a hundredth of what is available."""
+PROMISED_SHARE = 1000
+"""With safe admission, so is what is left uncommitted once a thousandth of what is available was promised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """An account at one instant.
+
+    Attributes:
+        period: the present period.
+        granted: what grants added to it.
+        limits: what may be spent in the present period.
+        spent: spent in it.
+        rate: what its running sessions spend, in microGPU-seconds a second.
+        exhausted_at: when spending first reached what is available, or None.
+        state: its true state.
+        published: the state that admission acts on.
+        burns: what was spent over the last hour and the last day.
+        due: when it must be looked at again at the latest: a change of its state, a grant's expiry, or its period's
+            end, where that is still to come.
+        committed: what pods that were let in may still spend, where admission is safe.
+        queued: what the pods behind the gate need there.
+    """
+
+    period: Period
+    granted: int
+    limits: Limits
+    spent: int
+    rate: int
+    exhausted_at: int | None
+    state: BudgetState
+    published: BudgetState
+    due: int
+    burns: Burns = field(default_factory=Burns)
+    committed: int = 0
+    queued: int = 0
+
+    @property
+    def remaining(self) -> int:
+        """What is left; negative once overspent, 0 where nothing limits it."""
+        return 0 if self.limits.available is None else self.limits.available - self.spent
+
+
+def figures(account: Account, rate: int, now: int, committed: int = 0, queued: int = 0) -> Figures:
+    """An account's figures from what its present period stands at.
+
+    Args:
+        account: the account.
+        rate: what its running sessions spend, in microGPU-seconds a second.
+        now: nanoseconds since 1970.
+        committed: what the pods that were let in may still spend.
+        queued: what the pods behind the gate need.
+    """
+    period = account.present(now)
+    standing = account.standings[period.start]
+    limits = account.budget.limits(standing.granted)
+    exhausted_at = exhaustion(limits, standing.total, standing.exhausted_at, now)
+    true_state = state(limits, standing.total, exhausted_at, now)
+    change = next_change(limits, standing.total, rate, exhausted_at, now)
+    return Figures(
+        period=period,
+        granted=standing.granted,
+        limits=limits,
+        spent=standing.total,
+        rate=rate,
+        exhausted_at=exhausted_at,
+        state=true_state,
+        published=published(true_state, account.budget.enforcement),
+        due=min(
+            change or FOREVER,
+            period.end if period.end > now else FOREVER,
+            *(pot.expires for pot in account.expiring(period).values() if not pot.lapsed),
+        ),
+        burns=burns(account.burn, now, period.start, account.totals()),
+        committed=committed,
+        queued=queued,
+    )
+
+
+def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Summary:
+    """The figures for readers."""
+    return Summary(
+        name=account.name,
+        namespaces=namespaces,
+        state=found.published,
+        # A budget that was deleted has no namespaces any more.
+        enforcement=account.budget.enforcement.value if account.is_budget and account.budget.namespaces else "",
+        period_start=found.period.start,
+        period_end=found.period.end,
+        granted=found.granted,
+        available=found.limits.available,
+        spent=found.spent,
+        rate=found.rate,
+        exhausted_at=found.exhausted_at,
+        computed=found.state,
+        admission=account.budget.admission.value,
+        committed=found.committed,
+    )
+
+
+def namespace_state(namespace: str, account: Account, found: Figures) -> NamespaceState:
+    """What admission is told of a namespace."""
+    return NamespaceState(
+        namespace=namespace,
+        budget=account.name if account.is_budget else "",
+        state=found.published,
+        available=found.limits.available or 0,
+        remaining=found.remaining,
+        rate=found.rate,
+        enforced=account.budget.enforcement is not Enforcement.OBSERVE,
+        safe=_safe(account, found),
+    )
+
+
+def _safe(account: Account, found: Figures) -> SafeAdmission | None:
+    """What safe admission goes by; None where the budget is only observed or limits nothing."""
+    budget = account.budget
+    observed = budget.enforcement is Enforcement.OBSERVE
+    if budget.admission is not Admission.SAFE or observed or found.limits.available is None:
+        return None
+    # Who waits at the gate is before any newcomer: what they need is not free either.
+    taken = found.committed + found.queued
+    return SafeAdmission(taken, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
+
+
+def worth_telling(before: NamespaceState | None, after: NamespaceState) -> bool:
+    """Whether waiting clients must hear of it: what remains changes all the time, and matters in steps."""
+    if before is None:
+        return True
+    if _lasting(before) != _lasting(after):
+        return True
+    if after.safe is not None:
+        freed = _uncommitted(after) - _uncommitted(before)
+        # Money that is free again may be what the next pod needs; what is promised meanwhile is let in beyond it.
+        return freed > GPU_SECOND or -freed * PROMISED_SHARE > after.available
+    return abs(before.remaining - after.remaining) * REFRESH_SHARE > after.available
+
+
+def _lasting(told: NamespaceState) -> tuple[object, ...]:
+    terms = None if told.safe is None else (told.safe.default_commit_seconds, told.safe.hold)
+    return told.budget, told.state, told.available, told.rate, told.enforced, terms
+
+
+def _uncommitted(told: NamespaceState) -> int:
+    return told.remaining - (0 if told.safe is None else told.safe.committed)
+
+
+def state_text(state_of_namespace: NamespaceState) -> str:
+    """The state as the store holds it."""
+    return json.dumps(encode_state(state_of_namespace), separators=(",", ":"))

@@ -1,0 +1,228 @@
+"""Rebuilds the leader's memory: from the store, from what it remembers of an emptied one, from checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import redis
+
+from timekeeper.jobs.memory.accounts import Account, Checkpoint
+from timekeeper.jobs.memory.books import Books, Memory
+from timekeeper.jobs.memory.metered import Key, Metered, Meters
+from timekeeper.metering.reservations import Tariff, tariff
+from timekeeper.metering.segments import rate_now
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.periods import Period, PeriodRule, boundary_after
+from timekeeper.rules.pots import OWN, Pot
+from timekeeper.rules.pricing import amended
+from timekeeper.rules.timestamps import TimeError, parse_instant
+from timekeeper.store import book, reading
+
+
+def load(client: redis.Redis, books: Books, now: int) -> set[str]:
+    """Takes over what the store holds; the accounts that were known here and are lost there.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    remembered = books.accounts
+    books.memory = books.memory or remember(books)
+    books.budgets.take_stored(reading.budgets(client))
+    _take_assignments(client, books)
+    stored = reading.load_accounts(client, reading.account_names(client))
+    books.accounts = {
+        account.name: Account(
+            account.name,
+            Budget(account.name),
+            list(account.periods),
+            dict(account.standings),
+            {start: dict(pots) for start, pots in account.pots.items()},
+            set(account.grants),
+            set(account.corrections),
+            checkpoint=books.memory.checkpoints.get(account.name),
+            burn=account.burn,
+        )
+        for account in stored
+    }
+    lost = {name for name, account in remembered.items() if account.periods and name not in books.accounts}
+    books.figures, books.told = {}, {}
+    _take_sessions(client, books, stored, now)
+    _take_amounts(client, books, stored)
+    for name in lost:
+        books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.memory.checkpoints.get(name))
+    books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
+    return lost
+
+
+def remember(books: Books) -> Memory:
+    """What is known now of what the store should hold; nothing for a leader that has only begun."""
+    again = [*books.pods.sessions.all(), *(metered for _, metered in books.left)]
+    computed: dict[Key, int] = {}
+    for metered in again:
+        for key, amount in metered.gone_in.items():
+            computed[key] = computed.get(key, 0) + amount
+    checkpoints = {}
+    for name, account in books.accounts.items():
+        if account.standings:
+            start, standing = max(account.standings.items())
+            period = next(period for period in account.periods if period.start == start)
+            pots = tuple(account.pots.get(start, {}).values())
+            gone = max(standing.gone - computed.get((name, start), 0), 0)
+            sums = (gone, standing.exhausted_at, pots, standing.struck)
+            # No time: whoever has left is brought back, and not a part of it.
+            checkpoints[name] = Checkpoint(period, 0, *sums, account.version)
+    return Memory(checkpoints, frozenset(metered.session.uid for metered in again))
+
+
+def take_checkpoints(books: Books) -> tuple[set[str], set[str]]:
+    """Gives accounts that the store has lost, or has of an earlier state, the checkpoint that they start again from.
+
+    That is what this leader remembers or, where that is of a later version, the one in the budget's status.
+
+    Returns:
+        The accounts that the store does not hold, and those that went back to an earlier state.
+    """
+    lost, behind = set[str](), set[str]()
+    for name, account in books.accounts.items():
+        if name in books.budgets.objects:
+            written = read_checkpoint(books.budgets.objects[name], account.budget.period)
+            if written is not None and (account.checkpoint is None or written.version > account.checkpoint.version):
+                account.checkpoint = written
+        if account.checkpoint is None:
+            continue
+        if not account.periods:
+            lost.add(name)
+        elif account.checkpoint.version > account.version:
+            behind.add(name)
+        else:
+            account.checkpoint = None
+    return lost, behind
+
+
+def bring_back(books: Books, behind: set[str]) -> None:
+    """Puts sessions back on the meter that have left since the checkpoint that their account starts again from.
+
+    Where the store still holds them, it takes no notice.
+    """
+    for left_at, metered in books.left:
+        names = {account for account, _ in metered.written}
+        started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
+        checkpoints = [account.checkpoint for account in started]
+        if all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
+            metered.forget_store()
+            _replace(books.pods.sessions, metered)
+    books.left = []
+
+
+def _replace(sessions: Meters, metered: Metered) -> None:
+    """Puts a session on the meter in place of what the store still has of it: that it is open, and some of its cost."""
+    stored = sessions.get(metered.session.uid)
+    if stored is not None:
+        metered.written, metered.cut_at, metered.recorded_in = stored.written, stored.cut_at, stored.recorded_in
+        sessions.drop(stored)
+    sessions.keep(metered)
+
+
+def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None:
+    """The checkpoint in a GPUBudget's status; None where there is none that can be read."""
+    status = item.get("status") or {}
+    found = status.get("checkpoint") or {}
+    try:
+        start = parse_instant(found.get("period"))
+        time = parse_instant(found.get("time"))
+        amount = int(found["closedMicroGPUSeconds"])
+        present = status.get("period") or {}
+        ours = present.get("end") is not None and parse_instant(present.get("start")) == start
+        end = parse_instant(present["end"]) if ours else boundary_after(rule, start)
+        exhausted = status.get("exhaustedAt")
+        exhausted_at = parse_instant(exhausted) if exhausted and ours else None
+        pots = tuple(_read_pot(pot) for pot in found.get("pots") or ())
+        struck = int(found["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in found else None
+        version = int(found.get("version", 0))
+    except (TimeError, KeyError, TypeError, ValueError):
+        return None
+    return Checkpoint(Period(start, end), time, amount, exhausted_at, pots, struck, version)
+
+
+def _read_pot(found: dict[str, Any]) -> Pot:
+    return Pot(
+        name=str(found.get("grant", OWN)),
+        amount=int(found["microGPUSeconds"]),
+        expires=parse_instant(found["expires"]),
+        since=int(found.get("sinceMicroGPUSeconds", 0)),
+        lapsed=found.get("lapsed") is True,
+    )
+
+
+def _take_assignments(client: redis.Redis, books: Books) -> None:
+    """What this leader knows counts: a store that differs went back to what was before."""
+    stored = reading.assignments(client)
+    book.write_assignments(
+        client, {name: known for name, known in books.assignments.items() if stored.get(name) != known}
+    )
+    books.assignments = {**stored, **books.assignments}
+
+
+def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.StoredAccount], now: int) -> None:
+    sessions = books.pods.sessions
+    for metered in sessions.all():
+        metered.forget_store()
+    for account in stored:
+        for session in account.ended:
+            sessions.keep(Metered(session)).closed = True
+        for session in account.sessions:
+            metered = sessions.keep(Metered(session))
+            metered.recorded_in, metered.final_until = account.name, metered.known_from
+            metered.posted_at, metered.posted_rate = now, rate_now(session.tariff, now)
+    book.renew_index(client, ((session.uid, account.name) for account in stored for session in account.sessions))
+
+
+def _take_amounts(client: redis.Redis, books: Books, stored: list[reading.StoredAccount]) -> None:
+    """A period holds an amount of every pod that ever ran in it: only those are read that still matter."""
+    payers: dict[str, set[str]] = {}
+    for namespace, known in books.assignments.items():
+        for _, name in known:
+            payers.setdefault(name, set()).add(namespace)
+    wanted: list[tuple[str, int, list[str]]] = []
+    for account in stored:
+        found = [m for name in payers.get(account.name, ()) for m in books.pods.sessions.of_namespace(name)]
+        uids = [metered.session.uid for metered in found]
+        wanted.extend((account.name, start, uids) for start in account.standings if uids)
+    for key, amounts in reading.amounts_of(client, wanted).items():
+        for uid, amount in amounts.items():
+            metered = books.pods.sessions.get(uid)
+            if metered is not None:
+                metered.written[key] = amount.amount
+                if amount.cut is not None:
+                    metered.cut_at[key] = amount.cut
+
+
+def reprice(books: Books, now: int) -> bool:
+    """Takes over the configured prices from now on. What was metered keeps the rates that it had.
+
+    Whether they have changed: then the store must hear of them, but not before it holds every session with its new
+    rates. A leader that ends in between leaves the change to the next one.
+    """
+    # Where nothing was ever charged, the configured past is the only one there is.
+    prices = amended(books.prices or books.rules.prices, books.rules.prices, now)
+    if prices == books.prices:
+        return False
+    books.prices = prices
+    for metered in books.pods.sessions.all():
+        session = metered.session
+        if metered.reservation is not None and session.end is None:
+            later = tariff(metered.reservation, prices, max(now, session.start), books.rules.charge)
+            rates = from_now_on(session.tariff, later)
+            if rates != session.tariff:
+                metered.session, metered.record_stale = replace(session, tariff=rates), True
+    return True
+
+
+def from_now_on(rates: Tariff, later: Tariff) -> Tariff:
+    """The rates until the first instant of `later`, and from then on those of `later`."""
+    since, rate = later[0]
+    past = tuple(entry for entry in rates if entry[0] < since)
+    if past and past[-1][1] == rate:
+        return past + later[1:]
+    return past + later

@@ -1,0 +1,229 @@
+"""Takes over from the mirrors what budgets, grants and pods there are, and what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, TypeVar, cast
+
+from timekeeper.jobs.memory.metered import MeterRules, Meters, departed, missing, opened, seen, silent_nodes
+from timekeeper.metering.pods import PodFacts, read_pod
+from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
+from timekeeper.rules.corrections import Correction, CorrectionError, parse_correction
+from timekeeper.rules.grants import Grant, GrantError, parse_grant
+from timekeeper.rules.periods import PeriodRule
+from timekeeper.sources.mirror import Departure, Mirror, uid_of
+from timekeeper.sources.source import Mirrors
+
+Json = dict[str, Any]
+Value = TypeVar("Value")
+Fault = TypeVar("Fault", bound=ValueError)
+Reported = Callable[[str], int | None]
+"""When a pod last reported, by its uid."""
+
+
+@dataclass(slots=True)
+class BudgetView:
+    """The budgets, grants and corrections as last read; what cannot be used is kept apart with the reason.
+
+    A budget that becomes unusable goes on as it last was: a typing error stops nobody. What each last was is kept in
+    the store, beyond this term and its deletion: of one that is gone it says when the periods began that it still pays.
+
+    Attributes:
+        kept: each budget as it last could be used.
+        stored: those of them that the store is known to hold.
+    """
+
+    budgets: dict[str, Budget] = field(default_factory=dict)
+    objects: dict[str, Json] = field(default_factory=dict)
+    budget_faults: dict[str, BudgetError] = field(default_factory=dict)
+    grants: dict[str, Grant] = field(default_factory=dict)
+    grant_objects: dict[str, Json] = field(default_factory=dict)
+    grant_faults: dict[str, GrantError] = field(default_factory=dict)
+    corrections: dict[str, Correction] = field(default_factory=dict)
+    correction_objects: dict[str, Json] = field(default_factory=dict)
+    correction_faults: dict[str, CorrectionError] = field(default_factory=dict)
+    kept: dict[str, Json] = field(default_factory=dict)
+    stored: dict[str, Json] = field(default_factory=dict)
+    _rules: dict[str, tuple[Json, PeriodRule]] = field(default_factory=dict)
+
+    def take_stored(self, stored: dict[str, Json]) -> None:
+        """Takes over what the store holds; what is kept here is newer."""
+        self.stored = stored
+        self.kept = {**stored, **{name: item for name, item in self.kept.items() if stored.get(name) != item}}
+
+    def not_stored(self) -> dict[str, Json]:
+        """What is kept and the store does not hold yet."""
+        return {name: item for name, item in self.kept.items() if self.stored.get(name) is not item}
+
+    def last_rule(self, name: str) -> PeriodRule | None:
+        """When the periods of a budget begin, or began while it was there; None where nobody knows."""
+        item = self.kept.get(name)
+        if item is None:
+            return None
+        known = self._rules.get(name)
+        if known is None or known[0] is not item:
+            known = self._rules[name] = (item, parse_budget(item).period)
+        return known[1]
+
+    def refresh(self, mirrors: Mirrors) -> None:
+        """Reads what has changed in the mirrors."""
+        before = self.objects
+        self.objects = _read(mirrors.budgets, self.objects, self.budgets, self.budget_faults, parse_budget)
+        for name, item in self.objects.items():
+            if before.get(name) is not item:
+                self._keep(name, item)
+        self.grant_objects = _read(mirrors.grants, self.grant_objects, self.grants, self.grant_faults, parse_grant)
+        self.correction_objects = _read(
+            mirrors.corrections, self.correction_objects, self.corrections, self.correction_faults, parse_correction
+        )
+
+    def _keep(self, name: str, item: Json) -> None:
+        """Keeps a budget that can be used; of one that cannot, takes what was kept of it."""
+        if name not in self.budget_faults:
+            lasting = _lasting(item)
+            if self.kept.get(name) != lasting:
+                self.kept[name] = lasting
+        elif name not in self.budgets and uid_of(self.kept.get(name, {})) == uid_of(item):
+            self.budgets[name] = parse_budget(self.kept[name])
+
+
+def _lasting(item: Json) -> Json:
+    """A budget without its status and without what the API server keeps for itself."""
+    metadata = item.get("metadata") or {}
+    named = {key: metadata[key] for key in ("name", "uid", "creationTimestamp", "generation") if key in metadata}
+    return {"metadata": named, "spec": item.get("spec")}
+
+
+def _read(
+    mirror: Mirror,
+    known: dict[str, Json],
+    values: dict[str, Value],
+    faults: dict[str, Fault],
+    parse: Callable[[Json], Value],
+) -> dict[str, Json]:
+    """Reads the objects that changed since those that are known into values and faults; all that there are now."""
+    items = {_name(item): item for item in mirror.items()}
+    for name in known.keys() - items.keys():
+        values.pop(name, None)
+        faults.pop(name, None)
+    for name, item in items.items():
+        if known.get(name) is item:
+            continue
+        try:
+            values[name] = parse(item)
+            faults.pop(name, None)
+        except (BudgetError, GrantError, CorrectionError) as error:
+            faults[name] = cast("Fault", error)
+    return items
+
+
+@dataclass(slots=True)
+class PodView:
+    """The pods and the sessions that they are metered in, by uid."""
+
+    facts: dict[str, PodFacts] = field(default_factory=dict)
+    sessions: Meters = field(default_factory=Meters)
+    namespaces: set[str] = field(default_factory=set)
+    stirred: set[str] = field(default_factory=set)
+    """Namespaces in which a pod that waits has come, gone or changed since somebody last asked."""
+    newest: int = 0
+    """The latest creation that the API server has stamped: it is not earlier than that, whatever our clock says."""
+    _objects: dict[str, Json] = field(default_factory=dict)
+    _behind: bool = True
+
+    def refresh(
+        self, mirror: Mirror, rules: MeterRules, silent: dict[str, int], reported: Reported, now: int
+    ) -> set[str]:
+        """Takes over the mirror's pods and departures, if there are new ones; the uids of the sessions that changed.
+
+        Where our clock is behind what the API server has stamped, that counts: an end is clamped to what is over.
+        """
+        if not mirror.wait_for_change(0) and not self._behind:
+            return set()
+        self._behind = True
+        changed: set[str] = set()
+        items = {uid_of(item): item for item in mirror.items()}
+        fresh = {uid: read_pod(item) for uid, item in items.items() if self._objects.get(uid) is not item}
+        self.newest = max([self.newest, *(facts.created for facts in fresh.values())])
+        now = max(now, self.newest)
+        for uid, facts in fresh.items():
+            self._stir(facts)
+            self.facts[uid] = facts
+            self.namespaces.add(facts.namespace)
+            changed |= self._observe(facts, rules, silent, reported, now)
+        departures = mirror.take_departures()
+        while departures:
+            try:
+                changed |= self._depart(departures[0], silent, reported, now)
+            except Exception:
+                mirror.return_departures(departures)
+                raise
+            departures.pop(0)
+        for uid in self.facts.keys() - items.keys():
+            self._stir(self.facts.pop(uid))
+        self._objects = items
+        self._behind = False
+        return changed
+
+    def take_stirred(self) -> set[str]:
+        """The namespaces that were stirred since the last call."""
+        stirred, self.stirred = self.stirred, set()
+        return stirred
+
+    def _stir(self, facts: PodFacts) -> None:
+        if facts.reservation is not None and not facts.bound:
+            self.stirred.add(facts.namespace)
+
+    def end_missing(self, watched: int | None, reported: Reported, now: int) -> set[str]:
+        """Ends the sessions that the store had open or ended and whose pods are not there any more."""
+        gone = [m for m in self.sessions.all() if m.session.uid not in self.facts and not m.pod_gone]
+        for metered in gone:
+            missing(metered, watched or 0, reported(metered.session.uid), now)
+        return {metered.session.uid for metered in gone}
+
+    def _observe(
+        self, facts: PodFacts, rules: MeterRules, silent: dict[str, int], reported: Reported, now: int
+    ) -> set[str]:
+        def alive() -> int | None:
+            since = silent.get(facts.node)
+            return None if since is None else max(since, reported(facts.uid) or 0)
+
+        metered = self.sessions.get(facts.uid)
+        if metered is not None:
+            before = metered.session
+            seen(metered, facts, rules, alive, now)
+            return {facts.uid} if metered.session is not before else set()
+        metered = opened(facts, rules, now)
+        if metered is None:
+            return set()
+        self.sessions.keep(metered)
+        return {facts.uid}
+
+    def _depart(self, departure: Departure, silent: dict[str, int], reported: Reported, now: int) -> set[str]:
+        metered = self.sessions.get(uid_of(departure.item))
+        if metered is None:
+            return set()
+        last = read_pod(departure.item)
+        departed(metered, departure, last, silent.get(last.node), reported(last.uid), now)
+        return {last.uid}
+
+
+def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:
+    """Silent nodes and since when."""
+    return silent_nodes(mirrors.nodes.items(), lambda: {_name(lease): lease for lease in mirrors.node_leases.items()})
+
+
+def namespace_uids(mirrors: Mirrors) -> Callable[[str], str]:
+    """The uid of the namespace of a name, or nothing; they are read once, when the first is asked for."""
+
+    @cache
+    def uids() -> dict[str, str]:
+        return {_name(item): uid_of(item) for item in mirrors.namespaces.items()}
+
+    return lambda name: uids().get(name, "")
+
+
+def _name(item: Json) -> str:
+    return str((item.get("metadata") or {}).get("name", ""))

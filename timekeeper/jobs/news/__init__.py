@@ -1,0 +1,1 @@
+"""What is told of budgets and orders: statuses, events, notifications, series."""

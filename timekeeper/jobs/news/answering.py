@@ -1,0 +1,92 @@
+"""Tells those who ordered money or corrections what became of it, in the statuses of their objects, once each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from timekeeper.jobs.memory.books import Books
+from timekeeper.jobs.news.statuses import Json, correction_status, grant_status, refused_order
+from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class OrderAnswers:
+    """Remembers whom it has answered, in one term of leadership."""
+
+    source: Source
+    books: Books
+    _answered: set[tuple[str, str]] = field(default_factory=set)
+
+    def write(self, now: int) -> int:
+        """Writes the statuses of grants and corrections that were dealt with; how many.
+
+        Raises:
+            SourceError: the API server does not answer; what is missing is written the next time.
+        """
+        view = self.books.budgets
+        count = 0
+        for name, item in view.grant_objects.items():
+            count += self._write("grant", name, item, self._grant, self.source.write_grant_status, now)
+        for name, item in view.correction_objects.items():
+            count += self._write("correction", name, item, self._correction, self.source.write_correction_status, now)
+        return count
+
+    def _write(
+        self,
+        kind: str,
+        name: str,
+        item: Json,
+        answer: Callable[[str, Json, int, int], Json | None],
+        write: Callable[[str, Json], None],
+        now: int,
+    ) -> bool:
+        before = item.get("status") or {}
+        if before.get("applied") is True or (kind, name) in self._answered:
+            return False
+        generation = int((item.get("metadata") or {}).get("generation") or 0)
+        status = answer(name, before, generation, now)
+        if status is None:
+            return False
+        try:
+            write(name, status)
+        except RefusedError as error:
+            _log.warning("status refused", kind=kind, name=name, error=str(error))
+        except ChangedMeanwhileError as error:
+            _log.info("object left before its status was written", kind=kind, name=name, error=str(error))
+        self._answered.add((kind, name))
+        return True
+
+    def _grant(self, name: str, before: Json, generation: int, now: int) -> Json | None:
+        books = self.books
+        fault = books.budgets.grant_faults.get(name)
+        if fault is not None:
+            return refused_order("Invalid", str(fault), generation, now, before)
+        grant = books.budgets.grants[name]
+        account = books.accounts.get(grant.budget)
+        if account is None or name not in account.grants:
+            return None  # its budget may yet come
+        period = account.period_at(min(grant.created or now, now))
+        if period is None and grant.expires is not None:
+            period = next((found for found in account.periods if name in account.pots.get(found.start, {})), None)
+        return grant_status(grant, period, generation, now, before)
+
+    def _correction(self, name: str, before: Json, generation: int, now: int) -> Json | None:
+        books = self.books
+        fault = books.budgets.correction_faults.get(name)
+        if fault is not None:
+            return refused_order("Invalid", str(fault), generation, now, before)
+        found = books.budgets.corrections[name]
+        account = books.accounts.get(found.budget)
+        if account is None:
+            return None  # its budget may yet come
+        if name in account.refused:
+            return refused_order("Refused", account.refused[name], generation, now, before)
+        period = account.period_at(found.effective)
+        if period is None or name not in account.corrections:
+            return None
+        return correction_status(found, period, generation, now, before)

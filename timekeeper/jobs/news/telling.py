@@ -1,0 +1,112 @@
+"""Events beside budgets whose state has changed: what happened, in figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fairgpu.cluster.api import Json
+from fairgpu.states import BudgetState
+from timekeeper.jobs.memory.books import Books
+from timekeeper.jobs.memory.figures import Figures
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.money import display
+from timekeeper.rules.state import Enforcement, OnExhausted
+from timekeeper.rules.timestamps import format_instant
+from timekeeper.sources.mirror import uid_of
+from timekeeper.sources.source import Notice, Source
+
+TURN_SECONDS = 0.25
+"""How long telling keeps the other jobs waiting: at the end of a month ten thousand budgets may open again at once."""
+
+SPENT_UP = {
+    BudgetState.GRACE: "BudgetInGrace",
+    BudgetState.OVER: "BudgetExhausted",
+    BudgetState.HELD: "BudgetHeld",
+}
+
+
+@dataclass(slots=True)
+class Teller:
+    """Remembers in what state each budget was last seen, in one term of leadership.
+
+    A new leader takes that from the budget's status. Who led before may have told a change and ended before it wrote
+    the status: such a change is told twice.
+    """
+
+    source: Source
+    books: Books
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[str, BudgetState] = field(default_factory=dict)
+
+    def tell(self) -> int:
+        """Tells of the states that have changed since the last time, as far as its turn lasts; of how many.
+
+        The next call tells of those that this one did not come to.
+        """
+        until = self.clock() + TURN_SECONDS
+        objects, budgets = self.books.budgets.objects, self.books.budgets.budgets
+        known, self._known = self._known, {}
+        told = 0
+        for name, item in objects.items():
+            uid = uid_of(item)
+            before = known[uid] if uid in known else state_written(item)
+            found, budget = self.books.figures.get(name), budgets.get(name)
+            self._known[uid] = before
+            if found is None or budget is None or found.state is before or self.clock() >= until:
+                continue
+            self._known[uid] = found.state
+            notice = change_of_state(item, budget, found, before)
+            if notice is not None:
+                self.source.tell(notice)
+                told += 1
+        return told
+
+
+def state_written(item: Json) -> BudgetState:
+    """The state in a GPUBudget's status; open where there is none."""
+    try:
+        return BudgetState(str((item.get("status") or {}).get("state")))
+    except ValueError:
+        return BudgetState.OPEN
+
+
+def change_of_state(item: Json, budget: Budget, found: Figures, before: BudgetState) -> Notice | None:
+    """The event of a budget that has come into another state; None where nobody needs to hear of it."""
+    if found.state in SPENT_UP:
+        seen_only = budget.enforcement is Enforcement.OBSERVE
+        follows = "Nothing follows from it, as enforcement is observe." if seen_only else _follows(budget, found)
+        message = f"{_spent(found)} {follows}"
+        return Notice(item, SPENT_UP[found.state], message, warning=True)
+    if before not in SPENT_UP:
+        return None
+    if found.limits.available is None:
+        return Notice(item, "BudgetReopened", "Nothing limits this budget any more: new pods run as usual.")
+    left = f"{display(found.remaining)} of {display(found.limits.available)} GPU-hours are left"
+    message = f"{left} until {format_instant(found.period.end)}: new pods run as usual, and held ones are let go."
+    return Notice(item, "BudgetReopened", message)
+
+
+def _spent(found: Figures) -> str:
+    available = found.limits.available or 0
+    return f"{display(found.spent)} of {display(available)} GPU-hours are spent."
+
+
+def _follows(budget: Budget, found: Figures) -> str:
+    limits = found.limits
+    more = f"`fairgpu grant {budget.name}` gives more; the next period begins at {format_instant(found.period.end)}."
+    running = "are given notice and evicted" if budget.enforcement is Enforcement.EVICT else "go on"
+    if found.state is BudgetState.HELD:
+        return f"New pods wait; running ones {running}. {more}"
+    if found.state is BudgetState.OVER:
+        return f"New pods run in what others leave, and yield first; running ones {running}. {more}"
+    ends = []
+    if limits.grace_amount is not None:
+        ends.append(
+            f"another {display((limits.available or 0) + limits.grace_amount - found.spent)} GPU-hours are spent"
+        )
+    if limits.grace_duration is not None and found.exhausted_at is not None:
+        ends.append(f"{format_instant(found.exhausted_at + limits.grace_duration)}")
+    then = "wait" if limits.on_exhausted is OnExhausted.HOLD else "yield to those of teams within their budgets"
+    return f"In grace all goes on until {' or '.join(ends)}; then new pods {then}. {more}"

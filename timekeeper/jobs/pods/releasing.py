@@ -1,0 +1,114 @@
+"""Takes the gate off pods that their budget can pay for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import structlog
+
+from fairgpu.cluster.api import Json
+from timekeeper.jobs.memory.books import Books
+from timekeeper.jobs.memory.committing import commitment_of, committed
+from timekeeper.jobs.memory.figures import Figures
+from timekeeper.jobs.pods.gates import Claim, first_minutes, released
+from timekeeper.metering.pods import PodFacts
+from timekeeper.metering.reservations import rate_at
+from timekeeper.metering.segments import rate_now
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.money import SECOND, cost, display
+from timekeeper.rules.state import Admission, OnExhausted
+from timekeeper.rules.timestamps import MINUTE
+from timekeeper.sources.source import ChangedMeanwhileError, Notice, RefusedError, Source
+
+REFUSED = 30 * SECOND
+"""A pod whose release is refused, by a policy or a webhook, is tried again after this long."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Releaser:
+    """Remembers whom it released, in one term of leadership, until the mirror shows it."""
+
+    source: Source
+    books: Books
+    _lifted: set[str] = field(default_factory=set)
+    _refused: dict[str, int] = field(default_factory=dict)
+
+    def release(self, now: int) -> int:
+        """Releases whom the money reaches; how many.
+
+        Raises:
+            SourceError: the API server does not answer; who is left is released the next time.
+        """
+        waiting: dict[str, list[Claim]] = {}
+        promised: dict[str, int] = {}
+        self._lifted &= self.books.pods.facts.keys()
+        self._refused = {uid: since for uid, since in self._refused.items() if since <= now < since + REFUSED}
+        for facts in self.books.pods.facts.values():
+            if facts.terminal or facts.bound or facts.reservation is None:
+                continue
+            name = self.books.account_of(facts.namespace)
+            claim = self._claim(facts, now)
+            if facts.gated and facts.uid not in self._lifted:
+                waiting.setdefault(name, []).append(claim)
+            elif facts.gated or not self._safe(name):
+                promised[name] = promised.get(name, 0) + claim.needed
+        return sum(self._release_from(name, claims, promised.get(name, 0), now) for name, claims in waiting.items())
+
+    def _safe(self, name: str) -> bool:
+        return self.books.accounts[name].budget.admission is Admission.SAFE
+
+    def _claim(self, facts: PodFacts, now: int) -> Claim:
+        books, name = self.books, self.books.account_of(facts.namespace)
+        assert facts.reservation is not None  # noqa: S101 - the caller has looked
+        rate = rate_at(facts.reservation, books.prices, now, books.rules.charge)
+        if self._safe(name):
+            return Claim(facts, rate, commitment_of(books, facts, now))
+        return Claim(facts, rate, cost(rate, books.accounts[name].budget.min_runtime))
+
+    def _promised(self, name: str, now: int) -> int:
+        """What those that are on the meter, or were let in under safe admission, may still take."""
+        account = self.books.accounts[name]
+        if self._safe(name):
+            return committed(self.books, [name], now)[name]
+        running = [
+            (rate_now(metered.session.tariff, now), metered.session.start)
+            for metered in self.books.sessions_under([name])
+            if metered.session.end is None and self.books.account_of(metered.session.namespace) == name
+        ]
+        return first_minutes(running, account.budget.min_runtime, now)
+
+    def _release_from(self, name: str, claims: list[Claim], promised: int, now: int) -> int:
+        account, found = self.books.accounts[name], self.books.figures.get(name)
+        if found is None:
+            return 0
+        count = 0
+        for claim in released(account, found, claims, promised + self._promised(name, now)):
+            item = self.source.mirrors.pods.get(claim.pod.uid)
+            if item is None or claim.pod.uid in self._refused:
+                continue
+            try:
+                self.source.lift_gate(item)
+            except ChangedMeanwhileError as error:
+                _log.info("pod changed before it was released", uid=claim.pod.uid, error=str(error))
+                continue
+            except RefusedError as error:
+                self._refused[claim.pod.uid] = now
+                _log.warning("pod's release refused", uid=claim.pod.uid, pod=claim.pod.name, error=str(error))
+                continue
+            self._lifted.add(claim.pod.uid)
+            self.source.tell(released_pod(item, claim, account.budget, found))
+            count += 1
+            _log.info("pod released", uid=claim.pod.uid, namespace=claim.pod.namespace, pod=claim.pod.name, budget=name)
+        return count
+
+
+def released_pod(item: Json, claim: Claim, budget: Budget, found: Figures) -> Notice:
+    """The event of a pod that the budget's gate held."""
+    price = f"It costs {display(claim.rate * 3600)} GPU-hours an hour"
+    if found.limits.available is None or found.limits.on_exhausted is not OnExhausted.HOLD:
+        return Notice(item, "BudgetGateLifted", f"No budget holds this pod back any more. {price}.")
+    first = f"{display(cost(claim.rate, budget.min_runtime))} for its first {budget.min_runtime // MINUTE} minutes"
+    left = f"{display(found.remaining)} GPU-hours are left in {budget.name}"
+    return Notice(item, "BudgetGateLifted", f"There is money for this pod again: {left}. {price}, {first}.")

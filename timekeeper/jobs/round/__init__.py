@@ -1,0 +1,1 @@
+"""One round of the leading timekeeper: what is due, what was ordered, balances, settlements, and telling readers."""

@@ -1,0 +1,125 @@
+"""One round of the leading timekeeper: look, open periods, apply what was ordered, strike balances, settle, publish.
+
+Every step may be repeated: what the store has acknowledged is remembered here, and what it has not is sent again. A
+round that fails leaves nothing behind but work for the next one.
+"""
+
+from __future__ import annotations
+
+import redis
+
+from timekeeper.jobs.memory.books import Books, KeeperRules
+from timekeeper.jobs.memory.observing import nodes_that_are_silent
+from timekeeper.jobs.round.capacity import note_capacity
+from timekeeper.jobs.round.correcting import apply_due_corrections
+from timekeeper.jobs.round.desk import Desk, Step
+from timekeeper.jobs.round.granting import apply_due_grants
+from timekeeper.jobs.round.paying import assign, open_due_periods
+from timekeeper.jobs.round.publishing import publish
+from timekeeper.jobs.round.recovering import take_over
+from timekeeper.jobs.round.settlement import settle_accounts
+from timekeeper.jobs.round.striking import strike_due
+from timekeeper.sources.source import Source
+from timekeeper.store import book
+from timekeeper.store.calls import StoreEmptyError, StoreUnavailableError
+from timekeeper.store.servers import identity
+
+
+class NotReadyError(RuntimeError):
+    """The world has not been seen whole yet."""
+
+
+class Keeper:
+    """Keeps the books for one term of leadership. Used by one thread."""
+
+    def __init__(
+        self, client: redis.Redis, source: Source, rules: KeeperRules, epoch: int, step: Step = lambda _name: None
+    ) -> None:
+        """Names the store (whose client gives bytes), the world, what the admin decided, and the term's epoch."""
+        self.books = Books(rules)
+        self.epoch = epoch
+        self._desk = Desk(client, source, self.books, epoch, step)
+        self._loaded = False
+        self._repriced = False
+
+    def round(self, now: int, *, full: bool = True) -> set[str]:
+        """Brings the store up to an instant: everything, or what has changed and what is due.
+
+        Args:
+            now: nanoseconds since 1970.
+            full: whether to settle every session.
+
+        Returns:
+            The accounts that were brought up to date.
+
+        Raises:
+            NotReadyError: a collection has not been seen yet.
+            StoreError: the store refused or does not answer; the next round does what is missing.
+            FencedError: another leader has followed this one.
+        """
+        desk = self._desk
+        mirrors = desk.source.mirrors
+        if any(getattr(mirrors, name).confirmed_at is None for name in mirrors.__slots__):
+            raise NotReadyError("not every collection has been seen yet")
+        try:
+            self._look_at_the_store()
+            full = self._load(now) or full
+            touched = self._observe(now)
+            now = max(now, self.books.pods.newest)
+            if full:
+                touched = set(self.books.accounts)
+            open_due_periods(desk, now, touched)
+            touched |= apply_due_grants(desk, now) | apply_due_corrections(desk, now)
+            strike_due(desk, now, touched)
+            settle_accounts(desk, now, touched)
+            if full and self._repriced:
+                desk.step("prices")
+                book.write_prices(desk.client, self.books.prices)
+                self._repriced = False
+            desk.step("publish")
+            publish(desk, now, touched)
+            if full:
+                desk.step("watched")
+                book.write_watched(desk.client, min(now, mirrors.pods.confirmed_at or 0))
+                note_capacity(desk, now)
+        except redis.RedisError as error:
+            raise StoreUnavailableError(f"Redis does not answer: {error}") from error
+        except StoreEmptyError:
+            self._loaded = False
+            raise
+        return touched
+
+    def _look_at_the_store(self) -> None:
+        """Begins anew with a Redis that was restarted or replaced.
+
+        Under appendfsync everysec a killed one forgets up to two seconds of what it had acknowledged, wherever its disk
+        was slow (its documentation calls the write postponed); a promoted replica what had not reached it. Whatever is
+        missing is written again then.
+        """
+        server, led = identity(self._desk.client)
+        if not led and self._loaded:
+            book.write_epoch(self._desk.client, self.epoch)
+            raise StoreEmptyError("the store was emptied")
+        if server != self._desk.servers:
+            self._loaded, self._desk.servers = False, server
+
+    def _load(self, now: int) -> bool:
+        if self._loaded:
+            return False
+        self._desk.step("load")
+        self._repriced = take_over(self._desk, now)
+        self._loaded = True
+        return True
+
+    def _observe(self, now: int) -> set[str]:
+        """Looks at what has changed in the world; the accounts that it concerns, and those that are due."""
+        desk, books, mirrors = self._desk, self.books, self._desk.source.mirrors
+        books.budgets.refresh(mirrors)
+        for name in mirrors.__slots__:
+            if name != "pods":
+                getattr(mirrors, name).take_departures()  # nobody asks who else left
+        desk.silent = nodes_that_are_silent(mirrors)
+        changed = books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now)
+        touched = assign(desk, now) | books.concerned(changed)
+        touched |= {books.account_of(namespace) for namespace in books.pods.take_stirred()} & books.accounts.keys()
+        return touched | {name for name, found in books.figures.items() if found.due <= now}

@@ -1,0 +1,84 @@
+"""Begins a term, or begins anew with a store that was restarted: what it holds, what is remembered, what is there."""
+
+from __future__ import annotations
+
+import structlog
+
+from fairgpu.cluster.api import Json
+from timekeeper.jobs.memory.accounts import Account
+from timekeeper.jobs.memory.loading import bring_back, load, reprice, take_checkpoints
+from timekeeper.jobs.memory.moves import read_moves
+from timekeeper.jobs.memory.observing import nodes_that_are_silent
+from timekeeper.jobs.round.desk import Desk
+from timekeeper.jobs.round.paying import assign, open_due_periods
+from timekeeper.jobs.round.restoring import MAX_NOTICES, restore_accounts
+from timekeeper.sources.source import Notice
+from timekeeper.store import book, reading
+from timekeeper.store.book import highest_epoch
+from timekeeper.store.calls import FencedError
+
+_log = structlog.get_logger()
+
+
+def take_over(desk: Desk, now: int) -> bool:
+    """Makes the books those of the store, the mirrors and the checkpoints; whether the store must hear of the prices.
+
+    Raises:
+        FencedError: another leader has followed.
+        StoreError: the store refused.
+        redis.RedisError: it does not answer.
+    """
+    books, mirrors = desk.books, desk.source.mirrors
+    _claim(desk)
+    stored_prices = reading.prices(desk.client)
+    books.prices = books.prices or stored_prices
+    load(desk.client, books, now)
+    books.budgets.refresh(mirrors)
+    _bring_moves_back(desk)
+    assign(desk, now)
+    lost, behind = take_checkpoints(books)
+    bring_back(books, behind)
+    there = {name for name in behind if _is_there(books.accounts[name])}
+    open_due_periods(desk, now, set(books.accounts))
+    desk.silent = nodes_that_are_silent(mirrors)
+    books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now)
+    restore_accounts(desk, there, now)
+    books.pods.end_missing(reading.watched(desk.client), desk.reported, now)
+    reprice(books, now)
+    lost |= behind - there
+    for name in sorted(lost):
+        _log.error("account was not in the store: it starts again from its checkpoint", account=name)
+    for name in sorted(lost & books.budgets.objects.keys())[:MAX_NOTICES]:
+        _tell_of_loss(desk, books.budgets.objects[name])
+    books.memory = None
+    return books.prices != stored_prices
+
+
+def _bring_moves_back(desk: Desk) -> None:
+    """Takes over who paid for namespaces before they moved, where the store has forgotten them."""
+    books = desk.books
+    known = read_moves(books.budgets.objects.values())
+    forgotten = {namespace: found for namespace, found in known.items() if namespace not in books.assignments}
+    book.write_assignments(desk.client, forgotten)
+    books.assignments.update(forgotten)
+
+
+def _claim(desk: Desk) -> None:
+    """Makes sure that nobody has followed, in a store that may have gone back to before this term, too."""
+    latest = highest_epoch(desk.client)
+    if latest > desk.epoch:
+        raise FencedError(f"epoch {desk.epoch} was followed by {latest}")
+    book.write_epoch(desk.client, desk.epoch)
+
+
+def _is_there(account: Account) -> bool:
+    """Whether the store has the period that the checkpoint is of."""
+    return account.checkpoint is not None and account.checkpoint.period.start in account.standings
+
+
+def _tell_of_loss(desk: Desk, budget: Json) -> None:
+    message = (
+        "The store of the ledger had been emptied. Spending starts again from the last checkpoint; sessions "
+        "that ended after it and whose pods are gone are not charged."
+    )
+    desk.source.tell(Notice(budget, "LedgerRestored", message, warning=True))
