@@ -27,7 +27,7 @@ from timekeeper.rules.budgets import parse_budget
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.periods import first_period
 from timekeeper.sources.cluster import BUDGETS, ClusterSource
-from timekeeper.store.ledger import Standing
+from timekeeper.store.standing import Standing
 
 BUDGET_COUNT = 2000
 PASSES = 3

@@ -20,6 +20,7 @@ from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run, run_one
 from timekeeper.store.notes import pack_note
 from timekeeper.store.records import encode_cuts
+from timekeeper.store.standing import Standing, standing_or_error, standing_with_flag_or_error
 from timekeeper.usage.dimensions import NOBODY, dimensions
 
 MAX_ITEMS = 500
@@ -180,29 +181,6 @@ class Publication:
     burn: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What a period of an account stands at.
-
-    Attributes:
-        total: spent, in microGPU-seconds.
-        granted: added by grants, and by what was carried into it; negative where more was taken.
-        gone: the part of the total whose pods have left the API server: what a checkpoint must hold.
-        exhausted_at: when spending first reached what was available; None while it has not.
-        struck: what the period before it had spent when what it left was carried over; None where nothing was yet.
-        new: whether the account was not in the store, or the grant not applied, before this change.
-        version: how often the account had been changed.
-    """
-
-    total: int
-    granted: int
-    gone: int
-    exhausted_at: int | None
-    struck: int | None = None
-    new: bool = False
-    version: int = 0
-
-
 def take_epoch(client: redis.Redis, least: int) -> int:
     """The epoch of a new leader, higher than any before.
 
@@ -222,7 +200,7 @@ def open_periods(client: redis.Redis, epoch: int, now: int, openings: Sequence[O
         begun = (opening.start, opening.end, opening.checkpoint, exhausted_at, int(opening.known), opening.version, row)
         touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
         calls.append(Call("open_period", touched, (epoch, now, *begun)))
-    return [_standing_with_flag(answer) for answer in run(client, calls)]
+    return [standing_with_flag_or_error(answer) for answer in run(client, calls)]
 
 
 def settle(
@@ -238,7 +216,7 @@ def settle(
     for index, answer in zip(owners, run(client, calls), strict=True):
         if not isinstance(answers[index], StoreError):
             answers[index] = answer
-    return [_standing(answer) for answer in answers]
+    return [standing_or_error(answer) for answer in answers]
 
 
 def apply_grants(
@@ -257,7 +235,7 @@ def apply_grants(
         )
         named = (grant.name, grant.amount, grant.note, _optional(grant.expires), grant.since)
         calls.append(Call("grant", touched, (epoch, now, grant.period, *named)))
-    return [_standing_with_flag(answer) for answer in run(client, calls)]
+    return [standing_with_flag_or_error(answer) for answer in run(client, calls)]
 
 
 def apply_corrections(
@@ -271,7 +249,7 @@ def apply_corrections(
         put_down = (found.hour, dimensions(found.namespace, "", None))
         named = (found.name, found.amount, found.namespace, found.note)
         calls.append(Call("correct", touched, (epoch, now, found.period, *named, *put_down)))
-    return [_standing_with_flag(answer) for answer in run(client, calls)]
+    return [standing_with_flag_or_error(answer) for answer in run(client, calls)]
 
 
 def strike(client: redis.Redis, epoch: int, now: int, strikes: Sequence[Strike]) -> list[Standing | StoreError]:
@@ -286,7 +264,7 @@ def strike(client: redis.Redis, epoch: int, now: int, strikes: Sequence[Strike])
             flag = "l" if pot.lapsed else "o"
             arguments += (pot.name, pot.amount, pot.expires, pot.since, flag, entry.kind, entry.note)
         calls.append(Call("strike", touched, tuple(arguments)))
-    return [_standing(answer) for answer in run(client, calls)]
+    return [standing_or_error(answer) for answer in run(client, calls)]
 
 
 def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Publication]) -> list[StoreError | None]:
@@ -319,32 +297,6 @@ def _settle_calls(revision: Revision, now: int, settlement: Settlement) -> Itera
                 arguments += (item.kind, item.namespace, item.pod, pack_note(item.note), item.record)
                 arguments += (item.dimensions, encode_cuts(item.cuts))
         yield Call("settle", touched, tuple(arguments))
-
-
-def _standing(answer: Any, *, new: bool = False) -> Standing | StoreError:
-    return answer if isinstance(answer, StoreError) else read_standing(answer, new=new)
-
-
-def read_standing(sums: Sequence[Any], *, new: bool = False) -> Standing:
-    """The sums of a period as the store answers them: total, granted, gone, exhausted, struck, version."""
-    total, granted, gone, exhausted, struck, version = ("" if value is None else _text(value) for value in sums)
-    return Standing(
-        int(total),
-        int(granted),
-        int(gone),
-        int(exhausted) if exhausted else None,
-        int(struck) if struck else None,
-        new,
-        int(version or 0),
-    )
-
-
-def _standing_with_flag(answer: Any) -> Standing | StoreError:
-    return answer if isinstance(answer, StoreError) else read_standing(answer[1:], new=answer[0] == 1)
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _optional(instant: int | None) -> str:

@@ -17,9 +17,9 @@ from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import Pot
 from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
-from timekeeper.store.ledger import Standing, read_standing
 from timekeeper.store.notes import unpack_note
 from timekeeper.store.records import decode_assignments, decode_burn, decode_prices, decode_session
+from timekeeper.store.standing import Standing, read_standing
 
 BATCH = 500
 SUMS = ["total", "granted", "gone", "exhausted", "struck"]

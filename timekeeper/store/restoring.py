@@ -10,7 +10,7 @@ import redis
 
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, run_one
-from timekeeper.store.ledger import Standing, read_standing
+from timekeeper.store.standing import Standing, read_standing
 
 
 class GoneSession(NamedTuple):

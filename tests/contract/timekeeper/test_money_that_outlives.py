@@ -13,7 +13,8 @@ from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
 from timekeeper.store import reading
 from timekeeper.store.calls import StoreUnavailableError
-from timekeeper.store.ledger import Standing, apply_grants
+from timekeeper.store.ledger import apply_grants
+from timekeeper.store.standing import Standing
 from timekeeper.store.summaries import Summary, decode_summary
 
 if TYPE_CHECKING:

@@ -19,12 +19,12 @@ from timekeeper.store.ledger import (
     Opening,
     Revision,
     Settlement,
-    Standing,
     apply_grants,
     open_periods,
     settle,
     take_epoch,
 )
+from timekeeper.store.standing import Standing
 
 PERIOD = 1_769_850_000_000_000_000
 ACCOUNT = "team-a"

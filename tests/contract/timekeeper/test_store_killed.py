@@ -19,11 +19,11 @@ from timekeeper.store.ledger import (
     Opening,
     Revision,
     Settlement,
-    Standing,
     apply_grants,
     open_periods,
     settle,
 )
+from timekeeper.store.standing import Standing
 
 WRITERS = 8
 KILLS = 20 if os.environ.get("CI") == "true" else 4

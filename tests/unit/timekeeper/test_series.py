@@ -13,7 +13,7 @@ from timekeeper.rules.burn import Burn, Burns
 from timekeeper.rules.money import GPU_HOUR, SECOND
 from timekeeper.rules.periods import Period
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.ledger import Standing
+from timekeeper.store.standing import Standing
 
 
 def account(name: str, allowance: int | None, spent: int) -> tuple[Account, Figures]:

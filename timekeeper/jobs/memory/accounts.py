@@ -11,7 +11,7 @@ from timekeeper.rules.budgets import Budget
 from timekeeper.rules.burn import BurnRecord
 from timekeeper.rules.periods import Period, first_period, periods_until
 from timekeeper.rules.pots import OWN, Pot
-from timekeeper.store.ledger import Standing
+from timekeeper.store.standing import Standing
 from timekeeper.store.summaries import Summary
 
 DEFAULT_PREFIX = "namespace:"

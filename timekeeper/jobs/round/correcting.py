@@ -10,7 +10,8 @@ from timekeeper.jobs.round.desk import Desk, raise_if_general
 from timekeeper.rules.corrections import Correction
 from timekeeper.rules.periods import Period
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.ledger import CorrectionEntry, Standing, apply_corrections
+from timekeeper.store.ledger import CorrectionEntry, apply_corrections
+from timekeeper.store.standing import Standing
 
 _log = structlog.get_logger()
 

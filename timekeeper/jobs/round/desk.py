@@ -15,9 +15,10 @@ from timekeeper.metering.sessions import alive_until
 from timekeeper.sources.source import Source
 from timekeeper.store import keys
 from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError, StoreUnavailableError
-from timekeeper.store.ledger import Revision, Standing
+from timekeeper.store.ledger import Revision
 from timekeeper.store.replicas import replicated
 from timekeeper.store.servers import identity
+from timekeeper.store.standing import Standing
 
 Step = Callable[[str], None]
 """Told of each step before it is taken; tests end the process there."""

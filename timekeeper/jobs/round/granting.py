@@ -12,7 +12,8 @@ from timekeeper.rules.grants import Grant
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import Pot
 from timekeeper.store import reading
-from timekeeper.store.ledger import GrantEntry, Standing, apply_grants
+from timekeeper.store.ledger import GrantEntry, apply_grants
+from timekeeper.store.standing import Standing
 
 _log = structlog.get_logger()
 

@@ -12,7 +12,8 @@ from timekeeper.jobs.round.settling import Plan, acknowledge, plan
 from timekeeper.jobs.round.using import billing, take_use
 from timekeeper.store import book, reading
 from timekeeper.store.calls import StoreError
-from timekeeper.store.ledger import Action, Item, Settlement, Standing, settle
+from timekeeper.store.ledger import Action, Item, Settlement, settle
+from timekeeper.store.standing import Standing
 
 _log = structlog.get_logger()
 

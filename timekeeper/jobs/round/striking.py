@@ -20,7 +20,8 @@ from timekeeper.metering.segments import amounts, spans
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import OWN, Pot, carried, lapsing, rolled_over
 from timekeeper.rules.timestamps import format_instant
-from timekeeper.store.ledger import Kind, PotEntry, Standing, Strike, strike
+from timekeeper.store.ledger import Kind, PotEntry, Strike, strike
+from timekeeper.store.standing import Standing
 
 SpentBy = Callable[[Account, Period, int], int]
 """What an account had spent in one of its periods by an instant."""

@@ -1,0 +1,106 @@
+"""What pods pay where what they use is billed, or the larger of that and what they reserve."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.metering.bill import Bill
+from timekeeper.rules.money import GPU_SECOND, SECOND
+from timekeeper.rules.timestamps import HOUR
+from timekeeper.store import keys
+from timekeeper.store.book import PodReport, take_reports
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+def report(stage: Stage, uid: str, seq: int, busy_seconds: float) -> None:
+    busy, span = int(busy_seconds * SECOND), 100 * SECOND
+    device = {"uuid": f"GPU-{uid}", "busyNs": busy, "spanNs": span, "memoryPeakMiB": 0, "launches": 1, "oom": 0}
+    body = json.dumps([{"name": "main", "devices": [device]}])
+    take_reports(stage.client, stage.now, [PodReport(uid, "b", seq, body)])
+
+
+def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_reserves(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.pod("p1", "team-a", core=50)
+    stage.pod("silent", "team-a", core=10)
+    stage.round()
+    stage.pass_time(10)
+    report(stage, "p1", 1, 2)
+    stage.round()
+    assert stage.spent("a") == 2 * GPU_SECOND + 1 * GPU_SECOND
+    stage.pass_time(10)
+    report(stage, "p1", 2, 1000)
+    stage.round()
+    assert stage.spent("a") == 10 * GPU_SECOND + 2 * GPU_SECOND
+
+
+def test_what_is_used_after_a_period_began_is_paid_in_that_period_also_under_the_next_leader(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(3600)
+    report(stage, "p1", 1, 600)
+    stage.round()
+    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.pass_time(1800)
+    report(stage, "p1", 2, 700)
+    stage.round()
+    assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (600 * GPU_SECOND, 100 * GPU_SECOND)
+
+
+def test_where_the_larger_is_billed_a_pod_that_borrows_pays_for_what_it_borrowed(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(KeeperRules(bill=Bill.MAX))
+    item = stage.pod("p1", "team-a", core=50)
+    item["metadata"]["annotations"]["fairgpu.io/core-policy"] = "elastic"
+    stage.write_pod(item)
+    stage.round()
+    stage.pass_time(10)
+    report(stage, "p1", 1, 8)
+    stage.round()
+    assert stage.spent("a") == 8 * GPU_SECOND
+
+
+def test_counters_that_begin_anew_lose_nothing_also_under_the_next_leader(stage: Stage) -> None:
+    rules = KeeperRules(bill=Bill.USED)
+    stage.budget("a", ["team-a"])
+    stage.lead(rules)
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(100)
+    report(stage, "p1", 1, 60)
+    stage.round()
+    stage.pass_time(100)
+    report(stage, "p1", 2, 10)
+    stage.round()
+    assert stage.spent("a") == 70 * GPU_SECOND
+    stage.lead(rules)
+    stage.round(10)
+    assert stage.spent("a") == 70 * GPU_SECOND
+    stage.pass_time(100)
+    report(stage, "p1", 3, 5)
+    stage.lead(rules)
+    stage.round()
+    assert stage.spent("a") == 75 * GPU_SECOND
+    stage.client.delete(keys.report("p1"))
+    stage.lead(rules)
+    stage.round(10)
+    assert stage.spent("a") == 75 * GPU_SECOND

@@ -1,0 +1,90 @@
+"""The states that namespaces are told, as money runs out and comes back."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.store import keys, reading
+from timekeeper.store.summaries import Summary, decode_summary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)
+
+
+def published(stage: Stage, account: str) -> Summary:
+    return decode_summary(reading.summaries(stage.client, [account])[account])
+
+
+def told(stage: Stage, namespace: str) -> dict[str, str]:
+    text = stage.client.hget(keys.STATES_VALUES, namespace)
+    assert isinstance(text, bytes)
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], "0.01", grace={"gpuHours": "0.005"})
+    stage.pod("p1", "team-a")
+    stage.round()
+    assert told(stage, "team-a")["state"] == "open"
+    stage.round(36)
+    assert told(stage, "team-a")["state"] == "grace"
+    assert published(stage, "a").exhausted_at == NOON + 36 * SECOND
+    stage.round(18)
+    assert told(stage, "team-a")["state"] == "over"
+    stage.grant("more", "a", 1)
+    stage.round(1, full=False)
+    assert told(stage, "team-a") == {
+        "namespace": "team-a",
+        "budget": "a",
+        "state": "open",
+        "available": str(GPU_HOUR + GPU_HOUR // 100),
+        "remaining": str(GPU_HOUR + GPU_HOUR // 100 - 55 * GPU_SECOND),
+        "rate": "1000000",
+    }
+    assert published(stage, "a").exhausted_at is None
+    stage.round(1)
+    assert published(stage, "a").granted == GPU_HOUR
+
+
+def test_a_state_that_is_due_changes_without_a_full_round(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], "0.01", onExhausted="hold")
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(35.9, full=False)
+    assert told(stage, "team-a")["state"] == "open"
+    stage.round(0.1, full=False)
+    assert told(stage, "team-a")["state"] == "held"
+
+
+def test_a_namespace_without_a_budget_is_metered_and_unlimited(stage: Stage) -> None:
+    stage.pod("p1", "nobodys")
+    stage.round()
+    stage.round(10)
+    assert stage.spent("namespace:nobodys") == 10 * GPU_SECOND
+    assert (told(stage, "nobodys")["state"], told(stage, "nobodys")["budget"]) == ("unlimited", "")
+
+
+def test_a_default_budget_is_one_for_each_namespace(stage: Stage) -> None:
+    stage.lead(KeeperRules(template=Budget("default", allowance=5 * GPU_SECOND)))
+    stage.pod("p1", "one")
+    stage.pod("p2", "two", core=10)
+    stage.round()
+    stage.round(10)
+    assert (told(stage, "one")["state"], told(stage, "two")["state"]) == ("over", "open")
