@@ -22,6 +22,9 @@ from fairgpu.serving.tls import read_chain_files
 
 MAX_BODY_BYTES = 100_000
 MAX_CONNECTIONS = 20
+HANDSHAKE_SECONDS = 3.0
+MAX_HANDSHAKES = 60
+MAX_HANDSHAKES_OF_ADDRESS = 40
 FIRST_REQUEST_SECONDS = 1.0
 UNREAD_SECONDS = 1.0
 LARGE_BYTES = 16 << 20
@@ -85,6 +88,9 @@ def main() -> int:
         header_seconds=FIRST_REQUEST_SECONDS,
         unread_seconds=UNREAD_SECONDS,
         max_connections=MAX_CONNECTIONS,
+        handshake_seconds=HANDSHAKE_SECONDS,
+        max_handshakes=MAX_HANDSHAKES,
+        max_handshakes_of_address=MAX_HANDSHAKES_OF_ADDRESS,
         drain_seconds=0.5,
         finish_seconds=5.0,
         reload_seconds=0.1,

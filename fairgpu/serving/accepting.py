@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import select
 import socket
 from collections.abc import Awaitable, Callable
 
 import structlog
 
+from fairgpu.serving.handshakes import Handshakes
+
 _log = structlog.get_logger(__name__)
 
 STEP_SECONDS = 0.0005
 MAX_STEPS = 10
+PATIENT_TURNS = 16
+MAX_BATCH = 256
 PAUSE_SECONDS = 1.0
 
 Serve = Callable[[socket.socket], Awaitable[object]]
@@ -19,21 +24,31 @@ Serve = Callable[[socket.socket], Awaitable[object]]
 
 
 class Acceptor:
-    """Takes one connection at a time, and the later the more there are already.
+    """Takes one connection at a time, and the later the more there are already; but never leaves many waiting.
 
     An event loop's own server takes all that wait in one go. Clients keep their connections: whichever process woke
-    up first would have all of the work from then on, and the others none.
+    up first would have all of the work from then on, and the others none. So each waits its few milliseconds before it
+    takes one. Who opens connections faster than that is no client to be fair to: while the queue does not empty, each
+    turn takes twice as many as the one before, so that nobody waits long behind a crowd that says nothing.
     """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, listener: socket.socket, serve: Serve, held: Callable[[], int]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        listener: socket.socket,
+        serve: Serve,
+        held: Callable[[], int],
+        handshakes: Handshakes,
     ) -> None:
         self._loop = loop
         self._listener = listener
         self._serve = serve
         self._held = held
+        self._handshakes = handshakes
         self._timer: asyncio.TimerHandle | None = None
-        self._handshakes: set[asyncio.Task[None]] = set()
+        self._turns = 0
+        self._waiting = select.poll()
+        self._waiting.register(listener.fileno(), select.POLLIN)
 
     def start(self) -> None:
         """Takes connections from now on."""
@@ -47,28 +62,58 @@ class Acceptor:
 
     def _let_others_go_first(self) -> None:
         self._loop.remove_reader(self._listener.fileno())
-        under_way = len(self._handshakes)
-        seconds = min(self._held() + under_way, MAX_STEPS) * STEP_SECONDS
-        self._timer = self._loop.call_later(seconds, self._take)
+        seconds = min(self._held() + len(self._handshakes), MAX_STEPS) * STEP_SECONDS
+        self._timer = self._loop.call_later(seconds, self._take_turn)
 
-    def _take(self) -> None:
-        try:
-            connection, _ = self._listener.accept()
-        except (BlockingIOError, ConnectionAbortedError, InterruptedError):
-            self.start()  # another process was faster, or the client left
-            return
-        except OSError as error:
-            _log.error("no connection taken", error=str(error))
-            self._timer = self._loop.call_later(PAUSE_SECONDS, self.start)
-            return
-        connection.setblocking(False)
-        handshake = self._loop.create_task(self._shake_hands(connection))
-        self._handshakes.add(handshake)
-        handshake.add_done_callback(self._handshakes.discard)
+    def _take_turn(self) -> None:
+        for _ in range(batch(self._turns)):
+            try:
+                connection, peer = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError, InterruptedError):
+                break  # another process was faster, or the client left
+            except OSError as error:
+                self._pause(error)
+                return
+            connection.setblocking(False)
+            self._handshakes.add(self._loop.create_task(self._shake_hands(connection)), address_of(peer))
+        self._turns = self._turns + 1 if self._waiting.poll(0) else 0
         self.start()
+
+    def _pause(self, error: OSError) -> None:
+        """Where there are no descriptors left, who does not hurry gives theirs; else it is tried again later."""
+        _log.error("no connection taken", error=str(error))
+        freed = self._handshakes.end_one()
+        self._timer = self._loop.call_later(STEP_SECONDS if freed else PAUSE_SECONDS, self.start)
 
     async def _shake_hands(self, connection: socket.socket) -> None:
         try:
             await self._serve(connection)
         except OSError as error:  # a client that speaks no TLS, an old one, or none at all within its time
             _log.debug("no handshake", error=str(error))
+
+
+async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket, seconds: float) -> bool:
+    """Waits until the client says something; whether it did in time.
+
+    In a TLS handshake the client speaks first. Until it does, a connection is to cost a socket, and no TLS state.
+    """
+    spoken = asyncio.Event()
+    loop.add_reader(connection.fileno(), spoken.set)
+    try:
+        async with asyncio.timeout(seconds):
+            await spoken.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(connection.fileno())
+    return True
+
+
+def batch(turns: int) -> int:
+    """How many connections to take after so many turns in a row that left some waiting."""
+    return min(1 << max(turns - PATIENT_TURNS, 0), MAX_BATCH)
+
+
+def address_of(peer: object) -> str:
+    """The machine that calls, without its port; all callers of a Unix socket are one."""
+    return str(peer[0]) if isinstance(peer, tuple) else ""

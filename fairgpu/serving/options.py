@@ -34,6 +34,11 @@ class ServerOptions:
             them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
         max_connections: per worker; one more takes the place of the one that is idle for longest, and is refused where
             none is.
+        handshake_seconds: how long a client may take to begin its handshake, and again to end it.
+        max_handshakes: per worker and port, of connections that have not shaken hands yet; one more takes the place of
+            the oldest of the address that has the most.
+        max_handshakes_of_address: the same of one address: room for what an API server begins at a time,
+            400 requests that read and 200 that change something, at two workers.
         drain_seconds: after SIGTERM, how long new connections are still served while load balancers learn of it.
         finish_seconds: how long requests then have to end.
         reload_seconds: how often the chain is read again.
@@ -50,6 +55,9 @@ class ServerOptions:
     unread_seconds: float = 30.0
     keepalive_seconds: int = 120
     max_connections: int = 1000
+    handshake_seconds: float = 5.0
+    max_handshakes: int = 640
+    max_handshakes_of_address: int = 400
     drain_seconds: float = 5.0
     finish_seconds: float = 15.0
     reload_seconds: float = 10.0

@@ -15,8 +15,10 @@ from gunicorn.arbiter import Arbiter
 from gunicorn.asgi.lifespan import LifespanManager
 from gunicorn.workers.gasgi import ASGIWorker
 
-from fairgpu.serving.accepting import Acceptor
+from fairgpu.serving.accepting import Acceptor, first_bytes
 from fairgpu.serving.connection import BoundedConnection
+from fairgpu.serving.descriptors import allow_descriptors
+from fairgpu.serving.handshakes import Handshakes
 from fairgpu.serving.immediate import ImmediateConnection
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.measures import MetricsApplication
@@ -26,7 +28,8 @@ from fairgpu.serving.tls import ChainError, LiveContext, ReadChain
 _log = structlog.get_logger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
-HANDSHAKE_SECONDS = 5.0
+OTHER_DESCRIPTORS = 256
+"""Room for the connections that the application itself has, for files and for metrics."""
 
 
 class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
@@ -56,6 +59,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         self.lifecycle.drain()
 
     async def _serve(self) -> None:
+        allow_descriptors(self.options.max_connections + self.options.max_handshakes + OTHER_DESCRIPTORS)
         read_chain: ReadChain | None = self.app.read_chain
         live = await self._first_chain(read_chain) if read_chain else None
         self.lifespan = LifespanManager(self.asgi, self.log, self.state)
@@ -93,20 +97,32 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             application = metrics if index else self.asgi
             context = live.context if live and index == 0 else None
             serve = partial(self._serve_connection, application, context)
-            acceptor = Acceptor(self.loop, listener.sock, serve, lambda: len(self._connections))
+            handshakes = Handshakes(self.options.max_handshakes, self.options.max_handshakes_of_address)
+            acceptor = Acceptor(self.loop, listener.sock, serve, lambda: len(self._connections), handshakes)
             acceptor.start()
             self.servers.append(acceptor)
 
     async def _serve_connection(self, application: Any, context: ssl.SSLContext | None, taken: socket.socket) -> None:
         # Nobody holds a place for ever by not reading; only the kernel sees whether a client takes anything (tcp(7)).
         taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self.options.unread_seconds * 1000))
+        if context and not await self._speaks(taken):
+            return
         await self.loop.connect_accepted_socket(
             lambda: ImmediateConnection(self, application, self._connections),
             taken,
             ssl=context,
-            ssl_handshake_timeout=HANDSHAKE_SECONDS if context else None,
+            ssl_handshake_timeout=self.options.handshake_seconds if context else None,
             ssl_shutdown_timeout=1.0 if context else None,
         )
+
+    async def _speaks(self, taken: socket.socket) -> bool:
+        spoke = False
+        try:
+            spoke = await first_bytes(self.loop, taken, self.options.handshake_seconds)
+        finally:
+            if not spoke:
+                taken.close()
+        return spoke
 
     async def _beat(self, seconds: float) -> None:
         """Waits, and tells gunicorn's arbiter that the process lives."""

@@ -1,0 +1,122 @@
+"""Clients that connect and do not go on: nobody else waits for them, and they cost a bounded amount."""
+
+from __future__ import annotations
+
+import random
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.contract.serving.test_serving import Served, serving
+from tests.serving_program import MAX_CONNECTIONS, MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS
+
+CROWD = 500
+LIMIT_SECONDS = 60.0
+OWN_DESCRIPTORS = 40
+CLIENT_HELLO = bytes.fromhex("16030100c8010000c40303")
+"""How one of 200 bytes begins."""
+ELSEWHERE = "127.0.0.2"
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder: Path = tmp_path_factory.mktemp("served")
+    with serving(folder) as served:
+        yield served
+
+
+@contextmanager
+def crowd(served: Served, number: int, address: str, said: bytes = b"") -> Iterator[list[socket.socket]]:
+    """Connections from an address that say this and no more."""
+    with ExitStack() as stack:
+        connections = []
+        for _ in range(number):
+            connection = socket.create_connection(("127.0.0.1", served.port), LIMIT_SECONDS, (address, 0))
+            connections.append(stack.enter_context(connection))
+            connection.sendall(said)
+        yield connections
+
+
+def descriptors(served: Served) -> int:
+    """How many the one worker has open."""
+    (worker,) = Path(f"/proc/{served.process.pid}/task/{served.process.pid}/children").read_text().split()
+    return len(list(Path(f"/proc/{worker}/fd").iterdir()))
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", ELSEWHERE])
+@pytest.mark.parametrize("said", [b"", CLIENT_HELLO], ids=["nothing", "half a ClientHello"])
+def test_a_client_is_answered_whatever_crowd_has_called_before_it(served: Served, address: str, said: bytes) -> None:
+    with crowd(served, CROWD, address, said):
+        for _ in range(3):
+            assert served.ask("POST", "/echo", b"x") == (200, b"x")
+        assert descriptors(served) <= MAX_HANDSHAKES_OF_ADDRESS + MAX_CONNECTIONS + OWN_DESCRIPTORS
+
+
+def test_crowds_from_many_addresses_have_no_more_places_than_there_are(served: Served) -> None:
+    with ExitStack() as stack:
+        for last in range(2, 12):
+            stack.enter_context(crowd(served, MAX_HANDSHAKES_OF_ADDRESS // 2, f"127.0.0.{last}"))
+        assert served.ask("POST", "/echo", b"x") == (200, b"x")
+        assert descriptors(served) <= MAX_HANDSHAKES + MAX_CONNECTIONS + OWN_DESCRIPTORS
+
+
+def test_who_was_there_first_is_served_on_while_a_crowd_calls(served: Served) -> None:
+    connection = served.connect()
+    connection.request("POST", "/echo", b"before")
+    assert connection.getresponse().read() == b"before"
+    with crowd(served, CROWD, ELSEWHERE):
+        connection.request("POST", "/echo", b"meanwhile")
+        assert connection.getresponse().read() == b"meanwhile"
+    connection.close()
+
+
+GARBAGE = random.Random(7).randbytes(2000)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"",
+        b"\x16",
+        CLIENT_HELLO,
+        CLIENT_HELLO + GARBAGE[:189],
+        b"\x16\x03\x01\xff\xff" + GARBAGE,
+        b"\x16\x03\x01\x00\x00",
+        b"\x15\x03\x01\x00\x02\x02\x28",
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        b"\x80\x2e\x01\x00\x02",
+        GARBAGE,
+        bytes(2000),
+    ],
+    ids=lambda said: said[:12].hex() or "nothing",
+)
+def test_what_is_no_handshake_is_ended_and_harms_nobody(served: Served, said: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), LIMIT_SECONDS) as connection:
+        connection.sendall(said)
+        assert served.ask("POST", "/echo", b"x") == (200, b"x")
+        wait_until_ended(connection)
+    assert "Traceback" not in (served.folder / "log").read_text()
+
+
+def wait_until_ended(connection: socket.socket) -> None:
+    """Reads what the server says of it (an alert, at most) until it closes."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    try:
+        while connection.recv(1000):
+            assert time.monotonic() < deadline
+    except ConnectionResetError:
+        pass
+
+
+def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(served: Served) -> None:
+    deadline = time.monotonic() + LIMIT_SECONDS
+    before = descriptors(served)
+    with crowd(served, 30, ELSEWHERE, CLIENT_HELLO), crowd(served, 30, ELSEWHERE):
+        assert served.ask("POST", "/echo", b"x") == (200, b"x")
+    while descriptors(served) > before + 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
