@@ -7,6 +7,8 @@ from typing import Any
 
 from gunicorn.asgi.protocol import ASGIProtocol
 
+from fairgpu.serving.framing import refuse_overflow
+
 
 class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no types
     """A connection that has to speak in time, is one of a bounded number, and can be found when the server ends."""
@@ -46,6 +48,13 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._heard = True
         self._heard_at = self.worker.loop.time()
         super().data_received(data)
+
+    def _on_headers_complete(self) -> bool:
+        refuse_overflow(self._callback_parser)
+        done = bool(super()._on_headers_complete())
+        if self._callback_parser.is_chunked:
+            self._current_request.must_close = True  # sizes of chunks may wrap: nothing behind them is believed
+        return done
 
     def _take_a_place(self) -> bool:
         """Ends the connection that is idle for longest, if any is: nobody shuts others out by holding connections."""

@@ -11,6 +11,7 @@ from typing import Any
 from gunicorn.asgi.protocol import _get_cached_date_header as date_header
 
 from fairgpu.serving.connection import BoundedConnection
+from fairgpu.serving.framing import refuse_overflow
 from fairgpu.serving.messages import ImmediateAnswer, Response, body_came_late
 
 _name = itemgetter(0)
@@ -46,6 +47,7 @@ class ImmediateConnection(BoundedConnection):
         super().connection_lost(exc)
 
     def _on_headers_complete(self) -> bool:
+        refuse_overflow(self._callback_parser)
         self._answer = self._immediate_answer()
         return self._answer is None and bool(super()._on_headers_complete())
 
