@@ -69,7 +69,7 @@ def _check_amounts(
     since = written - SETTLED_WITHIN
     later = [entry.amount for entry in snapshot.entries if entry.kind == CORRECTION and entry.at > since]
     more, less = sum(amount for amount in later if amount > 0), -sum(amount for amount in later if amount < 0)
-    least = max(sums.total - _growth(snapshot, sight.payers, since) - more, 0)
+    least = sums.total - _growth(snapshot, sight.payers, since) - more
     if spent is None or not least <= spent <= sums.total + less:
         reason = "what was spent when it was written"
         yield _difference(snapshot, "spent", _shown(spent), f"{least} to {sums.total + less}", reason)

@@ -52,11 +52,12 @@ def burn(own: int, pots: Iterable[Pot], end: int, spent: int) -> Burned:
         own: the period's own money; a negative one is a debt from the start.
         pots: what came with an expiry. A lapsed one holds no more than was burned of it.
         end: the period's end, when its own money expires.
-        spent: what was spent in the period.
+        spent: what was spent in the period; below 0 it is money beside its own.
 
     Of two pots that expire at once, the first by name burns first; one that expires at the period's end, after the
     period's own money.
     """
+    own, spent = own - min(spent, 0), max(spent, 0)
     arriving = sorted(pots, key=lambda pot: (pot.since, pot.expires, pot.name))
     order = [pot.name for pot in sorted(arriving, key=lambda pot: (pot.expires, pot.name)) if pot.expires < end]
     order += [OWN]

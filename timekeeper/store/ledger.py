@@ -140,7 +140,11 @@ class GrantEntry:
 
 @dataclass(frozen=True, slots=True)
 class CorrectionEntry:
-    """What a period spent more or less than the ledger said; `name` makes it one, `hour` is that of its use."""
+    """What a period spent more or less than the ledger said; `name` makes it one, `hour` is that of its use.
+
+    `again` is one that the store had taken before it was lost: it counts whatever has been settled until now. Any other
+    is refused where it would take what is spent below 0.
+    """
 
     account: str
     period: int
@@ -149,6 +153,7 @@ class CorrectionEntry:
     namespace: str
     note: str
     hour: int
+    again: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,7 +251,7 @@ def apply_corrections(
     for found in corrections:
         account = keys.AccountKeys(found.account)
         touched = (account.head, account.period(found.period), account.corrections, account.ledger, account.hours)
-        put_down = (found.hour, dimensions(found.namespace, "", None))
+        put_down = (found.hour, dimensions(found.namespace, "", None), int(found.again))
         named = (found.name, found.amount, found.namespace, found.note)
         calls.append(Call("correct", touched, (epoch, now, found.period, *named, *put_down)))
     return [standing_with_flag_or_error(answer) for answer in run(client, calls)]

@@ -14,7 +14,7 @@ class Standing:
     """What a period of an account stands at.
 
     Attributes:
-        total: spent, in microGPU-seconds.
+        total: spent, in microGPU-seconds; below 0 where a correction and a session that gave back came together.
         granted: added by grants, and by what was carried into it; negative where more was taken.
         gone: the part of the total whose pods have left the API server: what a checkpoint must hold.
         exhausted_at: when spending first reached what was available; None while it has not.

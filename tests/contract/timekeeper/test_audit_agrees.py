@@ -26,12 +26,12 @@ ROLLOVER = {"rollover": {"gpuHours": "0.4"}}
 NAMESPACES = ["team-a", "team-b", "team-c"]
 STEPS = st.one_of(
     st.tuples(st.just("pod"), st.sampled_from(NAMESPACES), st.sampled_from([1, 30, 33, 100])),
-    st.tuples(st.just("finish"), st.integers(0, 9), st.just(0)),
+    st.tuples(st.just("finish"), st.integers(0, 9), st.sampled_from([0, 0, 50])),
     st.tuples(st.just("remove"), st.integers(0, 9), st.just(0)),
     st.tuples(st.just("grant"), st.sampled_from(["a", "b"]), st.sampled_from(["0.000001", "2.5", "0.01"])),
     st.tuples(st.just("lend"), st.sampled_from(["a", "b"]), st.sampled_from(["0.02", "0.3"])),
     st.tuples(st.just("take"), st.sampled_from(["a", "b"]), st.sampled_from(["-0.01", "-0.2"])),
-    st.tuples(st.just("correct"), st.sampled_from(["a", "b"]), st.sampled_from(["-0.003", "0.004", "-1"])),
+    st.tuples(st.just("correct"), st.sampled_from(["a", "b"]), st.sampled_from(["-0.003", "0.004", "-0.016", "-1"])),
     st.tuples(st.just("move"), st.sampled_from(NAMESPACES), st.sampled_from(["a", "b", ""])),
     st.tuples(st.just("allow"), st.sampled_from(["a", "b"]), st.sampled_from(["0.001", "1", "0.05"])),
     st.tuples(st.just("round"), st.sampled_from([0.001, 1.7, 61, 3599.3, 7200]), st.booleans()),
@@ -69,7 +69,7 @@ class Play:
         if kind == "pod":
             self.pods.append(stage.pod(f"p{len(self.pods)}", first, core=second))
         elif kind in {"finish", "remove"}:
-            self.end(kind, first)
+            self.end(kind, first, second)
         elif kind in {"grant", "take"}:
             stage.grant(f"g{stage.now}", first, second)
         elif kind == "lend":
@@ -90,7 +90,7 @@ class Play:
         else:
             self.write()
 
-    def end(self, kind: str, index: int) -> None:
+    def end(self, kind: str, index: int, seconds_ago: int) -> None:
         if index >= len(self.pods):
             return
         uid = self.pods[index]["metadata"]["uid"]
@@ -99,7 +99,7 @@ class Play:
         if kind == "remove":
             self.stage.remove(uid)
         elif self.pods[index]["status"]["phase"] == "Running":
-            self.stage.finish(self.pods[index])
+            self.stage.finish(self.pods[index], seconds_ago)
 
     def write(self) -> None:
         if self.stage.keeper is not None and self.stage.keeper.books.figures:

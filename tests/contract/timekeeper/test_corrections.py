@@ -6,7 +6,9 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage
 from timekeeper.audit.auditing import Question, Surroundings, audit
+from timekeeper.audit.world import see
 from timekeeper.jobs.news.answering import OrderAnswers
+from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading
@@ -117,6 +119,66 @@ def test_what_cannot_be_corrected_says_why_and_stops_nobody(stage: Stage) -> Non
     assert "spec.gpuHours" in reasons["nonsense"]
     assert status(stage, "good")["applied"] is True
     assert status(stage, "of-nobody") == {}
+
+
+def test_a_session_that_ended_earlier_than_was_charged_gives_back_what_a_correction_had_given_back_before(
+    stage: Stage,
+) -> None:
+    stage.budget("a", ["team-a"])
+    pod = stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(36)
+    stage.correct("refund", "a", "-0.01", stage.now)
+    stage.round()
+    assert stage.spent("a") == 0
+    stage.finish(pod, seconds_ago=20)
+    stage.round()
+    assert stage.spent("a") == -20 * GPU_SECOND
+    assert published(stage, "a").spent == -20 * GPU_SECOND
+    stage.remove("p1")
+    stage.pod("p2", "team-a")
+    stage.round(30)
+    assert stage.spent("a") == 10 * GPU_SECOND
+    around = Surroundings(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+    assert audit(around, Question(patience_seconds=0)).differences == ()
+
+
+def test_spending_below_nothing_is_told_as_it_is_and_the_auditor_agrees(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
+    pod = stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(36)
+    stage.correct("refund", "a", "-0.01", stage.now)
+    stage.round()
+    stage.finish(pod, seconds_ago=20)
+    stage.round()
+    keeper = stage.keeper
+    assert keeper is not None
+    StatusWriter(stage.source, keeper.books).write(stage.now)
+    stage.source.refresh()
+    (told,) = [item["status"] for item in stage.source.mirrors.budgets.items()]
+    assert told["spent"] == {"gpuHours": "-0.005556", "microGPUSeconds": str(-20 * GPU_SECOND)}
+    assert told["remaining"]["microGPUSeconds"] == str(GPU_HOUR + 20 * GPU_SECOND)
+    around = Surroundings(stage.client, lambda: see(stage.source.mirrors, None), lambda: stage.now, lambda _: False)
+    assert audit(around, Question(patience_seconds=0)).differences == ()
+    stage.round(3600)
+    assert published(stage, "a").granted == GPU_HOUR
+
+
+def test_one_that_was_applied_is_applied_again_where_the_store_was_lost_before_anything_is_settled(
+    stage: Stage,
+) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(3600)
+    stage.correct("refund", "a", "-0.5", stage.now)
+    stage.round(0)
+    assert status(stage, "refund")["applied"] is True
+    stage.client.flushall()
+    stage.lead()
+    stage.round(1)
+    assert stage.spent("a") == GPU_HOUR // 2 + GPU_SECOND
 
 
 def test_usage_and_the_audit_count_it(stage: Stage) -> None:

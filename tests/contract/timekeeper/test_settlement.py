@@ -13,12 +13,14 @@ from timekeeper.store import reading
 from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError
 from timekeeper.store.ledger import (
     Action,
+    CorrectionEntry,
     GrantEntry,
     Item,
     Kind,
     Opening,
     Revision,
     Settlement,
+    apply_corrections,
     apply_grants,
     open_periods,
     settle,
@@ -102,6 +104,33 @@ def test_spend_is_checkpoint_plus_entries_plus_what_is_not_posted_and_equals_a_m
         if standing is not None:
             assert standing.total == total
             assert standing.gone == checkpoint + sum(amounts[uid] for uid in amounts if flags[uid] is Action.GONE)
+
+
+@given(charged=near_limits, given_back=near_limits, ended=near_limits, again=st.booleans())
+def test_what_a_correction_and_an_earlier_end_give_back_is_counted_below_nothing_to_the_last_unit(
+    server: RedisServer, charged: int, given_back: int, ended: int, *, again: bool
+) -> None:
+    with server.client() as client:
+        empty(client)
+        settled(client, 1, Item("a", charged))
+        taken = -given_back if again else -min(given_back, charged)
+        correction = CorrectionEntry(ACCOUNT, PERIOD, "c", taken, "", "", 0, again=again)
+        (answer,) = apply_corrections(client, 1, PERIOD, [correction])
+        assert isinstance(answer, Standing)
+        assert answer.total == charged + taken
+        amount = min(ended, charged)
+        assert settled(client, 2, Item("a", amount, Action.CLOSE, Kind.CLOSE, record="{}")).total == amount + taken
+        assert settled(client, 3, Item("b", 5)).total == amount + taken + 5
+        assert sum(entry.amount for entry in reading.ledger_page(client, ACCOUNT, "", 9)) == amount + taken
+
+
+def test_a_correction_that_takes_more_than_was_spent_is_refused_and_writes_nothing(client: redis.Redis) -> None:
+    settled(client, 1, Item("a", 7))
+    before = everything(client)
+    (answer,) = apply_corrections(client, 1, PERIOD, [CorrectionEntry(ACCOUNT, PERIOD, "c", -8, "", "", 0)])
+    assert isinstance(answer, StoreError)
+    assert "7 microGPU-seconds were spent" in str(answer)
+    assert everything(client) == before
 
 
 @pytest.mark.parametrize(

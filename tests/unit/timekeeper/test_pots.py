@@ -17,11 +17,12 @@ def periods(draw: st.DrawFn) -> tuple[int, dict[str, Pot], int]:
         name: Pot(name, draw(st.integers(0, 50)), draw(st.integers(900, 1100)), draw(st.integers(0, 80)))
         for name in names
     }
-    return draw(st.integers(-20, 60)), pots, draw(st.integers(0, 200))
+    return draw(st.integers(-20, 60)), pots, draw(st.integers(-30, 200))
 
 
 def one_by_one(own: int, pots: dict[str, Pot], spent: int) -> tuple[dict[str, int], int]:
     """The definition itself: unit by unit, each burns what expires soonest of what is there."""
+    own, spent = own - min(spent, 0), max(spent, 0)
     left, debt = {OWN: max(own, 0)}, max(-own, 0)
     expiry = {OWN: (END, 0, "")} | {
         pot.name: (pot.expires, 1 if pot.expires >= END else 0, pot.name) for pot in pots.values()

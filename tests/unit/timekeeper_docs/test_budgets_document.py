@@ -141,7 +141,8 @@ def test_what_spending_burns_is_as_documented(row: list[str]) -> None:
 
 @pytest.mark.parametrize("row", rows("allowance"), ids="/".join)
 def test_what_a_correction_changes_is_as_documented(row: list[str]) -> None:
-    allowance, spent, corrected = from_gpu_hours(row[0]), from_gpu_hours(row[1]), from_signed_gpu_hours(row[2])
+    allowance, corrected = from_gpu_hours(row[0]), from_signed_gpu_hours(row[2])
+    spent = from_gpu_hours(row[1]) if not row[1].startswith("-") else from_signed_gpu_hours(row[1])
     found = parse_correction(
         {
             "metadata": {"name": "c"},

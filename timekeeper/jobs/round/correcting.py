@@ -26,10 +26,7 @@ def apply_due_corrections(desk: Desk, now: int) -> set[str]:
     due = due_corrections(books, now)
     if not due:
         return set()
-    entries = [
-        CorrectionEntry(account.name, period.start, found.name, found.amount, found.namespace, found.note, hour(found))
-        for found, account, period in due
-    ]
+    entries = [_entry(found, account, period) for found, account, period in due]
     desk.step("correct")
     answers = apply_corrections(desk.client, desk.epoch, now, entries)
     kept = desk.replicated("corrections", [entry.account for entry in entries])
@@ -68,3 +65,16 @@ def due_corrections(books: Books, now: int) -> list[tuple[Correction, Account, P
 def hour(found: Correction) -> int:
     """The hour since 1970 that a correction's use is put down to."""
     return found.effective // HOUR
+
+
+def _entry(found: Correction, account: Account, period: Period) -> CorrectionEntry:
+    return CorrectionEntry(
+        account.name,
+        period.start,
+        found.name,
+        found.amount,
+        found.namespace,
+        found.note,
+        hour(found),
+        again=found.applied,
+    )

@@ -1,10 +1,11 @@
 -- Sets right what was spent in a period, once for each name.
 --
 -- KEYS  head, period, corrections, ledger, hours
--- ARGV  epoch, instant, start, name, amount, namespace, note, the hour of its use, what that is put down to
+-- ARGV  epoch, instant, start, name, amount, namespace, note, the hour of its use, what that is put down to, and 1 where
+--       it had been applied before the store was lost: it is applied again, whatever has been settled until now
 -- Returns whether it was applied now, then total, granted, gone, exhausted, struck, version.
 local head, period, corrections, ledger, hours = unpack(KEYS)
-local epoch, instant, start, name, amount, namespace, note, hour, put_down = unpack(ARGV)
+local epoch, instant, start, name, amount, namespace, note, hour, put_down, again = unpack(ARGV)
 local refused = refusal(head, epoch)
 if refused then
   return refused
@@ -19,11 +20,12 @@ if not high then
 end
 local applied = 0
 if redis.call('HEXISTS', corrections, name) == 0 then
-  local total_high, total_low = limbs(total)
+  local total_high, total_low = signed(total)
+  local takes = high < 0 and again ~= '1'
   high, low = carry(high + total_high, low + total_low)
-  if high < 0 or high >= HIGH_LIMIT then
-    return redis.error_reply('OVERFLOW ' .. total .. ' microGPU-seconds were spent in this period, and what is spent stays '
-      .. 'from 0 to 10^24 - 1')
+  if (takes and high < 0) or high < -HIGH_LIMIT or high >= HIGH_LIMIT then
+    return redis.error_reply('OVERFLOW ' .. total .. ' microGPU-seconds were spent in this period, and no correction takes '
+      .. 'that below 0 or past 24 digits')
   end
   applied = 1
   changed(head, epoch)

@@ -26,7 +26,7 @@ if not want_high or not apart_high then
   return redis.error_reply('AMOUNT ' .. checkpoint .. ' or ' .. apart .. ' is no whole number from 0 to 10^24 - 1')
 end
 
-local total_high, total_low = limbs(sums[1])
+local total_high, total_low = signed(sums[1])
 local gone_high, gone_low = limbs(sums[2])
 local opened_high, opened_low = limbs(sums[3])
 local closing = {}
@@ -52,7 +52,7 @@ if more_high >= 0 and more_high + more_low > 0 then
   opened_high, opened_low = carry(opened_high + more_high, opened_low + more_low)
 end
 if total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
-  return redis.error_reply('OVERFLOW the total leaves 0 to 10^24 - 1')
+  return redis.error_reply('OVERFLOW the total passes 24 digits')
 end
 
 redis.call('HSET', head, 'version', version)

@@ -24,7 +24,7 @@ local sums = redis.call('HMGET', period, 'total', 'gone')
 if not sums[1] then
   return redis.error_reply('EMPTY this period is not open')
 end
-local total_high, total_low = limbs(sums[1])
+local total_high, total_low = signed(sums[1])
 local gone_high, gone_low = limbs(sums[2])
 
 local LONG = {open = true, post = true, move = true, close = true, gone = true}
@@ -103,8 +103,9 @@ for index, item in ipairs(items) do
     accepted[#accepted + 1] = item
   end
 end
-if total_high < 0 or total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
-  return redis.error_reply('OVERFLOW the total leaves 0 to 10^24 - 1')
+-- A session that ended earlier than was charged gives money back, below 0 too where a correction came before it.
+if total_high < -HIGH_LIMIT or total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
+  return redis.error_reply('OVERFLOW the total passes 24 digits')
 end
 if #accepted == 0 then
   return standing(head, period)

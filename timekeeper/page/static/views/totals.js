@@ -42,7 +42,7 @@ function counted(name, count, note, status) {
 }
 
 function gauge(part, all, kind = "spent") {
-  const share = all > 0 ? Math.min(1, part / all) : 0;
+  const share = all > 0 ? Math.max(0, Math.min(1, part / all)) : 0;
   return element("span", { class: "gauge", "aria-hidden": "true" },
     styled(element("i", { class: kind }), { width: `${100 * share}%` }));
 }
