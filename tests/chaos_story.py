@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import redis
 
 from tests.keeper_stage import MONTH, Stage
+from tests.waiting import LIMIT_S
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.difference import Difference
 from timekeeper.audit.world import see
@@ -24,7 +25,6 @@ from timekeeper.store.calls import FencedError, StoreError
 
 TEAMS = {"team-a": "a", "team-b": "b", "team-c": "namespace:team-c"}
 """Namespaces and who pays for them; no budget names the last one."""
-LIMIT_SECONDS = 60.0
 Result = TypeVar("Result")
 
 
@@ -125,7 +125,7 @@ class ChaosStory:
 
 def persisted(attempt: Callable[[], Result]) -> Result:
     """The result of something that is tried again while the store does not take part."""
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + LIMIT_S
     while True:
         try:
             return attempt()

@@ -9,25 +9,22 @@ Use the fixture `redis_server` (one per test, empty), or `RedisServer` as a cont
 
 from __future__ import annotations
 
-import random
 import resource
 import signal
-import socket
 import subprocess
 import tempfile
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import pytest
 import redis
 
+from tests.ports import free_port
 from tests.redis_binaries import chosen
+from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-START_LIMIT_SECONDS = 20.0
 
 
 class RedisServer:
@@ -79,11 +76,11 @@ class RedisServer:
 
         With an fsync each second a write waits for one that is slow, for up to two, and SIGKILL then loses it.
         """
-        deadline = time.monotonic() + START_LIMIT_SECONDS
         with self.client() as client:
-            while client.info("persistence")["aof_buffer_length"]:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the append-only file was not written within {START_LIMIT_SECONDS} s")
+            wait_until(lambda: not client.info("persistence")["aof_buffer_length"], "the append-only file is written")
+
+    def log(self) -> str:
+        return (self.folder / "redis.log").read_text(errors="replace")
 
     def restart(self) -> None:
         """SIGKILL and a new start on the same port and files."""
@@ -99,40 +96,20 @@ class RedisServer:
     def _end(self, number: signal.Signals) -> None:
         if self.process is not None:
             self.process.send_signal(number)
-            self.process.wait(START_LIMIT_SECONDS)
+            self.process.wait(LIMIT_S)
             self.process = None
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
-        deadline = time.monotonic() + START_LIMIT_SECONDS
         with self.client(socket_timeout=1.0) as client:
-            while True:
+
+            def ready() -> bool:
+                assert process.poll() is None, f"redis-server ended:\n{self.log()[-2000:]}"
                 try:
-                    client.ping()
+                    return bool(client.ping())
                 except redis.RedisError:
-                    if process.poll() is not None or time.monotonic() > deadline:
-                        log = (self.folder / "redis.log").read_text(errors="replace")
-                        raise RuntimeError(f"redis-server did not start:\n{log[-2000:]}") from None
-                    time.sleep(0.01)
-                else:
-                    return
+                    return False
 
-
-def free_port() -> int:
-    """A loopback port that nobody listens on, and neither on the one 10,000 above it, which a cluster's bus takes.
-
-    Both lie below 32768, where Linux by default takes no port for outgoing connections: a server that is killed finds
-    its port free when it is started again.
-    """
-    chosen_at_random = random.SystemRandom()
-    while True:
-        port = chosen_at_random.randrange(10240, 22000)
-        with socket.socket() as listener, socket.socket() as bus:
-            try:
-                listener.bind(("127.0.0.1", port))
-                bus.bind(("127.0.0.1", port + 10_000))
-            except OSError:
-                continue
-            return port
+            wait_until(ready, "redis-server answers")
 
 
 @pytest.fixture

@@ -3,33 +3,38 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 import subprocess
-import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
 import redis
 
+from tests.ports import free_port
 from tests.redis_binaries import chosen
-from tests.redis_server import RedisServer, free_port
+from tests.redis_server import RedisServer
+from tests.waiting import LIMIT_S, wait_until
 from timekeeper.redis_settings import ClusterSettings, RedisSettings, SentinelSettings
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-LIMIT_SECONDS = 60.0
 MASTER = "books"
 SLOTS = 16384
+PATIENCE_S = 20.0
+CALM_MS = 60_000
+"""After how long a silent server is given up, where nobody kills one: a busy machine is silent for seconds."""
 
 
 class SentinelShape:
     """A master, its replicas and Sentinels over them."""
 
-    def __init__(self, folder: Path, *settings: str, replicas: int = 1, sentinels: int = 1) -> None:
-        """`settings` are the servers' further options."""
+    def __init__(
+        self, folder: Path, *settings: str, replicas: int = 1, sentinels: int = 1, watchful: bool = False
+    ) -> None:
+        """`settings` are the servers' further options; only watchful Sentinels replace a master that is killed."""
         self.folder = folder
+        self._watchful = watchful
         self.servers = [RedisServer(_made(folder / "server-0"), *settings)]
         follow = ("--replicaof", "127.0.0.1", str(self.servers[0].port), "--repl-diskless-sync-delay", "0")
         for number in range(1, replicas + 1):
@@ -40,14 +45,17 @@ class SentinelShape:
     @property
     def settings(self) -> RedisSettings:
         nodes = tuple(f"127.0.0.1:{port}" for port in self.ports)
-        return RedisSettings(sentinel=SentinelSettings(nodes=nodes, master=MASTER), timeout_seconds=2)
+        return RedisSettings(sentinel=SentinelSettings(nodes=nodes, master=MASTER), timeout_seconds=10)
 
     def __enter__(self) -> Self:
         for server in self.servers:
             self._ending.enter_context(server)
         for port in self.ports:
             self._start_sentinel(port)
-        wait_until(self.is_whole, "Sentinels, replicas and master never found each other")
+        wait_until(self.is_whole, "Sentinels, replicas and master know each other")
+        for port in () if self._watchful else self.ports:
+            with redis.Redis(port=port, socket_timeout=PATIENCE_S) as sentinel:
+                sentinel.sentinel_set(MASTER, "down-after-milliseconds", CALM_MS)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -55,7 +63,7 @@ class SentinelShape:
 
     def master(self) -> RedisServer:
         """The server that the first Sentinel calls the master."""
-        with redis.Redis(port=self.ports[0], socket_timeout=2) as sentinel:
+        with redis.Redis(port=self.ports[0], socket_timeout=PATIENCE_S) as sentinel:
             port = sentinel.sentinel_masters()[MASTER]["port"]
         return next(server for server in self.servers if server.port == port)
 
@@ -66,21 +74,21 @@ class SentinelShape:
         def promoted() -> bool:
             return self.master() is not old
 
-        with redis.Redis(port=self.ports[0], socket_timeout=2) as sentinel:
-            wait_until(lambda: _accepted(lambda: sentinel.sentinel_failover(MASTER)), "no failover was begun")
-        wait_until(promoted, "no replica was promoted")
+        with redis.Redis(port=self.ports[0], socket_timeout=PATIENCE_S) as sentinel:
+            wait_until(lambda: _accepted(lambda: sentinel.sentinel_failover(MASTER)), "a failover begins")
+        wait_until(promoted, "a replica is promoted")
         return old
 
     def is_whole(self) -> bool:
         """Whether every Sentinel knows the others, and every replica follows the master."""
         try:
             for port in self.ports:
-                with redis.Redis(port=port, socket_timeout=2) as sentinel:
+                with redis.Redis(port=port, socket_timeout=PATIENCE_S) as sentinel:
                     found = sentinel.sentinel_masters()[MASTER]
                 others = (found["num-slaves"], found["num-other-sentinels"])
                 if others != (len(self.servers) - 1, len(self.ports) - 1) or "s_down" in found["flags"]:
                     return False
-            with self.master().client(socket_timeout=2) as client:
+            with self.master().client(socket_timeout=PATIENCE_S) as client:
                 told: Any = client.info("replication")
             online = [told.get(f"slave{number}", {}).get("state") for number in range(len(self.servers) - 1)]
             return told["role"] == "master" and set(online) <= {"online"}
@@ -102,12 +110,14 @@ class SentinelShape:
 class ClusterShape:
     """A Redis Cluster of three nodes with a replica each, unless told otherwise."""
 
-    def __init__(self, folder: Path, *settings: str, primaries: int = 3, replicas: int = 1) -> None:
-        """`settings` are the nodes' further options."""
+    def __init__(
+        self, folder: Path, *settings: str, primaries: int = 3, replicas: int = 1, watchful: bool = False
+    ) -> None:
+        """`settings` are the nodes' further options; only watchful nodes replace a primary that is killed."""
+        self._watchful = watchful
         options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "1000", *settings)
         self.servers = [
-            RedisServer(_made(folder / f"node-{number}"), *options, port=_cluster_port())
-            for number in range(primaries * (1 + replicas))
+            RedisServer(_made(folder / f"node-{number}"), *options) for number in range(primaries * (1 + replicas))
         ]
         self._primaries = primaries
         self._ending = ExitStack()
@@ -115,7 +125,7 @@ class ClusterShape:
     @property
     def settings(self) -> RedisSettings:
         nodes = tuple(f"127.0.0.1:{server.port}" for server in self.servers)
-        return RedisSettings(cluster=ClusterSettings(nodes=nodes), timeout_seconds=2)
+        return RedisSettings(cluster=ClusterSettings(nodes=nodes), timeout_seconds=10)
 
     def __enter__(self) -> Self:
         for server in self.servers:
@@ -129,18 +139,18 @@ class ClusterShape:
     def promote(self, key: str) -> RedisServer:
         """Makes a replica the primary of a key's slot while the old primary runs; the old one."""
         old = self.primary_of(key)
-        with old.client(socket_timeout=2) as client:
+        with old.client(socket_timeout=PATIENCE_S) as client:
             name = client.execute_command("CLUSTER MYID").decode()
         replica = next(server for server in self.servers if _follows(server, name))
-        with replica.client(socket_timeout=2) as client:
-            wait_until(lambda: _accepted(lambda: client.execute_command("CLUSTER FAILOVER")), "no failover was begun")
-        wait_until(lambda: self.primary_of(key) is not old, "no replica was promoted")
+        with replica.client(socket_timeout=PATIENCE_S) as client:
+            wait_until(lambda: _accepted(lambda: client.execute_command("CLUSTER FAILOVER")), "a failover begins")
+        wait_until(lambda: self.primary_of(key) is not old, "a replica is promoted")
         return old
 
     def primary_of(self, key: str) -> RedisServer:
         """The node that takes writes to a key."""
         for server in self.servers:
-            with contextlib.suppress(redis.RedisError), server.client(socket_timeout=2) as client:
+            with contextlib.suppress(redis.RedisError), server.client(socket_timeout=PATIENCE_S) as client:
                 slot = client.execute_command("CLUSTER KEYSLOT", key)
                 for first, last, primary, *_ in client.execute_command("CLUSTER SLOTS"):
                     if first <= slot <= last:
@@ -152,7 +162,7 @@ class ClusterShape:
         return all(_is_whole(server) for server in self.servers)
 
     def _join(self) -> None:
-        clients = [server.client(socket_timeout=2) for server in self.servers]
+        clients = [server.client(socket_timeout=PATIENCE_S) for server in self.servers]
         share = SLOTS // self._primaries + 1
         for number, client in enumerate(clients):
             client.execute_command("CLUSTER MEET", "127.0.0.1", self.servers[0].port)
@@ -165,24 +175,17 @@ class ClusterShape:
             def follow(client: redis.Redis = client, name: str = name) -> bool:
                 return _accepted(lambda: client.execute_command("CLUSTER REPLICATE", name))
 
-            wait_until(follow, "the nodes never heard of each other")
+            wait_until(follow, "the nodes have heard of each other")
+        wait_until(self.is_whole, "the cluster is up")
         for client in clients:
+            if not self._watchful:
+                client.config_set("cluster-node-timeout", CALM_MS)
             client.close()
-        wait_until(self.is_whole, "the cluster never came up")
-
-
-def wait_until(holds: Callable[[], bool], otherwise: str, seconds: float = LIMIT_SECONDS) -> None:
-    """Returns once something holds."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > deadline:
-            raise RuntimeError(otherwise)
-        time.sleep(0.02)
 
 
 def _is_whole(server: RedisServer) -> bool:
     try:
-        with server.client(socket_timeout=2) as client:
+        with server.client(socket_timeout=PATIENCE_S) as client:
             told: Any = client.info("replication")
             state = client.execute_command("CLUSTER INFO")
     except redis.RedisError:
@@ -194,7 +197,7 @@ def _is_whole(server: RedisServer) -> bool:
 
 def _follows(server: RedisServer, name: str) -> bool:
     try:
-        with server.client(socket_timeout=2) as client:
+        with server.client(socket_timeout=PATIENCE_S) as client:
             nodes: Any = client.execute_command("CLUSTER NODES")
     except redis.RedisError:
         return False
@@ -213,19 +216,9 @@ def _accepted(ask: Callable[[], Any]) -> bool:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.kill()
-    process.wait(LIMIT_SECONDS)
+    process.wait(LIMIT_S)
 
 
 def _made(folder: Path) -> Path:
     folder.mkdir(parents=True)
     return folder
-
-
-def _cluster_port() -> int:
-    """A free port whose cluster bus, ten thousand above, is free and a port, too."""
-    while True:
-        port = free_port() % 30000 + 20000
-        with socket.socket() as first, socket.socket() as second, contextlib.suppress(OSError):
-            first.bind(("127.0.0.1", port))
-            second.bind(("127.0.0.1", port + 10000))
-            return port

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fairgpu.certificates import make_authority, make_leaf, utc_now
-
-LIMIT_SECONDS = 20.0
+from tests.waiting import LIMIT_S
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,7 @@ class ReportServer:
 
     def wait_for(self, condition: Callable[[list[Received]], bool]) -> list[Received]:
         with self.changed:
-            assert self.changed.wait_for(lambda: condition(self.received), LIMIT_SECONDS), self.received
+            assert self.changed.wait_for(lambda: condition(self.received), LIMIT_S), self.received
             return list(self.received)
 
 

@@ -12,7 +12,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -21,10 +20,10 @@ from typing import Any, Self
 
 import yaml
 
-from tests.redis_server import free_port
+from tests.ports import free_port
 from tests.token_signer import TokenSigner
+from tests.waiting import LIMIT_S, wait_until
 
-START_LIMIT_SECONDS = 30.0
 ACCESS: list[dict[str, Any]] = [
     {"subject": "admin", "namespace": "*", "verbs": ["get", "list", "create"]},
     {"subject": "finance", "namespace": "*", "verbs": ["get", "list"]},
@@ -82,10 +81,10 @@ class RestServer:
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(START_LIMIT_SECONDS)
+                self.process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait(START_LIMIT_SECONDS)
+                self.process.wait(LIMIT_S)
                 raise
             self.process = None
 
@@ -97,28 +96,23 @@ class RestServer:
 
     def wait_for(self, path: str) -> None:
         """Returns once an open route answers 200."""
-        deadline = time.monotonic() + START_LIMIT_SECONDS
-        while True:
+
+        def ready() -> bool:
+            assert self.process is None or self.process.poll() is None, f"it ended:\n{self.log()[-3000:]}"
             try:
-                if self.ask("GET", path).status == 200:
-                    return
-            except OSError:
-                pass
-            if (self.process and self.process.poll() is not None) or time.monotonic() > deadline:
-                raise RuntimeError(f"{path} did not become ready:\n{self.log()[-3000:]}")
-            time.sleep(0.02)
+                return self.ask("GET", path).status == 200
+            except (OSError, http.client.HTTPException):
+                return False
+
+        wait_until(ready, f"{path} answers 200")
 
     def wait_for_metric(self, name: str, value: float) -> None:
         """Returns once the metric has that value."""
-        deadline = time.monotonic() + START_LIMIT_SECONDS
-        while self.metric(name) != value:
-            if time.monotonic() > deadline:
-                raise RuntimeError(f"{name} is {self.metric(name)}")
-            time.sleep(0.02)
+        wait_until(lambda: self.metric(name) == value, f"{name} is {value}")
 
     def metric(self, name: str) -> float | None:
         """A metric's present value, by its name with its labels as Prometheus writes them."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=LIMIT_S) as response:
             lines = response.read().decode().splitlines()
         return next((float(line.split()[-1]) for line in lines if line.rpartition(" ")[0] == name), None)
 
@@ -128,7 +122,7 @@ class RestServer:
     def connect(self) -> http.client.HTTPSConnection:
         """A connection that trusts this timekeeper's own CA; the caller closes it."""
         context = ssl.create_default_context(cafile=str(self.ca_file))
-        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=30, context=context)
+        return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=LIMIT_S, context=context)
 
     def ask(
         self, method: str, path: str, token: str | None = None, body: Any = None, headers: dict[str, str] | None = None
@@ -158,7 +152,7 @@ class RestServer:
         (self.folder / "jwks.json").write_text(json.dumps(self.signer.key_set()))
         (self.folder / "access.yaml").write_text(yaml.safe_dump(self.access))
         settings = {
-            "redis": {"url": self.redis_url, "timeout_seconds": 2},
+            "redis": {"url": self.redis_url, "timeout_seconds": 5},
             "serve": {"port": self.port, "metrics_port": self.metrics_port, "workers": self.workers},
             **self.settings,
         }

@@ -1,6 +1,9 @@
-"""A small service over `fairgpu.serving`, for tests: `python -m tests.serving_program PORT METRICS_PORT FOLDER LOGGED`.
+"""A small service over `fairgpu.serving`, for tests: it echoes, fails, waits and counts.
 
-The folder holds `tls.crt` and `tls.key`. It echoes, fails, waits and counts; each request is logged if LOGGED is 1.
+    python -m tests.serving_program PORT METRICS_PORT FOLDER PATIENCE [logged]
+
+The folder holds `tls.crt` and `tls.key`; it waits that many seconds for what a client owes it, and logs
+each request if told to.
 """
 
 from __future__ import annotations
@@ -22,11 +25,8 @@ from fairgpu.serving.tls import read_chain_files
 
 MAX_BODY_BYTES = 100_000
 MAX_CONNECTIONS = 20
-HANDSHAKE_SECONDS = 3.0
 MAX_HANDSHAKES = 60
 MAX_HANDSHAKES_OF_ADDRESS = 40
-FIRST_REQUEST_SECONDS = 1.0
-UNREAD_SECONDS = 1.0
 LARGE_BYTES = 16 << 20
 
 
@@ -55,6 +55,7 @@ def build(lifecycle: Lifecycle) -> Application:
         return Response(200, bytes(LARGE_BYTES))
 
     async def until_drain(_received: Request) -> Response:
+        counted.inc()
         await released.wait()
         return Response(200, b'"released"')
 
@@ -77,24 +78,24 @@ def build(lifecycle: Lifecycle) -> Application:
 
 def main() -> int:
     configure_logs()
-    port, metrics_port, folder, logged = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4] == "1"
+    port, metrics_port, folder, patience = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
     options = ServerOptions(
         name="test",
         address=Address("127.0.0.1", port),
         metrics_address=Address("127.0.0.1", metrics_port),
         workers=1,
         max_body_bytes=MAX_BODY_BYTES,
-        body_seconds=1.0,
-        header_seconds=FIRST_REQUEST_SECONDS,
-        unread_seconds=UNREAD_SECONDS,
+        body_seconds=patience,
+        handshake_seconds=patience,
+        header_seconds=patience,
+        unread_seconds=patience,
         max_connections=MAX_CONNECTIONS,
-        handshake_seconds=HANDSHAKE_SECONDS,
         max_handshakes=MAX_HANDSHAKES,
         max_handshakes_of_address=MAX_HANDSHAKES_OF_ADDRESS,
         drain_seconds=0.5,
-        finish_seconds=5.0,
+        finish_seconds=30.0,
         reload_seconds=0.1,
-        access_log=logged,
+        access_log="logged" in sys.argv[5:],
     )
     return serve(options, build, lambda: read_chain_files(folder / "tls.crt", folder / "tls.key"))
 

@@ -8,7 +8,6 @@ import signal
 import ssl
 import subprocess
 import sys
-import time
 import urllib.request
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,9 +17,8 @@ from typing import Any, Self
 import yaml
 
 from fairgpu.certificates import make_authority, utc_now
-from tests.redis_server import free_port
-
-START_LIMIT_SECONDS = 30.0
+from tests.ports import free_port
+from tests.waiting import LIMIT_S, wait_until
 
 
 @dataclass
@@ -59,11 +57,7 @@ class WebhookServer:
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, env=self.environment, start_new_session=True
             )
-        deadline = time.monotonic() + START_LIMIT_SECONDS
-        while not self._ready():
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the webhook did not become ready:\n{self.log()[-3000:]}")
-            time.sleep(0.02)
+        wait_until(self._ready, "the webhook is ready")
         return self
 
     def tell_to_end(self) -> None:
@@ -75,10 +69,10 @@ class WebhookServer:
         """The exit status."""
         assert self.process is not None
         try:
-            return self.process.wait(START_LIMIT_SECONDS)
+            return self.process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait(START_LIMIT_SECONDS)
+            self.process.wait(LIMIT_S)
             raise
 
     def __enter__(self) -> Self:
@@ -92,7 +86,7 @@ class WebhookServer:
     def connect(self, ca_file: Path | None = None) -> http.client.HTTPSConnection:
         """A connection that trusts the webhook's own CA as it is now; the caller closes it."""
         context = ssl.create_default_context(cafile=str(ca_file or self.ca_file))
-        return http.client.HTTPSConnection("localhost", self.port, timeout=30, context=context)
+        return http.client.HTTPSConnection("localhost", self.port, timeout=LIMIT_S, context=context)
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """One request on a connection of its own: the status and the body of the answer."""
@@ -106,7 +100,7 @@ class WebhookServer:
 
     def metrics(self) -> dict[str, float]:
         """All metrics by name with their labels as Prometheus writes them."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics", timeout=LIMIT_S) as response:
             lines = response.read().decode().splitlines()
         return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines if not line.startswith("#")}
 
@@ -114,6 +108,7 @@ class WebhookServer:
         return (self.folder / "log").read_text(errors="replace")
 
     def _ready(self) -> bool:
+        assert self.process is None or self.process.poll() is None, f"it ended:\n{self.log()[-3000:]}"
         try:
             return self.ask("GET", "/readyz")[0] == 200
         except (OSError, http.client.HTTPException):

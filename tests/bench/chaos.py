@@ -22,7 +22,8 @@ from tests.chaos_story import ChaosStory
 from tests.keeper_stage import Stage
 from tests.meanwhile import live_through
 from tests.redis_server import RedisServer
-from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
+from tests.redis_shapes import ClusterShape, SentinelShape
+from tests.waiting import wait_until
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store.calls import StoreError
 from timekeeper.store.connection import connect

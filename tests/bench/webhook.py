@@ -25,7 +25,7 @@ from fairgpu.certificates import make_authority, make_leaf, utc_now
 from tests.bench._builds import builds
 from tests.bench._https_load import Load, check_keep_alive, measure
 from tests.bench._reviews import both_reviews
-from tests.redis_server import free_port
+from tests.ports import free_port
 from tests.webhook_server import WebhookServer
 
 ROUNDS = 5

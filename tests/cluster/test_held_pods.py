@@ -15,7 +15,8 @@ from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bi
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import canonical_pod
 from tests.cluster.services.replicas import timekeeper_jobs
-from tests.redis_server import RedisServer, free_port
+from tests.ports import free_port
+from tests.redis_server import RedisServer
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.store import reading

@@ -13,7 +13,7 @@ from tests.browser import chromium
 from tests.redis_server import RedisServer
 from tests.rest_server import ACCESS, RestServer
 
-LIMIT_MS = 15_000
+LIMIT_MS = 60_000
 MONEY = {"metering": {"currency": {"code": "EUR", "per_gpu_hour": 2.5}}}
 SPEAKER = {"subject": "speaker", "namespace": "speech", "verbs": ["get"]}
 

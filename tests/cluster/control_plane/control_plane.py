@@ -18,8 +18,9 @@ from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane import components
 from tests.cluster.control_plane.certificates import Authority, service_account_keys
 from tests.cluster.control_plane.identities import Identity, write_kubeconfig
-from tests.cluster.control_plane.processes import Restartable, free_ports, running
-from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.control_plane.processes import Restartable, running
+from tests.ports import free_ports
+from tests.waiting import wait_until
 
 START_LIMIT_S = 90.0
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import random
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -90,22 +88,3 @@ def _end(popen: subprocess.Popen[bytes], limit_s: float) -> None:
     except subprocess.TimeoutExpired:
         os.killpg(popen.pid, signal.SIGKILL)
         popen.wait()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return loopback ports that nobody listens on.
-
-    They lie below 32768, where Linux by default takes no port for outgoing connections, so that none is taken between
-    this call and the start of the server.
-    """
-    found: dict[int, None] = {}
-    chosen = random.SystemRandom()
-    while len(found) < count:
-        port = chosen.randrange(15000, 32000)
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-        found[port] = None
-    return list(found)

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.processes import free_ports
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render
 from tests.cluster.services.balancer import Balancer, balancing
 from tests.cluster.services.replicas import Ports, Replicas, timekeeper_jobs, timekeeper_replica
+from tests.ports import free_ports
 from tests.redis_server import RedisServer
 
 

@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sysconfig
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 from fairgpu.demo import acts, story
 from fairgpu.demo.children import StepError
 from fairgpu.demo.stage import Stage
+from tests.waiting import wait_until
 
 FAIRGPU = Path(sysconfig.get_path("scripts")) / "fairgpu"
 LIMIT_SECONDS = 280
@@ -91,27 +91,20 @@ def assert_no_token_was_logged(folder: Path, output: str) -> None:
 def test_told_to_end_it_ends_all_that_it_started(start: Start, tmp_path: Path) -> None:
     process = start("--keep", str(tmp_path / "demo"))
     redis = tmp_path / "demo" / "redis" / "socket"
-    wait_until(lambda: redis.exists() or process.poll() is not None)
+    wait_until(lambda: redis.exists() or process.poll() is not None, "its Redis listens", LIMIT_SECONDS)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=LIMIT_SECONDS)
     assert process.returncode == 130
-    wait_until(lambda: in_session(process.pid) == [])
+    wait_until(lambda: in_session(process.pid) == [], "nothing is left running")
 
 
 def test_killed_it_takes_all_that_it_started_along(start: Start, tmp_path: Path) -> None:
     process = start("--keep", str(tmp_path / "demo"))
     redis = tmp_path / "demo" / "redis" / "socket"
-    wait_until(lambda: redis.exists() or process.poll() is not None)
+    wait_until(lambda: redis.exists() or process.poll() is not None, "its Redis listens", LIMIT_SECONDS)
     process.kill()
     process.communicate(timeout=LIMIT_SECONDS)
-    wait_until(lambda: in_session(process.pid) == [])
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(lambda: in_session(process.pid) == [], "nothing is left running")
 
 
 def test_a_step_that_does_not_happen_fails_the_demonstration(

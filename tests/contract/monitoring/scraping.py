@@ -10,19 +10,20 @@ import sys
 import time
 import urllib.request
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.admission import gpu_pod, review
 from tests.keeper_stage import Stage
-from tests.redis_server import RedisServer, free_port
+from tests.ports import free_port
+from tests.redis_server import RedisServer
 from tests.rest_server import RestServer
+from tests.waiting import LIMIT_S, wait_until
 from tests.webhook_server import WebhookServer
 from timekeeper.rules.money import SECOND
 
-LIMIT_SECONDS = 60.0
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="')
 
@@ -89,23 +90,16 @@ def jobs(folder: Path, port: int) -> Iterator[None]:
         yield
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(LIMIT_SECONDS)
+        process.wait(LIMIT_S)
 
 
 def scrape(port: int) -> Families:
     """What a service tells now; nothing while it does not listen."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as response:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=LIMIT_S) as response:
             return read_samples(response.read().decode())
     except OSError:
         return {}
-
-
-def wait_until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while not holds():
-        assert time.monotonic() < deadline, f"waited in vain until {what}"
-        time.sleep(0.1)
 
 
 def make(folder: Path) -> Path:

@@ -11,8 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nodeagent.schedule_page import LEDGER_MAGIC, Page, unpack
-
-PATIENCE_SECONDS = 10.0
+from tests.waiting import LIMIT_S, wait_until
 
 
 def ledger(folder: Path, name: str, activity_ns: int = 0) -> str:
@@ -40,23 +39,22 @@ def writer(folder: Path) -> Iterator[Path]:
         yield page
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(PATIENCE_SECONDS) == 0
+        assert process.wait(LIMIT_S) == 0
         if process.stderr is not None:
             process.stderr.close()
 
 
 def eventually(page: Path, holds: Callable[[Page], bool]) -> Page:
     """The first good page of which that holds."""
-    limit = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < limit:
+
+    def good() -> Page | None:
         try:
             found = unpack(page.read_bytes())
         except (OSError, ValueError):
-            continue
-        if holds(found):
-            return found
-        time.sleep(0.001)
-    raise AssertionError("no page came of which that holds")
+            return None
+        return found if holds(found) else None
+
+    return wait_until(good, "a page comes of which that holds")
 
 
 def test_turns_follow_what_the_containers_do(tmp_path: Path) -> None:

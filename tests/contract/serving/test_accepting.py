@@ -9,10 +9,10 @@ import uvloop
 
 from fairgpu.serving.accepting import Acceptor, Serve, batch
 from fairgpu.serving.handshakes import Handshakes
+from tests.waiting import LIMIT_S
 
 CLIENTS = 8
 CROWD = 500
-LIMIT_SECONDS = 20.0
 
 
 async def spread(first_holds: int) -> tuple[int, int]:
@@ -39,7 +39,7 @@ async def spread(first_holds: int) -> tuple[int, int]:
         clients = [socket.create_connection(listener.getsockname()) for _ in range(CLIENTS)]
         for acceptor in acceptors:
             acceptor.start()
-        async with asyncio.timeout(LIMIT_SECONDS):
+        async with asyncio.timeout(LIMIT_S):
             await complete.wait()
         for acceptor in acceptors:
             acceptor.close()
@@ -82,7 +82,7 @@ async def turns_for_a_crowd() -> int:
         acceptor = Acceptor(loop, listener, serve, held, handshakes)
         clients = [socket.create_connection(listener.getsockname()) for _ in range(CROWD)]
         acceptor.start()
-        async with asyncio.timeout(LIMIT_SECONDS):
+        async with asyncio.timeout(LIMIT_S):
             await complete.wait()
         acceptor.close()
         while handshakes.end_one():

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.serving.test_serving import LIMIT_SECONDS, Served, serving
+from tests.contract.serving.test_serving import Served, serving
+from tests.waiting import LIMIT_S
 
 PATHS = ("/echo", "/at-once/echo", "/flask/echo", "/nowhere")
 SMUGGLED = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\nsmuggled"
@@ -30,7 +31,7 @@ def conversation(served: Served, *sent: bytes) -> bytes:
     assert isinstance(connection.sock, ssl.SSLSocket)
     received = b""
     with connection.sock as sock:
-        sock.settimeout(LIMIT_SECONDS)
+        sock.settimeout(LIMIT_S)
         for piece in sent:
             sock.sendall(piece)
         while data := _received(sock):

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
-from tests.contract.serving.test_serving import Served, serving
-from tests.serving_program import FIRST_REQUEST_SECONDS
+from tests.contract.serving.test_serving import PATIENCE_SECONDS, Served, serving
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("served")
     with serving(folder) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    with serving(tmp_path_factory.mktemp("impatient"), patience=PATIENCE_SECONDS) as served:
         yield served
 
 
@@ -49,13 +55,26 @@ class Wire:
         return data
 
 
-@pytest.fixture
-def wire(served: Served) -> Iterator[Wire]:
+@contextmanager
+def connected(served: Served) -> Iterator[Wire]:
     connection = served.connect()
     connection.connect()
     assert isinstance(connection.sock, ssl.SSLSocket)
     yield Wire(connection.sock)
     connection.close()
+
+
+@pytest.fixture
+def wire(served: Served) -> Iterator[Wire]:
+    with connected(served) as wire:
+        yield wire
+
+
+@pytest.fixture
+def impatient_wire(impatient: Served) -> Iterator[Wire]:
+    """Its other end waits a second for what is owed to it."""
+    with connected(impatient) as wire:
+        yield wire
 
 
 def post(path: str, body: bytes, *headers: str) -> bytes:
@@ -111,19 +130,19 @@ def test_a_body_whose_end_is_told_in_two_ways_is_refused(wire: Wire, header: str
     assert wire.answer()[0] == 400
 
 
-def test_a_body_that_comes_late_ends_the_connection_with_408(wire: Wire) -> None:
-    wire.send(post(AT_ONCE, b"whole"), post(AT_ONCE, b"body")[:-1])
-    assert wire.answer()[2] == b"whole"
-    status, headers, _ = wire.answer()
+def test_a_body_that_comes_late_ends_the_connection_with_408(impatient_wire: Wire) -> None:
+    impatient_wire.send(post(AT_ONCE, b"whole"), post(AT_ONCE, b"body")[:-1])
+    assert impatient_wire.answer()[2] == b"whole"
+    status, headers, _ = impatient_wire.answer()
     assert (status, headers["connection"]) == (408, "close")
-    assert wire.sock.recv(1) == b""
+    assert impatient_wire.sock.recv(1) == b""
 
 
-def test_a_connection_in_use_outlives_the_time_that_its_first_request_had(wire: Wire) -> None:
-    wire.send(post(AT_ONCE, b"first"))
-    assert wire.answer()[2] == b"first"
-    wire.sock.settimeout(FIRST_REQUEST_SECONDS * 1.5)
+def test_a_connection_in_use_outlives_the_time_that_its_first_request_had(impatient_wire: Wire) -> None:
+    impatient_wire.send(post(AT_ONCE, b"first"))
+    assert impatient_wire.answer()[2] == b"first"
+    impatient_wire.sock.settimeout(PATIENCE_SECONDS * 1.5)
     with pytest.raises(TimeoutError):
-        wire.sock.recv(1)
-    wire.send(post(AT_ONCE, b"second"))
-    assert wire.answer()[2] == b"second"
+        impatient_wire.sock.recv(1)
+    impatient_wire.send(post(AT_ONCE, b"second"))
+    assert impatient_wire.answer()[2] == b"second"

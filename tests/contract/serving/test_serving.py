@@ -21,10 +21,11 @@ from pathlib import Path
 import pytest
 
 from fairgpu.certificates import Pair, make_authority, make_leaf, utc_now
-from tests.redis_server import free_port
+from tests.ports import free_port
 from tests.serving_program import MAX_BODY_BYTES, MAX_CONNECTIONS
+from tests.waiting import LIMIT_S, wait_until
 
-LIMIT_SECONDS = 20.0
+PATIENCE_SECONDS = 1.0
 
 
 @dataclass
@@ -39,7 +40,7 @@ class Served:
         context = ssl.create_default_context(cadata=self.authority.certificate_pem.decode())
         if version is not None:
             context.minimum_version = context.maximum_version = version
-        return http.client.HTTPSConnection("localhost", self.port, timeout=LIMIT_SECONDS, context=context)
+        return http.client.HTTPSConnection("localhost", self.port, timeout=LIMIT_S, context=context)
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         connection = self.connect()
@@ -63,6 +64,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
         yield shared
 
 
+@pytest.fixture(scope="module")
+def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """One that waits a second for what its clients owe it."""
+    with serving(tmp_path_factory.mktemp("impatient"), patience=PATIENCE_SECONDS) as shared:
+        yield shared
+
+
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Served]:
     """A server for a test that ends it, changes its chain, or counts its connections."""
@@ -71,18 +79,11 @@ def alone(tmp_path: Path) -> Iterator[Served]:
 
 
 @contextmanager
-def serving(tmp_path: Path, *, logged: bool = False) -> Iterator[Served]:
+def serving(tmp_path: Path, *options: str, patience: float = LIMIT_S) -> Iterator[Served]:
     authority = make_authority("test", utc_now(), timedelta(days=1))
     port, metrics_port = free_port(), free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "tests.serving_program",
-        str(port),
-        str(metrics_port),
-        str(tmp_path),
-        str(int(logged)),
-    ]
+    arguments = [str(port), str(metrics_port), str(tmp_path), str(patience), *options]
+    command = [sys.executable, "-m", "tests.serving_program", *arguments]
     (tmp_path / "tls.crt").write_bytes(make_leaf(authority, ("localhost",), utc_now(), LEAF).certificate_pem)
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)
@@ -94,22 +95,21 @@ def serving(tmp_path: Path, *, logged: bool = False) -> Iterator[Served]:
         yield served
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(LIMIT_SECONDS)
+        process.wait(LIMIT_S)
 
 
 LEAF = timedelta(hours=1)
 
 
 def wait_until_listening(served: Served) -> None:
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while True:
+    def listens() -> bool:
+        assert served.process.poll() is None, (served.folder / "log").read_text()
         try:
-            served.ask("POST", "/echo", b"")
+            return served.ask("POST", "/echo", b"")[0] == 200
         except OSError:
-            assert time.monotonic() < deadline, (served.folder / "log").read_text()
-            time.sleep(0.05)
-        else:
-            return
+            return False
+
+    wait_until(listens, "it listens")
 
 
 @pytest.mark.parametrize("path", ["/echo", "/at-once/echo", "/flask/echo"])
@@ -129,8 +129,8 @@ def test_a_longer_one_gets_413_whether_it_says_so_or_not(served: Served, path: s
 
 
 @pytest.mark.parametrize("path", ["/echo", "/at-once/echo"])
-def test_a_body_that_does_not_arrive_gets_408(served: Served, path: str) -> None:
-    connection = served.connect()
+def test_a_body_that_does_not_arrive_gets_408(impatient: Served, path: str) -> None:
+    connection = impatient.connect()
     connection.putrequest("POST", path)
     connection.putheader("Content-Length", "10")
     connection.endheaders(b"x")
@@ -145,19 +145,19 @@ def test_a_failure_tells_nothing_of_the_inside_but_to_the_log(served: Served, ro
     status, body = served.ask(*route.split())
     assert status == 500
     assert b"secret detail" not in body
-    assert "secret detail" in (served.folder / "log").read_text()
+    wait_until(lambda: "secret detail" in (served.folder / "log").read_text(), "the log says why")
 
 
-def test_a_connection_that_says_nothing_is_closed(served: Served) -> None:
-    silent = served.connect()
+def test_a_connection_that_says_nothing_is_closed(impatient: Served) -> None:
+    silent = impatient.connect()
     silent.connect()
     assert isinstance(silent.sock, ssl.SSLSocket)
     assert silent.sock.recv(1) == b""
     silent.close()
 
 
-def test_a_connection_whose_client_reads_no_answer_is_closed(served: Served) -> None:
-    deaf = served.connect()
+def test_a_connection_whose_client_reads_no_answer_is_closed(impatient: Served) -> None:
+    deaf = impatient.connect()
     deaf.connect()
     assert deaf.sock is not None
     deaf.sock.sendall(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -167,14 +167,14 @@ def test_a_connection_whose_client_reads_no_answer_is_closed(served: Served) -> 
 
 def send_until_closed(sock: socket.socket) -> None:
     """Sends single bytes: the client of a connection that is gone is told so when it speaks."""
-    deadline = time.monotonic() + LIMIT_SECONDS / 2
+    deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
         sock.sendall(b"G")
         time.sleep(0.05)
 
 
-def test_a_connection_that_never_shakes_hands_is_closed(served: Served) -> None:
-    with socket.create_connection(("127.0.0.1", served.port), timeout=LIMIT_SECONDS) as plain:
+def test_a_connection_that_never_shakes_hands_is_closed(impatient: Served) -> None:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=LIMIT_S) as plain:
         assert plain.recv(1) == b""
 
 
@@ -198,9 +198,11 @@ def reuse(connection: http.client.HTTPSConnection) -> bytes:
 
 
 def test_where_all_connections_are_at_work_one_more_is_refused(alone: Served) -> None:
+    before = requests_of(alone)
     waiting = [alone.connect() for _ in range(MAX_CONNECTIONS)]
     for connection in waiting:
         connection.request("GET", "/poll")
+    wait_until(lambda: requests_of(alone) == before + MAX_CONNECTIONS, "all connections are at work")
     with pytest.raises(OSError, match=r".*"):
         alone.ask("POST", "/echo", b"b")
     alone.process.send_signal(signal.SIGTERM)
@@ -223,7 +225,7 @@ def test_tls_before_1_2_is_refused(served: Served) -> None:
     context.maximum_version = ssl.TLSVersion.TLSv1_1
     context.minimum_version = ssl.TLSVersion.TLSv1
     with (
-        socket.create_connection(("localhost", served.port), timeout=LIMIT_SECONDS) as plain,
+        socket.create_connection(("localhost", served.port), timeout=LIMIT_S) as plain,
         pytest.raises(ssl.SSLError),
     ):
         context.wrap_socket(plain, server_hostname="localhost")
@@ -241,28 +243,28 @@ def test_a_new_chain_is_served_to_new_connections_while_old_ones_live_on(alone: 
     assert isinstance(old.sock, ssl.SSLSocket)
     before, sock = old.sock.getpeercert(binary_form=True), old.sock
     alone.present(make_leaf(alone.authority, ("localhost",), utc_now(), LEAF))
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while True:
-        fresh = alone.connect()
-        fresh.connect()
-        assert isinstance(fresh.sock, ssl.SSLSocket)
-        presented = fresh.sock.getpeercert(binary_form=True)
-        fresh.close()
-        if presented != before:
-            break
-        assert time.monotonic() < deadline
+    wait_until(lambda: presented(alone) != before, "the new chain is served")
     old.request("POST", "/echo", b"b")
     assert old.getresponse().read() == b"b"
     assert old.sock is sock
     old.close()
 
 
+def presented(served: Served) -> bytes | None:
+    """The certificate that a new connection is shown."""
+    fresh = served.connect()
+    fresh.connect()
+    assert isinstance(fresh.sock, ssl.SSLSocket)
+    certificate = fresh.sock.getpeercert(binary_form=True)
+    fresh.close()
+    return certificate
+
+
 def test_a_chain_that_cannot_be_used_changes_nothing(alone: Served) -> None:
     (alone.folder / "tls.crt").write_bytes(b"nonsense")
-    deadline = time.monotonic() + LIMIT_SECONDS
-    while "certificate chain not reloaded" not in (alone.folder / "log").read_text():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_until(
+        lambda: "certificate chain not reloaded" in (alone.folder / "log").read_text(), "it says that it was not taken"
+    )
     assert alone.ask("POST", "/echo", b"a") == (200, b"a")
 
 
@@ -274,20 +276,26 @@ def test_a_long_poll_is_answered_when_the_server_is_told_to_end(alone: Served) -
     assert response.read() == b'"released"'
     assert response.getheader("Connection") == "close"
     connection.close()
-    assert alone.process.wait(LIMIT_SECONDS) == 0
+    assert alone.process.wait(LIMIT_S) == 0
+
+
+def requests_of(served: Served) -> float:
+    """How many requests the served application has been given so far, as its metrics have it."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{served.metrics_port}/metrics", timeout=LIMIT_S) as response:
+        lines = response.read().decode().splitlines()
+    return next(float(line.split()[1]) for line in lines if line.startswith("test_requests_total "))
 
 
 def test_metrics_are_plain_and_alone_on_their_port(served: Served) -> None:
-    with urllib.request.urlopen(f"http://127.0.0.1:{served.metrics_port}/metrics", timeout=10) as response:
-        assert b"test_requests_total" in response.read()
+    assert requests_of(served) >= 1
     with pytest.raises(urllib.error.HTTPError) as refused:
-        urllib.request.urlopen(f"http://127.0.0.1:{served.metrics_port}/echo", timeout=10)
+        urllib.request.urlopen(f"http://127.0.0.1:{served.metrics_port}/echo", timeout=LIMIT_S)
     assert refused.value.code == 404
     refused.value.close()
 
 
 def test_each_request_is_an_event_without_its_query_where_requests_are_logged(tmp_path: Path) -> None:
-    with serving(tmp_path, logged=True) as served:
+    with serving(tmp_path, "logged") as served:
         for path in ("/echo", "/at-once/echo"):
             assert served.ask("POST", f"{path}?token=hidden", b"x") == (200, b"x")
     log = (tmp_path / "log").read_text()

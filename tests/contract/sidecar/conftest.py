@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 from sidecar.archive import build
-from tests.report_server import LIMIT_SECONDS, ReportServer, report_server
+from tests.report_server import ReportServer, report_server
+from tests.waiting import LIMIT_S
 
 TOKEN = "a.very.secret-token"
 
@@ -47,7 +48,7 @@ class RunningSidecar:
             return next((line for line in self.log if line["event"] == event), None)
 
         with self._changed:
-            line = self._changed.wait_for(found, LIMIT_SECONDS)
+            line = self._changed.wait_for(found, LIMIT_S)
         assert line is not None, self.log
         return line
 
@@ -56,7 +57,7 @@ class RunningSidecar:
         return self.ended()
 
     def ended(self) -> int:
-        status = self.process.wait(LIMIT_SECONDS)
+        status = self.process.wait(LIMIT_S)
         self._reader.join()
         return status
 

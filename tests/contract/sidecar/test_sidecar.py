@@ -8,8 +8,9 @@ import pytest
 
 from sidecar.archive import build
 from tests.contract.sidecar.conftest import TOKEN, RunningSidecar
-from tests.report_server import LIMIT_SECONDS, Answer, Received, ReportServer, make_certificates, report_server
+from tests.report_server import Answer, Received, ReportServer, make_certificates, report_server
 from tests.shim_writer import Device, usage_record, write_usage
+from tests.waiting import LIMIT_S
 
 Start = Callable[..., RunningSidecar]
 UUID = "GPU-8f6d2c1e-0a53-4c27-9a3d-5d4f7b1e2c90"
@@ -63,7 +64,7 @@ def test_told_to_stop_it_reports_the_final_figures_and_ends(start: Start, server
 
 
 def test_told_to_stop_it_does_not_wait_for_a_stuck_timekeeper(start: Start, server: ReportServer) -> None:
-    server.answer = Answer(delay_seconds=3 * LIMIT_SECONDS)
+    server.answer = Answer(delay_seconds=3 * LIMIT_S)
     sidecar = start()
     server.wait_for(lambda reports: len(reports) == 1)
     assert sidecar.stop() == 0

@@ -18,6 +18,7 @@ from prometheus_client import Counter, Gauge
 from structlog.testing import capture_logs
 
 from tests.keeper_stage import Stage
+from tests.waiting import LIMIT_S, wait_until
 from tests.webhook_receiver import Receiver as Server
 from tests.webhook_receiver import webhook_receiver
 from timekeeper.jobs.news.delivering import (
@@ -57,11 +58,14 @@ class World:
         self.pending = Gauge("pending", "", registry=None)
         self.term = Term(lambda: 0.0)
         self.term.hold(1, 1.0)
-        receiver = Receiver(self.url, self.secret, timeout_seconds=1.0)
-        self.courier = Courier(stage.client, receiver, self.term, self.counter, self.pending)
+        self.courier = self.delivering_within(LIMIT_S)
         stage.budget("vision", ["team-a"], 10)
         stage.pod("p1", "team-a")
         self.lead()
+
+    def delivering_within(self, seconds: float) -> Courier:
+        receiver = Receiver(self.url, self.secret, timeout_seconds=seconds)
+        return Courier(self.stage.client, receiver, self.term, self.counter, self.pending)
 
     def lead(self, most: int = 100) -> None:
         """A new leader, who knows what the store holds."""
@@ -177,16 +181,15 @@ def test_a_receiver_that_is_away_or_never_answers_is_tried_again_and_no_job_wait
     world.server.silent.set()
     assert world.after(9) == 1
     ending = threading.Event()
-    thread = threading.Thread(target=world.courier.run, args=(ending.wait, time.time, lambda: 0.5), daemon=True)
+    courier = world.delivering_within(3.0)
+    thread = threading.Thread(target=courier.run, args=(ending.wait, time.time, lambda: 0.5), daemon=True)
     thread.start()
     assert world.after(2) == 1
     assert outbox.length(world.stage.client) == 2
     world.server.silent.clear()
-    deadline = time.monotonic() + 30
-    while outbox.length(world.stage.client) and time.monotonic() < deadline:
-        ending.wait(0.05)
+    wait_until(lambda: outbox.length(world.stage.client) == 0, "both are delivered")
     ending.set()
-    thread.join(10)
+    thread.join(LIMIT_S)
     assert world.said() == ["RunsOutEarly", "BudgetExhausted"]
 
 
@@ -246,12 +249,10 @@ def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer,
         log = (tmp_path / "jobs.log").open("wb")
         with log, subprocess.Popen(command, env=environment, stdout=log, stderr=log) as process:
             try:
-                deadline = time.monotonic() + 60
-                while not server.taken and time.monotonic() < deadline and process.poll() is None:
-                    threading.Event().wait(0.05)
+                wait_until(lambda: server.taken or process.poll() is not None, "a notification comes, or the end")
             finally:
                 process.terminate()
-                process.wait(30)
+                process.wait(LIMIT_S)
         said = (tmp_path / "jobs.log").read_text()
         (text,) = [json.loads(taken.body)["text"] for taken in server.taken] or [said]
         assert text.startswith("GPU budget vision: 0.00 of 0.00 GPU-hours are spent. New pods run in what others leave")

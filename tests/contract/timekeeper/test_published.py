@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
+from tests.waiting import LIMIT_S
 from timekeeper.metering.sessions import EndProof, Session
 from timekeeper.rules.pricing import PricePoint
 from timekeeper.store import keys, reading
@@ -38,11 +39,14 @@ def client(redis_server: RedisServer) -> Iterator[redis.Redis]:
 def test_states_change_under_a_growing_version_that_waiting_readers_hear_of(client: redis.Redis) -> None:
     with client.pubsub() as subscription:
         subscription.subscribe(keys.STATES_CHANNEL)
+        confirmation = subscription.get_message(timeout=LIMIT_S)
+        assert confirmation is not None
+        assert confirmation["type"] == "subscribe"
         first = publish_states(client, 1, "id-1", {"a": "A1", "b": "B1"}, Terms({"*": 1.0}, "unlimited"))
         second = publish_states(client, 1, "id-2", {"b": "B2"}, Terms({"*": 1.0}, "unlimited"))
         heard = []
         while len(heard) < 2:
-            message = subscription.get_message(ignore_subscribe_messages=True, timeout=5)
+            message = subscription.get_message(ignore_subscribe_messages=True, timeout=LIMIT_S)
             heard += [message["data"]] if message else []
     assert (first.id, first.version, second.id, second.version) == ("id-1", 1, "id-1", 2)
     assert heard == ["1", "2"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,6 +10,7 @@ import redis
 
 from tests.keeper_stage import Stage
 from tests.redis_server import RedisServer
+from tests.waiting import LIMIT_S, wait_until
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.store import reading
@@ -19,8 +19,6 @@ from timekeeper.store.replicas import replicated
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
-
-LIMIT_SECONDS = 20.0
 
 
 @pytest.fixture
@@ -33,10 +31,9 @@ def replica(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
         redis_server.client() as client,
         RedisServer(folder, *options, "--repl-diskless-sync", "no") as server,
     ):
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while client.info("replication").get("slave0", {}).get("state") != "online":
-            assert time.monotonic() < deadline, "the replica never came online"
-            time.sleep(0.01)
+        wait_until(
+            lambda: client.info("replication").get("slave0", {}).get("state") == "online", "the replica is online"
+        )
         yield server
 
 
@@ -62,10 +59,12 @@ def thaw(server: RedisServer) -> None:
     with server.client() as client:
         followed = client.info("replication")
     with redis.Redis(port=followed["master_port"]) as master:
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while (told := master.info("replication"))["slave0"]["offset"] < told["master_repl_offset"]:
-            assert time.monotonic() < deadline, "the replica never caught up"
-            time.sleep(0.01)
+
+        def caught_up() -> bool:
+            told = master.info("replication")
+            return bool(told["slave0"]["offset"] >= told["master_repl_offset"])
+
+        wait_until(caught_up, "the replica has caught up")
 
 
 def is_on_the_meter(stage: Stage, uid: str) -> bool:
@@ -88,7 +87,7 @@ def test_the_end_of_a_session_is_believed_once_a_replica_holds_it_and_counts_onc
     assert ("ends", "a") in reading.open_sessions(stage.client, "", 10)
     thaw(replica)
     stage.round(10)
-    assert not is_on_the_meter(stage, "ends")
+    wait_until(lambda: stage.round() or not is_on_the_meter(stage, "ends"), "the end of the session is believed")
     assert reading.open_sessions(stage.client, "", 10) == [("runs-on", "a")]
     assert stage.spent("a") == (10 + 15) * GPU_SECOND
     assert [entry.kind for entry in reading.ledger_page(stage.client, "a", "", 10)] == ["close"]
@@ -125,8 +124,7 @@ def test_a_grant_is_believed_once_a_replica_holds_it_and_adds_once(
     account = stage.keeper.books.accounts["a"]
     assert "g" not in account.grants
     thaw(replica)
-    stage.round(10)
-    assert "g" in account.grants
+    wait_until(lambda: stage.round() or "g" in account.grants, "the grant is believed")
     assert [entry.amount for entry in reading.ledger_page(stage.client, "a", "", 10)] == [5 * GPU_HOUR]
 
 
@@ -136,7 +134,7 @@ def test_a_write_of_another_connection_is_waited_for_too(redis_server: RedisServ
         writer.set("written", "elsewhere")
         assert not replicated(waiter, 1, 0.2)
         thaw(replica)
-        assert replicated(waiter, 1, LIMIT_SECONDS / 4)
+        assert replicated(waiter, 1, LIMIT_S)
 
 
 def test_nothing_waits_where_there_is_no_replica_or_none_is_wanted(redis_server: RedisServer) -> None:

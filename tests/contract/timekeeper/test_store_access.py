@@ -18,9 +18,11 @@ from pydantic import SecretStr
 
 from fairgpu.certificates import Pair, make_authority, make_leaf
 from tests.keeper_stage import Stage
+from tests.ports import free_port
 from tests.redis_binaries import redis_7
-from tests.redis_server import RedisServer, free_port
-from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
+from tests.redis_server import RedisServer
+from tests.redis_shapes import ClusterShape, SentinelShape
+from tests.waiting import wait_until
 from timekeeper.redis_settings import ClusterSettings, RedisSettings, RedisTLS, SentinelSettings
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.store.connection import connect
@@ -125,7 +127,7 @@ def test_sentinels_and_their_master_are_reached_over_tls(
         try:
             watched = SentinelSettings(nodes=(f"127.0.0.1:{sentinel}",), master="books")
             with connect(RedisSettings(sentinel=watched, tls=trusting(certificates))) as client:
-                wait_until(lambda: answers(client), "the master was never reached")
+                wait_until(lambda: answers(client), "the master is reached")
                 assert client.set("fairgpu:{a}:written", "over TLS")
         finally:
             process.kill()

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos_story import ChaosStory
+from tests.chaos_story import ChaosStory, persisted
 from tests.keeper_stage import Stage
 from tests.meanwhile import live_through, meanwhile
 from tests.redis_server import RedisServer
-from tests.redis_shapes import wait_until
+from tests.waiting import wait_until
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store.calls import StoreUnavailableError
 
@@ -54,7 +54,7 @@ def test_a_full_disk_stops_the_books_and_loses_nothing_of_them(stage: Stage, red
     story = ChaosStory(stage, 5)
     story.live(3)
     redis_server.limit_files(max(file.stat().st_size for file in redis_server.folder.rglob("*.aof")) + 100)
-    wait_until(lambda: is_refused(story, "MISCONF"), "Redis never refused to write")
+    wait_until(lambda: is_refused(story, "MISCONF"), "Redis refuses to write")
     redis_server.limit_files(None)
     story.live(3)
     assert story.error() == EXACT
@@ -67,7 +67,7 @@ def test_a_full_disk_under_a_store_that_is_killed_before_there_is_room_again(
     story = ChaosStory(stage, 6)
     story.live(3)
     redis_server.limit_files(max(file.stat().st_size for file in redis_server.folder.rglob("*.aof")) + 2000)
-    wait_until(lambda: is_refused(story, "MISCONF"), "Redis never refused to write")
+    wait_until(lambda: is_refused(story, "MISCONF"), "Redis refuses to write")
     redis_server.restart()
     story.live(3)
     assert story.error() == EXACT
@@ -80,7 +80,7 @@ def test_a_store_without_memory_left_refuses_what_is_new_and_catches_up(stage: S
     client = stage.client
     client.config_set("maxmemory-policy", "noeviction")
     client.config_set("maxmemory", "1mb" if client.info("memory")["used_memory"] > 2**20 else "500kb")
-    wait_until(lambda: is_refused(story, "maxmemory"), "Redis never refused to write")
+    wait_until(lambda: is_refused(story, "maxmemory"), "Redis refuses to write")
     for _ in range(3):
         story.act()
     with pytest.raises(StoreUnavailableError):
@@ -117,8 +117,8 @@ def test_a_store_that_hangs_for_seconds_does_late_what_was_given_up_and_nothing_
                     story.stage.round()
             hung.send_signal(signal.SIGCONT)
             story.live(2)
-        assert story.error() == EXACT
-        assert story.differences() == ()
+        assert persisted(story.error) == EXACT
+        assert persisted(story.differences) == ()
 
 
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])

@@ -13,7 +13,8 @@ from tests.chaos_story import ChaosStory
 from tests.keeper_stage import Stage
 from tests.meanwhile import live_through
 from tests.redis_server import RedisServer
-from tests.redis_shapes import ClusterShape, SentinelShape, wait_until
+from tests.redis_shapes import ClusterShape, SentinelShape
+from tests.waiting import wait_until
 from timekeeper.store.connection import connect
 from timekeeper.store.keys import BOOK_EPOCH, AccountKeys
 from timekeeper.store.servers import identity
@@ -33,20 +34,20 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_replica_takes_over_from_a_master_that_is_killed(tmp_path: Path, folder: Path) -> None:
-    with SentinelShape(tmp_path, sentinels=3) as store, connect(store.settings) as client:
+    with SentinelShape(tmp_path, sentinels=3, watchful=True) as store, connect(store.settings) as client:
         story = ChaosStory(Stage(folder, client), 2)
         for _ in range(PROMOTIONS // 5 or 1):
             old = store.master()
             live_through(story, partial(kill_and_wait, store, old))
             old.start()
-            wait_until(store.is_whole, "the old master never followed the new one")
+            wait_until(store.is_whole, "the old master follows the new one")
             story.round()
             assert story.error() == EXACT
 
 
 def kill_and_wait(store: SentinelShape, old: RedisServer) -> None:
     old.kill()
-    wait_until(lambda: store.master() is not old, "no replica was promoted")
+    wait_until(lambda: store.master() is not old, "a replica is promoted")
 
 
 def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path: Path, folder: Path) -> None:
@@ -55,20 +56,20 @@ def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path:
         for number in range(PROMOTIONS):
             key = AccountKeys(("a", "b", "book", "namespace:team-c")[number % 4]).head
             live_through(story, partial(store.promote, key))
-            wait_until(store.is_whole, "the old primary never followed the new one")
+            wait_until(store.is_whole, "the old primary follows the new one")
             story.round()
             assert story.error() == EXACT
         assert story.differences() == ()
 
 
 def test_the_books_go_on_once_a_replica_has_taken_over_from_a_primary_that_is_killed(tmp_path: Path) -> None:
-    with ClusterShape(tmp_path) as store, connect(store.settings) as client:
+    with ClusterShape(tmp_path, watchful=True) as store, connect(store.settings) as client:
         client.set(BOOK_EPOCH, "1")
         before = identity(client)
         old = store.primary_of(BOOK_EPOCH)
         old.kill()
-        wait_until(lambda: store.primary_of(BOOK_EPOCH) is not old, "no replica was promoted")
-        wait_until(lambda: answers(client), "the new primary is not asked")
+        wait_until(lambda: store.primary_of(BOOK_EPOCH) is not old, "a replica is promoted")
+        wait_until(lambda: answers(client), "the new primary is asked")
         assert identity(client)[0] != before[0]
 
 

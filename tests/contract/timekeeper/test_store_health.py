@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import shutil
-import time
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
+from tests.waiting import wait_until
 from timekeeper.jobs.store_health import StoreHealth, StoreMeasures, read_health, worst
 
 if TYPE_CHECKING:
@@ -53,10 +53,7 @@ def test_a_snapshot_that_cannot_be_written_is_seen(redis_server: RedisServer) ->
     with redis_server.client() as client:
         shutil.rmtree(redis_server.folder)
         client.bgsave()
-        deadline = time.monotonic() + 10
-        while client.info("persistence")["rdb_bgsave_in_progress"]:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: not client.info("persistence")["rdb_bgsave_in_progress"], "the snapshot is over")
         measures.look(client)
         redis_server.folder.mkdir()
     assert value(registry, "snapshot_ok") == 0

@@ -8,6 +8,7 @@ from random import Random
 import redis
 
 from tests.redis_server import RedisServer
+from tests.waiting import LIMIT_S
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.store import reading
 from timekeeper.store.calls import StoreError, StoreUnavailableError
@@ -108,14 +109,14 @@ def test_nothing_acknowledged_is_lost_and_nothing_counted_twice_when_redis_is_ki
     try:
         for _ in range(KILLS):
             for _ in range(SETTLEMENTS_BETWEEN_KILLS):
-                assert acknowledged.acquire(timeout=30)
+                assert acknowledged.acquire(timeout=LIMIT_S)
             redis_server.restart()
         for _ in range(SETTLEMENTS_BETWEEN_KILLS):
-            assert acknowledged.acquire(timeout=30)
+            assert acknowledged.acquire(timeout=LIMIT_S)
     finally:
         ending.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(LIMIT_S)
     with redis_server.client() as client:
         standing = reading.standing(client, ACCOUNT, PERIOD)
         stored = reading.stored_amounts(client, ACCOUNT, PERIOD)

@@ -212,8 +212,7 @@ def test_reports_go_on_after_redis_was_killed_and_has_forgotten_the_scripts(
 ) -> None:
     pod = new_pod(store)
     assert send(rest, pod, report(seq=1)).status == 200
-    with store.client() as client:
-        client.wait(0, 0)
+    store.wait_until_written()
     store.kill()
     assert_problem(send(rest, pod, report(seq=2)), 503)
     store.start()

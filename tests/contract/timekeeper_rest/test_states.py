@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from fairgpu.states import BudgetState, NamespaceState, decode_document
 from tests.book_seed import publish
 from tests.contract.timekeeper_rest.conftest import BIG
+from tests.waiting import LIMIT_S
 from timekeeper.store import keys
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ def test_a_change_reaches_whoever_waits_for_it(rest: RestServer, store: RedisSer
     with ThreadPoolExecutor(8) as pool:
         waiting = [pool.submit(ask, rest, since, 60) for _ in range(8)]
         change(store, "team-w", 7)
-        documents = [task.result(timeout=20) for task in waiting]
+        documents = [task.result(timeout=LIMIT_S) for task in waiting]
     assert all(not document["full"] for document in documents)
     assert {item["remaining"] for document in documents for item in document["states"]} == {"7"}
 
@@ -70,5 +71,5 @@ def test_who_waits_is_answered_when_the_service_is_told_to_end(rest: RestServer)
         waiting = pool.submit(ask, rest, since, 60)
         rest.wait_for_metric("fairgpu_timekeeper_states_waiting", 1)
         rest.stop()
-        assert waiting.result(timeout=20)["states"] == []
+        assert waiting.result(timeout=LIMIT_S)["states"] == []
     rest.start()

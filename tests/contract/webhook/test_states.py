@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +14,10 @@ from tests.admission import GPU_HOUR, NAMESPACE, Answer, apply, gpu_pod, read_an
 from tests.book_seed import publish, seed_budget
 from tests.redis_server import RedisServer
 from tests.rest_server import RestServer
+from tests.waiting import wait_until
 from tests.webhook_server import WebhookServer
 
-LIMIT_SECONDS = 20.0
+BUDGET_STATE = "fairgpu.io/budget-state"
 
 
 @dataclass
@@ -38,13 +38,11 @@ class Pair:
         return apply(gpu_pod(), answered.patch), answered
 
     def next_pod_in(self, state: str) -> tuple[Any, Answer]:
-        deadline = time.monotonic() + LIMIT_SECONDS
-        while True:
+        def found() -> tuple[Any, Answer] | None:
             stored, answered = self.next_pod()
-            if stored["metadata"]["annotations"]["fairgpu.io/budget-state"] == state:
-                return stored, answered
-            assert time.monotonic() < deadline, stored["metadata"]["annotations"]
-            time.sleep(0.02)
+            return (stored, answered) if stored["metadata"]["annotations"][BUDGET_STATE] == state else None
+
+        return wait_until(found, f"a pod finds its budget {state}")
 
 
 @pytest.fixture
@@ -82,7 +80,7 @@ def test_each_state_reaches_the_next_pod(pair: Pair) -> None:
 def test_it_is_ready_only_once_it_knows_the_states(pair: Pair) -> None:
     """The fixture has waited for readiness, and the very first answer already goes by the budget."""
     stored, _ = pair.next_pod()
-    assert stored["metadata"]["annotations"]["fairgpu.io/budget-state"] == "open"
+    assert stored["metadata"]["annotations"][BUDGET_STATE] == "open"
 
 
 def test_what_was_known_counts_while_the_timekeeper_is_away(pair: Pair) -> None:
@@ -90,7 +88,7 @@ def test_what_was_known_counts_while_the_timekeeper_is_away(pair: Pair) -> None:
     pair.next_pod_in("over")
     pair.rest.stop()
     stored, _ = pair.next_pod()
-    assert stored["metadata"]["annotations"]["fairgpu.io/budget-state"] == "over"
+    assert stored["metadata"]["annotations"][BUDGET_STATE] == "over"
     assert pair.webhook.ask("GET", "/readyz")[0] == 200
     pair.publish(BudgetState.OPEN, GPU_HOUR)
     pair.rest.start()

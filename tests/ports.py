@@ -1,0 +1,57 @@
+"""Loopback ports for the servers that tests start: no other test process on the machine is given the same ones.
+
+A port is chosen some time before its server listens there, and a server that was killed listens there again later.
+Each process therefore has a range of ports to itself, which it claims by a name in the abstract namespace of Unix
+sockets: as ports are, it is known in one network namespace, and gone with its process (unix(7)).
+"""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Iterator
+from functools import cache
+
+FIRST, SIZE, RANGES = 10240, 64, 74
+BUS = 10_000
+"""How far above a node's port the bus of its Redis Cluster listens."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on, and neither on the one where the bus of a Redis Cluster would.
+
+    Both lie below 32768, where Linux by default takes no port for outgoing connections.
+    """
+    _, ports = _own_range()
+    return next(port for port in ports if _is_free(port) and _is_free(port + BUS))
+
+
+def free_ports(count: int) -> list[int]:
+    """So many different ones, at most SIZE."""
+    return [free_port() for _ in range(count)]
+
+
+@cache
+def _own_range() -> tuple[socket.socket, Iterator[int]]:
+    """What claims this process's range, and its ports round and round."""
+    for number in range(RANGES):
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0fairgpu-test-ports-{number}")
+        except OSError:
+            claim.close()
+            continue
+        first = FIRST + number * SIZE
+        return claim, itertools.cycle(range(first, first + SIZE))
+    raise RuntimeError(f"{RANGES} test processes have all the ports there are for tests: wait until some have ended")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        # As servers do: what is left of closed connections is in nobody's way.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
