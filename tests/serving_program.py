@@ -12,6 +12,7 @@ import asyncio
 import sys
 from pathlib import Path
 
+import structlog
 from flask import Flask, request
 from prometheus_client import Counter
 
@@ -28,6 +29,7 @@ MAX_CONNECTIONS = 20
 MAX_HANDSHAKES = 60
 MAX_HANDSHAKES_OF_ADDRESS = 40
 LARGE_BYTES = 16 << 20
+WAITING = "a client waits"
 
 
 def build(lifecycle: Lifecycle) -> Application:
@@ -55,7 +57,7 @@ def build(lifecycle: Lifecycle) -> Application:
         return Response(200, bytes(LARGE_BYTES))
 
     async def until_drain(_received: Request) -> Response:
-        counted.inc()
+        structlog.get_logger().info(WAITING)
         await released.wait()
         return Response(200, b'"released"')
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.archive import build
-from tests.report_server import LIMIT_SECONDS, report_server
+from tests.report_server import report_server
 from tests.shim_writer import Device, usage_record, write_usage
+from tests.waiting import LIMIT_S
 
 REPORTS = 1000
 MEMORY_GOAL_MIB = 24
@@ -95,7 +96,7 @@ def _measure(archive: Path, environment: dict[str, str]) -> list[float]:
 
 def _start_cost(archive: Path, environment: dict[str, str]) -> float:
     process = subprocess.Popen([sys.executable, "-I", "-S", archive], env=environment, stdout=subprocess.PIPE)
-    deadline = time.monotonic() + LIMIT_SECONDS
+    deadline = time.monotonic() + LIMIT_S
     assert process.stdout is not None
     process.stdout.readline()
     process.send_signal(signal.SIGTERM)

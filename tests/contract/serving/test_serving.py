@@ -22,7 +22,7 @@ import pytest
 
 from fairgpu.certificates import Pair, make_authority, make_leaf, utc_now
 from tests.ports import free_port
-from tests.serving_program import MAX_BODY_BYTES, MAX_CONNECTIONS
+from tests.serving_program import MAX_BODY_BYTES, MAX_CONNECTIONS, WAITING
 from tests.waiting import LIMIT_S, wait_until
 
 PATIENCE_SECONDS = 1.0
@@ -198,11 +198,11 @@ def reuse(connection: http.client.HTTPSConnection) -> bytes:
 
 
 def test_where_all_connections_are_at_work_one_more_is_refused(alone: Served) -> None:
-    before = requests_of(alone)
     waiting = [alone.connect() for _ in range(MAX_CONNECTIONS)]
     for connection in waiting:
         connection.request("GET", "/poll")
-    wait_until(lambda: requests_of(alone) == before + MAX_CONNECTIONS, "all connections are at work")
+    log = alone.folder / "log"
+    wait_until(lambda: log.read_text().count(WAITING) == MAX_CONNECTIONS, "all connections are at work")
     with pytest.raises(OSError, match=r".*"):
         alone.ask("POST", "/echo", b"b")
     alone.process.send_signal(signal.SIGTERM)
