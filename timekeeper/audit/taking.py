@@ -11,6 +11,7 @@ from timekeeper.audit.charging import Changes
 from timekeeper.audit.snapshot import Entry, Snapshot, whole
 from timekeeper.store import keys, reading
 from timekeeper.store.calls import Call, StoreError, run
+from timekeeper.store.entries import entry_order
 from timekeeper.store.records import decode_assignments
 
 ENTRIES_PER_PAGE = 5000
@@ -104,6 +105,7 @@ def _call(name: str, start: int) -> Call:
         account.corrections,
         account.pots(start),
         account.ledger,
+        account.segments,
     )
     return Call("snapshot", touched, ())
 
@@ -121,7 +123,7 @@ def _entries(client: redis.Redis, account: str, start: int, after: str, last: st
     while last:
         page = reading.ledger_page(client, account, after, ENTRIES_PER_PAGE)
         for found in page:
-            if _order(found.id) > _order(last):
+            if entry_order(found.id) > entry_order(last):
                 return
             if found.period == start:
                 yield Entry(
@@ -130,11 +132,6 @@ def _entries(client: redis.Redis, account: str, start: int, after: str, last: st
         if len(page) < ENTRIES_PER_PAGE:
             return
         after = page[-1].id
-
-
-def _order(identifier: str) -> tuple[int, int]:
-    milliseconds, _, counter = identifier.partition("-")
-    return int(milliseconds), int(counter or 0)
 
 
 def _mapping(pairs: Sequence[Any]) -> dict[str, str]:

@@ -1,6 +1,6 @@
-"""Folds hours into days once they are old, forgets what is older still, and accounts of namespaces long gone.
+"""Puts what is old into little room, hours into days and ledger entries into segments, and forgets what is older still.
 
-A few accounts at a time: settling must not wait for it.
+With it go the accounts of namespaces long gone. A few accounts at a time: settling must not wait for it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from timekeeper.jobs.memory.books import Books
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.sources.source import Source
+from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.pruning import drop_account, forget_payer, prune
 from timekeeper.store.usage_folding import fold_hours
 from timekeeper.usage.retention import Retention
@@ -22,6 +23,8 @@ AT_ONCE = 50
 """Accounts that one run looks at."""
 MOST_FOLDS = 20
 """Steps in which an account's hours are folded at once; the rest waits for the next hour."""
+MOST_SEGMENTS = 20
+"""Steps in which its entries are packed at once."""
 KEPT_PERIODS = 2
 """The latest periods of an account, which are kept however old they are: a new leader reads them."""
 
@@ -64,6 +67,9 @@ class Archivist:
         edges = [period.start for period in account.periods]
         hourly = now // DAY * DAY - self._retention.hourly_days * DAY
         if not any(fold_hours(self._client, self._epoch, account.name, hourly, edges) for _ in range(MOST_FOLDS)):
+            return
+        unpacked = now // DAY * DAY - DAY
+        if not any(pack_ledger(self._client, self._epoch, account.name, unpacked) for _ in range(MOST_SEGMENTS)):
             return
         before = month_start(now, -self._retention.months)
         if self._pruned.get(account.name) == before:

@@ -14,7 +14,7 @@ from fairgpu.states import BudgetState
 from timekeeper.rest.figures import SessionFigures
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, gpu_hours
 from timekeeper.rules.timestamps import to_datetime
-from timekeeper.store.reading import LedgerEntry
+from timekeeper.store.entries import LedgerEntry
 from timekeeper.store.summaries import Summary
 
 Exact = Annotated[str, Field(pattern=r"^-?[0-9]+$")]

@@ -17,7 +17,7 @@ import structlog
 from timekeeper.metering.segments import rate_now
 from timekeeper.metering.sessions import Session
 from timekeeper.store import keys, reading
-from timekeeper.store.reading import LedgerEntry
+from timekeeper.store.entries import LedgerEntry
 from timekeeper.store.records import decode_assignments, decode_session
 from timekeeper.store.summaries import Summary, SummaryError, decode_summary
 

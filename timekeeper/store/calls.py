@@ -113,7 +113,7 @@ def _translated(answer: Any) -> Any:
             return StoreEmptyError(message)
         case "FENCED":
             return FencedError(message)
-        case "AMOUNT" | "ACTION" | "CUTS" | "TWICE" | "OVERFLOW":
+        case "FORMAT" | "AMOUNT" | "ACTION" | "CUTS" | "TWICE" | "OVERFLOW":
             return StoreError(message)
         case _:  # loading, read-only, out of memory, without replicas
             return StoreUnavailableError(str(answer))

@@ -42,8 +42,11 @@ by its start.
     fairgpu:{ACCOUNT}:corrections     hash    NAME -> "START amount"
     fairgpu:{ACCOUNT}:ledger          stream  k kind, p period, a amount, t instant, u session, n namespace,
                                               d pod, x note (packed, see notes.py)
+    fairgpu:{ACCOUNT}:segments        hash    "ID PERIOD" -> older entries, packed (see segments.py): the id of the last
+                                              one, and the latest period of any
 
     fairgpu:{book}:epoch              string  the latest epoch given to a leader
+    fairgpu:{book}:format             string  the highest FORMAT that a leader wrote in; lower ones do not lead
     fairgpu:{book}:accounts           set     the name of each account
     fairgpu:{book}:namespaces         hash    NAMESPACE -> [[from, account], ...] as JSON: who pays from when on
     fairgpu:{book}:budgets            hash    NAME -> the GPUBudget as it last could be used, as JSON; once it is
@@ -79,6 +82,10 @@ from dataclasses import dataclass
 
 PREFIX = "fairgpu"
 
+FORMAT = 1
+"""Of all that is described here; it grows when something is written that an earlier timekeeper would read wrongly."""
+
+BOOK_FORMAT = f"{PREFIX}:{{book}}:format"
 BOOK_EPOCH = f"{PREFIX}:{{book}}:epoch"
 ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
 NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
@@ -166,8 +173,13 @@ class AccountKeys:
         return self._key("folded")
 
     @property
+    def segments(self) -> str:
+        """Older entries, packed."""
+        return self._key("segments")
+
+    @property
     def ledger(self) -> str:
-        """The entries."""
+        """The entries that are not packed yet."""
         return self._key("ledger")
 
 

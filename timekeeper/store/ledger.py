@@ -190,9 +190,9 @@ def take_epoch(client: redis.Redis, least: int) -> int:
     """The epoch of a new leader, higher than any before.
 
     Raises:
-        StoreError: Redis does not answer.
+        StoreError: Redis does not answer, or a later timekeeper wrote in a format that this one does not know.
     """
-    return int(run_one(client, Call("take_epoch", (keys.BOOK_EPOCH,), (least,))))
+    return int(run_one(client, Call("take_epoch", (keys.BOOK_EPOCH, keys.BOOK_FORMAT), (least, keys.FORMAT))))
 
 
 def open_periods(client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]) -> list[Standing | StoreError]:

@@ -32,7 +32,7 @@ def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: S
     names = keys.AccountKeys(account)
     folded: Any = client.hkeys(names.folded)
     months = [month for month in folded if month.decode() < month_of(before // HOUR)]
-    kept = (names.head, names.periods, names.folded, names.ledger, names.grants, names.corrections)
+    kept = (names.head, names.periods, names.folded, names.ledger, names.segments, names.grants, names.corrections)
     touched = (*kept, *_of_periods(names, periods))
     arguments: tuple[Any, ...] = (epoch, earliest, len(periods), *periods, *months)
     run_one(client, Call("prune", touched, arguments))
@@ -46,7 +46,7 @@ def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequenc
         redis.RedisError: Redis does not answer.
     """
     names = keys.AccountKeys(account)
-    holding = (names.head, names.sessions, names.ended, names.hours, names.folded, names.ledger)
+    holding = (names.head, names.sessions, names.ended, names.hours, names.folded, names.segments, names.ledger)
     further = (names.periods, names.grants, names.corrections, *_of_periods(names, periods))
     if not run_one(client, Call("drop_account", (*holding, *further), (epoch,))):
         return False

@@ -17,8 +17,10 @@ from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import Pot
 from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
-from timekeeper.store.notes import unpack_note
+from timekeeper.store.calls import Call, run_one
+from timekeeper.store.entries import LedgerEntry, entry_order, read_entry
 from timekeeper.store.records import decode_assignments, decode_burn, decode_prices, decode_session
+from timekeeper.store.segments import SEGMENT_ENTRIES, unpack_entries
 from timekeeper.store.standing import Standing, read_standing
 
 BATCH = 500
@@ -38,21 +40,6 @@ class StoredAccount:
     corrections: frozenset[str]
     pots: Mapping[int, Mapping[str, Pot]]
     burn: BurnRecord | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerEntry:
-    """One entry; `id` is its cursor, made of milliseconds of Redis's clock and a counter."""
-
-    id: str
-    kind: str
-    period: int
-    amount: int
-    at: int
-    session: str
-    namespace: str
-    pod: str
-    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,10 +116,26 @@ def checkpoint(client: redis.Redis, account: str, period: int) -> int:
 
 
 def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> list[LedgerEntry]:
-    """Entries after the one of that id, oldest first; from the first one where the id is empty."""
-    start = f"({after}" if after else "-"
-    entries: Any = client.xrange(keys.AccountKeys(account).ledger, start, "+", limit)
-    return [_entry(name, fields) for name, fields in entries]
+    """Entries after the one of that id, oldest first; from the first one where the id is empty.
+
+    Raises:
+        StoreError: Redis does not answer, or does not run the script.
+        SegmentError: older entries are packed in a way that this timekeeper does not know.
+    """
+    names = keys.AccountKeys(account)
+    entries: list[LedgerEntry] = []
+    while True:
+        missing = limit - len(entries)
+        most_segments = -(-missing // SEGMENT_ENTRIES) + 1
+        call = Call("read_ledger", (names.ledger, names.segments), (after, most_segments, missing))
+        segments, last, latest = run_one(client, call)
+        place = entry_order(after) if after else (-1, 0)
+        found = [entry for segment in segments for entry in unpack_entries(segment) if entry_order(entry.id) > place]
+        found += [read_entry(name, dict(zip(fields[::2], fields[1::2], strict=True))) for name, fields in latest]
+        entries += found[:missing]
+        if last or len(entries) >= limit:
+            return entries
+        after = entries[-1].id
 
 
 def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
@@ -293,23 +296,6 @@ def read_amount(text: Any) -> StoredAmount:
     until, core, memory, used = cut
     taken = Cut(int(until), int(posted), int(core), int(memory), None if used == "-" else int(used))
     return StoredAmount(int(amount), int(posted), flag, taken)
-
-
-def _entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
-    stored = {_text(key): value for key, value in fields.items()}
-    note = stored.pop("x")
-    text = {key: _text(value) for key, value in stored.items()}
-    return LedgerEntry(
-        id=_text(name),
-        kind=text["k"],
-        period=int(text["p"]),
-        amount=int(text["a"]),
-        at=int(text["t"]),
-        session=text["u"],
-        namespace=text["n"],
-        pod=text["d"],
-        note=unpack_note(note) if isinstance(note, bytes) else note,
-    )
 
 
 def _uid_and_account(member: Any) -> tuple[str, str]:

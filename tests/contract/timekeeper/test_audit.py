@@ -19,6 +19,7 @@ from tests.keeper_stage import MONTH, Stage
 from timekeeper.audit.difference import Figure
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
+from timekeeper.store.ledger_packing import pack_ledger
 
 __all__ = ["books", "server", "stage"]
 
@@ -27,6 +28,15 @@ def test_books_that_were_kept_have_no_difference(books: Stage) -> None:
     assert audited(books).differences == ()
     assert audited(books).accounts == 1
     assert audited(books).sessions == 3
+
+
+def test_books_whose_ledger_is_packed_have_no_difference(books: Stage) -> None:
+    assert books.keeper is not None
+    assert pack_ledger(books.client, books.keeper.epoch, "a", books.now + 1)
+    assert books.client.xlen(KEYS.ledger) == 0
+    assert audited(books).differences == ()
+    books.round(10)
+    assert audited(books).differences == ()
 
 
 def without_entries(stage: Stage) -> None:

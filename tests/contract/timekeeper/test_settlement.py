@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.redis_server import RedisServer
 from timekeeper.rules.money import MAX_AMOUNT
-from timekeeper.store import reading
+from timekeeper.store import keys, reading
 from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError
 from timekeeper.store.ledger import (
     Action,
@@ -240,6 +240,13 @@ def test_hundreds_of_sessions_of_one_account_settle_in_one_call(client: redis.Re
 
 def test_epochs_grow_and_follow_the_lease(client: redis.Redis) -> None:
     assert [take_epoch(client, 0), take_epoch(client, 0), take_epoch(client, 7), take_epoch(client, 3)] == [1, 2, 7, 8]
+
+
+def test_nobody_leads_in_a_store_that_a_later_timekeeper_wrote(client: redis.Redis) -> None:
+    client.set(keys.BOOK_FORMAT, keys.FORMAT + 1)
+    with pytest.raises(StoreError, match=f"format {keys.FORMAT + 1}.*up to {keys.FORMAT}: install the timekeeper"):
+        take_epoch(client, 0)
+    assert client.get(keys.BOOK_EPOCH) is None
 
 
 def test_ledger_pages_follow_each_other_without_gap(client: redis.Redis) -> None:

@@ -18,6 +18,7 @@ from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.store import reading
 from timekeeper.store.connection import connect
 from timekeeper.store.keys import AccountKeys
+from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
 from timekeeper.store.servers import identity
 from timekeeper.store.states_reading import read_changes
@@ -85,6 +86,22 @@ def test_the_books_are_kept_and_read_alike_in_every_shape(stage: Stage) -> None:
     stage.lead()
     stage.round(10)
     assert [stage.spent(team) for team in TEAMS] == [35 * GPU_SECOND] * len(TEAMS)
+
+
+def test_a_ledger_is_packed_and_read_alike_in_every_shape(stage: Stage) -> None:
+    keeper = stage.lead()
+    for team in TEAMS:
+        stage.budget(team, [team])
+        stage.pod(f"{team}-ends", team)
+    stage.round(10)
+    for team in TEAMS:
+        stage.remove(f"{team}-ends")
+    stage.round(10)
+    before = [reading.ledger_page(stage.client, team, "", 10) for team in TEAMS]
+    assert all(pack_ledger(stage.client, keeper.epoch, team, stage.now + 1) for team in TEAMS)
+    assert not any(stage.client.xlen(AccountKeys(team).ledger) for team in TEAMS)
+    assert [reading.ledger_page(stage.client, team, "", 10) for team in TEAMS] == before
+    assert [stage.spent(team) for team in TEAMS] == [20 * GPU_SECOND] * len(TEAMS)
 
 
 def test_the_books_are_audited_in_every_shape(stage: Stage) -> None:

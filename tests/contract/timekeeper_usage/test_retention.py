@@ -11,7 +11,7 @@ from timekeeper.rest.usage_finding import find
 from timekeeper.rest.usage_query import Query
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store import keys, reading
+from timekeeper.store import keys, ledger_packing, reading
 from timekeeper.store.calls import FencedError
 from timekeeper.store.ledger import take_epoch
 from timekeeper.usage.grouping import FoldedHoursError
@@ -94,6 +94,8 @@ def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(stage: S
     kept = stage.now - 3 * 31 * DAY
     assert kept - 31 * DAY <= account.periods[0].start <= kept
     assert account.grants == frozenset()
+    assert stage.client.exists(keys.AccountKeys("research").segments)
+    assert min(entry.period for entry in reading.ledger_page(stage.client, "research", "", 10_000)) <= kept
     assert not stage.client.exists(keys.AccountKeys("research").amounts(MIDNIGHT - 14 * DAY))
     months = stage.client.hkeys(keys.AccountKeys("research").folded)
     assert min(months) == b"2026-05"
@@ -102,6 +104,30 @@ def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(stage: S
     stage.lead()
     stage.round(0)
     assert days(stage, last_days, "budget") == before
+
+
+def test_segments_are_forgotten_with_the_last_period_that_they_hold(stage: Stage) -> None:
+    keeper = stage.lead()
+    stage.budget("research", ["team-a"], period={"every": "day"})
+    stage.pod("p1", "team-a")
+    stage.round(0)
+    first = archivist(stage, keeper)
+    for _ in range(5):
+        stage.round(86_400)
+    first.archive(stage.now)
+    (early,) = stage.client.hkeys(keys.AccountKeys("research").segments)
+    for _ in range(6):
+        stage.round(31 * 86_400)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ledger_packing, "SEGMENT_ENTRIES", 3)
+            archivist(stage, keeper).archive(stage.now)
+    left = stage.client.hkeys(keys.AccountKeys("research").segments)
+    assert left
+    assert early not in left
+    (account,) = reading.load_accounts(stage.client, ["research"], latest_periods=100)
+    latest = [max(int(name.split()[1]) for name in left), account.periods[0].start]
+    assert latest == sorted(latest, reverse=True)
+    stage.spent("research", account.periods[-1].start)
 
 
 def test_the_account_of_a_namespace_long_gone_is_forgotten(stage: Stage) -> None:

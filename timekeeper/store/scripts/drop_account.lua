@@ -1,18 +1,18 @@
 -- Forgets an account that holds nothing any more.
 --
--- KEYS  head, sessions, ended, hours, folded, ledger, then all further keys of the account
+-- KEYS  head, sessions, ended, hours, folded, segments, ledger, then all further keys of the account
 -- ARGV  epoch
 -- Returns 1, or 0 where it holds something after all.
 local refused = refusal(KEYS[1], ARGV[1])
 if refused then
   return refused
 end
-for position = 2, 5 do
+for position = 2, 6 do
   if redis.call('EXISTS', KEYS[position]) == 1 then
     return 0
   end
 end
-if redis.call('XLEN', KEYS[6]) > 0 then
+if redis.call('XLEN', KEYS[7]) > 0 then
   return 0
 end
 for _, key in ipairs(KEYS) do

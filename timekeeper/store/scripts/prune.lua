@@ -1,8 +1,8 @@
 -- Forgets what of an account is too old: whole periods with all that is theirs, folded months, entries.
 --
--- KEYS  head, periods, folded, ledger, grants, corrections, then the further keys of the periods that go
+-- KEYS  head, periods, folded, ledger, segments, grants, corrections, then the further keys of the periods that go
 -- ARGV  epoch, the start of the earliest period that stays, how many periods go, their starts, the months that go
-local head, periods, folded, ledger = unpack(KEYS, 1, 4)
+local head, periods, folded, ledger, segments, grants, corrections = unpack(KEYS, 1, 7)
 local refused = refusal(head, ARGV[1])
 if refused then
   return refused
@@ -15,10 +15,10 @@ end
 for position = 4 + tonumber(ARGV[3]), #ARGV do
   redis.call('HDEL', folded, ARGV[position])
 end
-for position = 7, #KEYS do
+for position = 8, #KEYS do
   redis.call('DEL', KEYS[position])
 end
-for _, applied in ipairs({KEYS[5], KEYS[6]}) do
+for _, applied in ipairs({grants, corrections}) do
   local known = redis.call('HGETALL', applied)
   for position = 1, #known, 2 do
     if gone[string.match(known[position + 1], '^%d+')] then
@@ -27,8 +27,21 @@ for _, applied in ipairs({KEYS[5], KEYS[6]}) do
   end
 end
 
--- Entries come in the order of time: the first one of a period that stays, and all after it, stay.
 local earliest, after = ARGV[2], '-'
+local function stays(period)
+  return #period > #earliest or (#period == #earliest and period >= earliest)
+end
+
+-- Entries come in the order of time: the first one of a period that stays, and all after it, stay, and with it those
+-- that are packed together with it.
+for _, name in ipairs(redis.call('HKEYS', segments)) do
+  if not stays(string.match(name, ' (%d+)$')) then
+    redis.call('HDEL', segments, name)
+  end
+end
+if redis.call('EXISTS', segments) == 1 then
+  return 1
+end
 while true do
   local entries = redis.call('XRANGE', ledger, after, '+', 'COUNT', 100)
   for _, entry in ipairs(entries) do
@@ -38,7 +51,7 @@ while true do
         period = entry[2][position + 1]
       end
     end
-    if #period > #earliest or (#period == #earliest and period >= earliest) then
+    if stays(period) then
       redis.call('XTRIM', ledger, 'MINID', entry[1])
       return 1
     end

@@ -1,6 +1,6 @@
 -- An account's period as it is at one moment. Writes nothing.
 --
--- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger
+-- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger, segments
 -- Returns the content of each hash, and the id of the ledger's last entry: entries never change, so that those up to it
 -- can be read afterwards.
 local found = {}
@@ -9,4 +9,14 @@ for index = 1, 9 do
 end
 local last = redis.call('XREVRANGE', KEYS[10], '+', '-', 'COUNT', 1)
 found[10] = last[1] and last[1][1] or ''
+if not last[1] then
+  local latest, counter = -1, -1
+  for _, name in ipairs(redis.call('HKEYS', KEYS[11])) do
+    local id, time, place = string.match(name, '^((%d+)%-(%d+)) ')
+    time, place = tonumber(time), tonumber(place)
+    if time > latest or (time == latest and place > counter) then
+      found[10], latest, counter = id, time, place
+    end
+  end
+end
 return found

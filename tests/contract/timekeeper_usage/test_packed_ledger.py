@@ -1,0 +1,123 @@
+"""Older entries of the ledger are packed into segments, and every answer stays as it was."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.book_seed import END, EPOCH, START
+from timekeeper.store import keys, ledger_packing, reading
+from timekeeper.store.calls import FencedError
+from timekeeper.store.entries import LedgerEntry
+from timekeeper.store.ledger import Action, Item, Kind, Opening, Revision, Settlement, open_periods, settle
+from timekeeper.store.ledger_packing import pack_ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import redis
+
+    from tests.redis_server import RedisServer
+
+NAMES = keys.AccountKeys("a")
+UID = "0b1c2d3e-0000-4000-8000-000000000001"
+
+
+@pytest.fixture
+def client(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
+    monkeypatch.setattr(ledger_packing, "SEGMENT_ENTRIES", 10)
+    monkeypatch.setattr(reading, "SEGMENT_ENTRIES", 10)
+    with redis_server.client() as client:
+        open_periods(client, EPOCH, START, [Opening("a", START, END)])
+        yield client
+
+
+def post(client: redis.Redis, amounts: range) -> None:
+    """One entry for each of these, to which the session's amount grows."""
+    for amount in amounts:
+        item = Item(UID, amount, Action.POST, Kind.HOURLY, "team-a", "train-0")
+        settle(client, Revision(EPOCH, amount), time.time_ns(), [Settlement("a", START, [item])])
+
+
+def everything(client: redis.Redis) -> list[LedgerEntry]:
+    return reading.ledger_page(client, "a", "", 1000)
+
+
+def written_before_now(client: redis.Redis) -> int:
+    return everything(client)[-1].at + 1
+
+
+def test_what_is_packed_and_what_is_not_is_one_ledger_from_every_cursor_on(client: redis.Redis) -> None:
+    post(client, range(1, 26))
+    before = everything(client)
+    while not pack_ledger(client, EPOCH, "a", before[22].at):
+        pass
+    assert (client.hlen(NAMES.segments), client.xlen(NAMES.ledger)) == (3, 3)
+    assert [entry.amount for entry in everything(client)] == [1] * 25
+    for first in range(25):
+        for limit in (1, 2, 10, 1000):
+            expected = before[first + 1 : first + 1 + limit]
+            assert reading.ledger_page(client, "a", before[first].id, limit) == expected
+    assert reading.ledger_page(client, "a", "", 7) == before[:7]
+    assert reading.ledger_page(client, "a", before[12].id.partition("-")[0], 1)[0].id in {
+        entry.id for entry in before[12:14]
+    }
+
+
+def test_a_segment_grows_until_it_is_full_and_stays_as_it_is_from_then_on(client: redis.Redis) -> None:
+    post(client, range(1, 8))
+    assert pack_ledger(client, EPOCH, "a", written_before_now(client))
+    post(client, range(8, 15))
+    assert not pack_ledger(client, EPOCH, "a", written_before_now(client))
+    (full,) = client.hkeys(NAMES.segments)
+    while not pack_ledger(client, EPOCH, "a", written_before_now(client)):
+        pass
+    assert client.hlen(NAMES.segments) == 2
+    assert full in client.hkeys(NAMES.segments)
+    assert len(everything(client)) == 14
+
+
+def test_an_entry_that_is_not_due_stays_with_all_after_it(client: redis.Redis) -> None:
+    post(client, range(1, 5))
+    before = everything(client)
+    assert pack_ledger(client, EPOCH, "a", before[0].at)
+    assert client.exists(NAMES.segments) == 0
+    assert everything(client) == before
+
+
+def test_entries_that_come_once_all_are_packed_follow_them(client: redis.Redis) -> None:
+    post(client, range(1, 5))
+    assert pack_ledger(client, EPOCH, "a", written_before_now(client))
+    assert client.xlen(NAMES.ledger) == 0
+    last = everything(client)[-1].id
+    post(client, range(5, 7))
+    assert [entry.amount for entry in reading.ledger_page(client, "a", last, 10)] == [1, 1]
+
+
+def test_a_leader_that_was_replaced_packs_nothing(client: redis.Redis) -> None:
+    post(client, range(1, 5))
+    client.hset(NAMES.head, "epoch", EPOCH + 1)
+    with pytest.raises(FencedError):
+        pack_ledger(client, EPOCH, "a", written_before_now(client))
+    assert client.xlen(NAMES.ledger) == 4
+
+
+def test_nothing_is_packed_where_the_segment_that_was_read_is_another_by_then(
+    client: redis.Redis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    post(client, range(1, 5))
+    assert pack_ledger(client, EPOCH, "a", written_before_now(client))
+    post(client, range(5, 9))
+    run_one = ledger_packing.run_one
+
+    def after_another(to: redis.Redis, call: object) -> object:
+        monkeypatch.setattr(ledger_packing, "run_one", run_one)
+        pack_ledger(client, EPOCH, "a", written_before_now(client))
+        return run_one(to, call)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ledger_packing, "run_one", after_another)
+    assert not pack_ledger(client, EPOCH, "a", written_before_now(client))
+    assert len(everything(client)) == 8
+    assert client.hlen(NAMES.segments) == 1

@@ -1,0 +1,26 @@
+-- Puts a segment in the place of the ledger's oldest entries, and of the segment before it where that had room for them.
+--
+-- KEYS  head, ledger, segments
+-- ARGV  epoch, the id of the ledger's first entry and of the last one that is taken, the new segment's name, the segment,
+--       and the name and SHA-1 of the one that it takes the place of, or nothing and nothing
+-- Returns 1, or 0 where anything is not as it is expected.
+local head, ledger, segments = unpack(KEYS)
+local epoch, first, last, name, segment, old_name, old_sha1 = unpack(ARGV)
+local refused = refusal(head, epoch)
+if refused then
+  return refused
+end
+local begins = redis.call('XRANGE', ledger, '-', '+', 'COUNT', 1)
+if not begins[1] or begins[1][1] ~= first then
+  return 0
+end
+if old_name ~= '' then
+  if redis.sha1hex(redis.call('HGET', segments, old_name) or '') ~= old_sha1 then
+    return 0
+  end
+  redis.call('HDEL', segments, old_name)
+end
+redis.call('HSET', segments, name, segment)
+local time, counter = string.match(last, '^(%d+)-(%d+)$')
+redis.call('XTRIM', ledger, 'MINID', time .. '-' .. string.format('%d', tonumber(counter) + 1))
+return 1
