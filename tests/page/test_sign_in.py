@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.page.conftest import Visiting
 
@@ -66,6 +66,49 @@ def test_loading_anew_does_not_ask_again_and_signing_out_forgets(visit: Visiting
     assert page.evaluate("JSON.stringify([{...sessionStorage}, {...localStorage}])") == "[{},{}]"
     page.reload()
     expect(page.get_by_label("Token")).to_be_visible()
+
+
+FIGURES = ("speech", "robotics", "GPU-hours left")
+
+
+def figures_in(page: Page) -> list[str]:
+    """What of the figures is in the document, hidden or not."""
+    text = page.evaluate("document.documentElement.outerHTML")
+    return [figure for figure in FIGURES if figure in text]
+
+
+def test_signing_out_leaves_nothing_of_the_figures_in_the_page_its_memory_or_its_history(visit: Visiting) -> None:
+    page = visit().enter("finance", "/?q=speech")
+    page.goto(page.url.replace("speech", "robotics"))
+    expect(page.get_by_role("table", name="Budgets")).to_be_visible()
+    assert "robotics" in figures_in(page)
+    page.evaluate("window.held = 'what scripts remember'")
+    page.get_by_role("button", name="Sign out").click()
+    expect(page.get_by_label("Token")).to_be_focused()
+    assert figures_in(page) == []
+    assert page.evaluate("window.held") is None
+    assert "?" not in page.url
+    page.go_back()
+    expect(page.get_by_label("Token")).to_be_visible()
+    assert figures_in(page) == []
+
+
+def test_a_token_that_ends_while_figures_are_shown_takes_them_along_and_says_why(visit: Visiting) -> None:
+    visiting = visit()
+    page = visiting.open("/?window=30d")
+    page.evaluate("window.held = 'what scripts remember'")
+    visiting.sign_in(visiting.server.signer.person("finance"))
+    expect(page.get_by_role("table", name="Budgets")).to_be_visible()
+    page.route(
+        "**/v1/**", lambda route: route.fulfill(status=401, json={"title": "Unauthorized", "detail": "it ended"})
+    )
+    page.get_by_role("link", name="speech").first.click()
+    expect(page.get_by_role("alert")).to_contain_text("it ended")
+    expect(page.get_by_label("Token")).to_be_focused()
+    assert figures_in(page) == []
+    assert page.evaluate("window.held") is None
+    page.reload()
+    expect(page.get_by_role("alert")).to_be_hidden()
 
 
 def test_the_token_stands_in_no_address_cookie_or_log(visit: Visiting) -> None:

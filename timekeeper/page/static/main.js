@@ -12,7 +12,7 @@ import { BudgetsView } from "./views/budgets.js";
 import { BurnDownView } from "./views/burn_down.js";
 import { FiltersView } from "./views/filters.js";
 import { MOST_PODS, PodsView } from "./views/pods.js";
-import { ask, startSignIn, welcome } from "./views/sign_in.js";
+import { ask, leave, startSignIn, welcome } from "./views/sign_in.js";
 import { showTotals } from "./views/totals.js";
 import { UsageView } from "./views/usage.js";
 import { WasteView } from "./views/waste.js";
@@ -149,9 +149,9 @@ startSignIn(enter);
 addEventListener("filters", follow);
 addEventListener("popstate", follow);
 addEventListener("unauthenticated", ({ detail }) => {
-  for (const part of [budgets, usage, pods, burnDown]) part.end();
-  access = null;
-  ask(`The token is not accepted: ${detail}.`);
+  const reason = `The token is not accepted: ${detail}.`;
+  if (access === null) ask(reason);
+  else leave(reason);
 });
 addEventListener("stale", ({ detail }) => {
   byId("board-notice").textContent = `These figures are not up to date: ${detail}`;
@@ -169,4 +169,3 @@ setInterval(() => {
 }, REFRESH_MS);
 filtersView.show(current());
 if (token()) enter();
-else ask("");

@@ -1,6 +1,7 @@
 /** The token, in this tab's session storage alone: gone when the tab closes, never in the address, a cookie or a log. */
 
 const KEY = "fairgpu-token";
+const REASON = "fairgpu-reason";
 let held = null;
 
 /** The token, or null. */
@@ -32,6 +33,26 @@ export function forget() {
     sessionStorage.removeItem(KEY);
   } catch {
     // As above.
+  }
+}
+
+/** Tells the page that comes next in this tab why it has to ask. */
+export function hand(reason) {
+  try {
+    if (reason !== "") sessionStorage.setItem(REASON, reason);
+  } catch {
+    // As above; it asks without a reason.
+  }
+}
+
+/** What the page before told, once. */
+export function handed() {
+  try {
+    const reason = sessionStorage.getItem(REASON) ?? "";
+    sessionStorage.removeItem(REASON);
+    return reason;
+  } catch {
+    return "";
   }
 }
 

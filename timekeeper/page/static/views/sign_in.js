@@ -2,7 +2,7 @@
 
 import { byId } from "../lib/dom.js";
 import { span } from "../lib/format.js";
-import { cleaned, expiry, forget, keep, token } from "../lib/token.js";
+import { cleaned, expiry, forget, hand, handed, keep, token } from "../lib/token.js";
 
 const FORM = /^[A-Za-z0-9\-._~+/]+=*$/;
 
@@ -20,10 +20,23 @@ export function startSignIn(entered) {
     keep(text);
     entered();
   });
-  byId("sign-out").addEventListener("click", () => ask(""));
+  byId("sign-out").addEventListener("click", () => leave("", location.pathname));
+  addEventListener("pageshow", ({ persisted }) => {
+    if (persisted && token() === null) location.reload(); // the browser has brought back a page that was left
+  });
+  if (!token()) ask(handed());
 }
 
-/** Asks for a token, with the reason where there is one; what was shown is gone. */
+/** Forgets the token and all that was shown, on the screen and in memory: the page begins anew, and asks for a token. */
+export function leave(reason, address = location.href) {
+  forget();
+  hand(reason);
+  document.body.replaceChildren();
+  if (address === location.href) location.reload();
+  else location.replace(address);
+}
+
+/** Asks for a token, with the reason where there is one. */
 export function ask(reason) {
   forget();
   document.title = "Sign in · FairGPU budgets";
