@@ -75,9 +75,9 @@ def install(plane: ControlPlane) -> list[Manifest]:
 def _wait_for_resources(plane: ControlPlane) -> None:
     for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
         wait_until(partial(_served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
-    for policy in ("fairgpu-deletion", "fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace", "fairgpu-timekeeper"):
-        path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/{policy}"
-        wait_until(partial(_type_checked, plane, path), f"{policy} is type-checked")
+    for policy in ("deletion", "eviction", "metadata", "spec", "namespace", "timekeeper"):
+        path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/fairgpu-{policy}"
+        wait_until(partial(_type_checked, plane, path), f"fairgpu-{policy} is type-checked")
 
 
 def _served(plane: ControlPlane, path: str) -> bool:
@@ -109,14 +109,11 @@ def _wait_for_policies(plane: ControlPlane) -> None:
     forged = {**pod, "metadata": {"name": "forged", **marked["metadata"]}}
     timekeeper = plane.service_account("fairgpu-system", "fairgpu-timekeeper")
     labelled = {"metadata": {"labels": {"changed": "yes"}}}
-    eviction = {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"name": "probe"},
-        "deleteOptions": {"gracePeriodSeconds": 0, "dryRun": ["All"]},
-    }
+    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "probe"}}
+    by_force = {**eviction, "deleteOptions": {"gracePeriodSeconds": 0, "dryRun": ["All"]}}
     attempts: dict[str, Callable[[], object]] = {
-        "fairgpu-deletion": lambda: editor.api.create(f"{pods}/probe/eviction", eviction, query={"dryRun": "All"}),
+        "fairgpu-deletion": lambda: editor.api.create(f"{pods}/probe/eviction", by_force, query={"dryRun": "All"}),
+        "fairgpu-eviction": lambda: timekeeper.api.create(f"{pods}/probe/eviction", eviction, query={"dryRun": "All"}),
         "fairgpu-timekeeper": lambda: timekeeper.api.patch(f"{pods}/probe", labelled, query={"dryRun": "All"}),
         "fairgpu-metadata": lambda: editor.api.patch(f"{pods}/probe", marked, query={"dryRun": "All"}),
         "fairgpu-spec": lambda: editor.api.create(pods, forged, query={"dryRun": "All"}),

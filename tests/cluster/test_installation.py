@@ -38,12 +38,12 @@ def test_applying_the_manifests_again_changes_nothing(
     assert versions() == before
 
 
-@pytest.mark.parametrize("policy", ["fairgpu-metadata", "fairgpu-spec", "fairgpu-namespace", "fairgpu-timekeeper"])
+@pytest.mark.parametrize("policy", ["deletion", "eviction", "metadata", "spec", "namespace", "timekeeper"])
 def test_a_policy_type_checks_without_a_warning(
     control_plane: ControlPlane, installation: list[Manifest], policy: str
 ) -> None:
-    assert named(installation, "ValidatingAdmissionPolicy", policy)
-    status = control_plane.admin.api.get(f"{POLICIES}/{policy}")["status"]
+    assert named(installation, "ValidatingAdmissionPolicy", f"fairgpu-{policy}")
+    status = control_plane.admin.api.get(f"{POLICIES}/fairgpu-{policy}")["status"]
     assert status["typeChecking"].get("expressionWarnings", []) == []
 
 

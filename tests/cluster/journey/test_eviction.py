@@ -13,6 +13,7 @@ from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.journey.manifests import Manifest, pod
+from tests.cluster.pods import plain_pod
 
 pytestmark = pytest.mark.usefixtures("services")
 
@@ -145,13 +146,9 @@ def test_a_budget_that_deprioritizes_lets_those_run_on_that_came_in_as_over_budg
     assert EVICTION_AT not in pod_now("over")["metadata"]["annotations"]
 
 
-def test_the_timekeeper_may_evict_and_not_delete(control_plane: ControlPlane, namespace: str) -> None:
+def test_the_timekeeper_deletes_no_pod(control_plane: ControlPlane, namespace: str) -> None:
     timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
-    plain = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "plain"}, "spec": {"containers": []}}
-    plain["spec"] = {"schedulerName": "nobody", "containers": [{"name": "main", "image": "example.org/app:1"}]}
     path = f"/api/v1/namespaces/{namespace}/pods"
-    control_plane.admin.api.create(path, plain)
+    control_plane.admin.api.create(path, plain_pod())
     with pytest.raises(ApiError, match="cannot delete"):
         timekeeper.api.delete(f"{path}/plain")
-    eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "plain"}}
-    timekeeper.api.create(f"{path}/plain/eviction", eviction)

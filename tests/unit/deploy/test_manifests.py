@@ -107,10 +107,10 @@ def test_every_policy_denies_and_fails_closed() -> None:
     assert (
         set(policies)
         == set(bindings)
-        == {f"fairgpu-{name}" for name in ("deletion", "metadata", "spec", "namespace", "timekeeper")}
+        == {f"fairgpu-{name}" for name in ("deletion", "eviction", "metadata", "spec", "namespace", "timekeeper")}
     )
     assert {policy["spec"]["failurePolicy"] for policy in policies.values()} == {"Fail"}
-    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * 5
+    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * 6
     assert [binding["spec"]["policyName"] for binding in bindings.values()] == list(bindings)
 
 
