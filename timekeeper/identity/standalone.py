@@ -53,7 +53,7 @@ class FolderAuthority:
         self._access = folder / "access.yaml"
         self._keys = keys
 
-    def authenticate(self, token: str) -> Caller:
+    def authenticate(self, token: str, _origin: str = "", /) -> Caller:
         """Whose token it is.
 
         Raises:

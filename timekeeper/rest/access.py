@@ -10,6 +10,7 @@ from flask import Flask, Response, request
 
 from timekeeper.identity.bearer import bearer_token
 from timekeeper.identity.callers import Action, Authority, Caller
+from timekeeper.identity.refusals import TooManyRequestsError
 from timekeeper.rest.answers import AccessAnswer
 from timekeeper.rest.guard import GPU_BUDGETS, GPU_GRANTS
 from timekeeper.rest.parts import Parts
@@ -28,7 +29,8 @@ def add_access_route(app: Flask, parts: Parts) -> None:
 
     @app.get("/v1/access")
     def access() -> Response:
-        caller = parts.authority.authenticate(bearer_token(request.headers.get("Authorization")))
+        token = bearer_token(request.headers.get("Authorization"))
+        caller = parts.authority.authenticate(token, request.remote_addr or "")
         found = access_of(caller, parts.authority, parts.book.namespaces, time.monotonic)
         return Response(found.model_dump_json(), mimetype="application/json")
 
@@ -46,6 +48,7 @@ def access_of(
 
     Raises:
         IdentityUnavailableError: the authority cannot be asked.
+        TooManyRequestsError: the caller has asked it too often to be told anything.
     """
     grants = authority.permits(caller, Action("create", GPU_GRANTS))
     if authority.permits(caller, Action("list", GPU_BUDGETS)):
@@ -55,9 +58,12 @@ def access_of(
     for namespace in namespaces[:MAX_TRIED]:
         if clock() >= ends:
             break
+        try:
+            if authority.permits(caller, Action("get", GPU_BUDGETS, namespace)):
+                readable.append(namespace)
+        except TooManyRequestsError:  # what was found so far is worth more to them than nothing
+            break
         tried += 1
-        if authority.permits(caller, Action("get", GPU_BUDGETS, namespace)):
-            readable.append(namespace)
     complete = tried == len(namespaces)
     return AccessAnswer(name=caller.name, readsAll=False, grants=grants, namespaces=sorted(readable), complete=complete)
 

@@ -19,8 +19,9 @@ def may(authority: Authority, action: Action) -> Caller:
         UnauthenticatedError: nobody was recognised.
         ForbiddenError: the caller lacks the right.
         IdentityUnavailableError: that cannot be found out now.
+        TooManyRequestsError: it was asked for too often.
     """
-    return require(authority, bearer_token(request.headers.get("Authorization")), action)
+    return require(authority, bearer_token(request.headers.get("Authorization")), action, request.remote_addr or "")
 
 
 def may_read_namespace(authority: Authority, namespace: str) -> Caller:

@@ -79,7 +79,8 @@ class StatesRoute:
     async def __call__(self, request: Request) -> Response:
         """Answers at once, or waits."""
         token = bearer_token(_authorization(request))
-        await asyncio.get_running_loop().run_in_executor(self._threads, require, self._authority, token, LIST_BUDGETS)
+        loop, origin = asyncio.get_running_loop(), (request.scope.get("client") or ("",))[0]
+        await loop.run_in_executor(self._threads, require, self._authority, token, LIST_BUDGETS, origin)
         query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
         refuse_unknown(query, ("since", "wait"))
         since, wait = _cursor(query.get("since", [""])[-1]), _wait(query.get("wait", ["0"])[-1])

@@ -44,10 +44,13 @@ _STATUSES = {
     409: "It contradicts what is there.",
     413: "The body is too long.",
     422: "A field or parameter cannot be used; `errors` names it.",
+    429: "This caller, or tokens of nobody's from this address, made the API server be asked too often.",
     503: "Not now; Retry-After says when.",
 }
-_READING = (401, 403, 503)
-_WRITING = (400, 401, 403, 413, 422, 503)
+_LATER = (429, 503)
+_READING = (401, 403, 429, 503)
+_WRITING = (400, 401, 403, 413, 422, 429, 503)
+_REPORTING = (400, 401, 403, 413, 422, 503)
 
 
 def document() -> Document:
@@ -83,7 +86,7 @@ def document_json() -> bytes:
 
 def _budget_paths() -> Document:
     return {
-        "/v1/access": _get("Who asks, and whose figures they may read", "AccessAnswer", (401, 503)),
+        "/v1/access": _get("Who asks, and whose figures they may read", "AccessAnswer", (401, 429, 503)),
         "/v1/budgets": _get("Budgets, by name", "BudgetsAnswer", (*_READING, 422), _page()),
         "/v1/budgets/{name}": _get("One budget", "BudgetAnswer", (*_READING, 404), [_path("name", "Its name.")]),
         "/v1/namespaces/{namespace}/budget": _get(
@@ -176,7 +179,7 @@ def _pod_paths() -> Document:
     operation = _operation(
         "A pod's sidecar reports what its containers used",
         {200: ("Taken, or older than what was taken.", "ReportAnswer")},
-        _WRITING,
+        _REPORTING,
         body="Report",
     )
     return {"/v1/reports": {"post": operation}}
@@ -192,7 +195,7 @@ def _ancestor_paths() -> Document:
         body="IncreaseRequest",
     )
     report = _operation(
-        "A pod's proof of life", {200: ("Taken.", "AncestorVerdict")}, _WRITING, where, body="PodReport"
+        "A pod's proof of life", {200: ("Taken.", "AncestorVerdict")}, _REPORTING, where, body="PodReport"
     )
     return {
         "/budget/{namespace}": _get("A namespace's budget", "AncestorBudget", (*_READING, 422), where),
@@ -232,6 +235,8 @@ def _operation(
     responses |= {
         str(status): _response(_STATUSES[status], "application/problem+json", "Problem") for status in problems
     }
+    for status in set(_LATER) & set(problems):
+        responses[str(status)]["headers"] = {"Retry-After": {"description": "Seconds.", "schema": {"type": "integer"}}}
     operation: Document = {"summary": summary, "responses": responses}
     if parameters:
         operation["parameters"] = parameters

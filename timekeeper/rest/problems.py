@@ -15,7 +15,12 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from fairgpu.cluster.api import ApiError
 from fairgpu.faults import show
 from fairgpu.serving.messages import PROBLEM, Response
-from timekeeper.identity.refusals import ForbiddenError, IdentityUnavailableError, UnauthenticatedError
+from timekeeper.identity.refusals import (
+    ForbiddenError,
+    IdentityUnavailableError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
 from timekeeper.rest.batching import OverloadedError
 from timekeeper.rest.figures import BadCursorError
 from timekeeper.sources.source import SourceError
@@ -91,6 +96,9 @@ def problem_of(error: BaseException) -> ProblemError:  # noqa: PLR0911 - a table
             return ProblemError(401, "unauthenticated", str(error), headers={"WWW-Authenticate": "Bearer"})
         case ForbiddenError():
             return ProblemError(403, "forbidden", str(error))
+        case TooManyRequestsError():
+            headers = {"Retry-After": str(error.retry_after_seconds)}
+            return ProblemError(429, "too-many-requests", str(error), headers=headers)
         case BadCursorError():
             return invalid("cursor", str(error), "nothing, or the cursor of an earlier answer as it was")
         case ValidationError():

@@ -3,7 +3,10 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 
+import pytest
+
 from timekeeper.identity.callers import Action, Caller
+from timekeeper.identity.refusals import TooManyRequestsError
 from timekeeper.rest.access import MAX_TRIED, access_of, likely_first
 from timekeeper.rest.answers import AccessAnswer
 
@@ -17,11 +20,14 @@ class Roles:
         self.readable = set(readable)
         self.everything = everything
         self.asked: list[Action] = []
+        self.patience = 10_000
 
-    def authenticate(self, token: str) -> Caller:
+    def authenticate(self, token: str, _origin: str = "", /) -> Caller:
         return Caller(token)
 
     def permits(self, _caller: Caller, action: Action) -> bool:
+        if len(self.asked) >= self.patience:
+            raise TooManyRequestsError("too many", 1)
         self.asked.append(action)
         if action.namespace:
             return action.namespace in self.readable
@@ -57,6 +63,20 @@ def test_a_slow_api_server_does_not_keep_a_person_waiting() -> None:
     answer = told(roles, ALICE, [f"team-{number}" for number in range(50)], step=0.5)
     assert answer.complete is False
     assert len([action for action in roles.asked if action.namespace]) < 5
+
+
+def test_what_was_found_before_the_caller_had_asked_too_often_is_told() -> None:
+    roles = Roles(["team-0", "team-9"])
+    roles.patience = 5
+    answer = told(roles, ALICE, [f"team-{number}" for number in range(10)])
+    assert (answer.namespaces, answer.complete) == (["team-0"], False)
+
+
+def test_who_has_asked_too_often_for_anything_is_told_so() -> None:
+    roles = Roles(["team-0"])
+    roles.patience = 1
+    with pytest.raises(TooManyRequestsError):
+        told(roles, ALICE, ["team-0"])
 
 
 def test_what_groups_and_names_speak_of_is_tried_first() -> None:

@@ -11,7 +11,12 @@ from structlog.testing import capture_logs
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from fairgpu.cluster.api import ApiError
-from timekeeper.identity.refusals import ForbiddenError, IdentityUnavailableError, UnauthenticatedError
+from timekeeper.identity.refusals import (
+    ForbiddenError,
+    IdentityUnavailableError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
 from timekeeper.rest.batching import OverloadedError
 from timekeeper.rest.bodies import GrantRequest, Report
 from timekeeper.rest.figures import BadCursorError
@@ -29,6 +34,7 @@ def logged() -> Iterator[list[Any]]:
 ERRORS: dict[str, tuple[Exception, int, str]] = {
     "no token": (UnauthenticatedError("no token"), 401, "unauthenticated"),
     "no right": (ForbiddenError("may not"), 403, "forbidden"),
+    "a caller without patience": (TooManyRequestsError("too many", 7), 429, "too-many-requests"),
     "no API server to ask": (IdentityUnavailableError("away"), 503, "unavailable"),
     "Redis away": (redis.ConnectionError("refused"), 503, "unavailable"),
     "Redis slow": (redis.TimeoutError("slow"), 503, "unavailable"),
@@ -59,6 +65,7 @@ def test_an_error_becomes_a_problem_document(error: Exception, status: int, kind
 
 def test_what_may_be_tried_again_says_when() -> None:
     assert dict(answer(problem_of(redis.ConnectionError())).headers)[b"retry-after"] == b"5"
+    assert dict(answer(problem_of(TooManyRequestsError("too many", 7))).headers)[b"retry-after"] == b"7"
 
 
 def test_a_mistake_of_ours_is_logged_and_tells_the_client_nothing_of_the_inside(logged: list[Any]) -> None:
