@@ -27,6 +27,11 @@ class JobMeasures:
             "When every session was last settled.",
             registry=self.registry,
         )
+        self.clock_ahead = Gauge(
+            "fairgpu_timekeeper_api_server_clock_ahead_seconds",
+            "How far the latest creation that the API server has stamped lies ahead of this process's clock.",
+            registry=self.registry,
+        )
         self.durations = Histogram(
             "fairgpu_timekeeper_job_duration_seconds",
             "How long a job of the leading process took.",

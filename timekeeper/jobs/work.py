@@ -153,6 +153,7 @@ class Work:
         now = self._now()
         reign.keeper.round(now, full=full)
         self._rounded_at = now
+        self._measures.clock_ahead.set(reign.keeper.books.pods.ahead / SECOND)
         if full:
             self._measures.settled_at.set(now / SECOND)
 

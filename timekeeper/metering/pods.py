@@ -15,6 +15,7 @@ from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
+_STARTED = ("running", "terminated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,7 @@ class PodFacts:
         bound: whether it has a node.
         running: whether its phase is past Pending.
         terminal: whether its phase is Succeeded or Failed.
+        begun: the earliest time at which its kubelet says that it had it, by the node's clock.
         finished: the latest finishedAt of all its containers, by the node's clock.
         changed: when the last of its conditions changed.
         origin: what its use is put down to.
@@ -61,6 +63,7 @@ class PodFacts:
     removed: bool = False
     high_priority: bool = False
     evict_at: int | None = None
+    begun: int | None = None
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts:
@@ -93,6 +96,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         came_over=annotations.get(names.BUDGET_STATE) == BudgetState.OVER,
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
         evict_at=_instant(annotations.get(names.EVICTION_AT)),
+        begun=_begun(status),
     )
 
 
@@ -115,6 +119,15 @@ def _finished(status: Mapping[str, Any]) -> int | None:
             state = _mapping(_mapping(container).get("state"))
             moments.append(_instant(_mapping(state.get("terminated")).get("finishedAt")))
     return max((moment for moment in moments if moment is not None), default=None)
+
+
+def _begun(status: Mapping[str, Any]) -> int | None:
+    moments = [_instant(status.get("startTime"))]
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        for container in status.get(kind) or []:
+            states = [_mapping(_mapping(container).get(state)) for state in ("state", "lastState")]
+            moments += [_instant(_mapping(found.get(how)).get("startedAt")) for found in states for how in _STARTED]
+    return min((moment for moment in moments if moment is not None), default=None)
 
 
 def _latest(items: Any, field: str) -> int | None:

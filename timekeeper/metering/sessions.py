@@ -12,6 +12,10 @@ from timekeeper.metering.attribution import Attribution
 from timekeeper.metering.bill import UseTally
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import Tariff
+from timekeeper.rules.money import SECOND
+
+NODE_SKEW = 10 * SECOND
+"""How far a node's clock may be behind the API server's without its stamps being set right."""
 
 
 class MeterFrom(StrEnum):
@@ -105,9 +109,22 @@ def ended(session: Session, end: int, proof: EndProof, now: int) -> Session:
 
 def end_at_terminal_phase(session: Session, pod: PodFacts, now: int) -> Session:
     """Ends the session of a pod that is in a terminal phase, as seen at `now`."""
-    if pod.finished is None:
+    finished = finished_at(pod)
+    if finished is None:
         return ended(session, now, EndProof.TERMINAL, now)
-    return ended(session, pod.finished, EndProof.FINISHED, now)
+    return ended(session, finished, EndProof.FINISHED, now)
+
+
+def finished_at(pod: PodFacts) -> int | None:
+    """When a pod's containers had finished; None where it does not say.
+
+    Its kubelet stamps that by the node's clock. Where that says that the pod was there well before it was bound, the
+    clock is behind by so much at least: else a pod on such a node would cost nothing.
+    """
+    if pod.finished is None or pod.begun is None:
+        return pod.finished
+    behind = max(pod.created, pod.scheduled or 0) - pod.begun
+    return pod.finished + (behind if behind > NODE_SKEW else 0)
 
 
 def end_before_sight(session: Session, pod: PodFacts, now: int) -> Session:
@@ -131,7 +148,8 @@ def end_of_the_held(session: Session, pod: PodFacts, now: int, silent_since: int
         silent_since: until when a silent node's pod counts as alive (see alive_until); None where the node speaks.
     """
     if pod.terminal and (pod.finished is not None or pod.changed is not None):
-        end = pod.changed if pod.finished is None else pod.finished
+        finished = finished_at(pod)
+        end = pod.changed if finished is None else finished
         proof = EndProof.TERMINAL if pod.finished is None else EndProof.FINISHED
         return ended(session, end or now, proof, now)
     return end_at_deletion(session, pod, now if pod.deleted is None else min(pod.deleted, now), silent_since)

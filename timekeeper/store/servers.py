@@ -55,6 +55,20 @@ def identity(client: redis.Redis) -> tuple[str, bool]:
     return " ".join(ask_each(client, _run_of)), bool(client.exists(keys.BOOK_EPOCH))
 
 
+def store_clock(client: redis.Redis) -> int:
+    """What time it is by the servers' clocks, in nanoseconds since 1970: the earliest, where there are several.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    return min(ask_each(client, _clock_of))
+
+
+def _clock_of(server: redis.Redis) -> int:
+    seconds, microseconds = server.time()
+    return (int(seconds) * 1_000_000 + int(microseconds)) * 1000
+
+
 def _run_of(server: redis.Redis) -> str:
     pipeline = server.pipeline(transaction=False)
     pipeline.info("server")

@@ -187,6 +187,41 @@ def test_a_clock_that_steps_forth_and_back_leaves_no_trace(stage: Stage) -> None
     assert stage.spent("a", NOON + 2 * HOUR) == 0
 
 
+@pytest.mark.parametrize("hours", [2, 24 * 365])
+def test_an_api_server_whose_clock_is_far_ahead_opens_no_period_and_spends_nothing_of_it(
+    stage: Stage, hours: int
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(witness=lambda: stage.now)
+    stage.pod("p1", "team-a")
+    stage.round(10)
+    stage.now += hours * HOUR
+    stage.pod("p2", "team-a")
+    stage.now -= hours * HOUR
+    stage.round(10)
+    stage.round(10)
+    assert stage.spent("a", NOON) == (30 + 10) * GPU_SECOND
+    keeper = stage.keeper
+    assert keeper is not None
+    assert [period.start for period in keeper.books.accounts["a"].periods] == [NOON]
+    assert keeper.books.pods.ahead == hours * HOUR - 10 * SECOND
+    stage.remove("p2")
+    stage.round(10)
+    assert stage.spent("a", NOON) == (40 + 20) * GPU_SECOND
+    assert keeper.books.pods.ahead == 0
+
+
+def test_where_the_store_agrees_with_the_api_server_it_is_the_timekeepers_clock_that_is_behind(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(witness=lambda: NOON + 2 * HOUR)
+    stage.now += 2 * HOUR
+    stage.pod("p1", "team-a")
+    stage.now -= 2 * HOUR
+    stage.round(0)
+    stage.round(2 * 3600 + 10)
+    assert stage.spent("a", NOON + 2 * HOUR) == 10 * GPU_SECOND
+
+
 def test_a_grant_belongs_to_the_period_in_which_it_was_made(stage: Stage) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
     stage.round(10)

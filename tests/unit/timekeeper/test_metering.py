@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -64,6 +65,33 @@ def test_a_terminal_pod_ended_when_its_last_container_did() -> None:
 @pytest.mark.parametrize(("finished", "end"), [(20, 100), (5000, 900)])
 def test_a_node_clock_that_is_off_moves_no_end_outside_what_was_seen(finished: int, end: int) -> None:
     assert end_at_terminal_phase(SESSION, facts(terminal=True, finished=finished), now=900).end == end
+
+
+@pytest.mark.parametrize(
+    ("bound", "begun", "finished", "end"),
+    [
+        pytest.param(100, 105, 400, 400, id="the node's clock is right"),
+        pytest.param(100, 91, 391, 391, id="a few seconds behind, as clocks are"),
+        pytest.param(
+            100, 40, 340, 400, id="a minute behind, so that the pod seems to have been there before it was bound"
+        ),
+        pytest.param(10_000, 100, 500, 10_400, id="hours behind, so that it seems to have ended before it was bound"),
+        pytest.param(100, 5000, 5300, 900, id="ahead"),
+    ],
+)
+def test_a_node_that_says_that_it_had_a_pod_before_it_was_bound_has_its_clock_set_right(
+    bound: int, begun: int, finished: int, end: int
+) -> None:
+    session = replace(SESSION, start=bound * SECOND)
+    pod = facts(
+        terminal=True,
+        created=bound * SECOND,
+        scheduled=bound * SECOND,
+        begun=begun * SECOND,
+        finished=finished * SECOND,
+    )
+    seen_at = max(900, bound + 900) * SECOND if bound > 900 else 900 * SECOND
+    assert end_at_terminal_phase(session, pod, now=seen_at).end == end * SECOND
 
 
 def test_a_terminal_pod_without_finish_times_ended_when_that_was_seen() -> None:

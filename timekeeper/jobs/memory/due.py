@@ -9,11 +9,8 @@ from timekeeper.jobs.memory.accounts import Account, periods_to_open
 from timekeeper.jobs.memory.books import Books
 from timekeeper.rules.grants import Grant
 from timekeeper.rules.periods import Period
-from timekeeper.rules.timestamps import MINUTE
+from timekeeper.rules.timestamps import SKEW
 from timekeeper.store.ledger import Opening
-
-SKEW = MINUTE
-"""How far the API server's clock may be ahead of ours, so that what it stamps is believed."""
 
 
 def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Account, Period, Opening]]:

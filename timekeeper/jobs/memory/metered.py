@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from fairgpu.charging import ChargeRules
 from timekeeper.metering.attribution import attribution
@@ -22,7 +21,6 @@ from timekeeper.metering.sessions import (
     start_of,
 )
 from timekeeper.rules.pricing import Prices
-from timekeeper.rules.timestamps import TimeError, parse_instant
 from timekeeper.sources.mirror import Departure, DepartureProof
 
 Key = tuple[str, int]
@@ -192,26 +190,3 @@ def missing(metered: Metered, last_seen: int, reported: int | None, now: int) ->
     metered.pod_gone = True
     if metered.session.end is None:
         metered.session = end_unwatched(metered.session, max(last_seen, reported or 0), now)
-
-
-def silent_nodes(nodes: list[dict[str, Any]], lease_of: Callable[[], Mapping[str, dict[str, Any]]]) -> dict[str, int]:
-    """Nodes whose Ready condition is Unknown, and when each last renewed its Lease (0 where it has none)."""
-    silent = [node["metadata"]["name"] for node in nodes if _ready(node) == "Unknown"]
-    if not silent:
-        return {}
-    leases = lease_of()
-    return {name: _renewed(leases.get(name)) for name in silent}
-
-
-def _ready(node: dict[str, Any]) -> str:
-    for condition in (node.get("status") or {}).get("conditions") or []:
-        if condition.get("type") == "Ready":
-            return str(condition.get("status"))
-    return ""
-
-
-def _renewed(lease: dict[str, Any] | None) -> int:
-    try:
-        return parse_instant(((lease or {}).get("spec") or {}).get("renewTime"))
-    except TimeError:
-        return 0

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, TypeVar, cast
 
-from timekeeper.jobs.memory.metered import MeterRules, Meters, departed, missing, opened, seen, silent_nodes
+from timekeeper.jobs.memory.metered import MeterRules, Meters, departed, missing, opened, seen
 from timekeeper.metering.pods import PodFacts, read_pod
+from timekeeper.metering.silence import silent_nodes
 from timekeeper.rules.budgets import Budget, BudgetError, parse_budget
 from timekeeper.rules.corrections import Correction, CorrectionError, parse_correction
 from timekeeper.rules.grants import Grant, GrantError, parse_grant
 from timekeeper.rules.periods import PeriodRule
+from timekeeper.rules.timestamps import SKEW
 from timekeeper.sources.mirror import Departure, Mirror, uid_of
 from timekeeper.sources.source import Mirrors
 
@@ -129,16 +131,25 @@ class PodView:
     stirred: set[str] = field(default_factory=set)
     """Namespaces in which a pod that waits has come, gone or changed since somebody last asked."""
     newest: int = 0
-    """The latest creation that the API server has stamped: it is not earlier than that, whatever our clock says."""
+    """The latest creation stamp that is believed: it is not earlier than that, whatever our clock says."""
+    ahead: int = 0
+    """How far the latest creation stamp of a pod that is there lies ahead of our clock, in nanoseconds."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _behind: bool = True
 
     def refresh(
-        self, mirror: Mirror, rules: MeterRules, silent: dict[str, int], reported: Reported, now: int
+        self,
+        mirror: Mirror,
+        rules: MeterRules,
+        silent: dict[str, int],
+        reported: Reported,
+        now: int,
+        witness: Callable[[], int],
     ) -> set[str]:
         """Takes over the mirror's pods and departures, if there are new ones; the uids of the sessions that changed.
 
-        Where our clock is behind what the API server has stamped, that counts: an end is clamped to what is over.
+        Where our clock is behind what the API server has stamped, that counts: an end is clamped to what is over. A
+        stamp far ahead of it counts only where a third clock, the `witness`, says that it is ours that is wrong.
         """
         if not mirror.wait_for_change(0) and not self._behind:
             return set()
@@ -146,8 +157,8 @@ class PodView:
         changed: set[str] = set()
         items = {uid_of(item): item for item in mirror.items()}
         fresh = {uid: read_pod(item) for uid, item in items.items() if self._objects.get(uid) is not item}
-        self.newest = max([self.newest, *(facts.created for facts in fresh.values())])
-        now = max(now, self.newest)
+        self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, witness)
+        seen_at, now = now, max(now, self.newest)
         for uid, facts in fresh.items():
             self._stir(facts)
             self.facts[uid] = facts
@@ -163,6 +174,9 @@ class PodView:
             departures.pop(0)
         for uid in self.facts.keys() - items.keys():
             self._stir(self.facts.pop(uid))
+        self.ahead = max(
+            (facts.created - seen_at for facts in self.facts.values() if facts.created > seen_at), default=0
+        )
         self._objects = items
         self._behind = False
         return changed
@@ -208,6 +222,19 @@ class PodView:
         last = read_pod(departure.item)
         departed(metered, departure, last, silent.get(last.node), reported(last.uid), now)
         return {last.uid}
+
+
+def latest_believed(stamps: Iterable[int], now: int, witness: Callable[[], int]) -> int:
+    """The latest of some creation stamps, without those that lie further ahead of our clock than clocks differ.
+
+    One API server whose clock is wrong must not open periods that are still to come, nor spend their money. Where the
+    witness's clock is ahead of ours, too, it is ours that is behind.
+    """
+    found = sorted(stamps)
+    limit = now + SKEW
+    if found[-1] > limit:
+        limit = max(now, witness()) + SKEW
+    return max((stamp for stamp in found if stamp <= limit), default=0)
 
 
 def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:

@@ -36,6 +36,7 @@ class Desk:
         books: what is known.
         epoch: the term's; later ones shut this one out.
         step: told of each step before it is taken.
+        witness: a third clock, in nanoseconds since 1970, for when ours and the API server's differ.
         silent: nodes that are silent, and since when.
         servers: which runs of which servers hold the store, as this term last saw.
         capacity: what the nodes were last written down to have; None before the first time.
@@ -46,6 +47,7 @@ class Desk:
     books: Books
     epoch: int
     step: Step
+    witness: Callable[[], int]
     silent: dict[str, int] = field(default_factory=dict)
     servers: str = ""
     capacity: int | None = None

@@ -6,6 +6,9 @@ round that fails leaves nothing behind but work for the next one.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import redis
 
 from timekeeper.jobs.memory.books import Books, KeeperRules
@@ -22,7 +25,7 @@ from timekeeper.jobs.round.striking import strike_due
 from timekeeper.sources.source import Source
 from timekeeper.store import book
 from timekeeper.store.calls import StoreEmptyError, StoreUnavailableError
-from timekeeper.store.servers import identity
+from timekeeper.store.servers import identity, store_clock
 
 
 class NotReadyError(RuntimeError):
@@ -33,12 +36,21 @@ class Keeper:
     """Keeps the books for one term of leadership. Used by one thread."""
 
     def __init__(
-        self, client: redis.Redis, source: Source, rules: KeeperRules, epoch: int, step: Step = lambda _name: None
+        self,
+        client: redis.Redis,
+        source: Source,
+        rules: KeeperRules,
+        epoch: int,
+        step: Step = lambda _name: None,
+        witness: Callable[[], int] | None = None,
     ) -> None:
-        """Names the store (whose client gives bytes), the world, what the admin decided, and the term's epoch."""
+        """Names the store (whose client gives bytes), the world, what the admin decided, and the term's epoch.
+
+        The witness is a clock that is neither ours nor the API server's; where none is named, that of the store.
+        """
         self.books = Books(rules)
         self.epoch = epoch
-        self._desk = Desk(client, source, self.books, epoch, step)
+        self._desk = Desk(client, source, self.books, epoch, step, witness or partial(store_clock, client))
         self._loaded = False
         self._repriced = False
 
@@ -119,7 +131,7 @@ class Keeper:
             if name != "pods":
                 getattr(mirrors, name).take_departures()  # nobody asks who else left
         desk.silent = nodes_that_are_silent(mirrors)
-        changed = books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now)
+        changed = books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now, desk.witness)
         touched = assign(desk, now) | books.concerned(changed)
         touched |= {books.account_of(namespace) for namespace in books.pods.take_stirred()} & books.accounts.keys()
         return touched | {name for name, found in books.figures.items() if found.due <= now}
