@@ -18,6 +18,7 @@ from timekeeper.rules.timestamps import HOUR, MINUTE, TimeError, parse_duration,
 WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 DEFAULT_MIN_RUNTIME = 10 * MINUTE
 DEFAULT_COMMIT = HOUR
+DEFAULT_PENDING_COMMIT = 24 * HOUR
 DEFAULT_EVICTION_NOTICE = 10 * MINUTE
 
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -57,6 +58,7 @@ class Budget:
     min_runtime: int = DEFAULT_MIN_RUNTIME
     admission: Admission = Admission.SIMPLE
     default_commit: int = DEFAULT_COMMIT
+    pending_commit: int = DEFAULT_PENDING_COMMIT
     eviction_notice: int = DEFAULT_EVICTION_NOTICE
     created: int = 0
     uid: str = ""
@@ -95,6 +97,7 @@ def parse_budget(item: Mapping[str, Any]) -> Budget:
         min_runtime=reader.duration(spec, "minRuntime", "spec", DEFAULT_MIN_RUNTIME) or 0,
         admission=reader.choice(spec, "admission", "spec", Admission, Admission.SIMPLE),
         default_commit=reader.duration(spec, "defaultCommit", "spec", DEFAULT_COMMIT) or 0,
+        pending_commit=reader.duration(spec, "pendingCommit", "spec", DEFAULT_PENDING_COMMIT) or 0,
         eviction_notice=reader.duration(spec, "evictionNotice", "spec", DEFAULT_EVICTION_NOTICE) or 0,
         created=reader.instant(metadata, "creationTimestamp"),
         uid=str(metadata.get("uid", "")),

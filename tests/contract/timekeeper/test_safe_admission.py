@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fairgpu.states import SafeAdmission
 from tests.keeper_stage import Stage
+from tests.redis_server import RedisServer
 from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
+from timekeeper.rules.timestamps import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
 
 HOUR = 3600.0
 
@@ -24,6 +27,12 @@ HOUR = 3600.0
 def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
     with redis_server.client() as client:
         yield Stage(tmp_path, client)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
+        yield running
 
 
 def safe_budget(stage: Stage, gpu_hours: Any, **spec: Any) -> None:
@@ -87,6 +96,72 @@ def test_pods_that_were_let_in_and_wait_are_committed_too_and_no_others(stage: S
     stage.remove("promised")
     stage.round(1, full=False)
     assert told(stage).committed == 0
+
+
+def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_counts_again_once_it_runs(
+    stage: Stage,
+) -> None:
+    safe_budget(stage, 100, pendingCommit="2h")
+    stage.lead()
+    wait(stage, "stuck", 5)
+    stage.round(2 * HOUR - 1)
+    assert told(stage).committed == 5 * GPU_HOUR
+    stage.round(1)
+    assert told(stage).committed == 0
+    assert stage.keeper is not None
+    assert stage.keeper.books.figures["a"].lapsed == 1
+    stage.lead()
+    stage.round(1)
+    assert told(stage).committed == 0
+    run(stage, "stuck", 5)
+    stage.round(1)
+    assert told(stage).committed == 5 * GPU_HOUR - GPU_SECOND
+    assert stage.keeper.books.figures["a"].lapsed == 0
+
+
+def test_what_was_held_keeps_money_from_when_it_was_let_go(stage: Stage) -> None:
+    safe_budget(stage, 10, pendingCommit="2h")
+    stage.lead()
+    wait(stage, "held", 5, gated=True, state="held")
+    stage.round(5 * HOUR)
+    item = stage.source_pod("held")
+    del item["spec"]["schedulingGates"]
+    stage.write_pod(item)
+    stage.round(1)
+    stage.round(2 * HOUR - 1)
+    assert told(stage).committed == 5 * GPU_HOUR
+    stage.round(1)
+    assert told(stage).committed == 0
+
+
+@given(
+    pods=st.lists(st.tuples(st.integers(0, 60), st.sampled_from([0.5, 3, 8]), st.booleans()), max_size=12),
+    kept=st.sampled_from(["1m", "10m", "1h"]),
+)
+def test_what_is_kept_for_pods_that_do_not_run_is_bounded_and_that_of_those_that_run_is_exact(
+    server: RedisServer, pods: list[tuple[int, float, bool]], kept: str
+) -> None:
+    with server.client() as client, tempfile.TemporaryDirectory() as folder:
+        client.flushall()
+        stage = Stage(Path(folder), client)
+        safe_budget(stage, 1000, pendingCommit=kept)
+        stage.lead()
+        begun = []
+        for index, (minutes, hours, runs) in enumerate(pods):
+            stage.round(minutes * 60)
+            run(stage, f"p{index}", hours) if runs else wait(stage, f"p{index}", hours)
+            begun.append(stage.now)
+        stage.round(0)
+        longest = parse_duration(kept)
+        expected = 0
+        for (_, hours, runs), since in zip(pods, begun, strict=True):
+            ran = stage.now - since
+            if runs:
+                expected += max(int(hours * GPU_HOUR) - ran // 1000, 0)
+            elif ran < longest:
+                expected += int(hours * GPU_HOUR)
+        assert stage.keeper is not None
+        assert stage.keeper.books.figures["a"].committed == expected
 
 
 def test_a_pod_that_comes_is_told_at_once_and_passing_time_is_not(stage: Stage) -> None:

@@ -86,6 +86,7 @@ def test_what_is_left_out_has_the_same_default_as_on_the_api_server() -> None:
         ({"minRuntime": 600}, "spec.minRuntime", "1h30m"),
         ({"admission": "strict"}, "spec.admission", "simple, safe"),
         ({"defaultCommit": "-1h"}, "spec.defaultCommit", "1h30m"),
+        ({"pendingCommit": 3600}, "spec.pendingCommit", "1h30m"),
         ({"evictionNotice": "soon"}, "spec.evictionNotice", "1h30m"),
     ],
 )

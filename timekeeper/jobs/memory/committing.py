@@ -15,8 +15,9 @@ from timekeeper.rules.state import Admission
 def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
     """For each account with safe admission, the sum of its pods' commitments, in microGPU-seconds.
 
-    Running pods count as far as they still may run. Pods that were let in and wait for a node count whole: the money
-    was promised to them. Gated ones were promised nothing, and neither were those that came in as over budget.
+    Running pods count as far as they still may run. Pods that were let in and wait for a node count whole, for as
+    long as the budget says: the money was promised to them, and one that fits no node must not hold it for ever. Gated
+    ones were promised nothing, and neither were those that came in as over budget.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:
@@ -30,9 +31,19 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
             sums[name] += commitment(rate_now(session.tariff, now), deadline, now - session.start, default)
     for facts in books.pods.facts.values():
         name = books.account_of(facts.namespace)
-        if name in sums and _waits(facts) and not facts.gated and not facts.came_over:
+        if name in sums and _promised(facts) and not _lapsed(books, facts, now):
             sums[name] += commitment_of(books, facts, now)
     return sums
+
+
+def lapsed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+    """For each account with safe admission, how many pods wait for a node for longer than money is kept for them."""
+    counts = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
+    for facts in books.pods.facts.values() if counts else ():
+        name = books.account_of(facts.namespace)
+        if name in counts and _promised(facts) and _lapsed(books, facts, now):
+            counts[name] += 1
+    return counts
 
 
 def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
@@ -60,6 +71,15 @@ def commitment_of(books: Books, facts: PodFacts, now: int) -> int:
     rate = rate_at(facts.reservation, books.prices, now, books.rules.charge)
     budget = books.accounts[books.account_of(facts.namespace)].budget
     return commitment(rate, facts.deadline, 0, budget.default_commit)
+
+
+def _promised(facts: PodFacts) -> bool:
+    return facts.reservation is not None and _waits(facts) and not facts.gated and not facts.came_over
+
+
+def _lapsed(books: Books, facts: PodFacts, now: int) -> bool:
+    since = books.pods.let_in.get(facts.uid, facts.created)
+    return now - since >= books.accounts[books.account_of(facts.namespace)].budget.pending_commit
 
 
 def _waits(facts: PodFacts) -> bool:

@@ -47,6 +47,7 @@ class Figures:
             end, where that is still to come.
         committed: what pods that were let in may still spend, where admission is safe.
         queued: what the pods behind the gate need there.
+        lapsed: how many pods wait for a node for longer than money is kept for them.
     """
 
     period: Period
@@ -61,6 +62,7 @@ class Figures:
     burns: Burns = field(default_factory=Burns)
     committed: int = 0
     queued: int = 0
+    lapsed: int = 0
 
     @property
     def remaining(self) -> int:

@@ -130,6 +130,8 @@ class PodView:
     namespaces: set[str] = field(default_factory=set)
     stirred: set[str] = field(default_factory=set)
     """Namespaces in which a pod that waits has come, gone or changed since somebody last asked."""
+    let_in: dict[str, int] = field(default_factory=dict)
+    """When pods were let through the gate in this term, by uid."""
     newest: int = 0
     """The latest creation stamp that is believed: it is not earlier than that, whatever our clock says."""
     ahead: int = 0
@@ -161,6 +163,8 @@ class PodView:
         seen_at, now = now, max(now, self.newest)
         for uid, facts in fresh.items():
             self._stir(facts)
+            if uid in self.facts and self.facts[uid].gated and not facts.gated:
+                self.let_in[uid] = now
             self.facts[uid] = facts
             self.namespaces.add(facts.namespace)
             changed |= self._observe(facts, rules, silent, reported, now)
@@ -174,6 +178,7 @@ class PodView:
             departures.pop(0)
         for uid in self.facts.keys() - items.keys():
             self._stir(self.facts.pop(uid))
+            self.let_in.pop(uid, None)
         self.ahead = max(
             (facts.created - seen_at for facts in self.facts.values() if facts.created > seen_at), default=0
         )

@@ -64,7 +64,7 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
         if exhaustion is not None:
             status["projectedExhaustion"] = format_instant(exhaustion)
     if account.budget.admission is Admission.SAFE:
-        status["committed"] = _money(found.committed)
+        status["committed"] = {**_money(found.committed), "lapsedPods": found.lapsed}
     forecast = _forecast(found, now)
     if forecast:
         status["forecast"] = forecast

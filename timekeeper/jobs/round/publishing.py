@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from fairgpu.states import BudgetState, NamespaceState, encode_charge
 from timekeeper.jobs.memory.books import Books
-from timekeeper.jobs.memory.committing import committed, queued
+from timekeeper.jobs.memory.committing import committed, lapsed, queued
 from timekeeper.jobs.memory.figures import Figures, figures, namespace_state, state_text, summary, worth_telling
 from timekeeper.jobs.round.desk import Desk
 from timekeeper.metering.segments import rate_now
@@ -32,8 +32,12 @@ def publish(desk: Desk, now: int, names: Iterable[str]) -> None:
     namespaces = books.namespaces_of()
     rates = _rates(books, names, now)
     promised, waiting = committed(books, rates, now), queued(books, rates, now)
+    overdue = lapsed(books, rates, now)
     found = {
-        name: figures(books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0))
+        name: replace(
+            figures(books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0)),
+            lapsed=overdue.get(name, 0),
+        )
         for name, rate in rates.items()
     }
     _publish_accounts(desk, now, found, namespaces)
