@@ -101,9 +101,14 @@ class Figures:
         self.latest = figures(sample, placed, charged, shares, self.latest)
 
     def watch(self, stop: threading.Event) -> None:
-        """Looks at what is listed again and again. What NVML refuses is reported once, until it answers again."""
+        """Looks at what is listed again and again, once some container's cgroup is named.
+
+        What NVML refuses is reported once, until it answers again.
+        """
         silent = False
         while not stop.wait(INTERVAL_SECONDS):
+            if all(each.cgroup is None for each in self.listed[0]):
+                continue
             try:
                 self.look(*self.listed)
             except OSError as error:

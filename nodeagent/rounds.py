@@ -49,6 +49,8 @@ class State:
     """All GPU time that they had in it."""
     wanting: frozenset[int] = frozenset()
     """Those that would have used more."""
+    lacked: Mapping[int, int] = field(default_factory=dict)
+    """What they had too little of their own turns in the period before."""
     seen: Mapping[int, Seen] = field(default_factory=dict)
 
 
@@ -97,9 +99,12 @@ def _begin_period(state: State, passed: int) -> State:
     """Settles the period that is over, and opens the next.
 
     A shim that divides its overrun among all who are active counts too little where few of them were at work; what a
-    container used beyond its turns in all tells as well.
+    container used beyond its turns in all tells as well. Work that was told of too late for its period makes somebody
+    lack in one and have more than it owned in the next: as much counts to the one after, or telling late would gain.
     """
     balances: Mapping[int, int] = state.opening
+    lacked: dict[int, int] = {}
+    told_late: dict[int, int] = {}
     if state.plan is not None:
         used = {slot: had for slot, had in state.used.items() if slot in state.wanting}
         made = state.plan
@@ -107,6 +112,9 @@ def _begin_period(state: State, passed: int) -> State:
             slot: max(ran, state.used.get(slot, 0) - made.granted_ns(slot)) for slot, ran in state.overruns.items()
         }
         balances = turns.settle(made, beyond, used)
+        for slot, had in used.items():
+            lacked[slot] = max(0, made.owned_ns(slot) - had)
+            told_late[slot] = min(max(0, had - made.owned_ns(slot)), state.lacked.get(slot, 0))
     return replace(
         state,
         epoch_ns=state.epoch_ns + passed * turns.PERIOD_NS,
@@ -114,8 +122,9 @@ def _begin_period(state: State, passed: int) -> State:
         opening=balances,
         plan=None,
         overruns={},
-        used={},
+        used=told_late,
         wanting=frozenset(),
+        lacked=lacked,
     )
 
 

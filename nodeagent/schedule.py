@@ -6,8 +6,7 @@ The containers file is JSON and read again when it changes: {"uuid": "GPU-...", 
 "corePercent": 30, "policy": "hard", "ledger": "/path/of/ledger", "device": 0}]}; the policy is hard, elastic or
 best_effort, device the GPU's index in the container's configuration. A container may have "memoryLimitBytes", a limit
 other than its configuration's, "noticeNs", when it will be evicted on CLOCK_MONOTONIC, and "cgroup", its folder in the
-host's cgroup hierarchy: where one is named at the
-start, NVML is asked what the driver holds for its processes.
+host's cgroup hierarchy: from when one is named, NVML is asked what the driver holds for its processes.
 """
 
 import argparse
@@ -107,8 +106,7 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
     state = State(epoch_ns=clock())
     file = PageFile(page)
     driver = Figures(asked(uuid))
-    if any(each.cgroup is not None for each in containers):
-        threading.Thread(target=driver.watch, args=(stop,), name="nvml", daemon=True).start()
+    threading.Thread(target=driver.watch, args=(stop,), name="nvml", daemon=True).start()
     try:
         while not stop.is_set():
             activities = {each.slot: read_activity(each) for each in containers}

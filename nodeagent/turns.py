@@ -85,6 +85,10 @@ class Plan:
         """All the time in the period in which the slot may launch."""
         return sum(turn.length_ns for turn in self.turns if turn.slot == slot)
 
+    def owned_ns(self, slot: int) -> int:
+        """What of that is its own; 0 for those who are not active."""
+        return sum(turn.length_ns for turn in self.owned if turn.slot == slot)
+
 
 def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: int = 0) -> Plan:
     """The turns of the coming period. The round number brings those who borrow forward one after the other.
@@ -123,10 +127,7 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
     proportion on both sides; an overrun that nobody missed is owed to nobody. Containers tell these figures themselves:
     one that makes itself poor gains no more than what others admit to have run over.
     """
-    owned: dict[int, int] = {}
-    for turn in made.owned:
-        owned[turn.slot] = owned.get(turn.slot, 0) + turn.length_ns
-    lacking = {slot: max(0, owned[slot] - had) for slot, had in used.items() if slot in owned}
+    lacking = {slot: max(0, made.owned_ns(slot) - had) for slot, had in used.items() if slot in made.balances}
     over = {slot: overrun_ns for slot, overrun_ns in overruns.items() if slot in made.balances and overrun_ns > 0}
     amount = min(sum(lacking.values()), sum(over.values()))
     balances = dict(made.balances)

@@ -3,14 +3,18 @@
     python bench/virtual_shares.py [NAME]
 
 The programs, the shim, the simulated GPU and the node agent's decisions are those of shares.py; only the clock is
-another. So an error here is the pacer's own, and it is the same however busy the machine is. Prints JSON rows.
+another. So an error here is the pacer's own, and it is the same however busy the machine is. The crowd of eight is
+begun in several orders, for that decides how its spans overlap. Prints JSON rows.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import random
+import select
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -32,7 +36,11 @@ from nodeagent.schedule import INTERVAL_SECONDS, PageFile, read_activity  # noqa
 
 CROWD = [hard(70, SHORT), *[Tenant(0, (SHORT,), BEST_EFFORT)] * 8]
 CASES = [*MEASURED, ("a hard 70 beside eight best-effort containers", CROWD, 4, 1.0)]
+ORDERS = (0, 1, 2, 3)
+"""Seeds of the moments at which programs begin; 0: all at once."""
+BEGIN_SECONDS = 0.02
 WARM_UP_SECONDS = 1.0
+THREADS_AT, THREAD = 24, struct.Struct("<IiQQ")
 LIBRARY = VCUDA / "build" / "bench" / "virtual_time.so"
 
 
@@ -62,7 +70,25 @@ class Writer:
             time.sleep(min(INTERVAL_SECONDS, max(0.0, moment - time.monotonic())))
 
 
-def shares(folder: Path, tenants: list[Tenant], windows: int, window_s: float) -> list[Window]:
+def on_the_clock() -> int:
+    """Threads that take part in the virtual clock, this one among them."""
+    with Path(os.environ["VIRTUAL_TIME"]).open("rb") as file:
+        threads = file.read()[THREADS_AT:]
+    return sum(state != 0 for state, *_ in THREAD.iter_unpack(threads[: len(threads) // THREAD.size * THREAD.size]))
+
+
+def begin(container: Container, program: tuple[str, ...]) -> None:
+    """Starts a program. Nobody may sleep before it takes part in the clock, which would go on without it."""
+    before = on_the_clock()
+    running = container.start("spin", "1000", *program)
+    assert running.stdin is not None
+    running.stdin.write("\n")  # whoever waited for it later would stop the clock
+    running.stdin.flush()
+    while on_the_clock() == before:
+        select.select([], [], [], 0.001)  # by the machine's own clock
+
+
+def shares(folder: Path, tenants: list[Tenant], windows: int, window_s: float, order: int) -> list[Window]:
     """What each tenant got in each window, by the simulator's truth; no window is ever late."""
     node = Node(folder, settings={"SIMGPU_CALL_COSTS": "1"})
     page = folder / "page"
@@ -72,15 +98,18 @@ def shares(folder: Path, tenants: list[Tenant], windows: int, window_s: float) -
     ]
     writer = Writer(page, containers)
     writer.look()
-    programs: list[subprocess.Popen[str]] = []
+    programs = []
     for container, tenant in zip(containers, tenants, strict=True):
         container.settings |= {name: value for name, value in os.environ.items() if name.startswith("VIRTUAL_")}
         container.settings["LD_PRELOAD"] = f"{LIBRARY}:{container.library}"
-        programs += [container.start("spin", "1000", *program) for program in tenant.programs]
-    for program in programs:
-        assert program.stdin is not None
-        program.stdin.write("\n")  # whoever waited for it later would stop the clock
-        program.stdin.flush()
+        programs += [(container, program) for program in tenant.programs]
+    chance = random.Random(order)  # noqa: S311 (the same order for the same number)
+    if order:
+        chance.shuffle(programs)
+    for container, program in programs:
+        begin(container, program)
+        if order:
+            writer.look_until(time.monotonic() + chance.random() * BEGIN_SECONDS)
     return list(measured(node, writer, len(tenants), windows, window_s))
 
 
@@ -97,25 +126,26 @@ def measured(node: Node, writer: Writer, count: int, windows: int, window_s: flo
         before = after
 
 
-def row_of(folder: Path, number: int, most_windows: int) -> dict[str, Any]:
+def row_of(folder: Path, number: int, most_windows: int, order: int) -> dict[str, Any]:
     """The row of one case; on the virtual clock."""
     name, tenants, windows, window_s = CASES[number]
-    found = shares(folder, tenants, min(windows, most_windows), window_s)
+    found = shares(folder, tenants, min(windows, most_windows), window_s, order)
     errors = [abs(part - t.core) for window in found for part, t in zip(window.parts, tenants, strict=True) if t.core]
     error = sum(errors) / len(errors)
     got = "/".join(f"{sum(w.parts[i] for w in found) / len(found):.1f}" for i in range(len(tenants)))
-    context = f"got {got}, {len(found)} windows, on a clock that no load moves"
+    context = f"got {got}, {len(found)} windows, order {order}, on a clock that no load moves"
     return row(f"share error by itself, {name}", error, "points", "<= 2", met=error <= 2, context=context)
 
 
-def rows(wanted: str = "", windows: int = 6) -> Iterator[dict[str, Any]]:
+def rows(wanted: str = "", windows: int = 6, orders: tuple[int, ...] = ORDERS) -> Iterator[dict[str, Any]]:
     """The share errors whose name has `wanted` in it, each on a clock of its own, over so many windows at most."""
-    for number, case in enumerate(CASES):
-        if wanted not in case[0]:
+    crowded = [any(len(tenant.programs) > 1 for tenant in case[1]) for case in CASES]
+    for number, order in [(i, order) for i in range(len(CASES)) for order in (orders if crowded[i] else (0,))]:
+        if wanted not in CASES[number][0]:
             continue
         with tempfile.TemporaryDirectory() as name:
             clock = {"LD_PRELOAD": str(LIBRARY), "VIRTUAL_TIME": f"{name}/clock"}
-            command = [sys.executable, __file__, "--case", str(number), f"{name}/node", str(windows)]
+            command = [sys.executable, __file__, "--case", str(number), f"{name}/node", str(windows), str(order)]
             environment, pipe = os.environ | clock, subprocess.PIPE
             with subprocess.Popen(command, env=environment, stdout=pipe, start_new_session=True) as running:  # noqa: S603
                 try:
@@ -128,7 +158,8 @@ def rows(wanted: str = "", windows: int = 6) -> Iterator[dict[str, Any]]:
 def main() -> None:
     """Prints all rows; or, started by `rows`, the one of its case."""
     if sys.argv[1:2] == ["--case"]:
-        print(json.dumps(row_of(Path(sys.argv[3]), int(sys.argv[2]), int(sys.argv[4]))), flush=True)
+        number, windows, order = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
+        print(json.dumps(row_of(Path(sys.argv[3]), number, windows, order)), flush=True)
         signal.pause()  # who started it ends it, and the programs with it
     for each in rows(*sys.argv[1:2]):
         print(json.dumps(each), flush=True)

@@ -14,14 +14,29 @@ static bool fresh(uint64_t seen_ns, uint64_t now_ns, uint64_t within_ns)
     return seen_ns != 0 && seen_ns + within_ns > now_ns;
 }
 
-/* Processes of this container with work on the device, at least one: who shares a span. */
-static uint64_t peers(int index)
+/* Processes of this container with work on the device, at least one: who shares a span. `since` is when the earliest of
+ * what they have in flight began; UINT64_MAX: nothing is. */
+struct peers {
+    uint64_t count, since;
+};
+
+static struct peers peers(int index)
 {
-    uint64_t count = 0, now = clock_ns(), used = __atomic_load_n(&ledger->slots_used, __ATOMIC_RELAXED);
-    for (uint64_t i = 0; i < used && i < LEDGER_SLOTS; i++)
-        count += __atomic_load_n(&ledger->slots[i].state, __ATOMIC_RELAXED) == SLOT_LIVE &&
-                 fresh(__atomic_load_n(&ledger->slots[i].in_flight[index], __ATOMIC_RELAXED), now, PEER_NS);
-    return count != 0 ? count : 1;
+    struct peers found = {0, UINT64_MAX};
+    uint64_t now = clock_ns(), used = __atomic_load_n(&ledger->slots_used, __ATOMIC_RELAXED);
+    for (uint64_t i = 0; i < used && i < LEDGER_SLOTS; i++) {
+        const struct ledger_slot *slot = &ledger->slots[i];
+        if (__atomic_load_n(&slot->state, __ATOMIC_RELAXED) != SLOT_LIVE ||
+            !fresh(__atomic_load_n(&slot->in_flight[index], __ATOMIC_RELAXED), now, PEER_NS))
+            continue;
+        uint64_t since = __atomic_load_n(&slot->in_flight_since[index], __ATOMIC_RELAXED);
+        found.count++;
+        if (since != 0 && since < found.since)
+            found.since = since;
+    }
+    if (found.count == 0)
+        found.count = 1;
+    return found;
 }
 
 uint64_t account_contenders(int index)
@@ -40,8 +55,9 @@ struct parts {
     uint64_t turns;     /* what it has of each period */
 };
 
-/* Work that goes on into a later turn of its own shares that with what others began in between. */
-static struct parts parts_of(int index, uint64_t begin_ns, uint64_t end_ns)
+/* Work that goes on into a later turn of its own shares that with what others began in between: the GPU goes round by
+ * process, of which the other containers have one each as far as we know. */
+static struct parts parts_of(int index, uint64_t begin_ns, uint64_t end_ns, uint64_t own)
 {
     struct parts parts = {0, 0, UINT64_MAX};
     struct turn turn = {.active = 1};
@@ -57,7 +73,7 @@ static struct parts parts_of(int index, uint64_t begin_ns, uint64_t end_ns)
         at = turn.end_ns < end_ns ? turn.end_ns : end_ns;
     }
     parts.own = at - begin_ns;
-    parts.over = (end_ns - at) / turn.active;
+    parts.over = (end_ns - at) * own / (own + turn.active - 1);
     return parts;
 }
 
@@ -66,27 +82,37 @@ static void add(uint64_t *counter, uint64_t amount)
     __atomic_add_fetch(counter, amount, __ATOMIC_RELAXED);
 }
 
-/* Of [begin, end), what no process of the container has claimed: the end of it, since spans are told when they end. */
-static uint64_t claim(struct ledger_device *device, uint64_t begin_ns, uint64_t end_ns)
+/* Claims the time up to `end_ns` and returns up to where it was claimed before. */
+static uint64_t claim(struct ledger_device *device, uint64_t end_ns)
 {
     uint64_t claimed = __atomic_load_n(&device->claimed_ns, __ATOMIC_RELAXED);
     while (claimed < end_ns && !__atomic_compare_exchange_n(&device->claimed_ns, &claimed, end_ns, true, __ATOMIC_RELAXED,
                                                             __ATOMIC_RELAXED))
         ;
-    return claimed > end_ns ? end_ns : claimed > begin_ns ? claimed : begin_ns;
+    return claimed < end_ns ? claimed : end_ns;
+}
+
+static uint64_t later(uint64_t one, uint64_t other)
+{
+    return one > other ? one : other;
 }
 
 struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns)
 {
     struct ledger_device *device = &ledger->devices[index];
     struct vcuda_activity *told = &ledger->public.devices[index];
-    uint64_t length = end_ns - begin_ns;
-    struct parts whole = parts_of(index, begin_ns, end_ns);
-    struct parts charged = parts_of(index, claim(device, begin_ns, end_ns), end_ns);
-    uint64_t busy = charged.own + charged.over, over = charged.over, share = (whole.own + whole.over) / peers(index);
+    uint64_t length = end_ns - begin_ns, before = claim(device, end_ns);
+    struct peers at_work = peers(index);
+    /* Spans are told when they end. What began before this one and has not ended yet will find its beginning claimed. */
+    uint64_t since = later(before, begin_ns < at_work.since ? begin_ns : at_work.since);
+    struct parts whole = parts_of(index, begin_ns, end_ns, at_work.count);
+    struct parts own = parts_of(index, later(before, begin_ns), end_ns, at_work.count);
+    struct parts charged = parts_of(index, since, end_ns, at_work.count);
+    uint64_t busy = charged.own + charged.over, over = charged.over;
+    uint64_t work = own.own + own.over, share = (whole.own + whole.over) / at_work.count;
     /* What fits into a turn had the GPU alone at times, and its shortest spans show how long it takes. */
-    struct worth worth = {busy > share ? busy : share, length <= whole.turns ? length : 0};
-    if (solo_ns != 0 && busy > solo_ns) {
+    struct worth worth = {work > share ? work : share, length <= whole.turns ? length : 0};
+    if (solo_ns != 0 && busy > solo_ns && at_work.count == 1) {
         over = (uint64_t)((double)over * (double)solo_ns / (double)busy);
         busy = solo_ns;
     }
@@ -120,6 +146,13 @@ int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns)
                                               __ATOMIC_RELAXED));
     }
     return __atomic_load_n(&device->credit_ns, __ATOMIC_RELAXED);
+}
+
+void account_in_flight_since(int index, uint64_t since_ns)
+{
+    int slot = process()->slot;
+    if (slot >= 0)
+        __atomic_store_n(&ledger->slots[slot].in_flight_since[index], since_ns, __ATOMIC_RELAXED);
 }
 
 void account_active(int index, uint64_t now_ns, bool waiting)

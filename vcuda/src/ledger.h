@@ -38,6 +38,7 @@ struct ledger_slot {
     uint64_t most_unsettled[VCUDA_MAX_DEVICES];
     uint64_t in_flight[VCUDA_MAX_DEVICES]; /* CLOCK_MONOTONIC when it last had work on the device; atomic */
     uint64_t wanted[VCUDA_MAX_DEVICES];    /* and when it last had or wanted any; atomic */
+    uint64_t in_flight_since[VCUDA_MAX_DEVICES]; /* when the earliest that it has in flight began; 0: none; atomic */
 };
 
 /* Derived or advisory, per device; under the lock unless said otherwise. */

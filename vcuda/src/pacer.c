@@ -13,6 +13,8 @@
 #define BATCH_NS 500000u       /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
 #define DEBT_HOLD_NS (4ull * VCUDA_PERIOD_NS) /* a container that ran long kernels pays back for up to so long */
+#define LEAST_PAUSE_NS 20000u /* between looks of who waits in the turn */
+#define MOST_PAUSE_NS 250000u
 #define NO_END (UINT64_MAX - 1) /* the gate of a turn that does not end */
 
 struct gate pacer_gates[VCUDA_MAX_DEVICES];
@@ -63,10 +65,19 @@ static uint64_t least_of(uint64_t one, uint64_t other)
 
 /* How much work may be queued with so much left of the turn. Far from its end a queue that does not run dry harms nobody:
  * up to half of what is left, or a second kernel behind the one that runs, if both end in the turn. */
-static uint64_t may_queue(uint64_t left_ns, uint64_t kernel_ns)
+static uint64_t may_queue(uint64_t left_ns, uint64_t kernel_ns, uint64_t contenders)
 {
-    uint64_t deep = least_of(left_ns / 2, ALONE_NS), second = least_of(left_ns, 2 * kernel_ns);
+    uint64_t part = contenders > 1 ? left_ns * 3 / 4 : left_ns / 2;
+    uint64_t deep = least_of(part, ALONE_NS), second = least_of(left_ns, 2 * kernel_ns);
     return deep > second ? deep : second;
+}
+
+/* How long to wait where so much more is queued than may be: for half of it to be worked off, and never for so long that a
+ * queue of wrongly estimated work would run dry. */
+static uint64_t until_room(uint64_t excess_ns, uint64_t bound_ns)
+{
+    uint64_t pause = least_of(least_of(excess_ns / 2, bound_ns / 8), MOST_PAUSE_NS);
+    return pause > LEAST_PAUSE_NS ? pause : LEAST_PAUSE_NS;
 }
 
 /* What a process may launch now: work for so long, but at least one kernel. 0: wait for `pause_ns` and ask again. */
@@ -77,11 +88,11 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns
     bool turns = pacer_look(queue->index, now_ns, &turn);
     uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
     bool alone = !turns || left >= turn.period_ns;
-    uint64_t bound = alone ? ALONE_NS : may_queue(left, queue->mean_ns * others);
+    uint64_t bound = alone ? ALONE_NS : may_queue(left, queue->mean_ns * others, others);
     uint64_t ahead = (queue->in_flight_ns + queue->mean_ns) * others;
     bool unknown = queue->mean_ns == 0; /* one kernel alone, until it has told how long it takes */
     if (queue->head != queue->tail && (unknown || ahead > bound)) {
-        *pause_ns = ahead > 2 * bound ? 50000 : 20000;
+        *pause_ns = unknown ? LEAST_PAUSE_NS : until_room(ahead - bound, bound);
         return 0;
     }
     if (alone)

@@ -144,6 +144,7 @@ void spans_begin(struct queue *queue, CUstream stream)
     if (clock_ns() - queue->base_ns > REBASE_NS)
         rebase(queue);
     queue->begin = recorded(queue, stream);
+    queue->begin_ns = clock_ns();
 }
 
 void spans_end(struct queue *queue, CUstream stream, uint32_t launches)
@@ -155,6 +156,8 @@ void spans_end(struct queue *queue, CUstream stream, uint32_t launches)
     if (end == NULL)
         return;
     uint64_t estimate = queue->mean_ns * launches;
+    if (queue->head == queue->tail)
+        account_in_flight_since(queue->index, queue->begin != NULL ? queue->begin_ns : queue->cursor_ns);
     queue->spans[queue->tail++ % SPANS] = (struct span){queue->begin, end, launches, estimate};
     queue->in_flight_ns += estimate;
     queue->begin = NULL;
@@ -204,5 +207,6 @@ void spans_reap(struct queue *queue)
         queue->head++;
         event_back(queue, span->begin);
         event_back(queue, span->end);
+        account_in_flight_since(queue->index, queue->head != queue->tail ? queue->cursor_ns : 0);
     }
 }

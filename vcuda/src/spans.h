@@ -30,6 +30,7 @@ struct queue {
     uint64_t base_ns;      /* CLOCK_MONOTONIC when it was recorded */
     uint64_t cursor_ns;    /* up to here the GPU's time is accounted for */
     CUevent begin;         /* recorded before the oldest open batch when nothing was in flight */
+    uint64_t begin_ns;     /* CLOCK_MONOTONIC then: the work began later, but in the same turn */
 };
 
 /* The queue of a context, made at its first launch; locked. NULL when there is no room for one more. */

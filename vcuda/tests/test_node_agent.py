@@ -13,16 +13,30 @@ from node import BUILD, MIB, OUT_OF_MEMORY, Container, Node, Share, ended, until
 SLOT_AT, SLOT_SIZE = 120, 80
 
 
-@contextmanager
-def written(node: Node, container: Container, *pids: int) -> Iterator[Path]:
-    """The writer of the page, told that these processes are the container's."""
-    page, cgroup, listed = node.folder / "page", node.folder / "cgroup", node.folder / "containers.json"
+def listed(node: Node, *containers: dict[str, object]) -> None:
+    """Tells the writer of these containers, at once."""
+    following = node.folder / "containers.json.new"
+    following.write_text(json.dumps({"uuid": uuid(), "containers": containers}))
+    following.rename(node.folder / "containers.json")
+
+
+def entry(container: Container, *pids: int) -> dict[str, object]:
+    """What is listed of a container, with these processes in its cgroup."""
+    cgroup = container.folder / "cgroup"
     cgroup.mkdir()
     (cgroup / "cgroup.procs").write_text("".join(f"{pid}\n" for pid in pids))
     one = {"slot": 0, "key": 1000, "corePercent": 100, "policy": "hard", "ledger": str(container.ledger)}
-    listed.write_text(json.dumps({"uuid": uuid(), "containers": [{**one, "cgroup": str(cgroup)}]}))
-    command = [sys.executable, "-m", "nodeagent.schedule", "--page", str(page), "--containers", str(listed)]
+    return {**one, "cgroup": str(cgroup)}
+
+
+@contextmanager
+def written(node: Node, *containers: dict[str, object]) -> Iterator[Path]:
+    """The writer of the page, told of these containers."""
+    page = node.folder / "page"
+    listed(node, *containers)
+    command = [sys.executable, "-m", "nodeagent.schedule", "--page", str(page), "--containers"]
     settings = {"LD_LIBRARY_PATH": str(node.driver), "SIMGPU_DIR": str(node.folder / "gpu")}
+    command.append(str(node.folder / "containers.json"))
     with ended(subprocess.Popen(command, cwd=BUILD.parent.parent, env=os.environ | settings, text=True)):
         until(lambda: page.exists() and page.read_bytes()[:7] == b"FGSCHED", 30)
         yield page
@@ -47,7 +61,7 @@ def test_the_page_says_what_the_driver_holds_and_the_shim_charges_it(node: Node)
     container = node.container("a", Share(context=64 * MIB, schedule=str(page)))
     page.touch()
     os.truncate(page, 7296)  # it is there before the container starts
-    with ended(container.start("actor")) as actor, written(node, container, actor.pid):
+    with ended(container.start("actor")) as actor, written(node, entry(container, actor.pid)):
         assert [told(actor, line)[0] for line in ("init", "ctx", f"alloc a {300 * MIB}")] == [0, 0, 0]
         until(lambda: driver_bytes(page) == node.truth("a")[0] == 556 * MIB)
         until(lambda: told(actor, "info")[1] == (1024 - 556) * MIB)
@@ -56,11 +70,22 @@ def test_the_page_says_what_the_driver_holds_and_the_shim_charges_it(node: Node)
         until(lambda: driver_bytes(page) == 256 * MIB)
 
 
+def test_a_container_that_comes_later_is_asked_about_as_well(node: Node) -> None:
+    page = node.folder / "page"
+    container = node.container("a", Share(context=64 * MIB, schedule=str(page)))
+    page.touch()
+    os.truncate(page, 7296)
+    with written(node), ended(container.start("actor")) as actor:
+        listed(node, entry(container, actor.pid))
+        assert [told(actor, line)[0] for line in ("init", "ctx")] == [0, 0]
+        until(lambda: driver_bytes(page) == 256 * MIB)
+
+
 def test_memory_of_a_killed_process_is_free_once_nvml_says_so(node: Node) -> None:
     page = node.folder / "page"
     node.settings["SIMGPU_TEARDOWN_MS"] = "300"
     container = node.container("a", Share(schedule=str(page)))
-    with ended(container.start("actor")) as victim, written(node, container, victim.pid):
+    with ended(container.start("actor")) as victim, written(node, entry(container, victim.pid)):
         assert [told(victim, line)[0] for line in ("init", "ctx", f"alloc a {700 * MIB}")] == [0, 0, 0]
         until(lambda: driver_bytes(page) == 956 * MIB)
         victim.kill()

@@ -63,6 +63,19 @@ def test_overruns_of_a_period_are_paid_back_in_the_next() -> None:
     assert (made.granted_ns(0), made.granted_ns(1)) == (15 * MS, 35 * MS)
 
 
+def test_work_told_of_too_late_for_its_period_gains_nothing() -> None:
+    containers = (THIRTY, SEVENTY)
+    state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
+    over, had, owed = 0, 0, []
+    for period, told in enumerate([33 * MS, 37 * MS] * 10, start=1):
+        end = NOW + period * PERIOD_NS
+        over, had = over + 4 * MS, had + told
+        state, _ = step(state, containers, {0: busy(end, over, 15 * MS * period), 1: busy(end, 0, had)}, end)
+        owed.append(state.opening[1])
+    assert max(owed) <= 2 * MS
+    assert state.opening[1] == owed[1]
+
+
 def test_time_used_beyond_all_turns_counts_as_overrun_whatever_the_container_says() -> None:
     containers = (THIRTY, SEVENTY)
     end = NOW + PERIOD_NS
