@@ -1,28 +1,35 @@
-"""Usage by namespace and day over 30 days, 10,000 namespaces and 1,000,000 ledger entries, asked of a served REST API.
+"""Usage over 30 days, 10,000 namespaces and 1,000,000 ledger entries, asked of a served REST API; and what they take.
 
-Every entry is the end of a session of its own, which is the longest kind of entry; all are settled as the leader does.
+Every entry is the end of a session of its own, which is the longest kind of entry; all are settled and archived as the
+leader does. Uids, pods' names, instants and amounts are random, so that no compression finds more in them than in life.
 """
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import redis
 
 from tests.redis_server import RedisServer
 from tests.rest_server import RestServer
+from timekeeper.audit.auditing import Question, Surroundings, audit
+from timekeeper.audit.difference import Difference
 from timekeeper.metering.attribution import Attribution
 from timekeeper.metering.cuts import cuts
 from timekeeper.metering.segments import Span
 from timekeeper.rest.usage_query import cursor_of
 from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import DAY, format_exact, parse_instant
+from timekeeper.rules.timestamps import DAY, HOUR, format_exact, parse_instant
 from timekeeper.store import book, keys, ledger
+from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.usage_folding import fold_hours
 from timekeeper.usage.dimensions import dimensions
 
@@ -36,7 +43,11 @@ HOURLY_DAYS = 8
 REQUESTS = 60
 GOAL_SECONDS = 0.3
 GOAL_MEGABYTES = 120.0
-RATE = 300_000
+GOAL_SECONDS_OF_ALL = 2.0
+AT_ONCE = 5
+"""Sessions of an account that end between two settlements; in life, mostly one."""
+RATES = (100_000, 300_000, 500_000, 1_000_000, 2_000_000)
+MODELS = ("A100", "H100", "L40S", "T4")
 
 
 def rows() -> list[dict[str, Any]]:
@@ -48,27 +59,32 @@ def rows() -> list[dict[str, Any]]:
         server.client() as client,
     ):
         seed(client)
-        stream = memory(client, "ledger")
-        unfolded = memory(client, "hours")
-        began = time.perf_counter()
-        for number in range(NAMESPACES):
-            fold_hours(client, 1, account(number), START + (DAYS - HOURLY_DAYS) * DAY, [START])
-        folding = time.perf_counter() - began
-        hours = memory(client, "hours") + memory(client, "folded")
+        began = time.process_time()
+        archive(client)
+        archiving = time.process_time() - began
         with RestServer(Path(folder), server.url) as rest:
-            pages = [asked(rest, f"step=1d&limit=1000&cursor={somewhere()}") for _ in range(REQUESTS)]
-            mine = [asked(rest, "step=1d", f"/v1/namespaces/ns-{number:05d}/usage") for number in range(REQUESTS)]
-            total = [asked(rest, "aggregate=model&step=1d") for _ in range(3)]
+            found = asked_of(rest)
+        began = time.process_time()
+        differences = audited(client)
+        auditing = time.process_time() - began
+        sizes = {kind: freed(client, kind) for kind in ("segments", "ledger", "amounts", "hours", "folded")}
+    if differences:
+        raise AssertionError(f"the books that were measured are wrong: {differences}")
     entries = NAMESPACES * ENTRIES
     context = f"{NAMESPACES} namespaces, {entries} entries"
+    stored = "used_memory that goes with them"
+    per_million = 1e6 / entries / 1e6
+    packed = (sizes["segments"] + sizes["ledger"]) * per_million
     return [
-        row("usage: a page of 1,000, by namespace and day, p95", p95(pages), "s", GOAL_SECONDS, f"{context}, 30 days"),
-        row("usage: one namespace by day, p95", p95(mine), "s", GOAL_SECONDS, "30 days"),
-        row("usage: all of it by model and day, median", statistics.median(total), "s", None, "every account is read"),
-        row("usage: the ledger's streams in Redis", stream / 1e6, "MB", GOAL_MEGABYTES, f"{context}, MEMORY USAGE"),
-        row("usage: hours in Redis before folding", unfolded / 1e6, "MB", None, "30 days by the hour"),
-        row("usage: hours and days in Redis after folding", hours / 1e6, "MB", None, f"{HOURLY_DAYS} days by the hour"),
-        row("usage: folding 22 days of an account", folding / NAMESPACES, "s", None, "read, packed and written"),
+        *(
+            row(f"usage: {name}", seconds, "s", goal, f"{context}, 30 days", cpu)
+            for name, (goal, seconds, cpu) in found.items()
+        ),
+        row("usage: the ledger's entries in Redis, a million", packed, "MB", GOAL_MEGABYTES, f"{context}, {stored}"),
+        row("usage: what is remembered of each session, a million", sizes["amounts"] * per_million, "MB", None, stored),
+        row("usage: hours and days in Redis", (sizes["hours"] + sizes["folded"]) / 1e6, "MB", None, stored),
+        row("usage: folding and packing an account, CPU", archiving / NAMESPACES, "s", None, "22 days, 100 entries"),
+        row("usage: an audit of all accounts, CPU", auditing, "s", None, context),
     ]
 
 
@@ -84,41 +100,74 @@ def seed(client: redis.Redis) -> None:
     for first in range(0, NAMESPACES, 100):
         chunk = range(first, first + 100)
         ledger.open_periods(client, 1, START, [ledger.Opening(account(number), START, END) for number in chunk])
-        ledger.settle(
-            client, ledger.Revision(1, 1), START + DAYS * DAY, [settlement(number, chance) for number in chunk]
-        )
+        owners = {number: str(random_uid(chance)) for number in chunk}
+        for index in range(0, ENTRIES, AT_ONCE):
+            now = START + (index + AT_ONCE) * DAYS * DAY // ENTRIES + 2 * HOUR + chance.randrange(10 * SECOND)
+            ledger.settle(
+                client,
+                ledger.Revision(1, index + 1),
+                now,
+                [
+                    ledger.Settlement(
+                        account(number),
+                        START,
+                        [item(number, index + offset, owners[number], chance) for offset in range(AT_ONCE)],
+                    )
+                    for number in chunk
+                ],
+            )
 
 
-def settlement(number: int, chance: random.Random) -> ledger.Settlement:
-    """The sessions of a namespace, spread over the days."""
-    return ledger.Settlement(account(number), START, [item(number, index, chance) for index in range(ENTRIES)])
-
-
-def item(number: int, index: int, chance: random.Random) -> ledger.Item:
+def item(number: int, index: int, owner: str, chance: random.Random) -> ledger.Item:
     """A session of up to two hours, at its end."""
     start = START + index * DAYS * DAY // ENTRIES + chance.randrange(3600) * SECOND
     end = start + chance.randrange(60, 7200) * SECOND + chance.randrange(SECOND)
-    shown = Attribution("A100", f"CronJob/train-{index % 20}", f"CronJob/train-{index % 20}", (), RATE, 50_000)
-    amount = RATE * (end - start) // SECOND
-    found = cuts([Span(account(number), START, start, end)], ((start, RATE),), shown, None, amount)
-    uid = f"0b1c2d3e-{number:05d}-4000-8000-{index:012d}"
-    note = f"finished {format_exact(start)} {format_exact(end)} 7f1c2d3e-{number:04d}-4000-8000-000000000000"
-    namespace, pod = f"ns-{number:05d}", f"train-{index % 20}-29391020-{index:05d}"
-    put_down = dimensions(namespace, f"gpu-node-{number % 300:03d}", shown)
+    rate, model = chance.choice(RATES), MODELS[number % len(MODELS)]
+    job = f"CronJob/train-{index % 20}"
+    shown = Attribution(model, job, job, (), rate, 50_000)
+    amount = rate * (end - start) // SECOND
+    found = cuts([Span(account(number), START, start, end)], ((start, rate),), shown, None, amount)
+    note = f"finished {format_exact(start)} {format_exact(end)} {owner}"
+    namespace, pod = f"ns-{number:05d}", f"train-{index % 20}-29391020-{chance.randrange(36**5):07x}"
+    put_down = dimensions(namespace, f"gpu-node-{chance.randrange(300):03d}", shown)
     return ledger.Item(
-        uid, amount, ledger.Action.GONE, ledger.Kind.CLOSE, namespace, pod, note, "", put_down, tuple(found)
+        str(random_uid(chance)),
+        amount,
+        ledger.Action.GONE,
+        ledger.Kind.CLOSE,
+        namespace,
+        pod,
+        note,
+        "",
+        put_down,
+        tuple(found),
     )
 
 
-def memory(client: redis.Redis, kind: str) -> int:
-    """Bytes that the keys of one kind take in Redis."""
-    total = 0
-    for first in range(0, NAMESPACES, 1000):
-        pipeline = client.pipeline(transaction=False)
-        for number in range(first, first + 1000):
-            pipeline.memory_usage(getattr(keys.AccountKeys(account(number)), kind), samples=0)
-        total += sum(found or 0 for found in pipeline.execute())
-    return total
+def random_uid(chance: random.Random) -> UUID:
+    """A uid as the API server makes them."""
+    return UUID(int=chance.getrandbits(128), version=4)
+
+
+def archive(client: redis.Redis) -> None:
+    """What the leader does hourly, at the end of the 30 days."""
+    for number in range(NAMESPACES):
+        fold_hours(client, 1, account(number), START + (DAYS - HOURLY_DAYS) * DAY, [START])
+        while not pack_ledger(client, 1, account(number), START + (DAYS - 1) * DAY):
+            pass
+
+
+def asked_of(rest: RestServer) -> dict[str, tuple[float | None, float, float]]:
+    """Goal, seconds and the timekeeper's seconds of CPU, by question."""
+    whole = "all of it by model and day", "all of it by user", "a page by namespace and day, and what was idle"
+    queries = "aggregate=model&step=1d", "aggregate=user", "step=1d&idle=true"
+    pages = lambda: f"step=1d&limit=1000&cursor={somewhere()}"  # noqa: E731
+    found = {"a page of 1,000, by namespace and day, p95": (GOAL_SECONDS, *timed(rest, REQUESTS, pages))}
+    mine = "/v1/namespaces/ns-00007/usage"
+    found["one namespace by day, p95"] = (GOAL_SECONDS, *timed(rest, REQUESTS, lambda: "step=1d", mine))
+    for name, query in zip(whole, queries, strict=True):
+        found[name] = (GOAL_SECONDS_OF_ALL, *timed(rest, 5, lambda query=query: query))  # type: ignore[misc]
+    return found
 
 
 def somewhere() -> str:
@@ -136,12 +185,51 @@ def asked(rest: RestServer, query: str, path: str = "/v1/usage") -> float:
     return seconds
 
 
-def p95(seconds: list[float]) -> float:
-    """What 95 of 100 stay within."""
-    return statistics.quantiles(seconds, n=20)[-1]
+def timed(rest: RestServer, times: int, query: Callable[[], str], path: str = "/v1/usage") -> tuple[float, float]:
+    """The seconds that 95 of 100 answers stay within, and the seconds of CPU that the timekeeper takes for one."""
+    before = cpu_seconds(rest)
+    seconds = [asked(rest, query(), path) for _ in range(times)]
+    return statistics.quantiles(seconds, n=20)[-1], (cpu_seconds(rest) - before) / times
 
 
-def row(name: str, value: float, unit: str, goal: float | None, context: str) -> dict[str, Any]:
+def cpu_seconds(rest: RestServer) -> float:
+    """What the timekeeper and its workers have computed so far."""
+    assert rest.process is not None
+    group, total = rest.process.pid, 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
+            continue
+        if int(fields[2]) == group:
+            total += int(fields[11]) + int(fields[12])
+    return total / os.sysconf("SC_CLK_TCK")
+
+
+def freed(client: redis.Redis, kind: str) -> int:
+    """Bytes of Redis's memory that go when the keys of a kind are deleted."""
+    before = used_memory(client)
+    for first in range(0, NAMESPACES, 1000):
+        names = [keys.AccountKeys(account(number)) for number in range(first, first + 1000)]
+        client.delete(*(name.amounts(START) if kind == "amounts" else getattr(name, kind) for name in names))
+    return before - used_memory(client)
+
+
+def used_memory(client: redis.Redis) -> int:
+    """Bytes that Redis has allocated."""
+    told: Any = client.info("memory")
+    return int(told["used_memory"])
+
+
+def audited(client: redis.Redis) -> tuple[Difference, ...]:
+    """What an audit of the store alone finds."""
+    around = Surroundings(client, lambda: None, lambda: START + DAYS * DAY, lambda _: False)
+    return audit(around, Question(patience_seconds=0)).differences
+
+
+def row(
+    name: str, value: float, unit: str, goal: float | None, context: str, cpu: float | None = None
+) -> dict[str, Any]:
     """One figure."""
     return {
         "name": name,
@@ -149,5 +237,5 @@ def row(name: str, value: float, unit: str, goal: float | None, context: str) ->
         "unit": unit,
         "goal": f"<= {goal:g}" if goal is not None else None,
         "met": value <= goal if goal is not None else None,
-        "context": context,
+        "context": context if cpu is None else f"{context}; {cpu:.3f} s of CPU",
     }

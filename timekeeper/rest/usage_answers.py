@@ -65,6 +65,7 @@ def as_json(usage: Usage, currency: Currency | None) -> bytes:
     """The answer as a UsageAnswer."""
     names = usage.query.aggregate
     told = currency_answer(currency)
+    steps = {step: _window(step) for step in {item.step for item in usage.items}}
     return orjson.dumps(
         {
             "window": _window(usage.query.window),
@@ -73,7 +74,7 @@ def as_json(usage: Usage, currency: Currency | None) -> bytes:
             "currency": None if told is None else told.model_dump(),
             "items": [
                 {
-                    **_window(item.step),
+                    **steps[item.step],
                     "key": dict(zip(names, item.key, strict=True)),
                     **{name: _money(amount) for name, amount in zip(FIGURES, item.figures, strict=True)},
                     "cost": None if currency is None else currency.worth(item.figures.billed),

@@ -17,9 +17,8 @@ from timekeeper.rest.usage_query import Query, cursor_of
 from timekeeper.store import reading
 from timekeeper.store.usage_reading import accounts_usage, capacity, restored
 from timekeeper.usage.capacity import capacity_of
-from timekeeper.usage.dimensions import UNKNOWN
-from timekeeper.usage.grouping import Item, Place, Steps, add_idle, add_rows, is_after, order, page
-from timekeeper.usage.rows import Figures
+from timekeeper.usage.dimensions import UNKNOWN, asks_for_details
+from timekeeper.usage.grouping import Item, Steps, Sums, order
 from timekeeper.usage.windows import Window, steps
 
 READ_AT_ONCE = 1000
@@ -47,74 +46,76 @@ def find(client: redis.Redis, query: Query, now: int) -> Usage:
         FoldedHoursError: the steps cut what is kept as one.
     """
     cut = Steps(steps(query.window, query.step))
-    found = None
-    if query.aggregate[0] == "namespace" and query.namespace is None and not query.idle:
-        found = _in_order(client, query, cut)
+    found = _in_order(client, query, cut) if _comes_in_order(client, query) else None
+    whole = found is None
     if found is None:
-        found = _everything(client, query, cut)
+        found = _everything(client, query, Sums(cut, query.aggregate))
     if query.idle:
         points = capacity(client)
-        add_idle(found, [capacity_of(points, step, now) for step in cut.windows], len(query.aggregate))
-    items, last = page(found, cut, query.after, query.limit)
+        held = found if whole else _everything(client, query, Sums(cut, ()))
+        found.add_idle([capacity_of(points, step, now) for step in cut.windows], held)
+    items, last = found.page(query.after, query.limit)
     return Usage(query, items, None if last is None else cursor_of(last))
 
 
-def _everything(client: redis.Redis, query: Query, cut: Steps) -> dict[Place, Figures]:
-    """All that the window holds."""
+def _comes_in_order(client: redis.Redis, query: Query) -> bool:
+    """Whether a page can be found without reading all accounts.
+
+    What nobody held is told of the same moment as all else where all of it is one page.
+    """
+    if query.aggregate[0] != "namespace" or query.namespace is not None:
+        return False
+    return not query.idle or reading.count_namespaces(client) > query.limit
+
+
+def _everything(client: redis.Redis, query: Query, sums: Sums) -> Sums:
+    """All that the window holds, added to the sums."""
     if query.namespace is None:
         assignments = reading.assignments(client)
         only = None
     else:
         assignments = reading.assignments_of(client, [query.namespace])
         only = frozenset({query.namespace})
-    reader = _Reader(client, query, cut)
-    reader.add(_payers(assignments), assignments, query.window, only)
-    return reader.sums
+    _add(client, sums, _payers(assignments), assignments, query.window, only)
+    return sums
 
 
-def _in_order(client: redis.Redis, query: Query, cut: Steps) -> dict[Place, Figures] | None:
+def _in_order(client: redis.Redis, query: Query, cut: Steps) -> Sums | None:
     """What fills a page and at least one place more; None where that is not to be had by looking in order."""
     after = query.after
     first = 0 if after is None else after[0]
     names = sorted([*reading.assigned_namespaces(client), UNKNOWN], key=order)
-    reader = _Reader(client, query, cut)
+    sums = Sums(cut, query.aggregate)
     for index in range(first, min(first + STEPS_IN_ORDER, len(cut.windows))):
         begin = 0 if after is None or index > first else bisect_left(names, order(after[1][0]), key=order)
         while begin < len(names):
-            missing = query.limit + 1 - sum(is_after(place, after) for place in reader.sums)
+            missing = query.limit + 1 - sums.count(after)
             if missing <= 0:
-                return reader.sums
+                return sums
             chunk = names[begin : begin + max(min(missing, READ_AT_ONCE), LEAST_AT_ONCE)]
             begin += len(chunk)
             assignments = reading.assignments_of(client, chunk)
             accounts = _payers(assignments)
             if UNKNOWN in chunk:
                 accounts = sorted({*accounts, *restored(client)})
-            reader.add(accounts, assignments, cut.windows[index], frozenset(chunk))
-    return reader.sums if first + STEPS_IN_ORDER >= len(cut.windows) else None
+            _add(client, sums, accounts, assignments, cut.windows[index], frozenset(chunk))
+    return sums if first + STEPS_IN_ORDER >= len(cut.windows) else None
 
 
-class _Reader:
-    """Reads accounts and adds up what they hold."""
-
-    def __init__(self, client: redis.Redis, query: Query, cut: Steps) -> None:
-        self._client = client
-        self._query = query
-        self._cut = cut
-        self.sums: dict[Place, Figures] = {}
-
-    def add(
-        self,
-        accounts: Sequence[str],
-        assignments: Mapping[str, Assignments],
-        within: Window,
-        only: frozenset[str] | None,
-    ) -> None:
-        """Adds what accounts hold of a window; of these namespaces alone where some are named."""
-        for start in range(0, len(accounts), READ_AT_ONCE):
-            chunk = accounts[start : start + READ_AT_ONCE]
-            for found in accounts_usage(self._client, chunk, assignments, within):
-                add_rows(self.sums, found.rows, found.account, self._cut, self._query.aggregate, only)
+def _add(
+    client: redis.Redis,
+    sums: Sums,
+    accounts: Sequence[str],
+    assignments: Mapping[str, Assignments],
+    within: Window,
+    only: frozenset[str] | None,
+) -> None:
+    """Adds what accounts hold of a window; of these namespaces alone where some are named."""
+    details = asks_for_details(sums.aggregate)
+    for start in range(0, len(accounts), READ_AT_ONCE):
+        chunk = accounts[start : start + READ_AT_ONCE]
+        for found in accounts_usage(client, chunk, assignments, within, details=details):
+            sums.add(found.account, found.use, only)
 
 
 def _payers(assignments: Mapping[str, Assignments]) -> list[str]:

@@ -6,18 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairgpu.faults import Fault, explain, show
-from timekeeper.rules.grants import MAX_NAME, MAX_REASON
-from timekeeper.rules.money import MoneyError, from_signed_gpu_hours
+from fairgpu.faults import Fault, show
+from timekeeper.rules.orders import OrderError, mapping, order_amount, order_note, text_faults
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
 
-class CorrectionError(ValueError):
+class CorrectionError(OrderError):
     """A correction that cannot be applied; the message holds every fault."""
-
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
-        super().__init__(explain(faults))
-        self.faults = faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +42,7 @@ class Correction:
     @property
     def note(self) -> str:
         """Why and by whom, as the ledger tells it."""
-        return f"{self.reason} ({self.requested_by})" if self.requested_by else self.reason
+        return order_note(self.reason, self.requested_by)
 
 
 def parse_correction(item: Mapping[str, Any]) -> Correction:
@@ -56,28 +51,16 @@ def parse_correction(item: Mapping[str, Any]) -> Correction:
     Raises:
         CorrectionError: a field is missing, or cannot be what it says; all faults at once.
     """
-    metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
+    metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     faults: list[Fault] = []
-    amount = effective = 0
-    try:
-        amount = from_signed_gpu_hours(spec.get("gpuHours"))
-    except MoneyError as error:
-        faults.append(Fault("spec.gpuHours", show(spec.get("gpuHours")), str(error), "-2.5"))
+    amount = order_amount(spec, "-2.5", faults)
+    effective = 0
     try:
         effective = parse_instant(spec.get("effectivePeriod"))
     except TimeError:
         allowed = "an RFC 3339 timestamp within the period that is set right"
         faults.append(Fault("spec.effectivePeriod", show(spec.get("effectivePeriod")), allowed, "2026-01-01T00:00:00Z"))
-    texts = {
-        "metadata.name": (metadata.get("name"), MAX_NAME),
-        "spec.budget": (spec.get("budget"), MAX_NAME),
-        "spec.reason": (spec.get("reason"), MAX_REASON),
-    }
-    faults.extend(
-        Fault(path, show(value), f"text of at most {longest} characters", f"its {path.rpartition('.')[2]}")
-        for path, (value, longest) in texts.items()
-        if not isinstance(value, str) or not value.strip() or len(value) > longest
-    )
+    faults.extend(text_faults(metadata, spec))
     if faults:
         raise CorrectionError(tuple(faults))
     return Correction(
@@ -88,9 +71,5 @@ def parse_correction(item: Mapping[str, Any]) -> Correction:
         namespace=str(spec.get("namespace", "")),
         reason=spec["reason"],
         requested_by=str(spec.get("requestedBy", "")),
-        applied=_mapping(item.get("status")).get("applied") is True,
+        applied=mapping(item.get("status")).get("applied") is True,
     )
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

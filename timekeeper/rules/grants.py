@@ -6,20 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fairgpu.faults import Fault, explain, show
-from timekeeper.rules.money import MoneyError, from_signed_gpu_hours
+from fairgpu.faults import Fault, show
+from timekeeper.rules.orders import OrderError, mapping, order_amount, order_note, text_faults
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
-MAX_REASON = 1024
-MAX_NAME = 253
 
-
-class GrantError(ValueError):
+class GrantError(OrderError):
     """A grant that cannot be applied; the message holds every fault."""
-
-    def __init__(self, faults: tuple[Fault, ...]) -> None:
-        super().__init__(explain(faults))
-        self.faults = faults
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +42,7 @@ class Grant:
     @property
     def note(self) -> str:
         """Why and by whom, as the ledger tells it."""
-        return f"{self.reason} ({self.requested_by})" if self.requested_by else self.reason
+        return order_note(self.reason, self.requested_by)
 
 
 def parse_grant(item: Mapping[str, Any]) -> Grant:
@@ -58,32 +51,19 @@ def parse_grant(item: Mapping[str, Any]) -> Grant:
     Raises:
         GrantError: a field is missing, or cannot be what it says; all faults at once.
     """
-    metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
+    metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
     faults: list[Fault] = []
-    amount = 0
-    try:
-        amount = from_signed_gpu_hours(spec.get("gpuHours"))
-    except MoneyError as error:
-        faults.append(Fault("spec.gpuHours", show(spec.get("gpuHours")), str(error), "100"))
+    amount = order_amount(spec, "100", faults)
     created = 0
     try:
         created = parse_instant(metadata.get("creationTimestamp"))
     except TimeError as error:
         faults.append(Fault("metadata.creationTimestamp", show(metadata.get("creationTimestamp")), str(error), "it"))
     expires = _expiry(spec, amount, created, faults)
-    texts = {
-        "metadata.name": (metadata.get("name"), MAX_NAME),
-        "spec.budget": (spec.get("budget"), MAX_NAME),
-        "spec.reason": (spec.get("reason"), MAX_REASON),
-    }
-    faults.extend(
-        Fault(path, show(value), f"text of at most {longest} characters", f"its {path.rpartition('.')[2]}")
-        for path, (value, longest) in texts.items()
-        if not isinstance(value, str) or not value.strip() or len(value) > longest
-    )
+    faults.extend(text_faults(metadata, spec))
     if faults:
         raise GrantError(tuple(faults))
-    applied = _mapping(item.get("status")).get("applied") is True
+    applied = mapping(item.get("status")).get("applied") is True
     return Grant(
         name=metadata["name"],
         budget=spec["budget"],
@@ -111,7 +91,3 @@ def _expiry(spec: Mapping[str, Any], amount: int, created: int, faults: list[Fau
         allowed = "nothing where gpuHours is below 0: what is taken away does not come back"
         faults.append(Fault("spec.expires", show(given), allowed, "no expires"))
     return expires
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

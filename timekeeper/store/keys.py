@@ -138,6 +138,11 @@ class AccountKeys:
         """A period's amount of each session."""
         return self._key(f"amounts:{start}")
 
+    @property
+    def amounts_of_periods(self) -> str:
+        """What the keys of amounts begin with; the period's start follows."""
+        return self._key("amounts:")
+
     def pots(self, start: int) -> str:
         """A period's money that expires on its own."""
         return self._key(f"pots:{start}")

@@ -183,6 +183,11 @@ def assigned_namespaces(client: redis.Redis) -> list[str]:
     return [_text(name) for name in found]
 
 
+def count_namespaces(client: redis.Redis) -> int:
+    """How many namespaces anybody ever paid for."""
+    return int(client.hlen(keys.NAMESPACES))
+
+
 def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Assignments]:
     """Who pays for some namespaces from when on; those that nobody ever paid for are left out."""
     if not namespaces:

@@ -12,7 +12,7 @@ import redis
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, run_one
-from timekeeper.store.usage_reading import read_row
+from timekeeper.store.usage_reading import read_rows
 from timekeeper.usage.folding import fold, month_of, pack, unfold
 from timekeeper.usage.rows import Row
 
@@ -41,7 +41,7 @@ def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges
     taken = due[:MOST_ROWS]
     if not taken:
         return True
-    months = _by_month(read_row(field, stored[field]) for field in taken)
+    months = _by_month(read_rows((field, stored[field]) for field in taken))
     found: Any = client.hmget(names.folded, list(months))
     changes: list[Any] = []
     for (month, rows), blob in zip(months.items(), found, strict=True):

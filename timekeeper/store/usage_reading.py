@@ -5,10 +5,11 @@ Every function may raise redis.RedisError.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import orjson
 import redis
 
 from timekeeper.metering.attribution import Attribution
@@ -21,13 +22,14 @@ from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run
 from timekeeper.store.reading import StoredAmount, read_amount
 from timekeeper.store.records import decode_session
-from timekeeper.usage.dimensions import Dimensions, dimensions, read_dimensions
-from timekeeper.usage.folding import months_of, unfold
-from timekeeper.usage.rows import Figures, Row
+from timekeeper.usage.dimensions import dimension_values
+from timekeeper.usage.folding import FOREVER, months_of, read_folded
+from timekeeper.usage.rows import Row, Use
 from timekeeper.usage.windows import Window
 
-FOREVER = 1 << 62
 ALWAYS = Window(0, FOREVER)
+Added = tuple[int, tuple[int, int, int]]
+"""An hour, and what was billed and reserved of core and memory in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,30 +38,36 @@ class AccountUsage:
 
     account: str
     settled: int
-    rows: tuple[Row, ...]
+    use: Use
 
 
 def accounts_usage(
-    client: redis.Redis, accounts: Sequence[str], assignments: Mapping[str, Assignments], within: Window = ALWAYS
+    client: redis.Redis,
+    accounts: Sequence[str],
+    assignments: Mapping[str, Assignments],
+    within: Window = ALWAYS,
+    *,
+    details: bool = True,
 ) -> list[AccountUsage]:
     """The hours of accounts that touch a window, each as of one moment; accounts not in the store are left out.
+
+    Args:
+        client: the store; its answers are bytes.
+        accounts: whose.
+        assignments: who pays for namespaces from when on.
+        within: the window.
+        details: whether owners, users and labels are asked for.
 
     Raises:
         StoreError: the store refused to read.
     """
-    heads = client.pipeline(transaction=False)
-    for name in accounts:
-        heads.hmget(keys.AccountKeys(name).head, ["period", "previous"])
-    known = [(name, *found) for name, found in zip(accounts, heads.execute(), strict=True) if found[0]]
     months = months_of(within)
-    calls = [_read_call(name, int(latest), int(previous or 0), months) for name, latest, previous in known]
-    answers = run(client, calls)
     result = []
-    for (name, latest, previous), answer in zip(known, answers, strict=True):
+    for name, answer in zip(accounts, run(client, [_read_call(name, months) for name in accounts]), strict=True):
         if isinstance(answer, StoreError):
             raise answer
-        periods = [int(latest), *([int(previous)] if previous else [])]
-        result.append(_account_usage(name, periods, answer, assignments, within))
+        if answer is not None:
+            result.append(_account_usage(name, answer, assignments, within, details=details))
     return result
 
 
@@ -75,57 +83,71 @@ def capacity(client: redis.Redis) -> dict[int, int]:
     return {int(instant): int(rate) for instant, rate in found.items()}
 
 
-def _read_call(name: str, latest: int, previous: int, months: Sequence[str]) -> Call:
+def _read_call(name: str, months: Sequence[str]) -> Call:
     account = keys.AccountKeys(name)
-    touched = (
-        account.head,
-        account.hours,
-        account.folded,
-        account.sessions,
-        account.amounts(latest),
-        account.amounts(previous),
-    )
+    touched = (account.head, account.hours, account.folded, account.sessions, account.amounts_of_periods)
     return Call("read_usage", touched, tuple(months))
 
 
 def _account_usage(
-    name: str, periods: Sequence[int], answer: Any, assignments: Mapping[str, Assignments], within: Window
+    name: str, answer: Any, assignments: Mapping[str, Assignments], within: Window, *, details: bool
 ) -> AccountUsage:
-    settled, stored, folded, running = answer
-    first, end_hour = within.start // HOUR, within.end // HOUR
-    rows = [
-        read_row(field, value)
-        for field, value in zip(stored[::2], stored[1::2], strict=True)
-        if first <= int(field[: field.index(b" ")]) < end_hour
-    ]
+    settled, periods, stored, folded, running = answer
+    first, end = within.start // HOUR, within.end // HOUR
+    use = Use()
+    _read_hours(use, zip(stored[::2], stored[1::2], strict=True), first, end)
     for blob in folded:
         if blob is not None:
-            rows.extend(unfold(blob, first, end_hour))
+            read_folded(blob, use, first, end, details=details)
     until = int(settled or 0)
-    if until <= within.start:
-        running = []
+    if running and until > within.start:
+        starts = [int(period) for period in periods if period]
+        for session, added in _running_sessions(name, starts, running, assignments, until):
+            place = len(use.dimensions)
+            use.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
+            use.stretches += [(hour, 1, place, *cut, None) for hour, cut in added if first <= hour < end]
+    return AccountUsage(name, until, use)
+
+
+def _read_hours(use: Use, stored: Iterable[tuple[bytes, bytes]], first: int, end: int) -> None:
+    """Adds those rows of an account's hours, fields and values, that lie between two hours."""
+    places: dict[bytes, int] = {}
+    for field, value in stored:
+        space = field.index(b" ")
+        hour = int(field[:space])
+        if first <= hour < end:
+            text = field[space + 1 :]
+            place = places.setdefault(text, len(use.dimensions))
+            if place == len(use.dimensions):
+                use.dimensions.append(orjson.loads(text))
+            billed, core, memory, used = value.split(b" ")
+            reported = None if used == b"-" else int(used)
+            use.stretches.append((hour, 1, place, int(billed), int(core), int(memory), reported))
+
+
+def read_rows(stored: Iterable[tuple[bytes, bytes]]) -> list[Row]:
+    """Rows as they stand in an account's hours, fields and values."""
+    use = Use()
+    _read_hours(use, stored, 0, FOREVER)
+    return use.rows()
+
+
+def _running_sessions(
+    name: str, periods: Sequence[int], running: Sequence[Any], assignments: Mapping[str, Assignments], until: int
+) -> Iterator[tuple[Session, Iterator[Added]]]:
+    """What open sessions have added, each given by its record and what stands of it in the two latest periods."""
     for record, *amounts in zip(running[::3], running[1::3], running[2::3], strict=True):
         session = decode_session(record)
         known = assignments.get(session.namespace, ((0, name),))
         for index, (start, text) in enumerate(zip(periods, amounts, strict=False)):
             end = FOREVER if index == 0 else periods[0]
             if text is not None:
-                added = _running(name, session, known, Period(start, end), read_amount(text), until)
-                rows.extend(row for row in added if first <= row.hour < end_hour)
-    return AccountUsage(name, until, tuple(rows))
-
-
-def read_row(field: bytes, value: bytes) -> Row:
-    """A row as it stands in an account's hours."""
-    hour, _, text = field.decode().partition(" ")
-    billed, core, memory, used = value.decode().split(" ")
-    figures = Figures(int(billed), int(core), int(memory), None if used == "-" else int(used))
-    return Row(int(hour), 1, read_dimensions(text), figures)
+                yield session, _running(name, session, known, Period(start, end), read_amount(text), until)
 
 
 def _running(
     name: str, session: Session, known: Assignments, period: Period, amount: StoredAmount, until: int
-) -> Iterator[Row]:
+) -> Iterator[Added]:
     """What a session has added since its last cut: what is not posted of its amount, in the hours since then."""
     stretches = [
         span
@@ -136,17 +158,16 @@ def _running(
         return
     taken = amount.cut or Cut(0, amount.posted, 0, 0)
     shown = session.attribution or Attribution()
-    to = read_dimensions(dimensions(session.namespace, session.node, session.attribution))
     if stretches:
         found = cuts(stretches, session.tariff, shown, amount.cut, amount.amount)
     else:
         found = [Cut(taken.until + 1, amount.amount, taken.core, taken.memory)]
-    yield from _differences(to, taken, found)
+    yield from _differences(taken, found)
 
 
-def _differences(to: Dimensions, taken: Cut, found: Sequence[Cut]) -> Iterator[Row]:
+def _differences(taken: Cut, found: Sequence[Cut]) -> Iterator[Added]:
     for cut in found:
-        added = Figures(cut.billed - taken.billed, cut.core - taken.core, cut.memory - taken.memory, None)
-        if added != Figures():
-            yield Row(cut.hour, 1, to, added)
+        added = cut.billed - taken.billed, cut.core - taken.core, cut.memory - taken.memory
+        if any(added):
+            yield cut.hour, added
         taken = cut

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from timekeeper.metering.attribution import Attribution
@@ -16,6 +16,8 @@ PLAIN = ("namespace", "budget", "model", "node", "owner", "user")
 LABEL = "label:"
 NOBODY = '[""]'
 """What a checkpoint is put down to: nobody knows any more who spent it."""
+Key = tuple[str, ...]
+"""The values of some dimensions, in the order in which they were asked for."""
 _ABSENT: tuple[Any, ...] = ("", "", "", "", {})
 
 
@@ -29,34 +31,66 @@ class Dimensions(NamedTuple):
     user: str = ""
     labels: tuple[tuple[str, str], ...] = ()
 
-    def value(self, name: str, account: str) -> str:
-        """The value of a dimension: one of PLAIN, or a label's key after `label:`."""
-        if name == "budget":
-            return account
-        if name.startswith(LABEL):
-            return dict(self.labels).get(name.removeprefix(LABEL)) or UNKNOWN
-        return str(getattr(self, name)) or UNKNOWN
-
 
 def dimensions(namespace: str, node: str, attribution: Attribution | None) -> str:
-    """As the store holds it: a JSON list, from which what is not known at its end is left out."""
-    if attribution is None:
-        return encode_dimensions(Dimensions(namespace, node))
-    found = attribution
-    return encode_dimensions(Dimensions(namespace, node, found.model, found.owner, found.user, found.labels))
+    """What an hour's use is put down to, as the store holds it."""
+    return _encoded(dimension_values(namespace, node, attribution))
 
 
-@lru_cache(maxsize=100_000)
-def read_dimensions(text: str) -> Dimensions:
-    """What `dimensions` wrote; fields of later writers are passed over."""
-    values = json.loads(text)
+def dimension_values(namespace: str, node: str, attribution: Attribution | None) -> list[Any]:
+    """The same as the list that is stored."""
+    found = attribution or Attribution()
+    return values_of(Dimensions(namespace, node, found.model, found.owner, found.user, found.labels))
+
+
+def values_of(found: Dimensions) -> list[Any]:
+    """Dimensions as the list that is stored: what is not known at its end is left out."""
+    values: list[Any] = [*found[:5], dict(found.labels)]
+    while len(values) > 1 and not values[-1]:
+        values.pop()
+    return values
+
+
+def of_values(values: Sequence[Any]) -> Dimensions:
+    """What `values_of` listed; values of later writers are passed over."""
     namespace, node, model, owner, user, labels = [*values, *_ABSENT[len(values) - 1 :]][:6]
     return Dimensions(namespace, node, model, owner, user, tuple(sorted(labels.items())))
 
 
-def encode_dimensions(found: Dimensions) -> str:
-    """What `read_dimensions` reads."""
-    values: list[Any] = [*found[:5], dict(found.labels)]
-    while len(values) > 1 and not values[-1]:
-        values.pop()
+def asks_for_details(names: Iterable[str]) -> bool:
+    """Whether owners, users or labels are among these dimensions: what is folded is kept without them, too."""
+    return any(name in {"owner", "user"} or name.startswith(LABEL) for name in names)
+
+
+def key_reader(
+    names: Sequence[str], account: str, namespaces: frozenset[str] | None = None
+) -> Callable[[Sequence[Any]], Key | None]:
+    """Picks what is asked for from the list that `values_of` made.
+
+    Args:
+        names: of PLAIN, or a label's key after `label:`.
+        account: who pays.
+        namespaces: of these alone, where some are named: anything else has no key.
+    """
+    picks = [_pick(name, account) for name in names]
+
+    def key(values: Sequence[Any]) -> Key | None:
+        if namespaces is not None and (values[0] or UNKNOWN) not in namespaces:
+            return None
+        return tuple([pick(values) for pick in picks])
+
+    return key
+
+
+def _pick(name: str, account: str) -> Callable[[Sequence[Any]], str]:
+    if name == "budget":
+        return lambda _: account
+    if name.startswith(LABEL):
+        label, place = name.removeprefix(LABEL), Dimensions._fields.index("labels")
+        return lambda values: (values[place].get(label) if len(values) > place else None) or UNKNOWN
+    position = Dimensions._fields.index(name)
+    return lambda values: (values[position] if len(values) > position else None) or UNKNOWN
+
+
+def _encoded(values: Sequence[Any]) -> str:
     return json.dumps(values, separators=(",", ":"), ensure_ascii=False)

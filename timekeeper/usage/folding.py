@@ -7,18 +7,28 @@ told from what lies beside it.
 from __future__ import annotations
 
 import json
+import struct
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 
+import orjson
+
 from timekeeper.rules.timestamps import DAY, HOUR, to_datetime
-from timekeeper.usage.dimensions import Dimensions, encode_dimensions, read_dimensions
-from timekeeper.usage.rows import Figures, Row
+from timekeeper.usage.dimensions import Dimensions, values_of
+from timekeeper.usage.rows import Figures, Row, Use
 from timekeeper.usage.windows import Window
 
 HOURS_OF_A_DAY = DAY // HOUR
+FOREVER = 1 << 62
+VERSION = 1
 MAX_MONTHS = 120
 """A longer window is read whole."""
+_HEAD = struct.Struct(">B?I")
+
+
+class FoldedError(ValueError):
+    """What stands in the store is no folded use, or that of a later timekeeper."""
 
 
 def month_of(hour: int) -> str:
@@ -52,24 +62,71 @@ def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
 
 
 def pack(rows: Iterable[Row]) -> bytes:
-    """Rows as they are stored."""
-    texts: dict[str, int] = {}
-    packed = [
-        [row.hour, row.hours, texts.setdefault(encode_dimensions(row.dimensions), len(texts)), *row.figures]
-        for row in rows
-    ]
-    return zlib.compress(json.dumps({"d": list(texts), "r": packed}, separators=(",", ":")).encode())
+    """Rows as they are stored: with owners, users and labels, and before that without, for whoever asks for none.
+
+    A version, whether a figure takes more than 64 bits, and the length of the part without come first.
+    """
+    ordered = list(rows)
+    largest = max((abs(figure or 0) for row in ordered for figure in row.figures), default=0)
+    plain = zlib.compress(_document(_without_details(ordered)))
+    head = _HEAD.pack(VERSION, largest >= 1 << 63, len(plain))
+    return head + plain + zlib.compress(_document(ordered))
 
 
-def unfold(blob: bytes, first: int = 0, end: int = 1 << 62) -> list[Row]:
-    """The rows that were packed and touch the hours from `first` up to `end`."""
-    document = json.loads(zlib.decompress(blob).decode())
-    texts = document["d"]
-    return [
-        Row(hour, hours, read_dimensions(texts[index]), Figures(billed, core, memory, used))
-        for hour, hours, index, billed, core, memory, used in document["r"]
+def read_folded(blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, details: bool = True) -> None:
+    """Adds what was packed and touches the hours from `first` up to `end`.
+
+    Args:
+        blob: as `pack` made it.
+        to: what it is added to.
+        first: counts from 1970, as does `end`.
+        end: the first hour after.
+        details: whether owners, users and labels are asked for.
+
+    Raises:
+        FoldedError: it is none, or a later timekeeper wrote it.
+    """
+    version, wide, length = _HEAD.unpack_from(blob) if len(blob) >= _HEAD.size else (0, False, 0)
+    if version != VERSION:
+        raise FoldedError(f"use folded in version {version}: this timekeeper reads version {VERSION}")
+    packed = blob[_HEAD.size + length :] if details else blob[_HEAD.size : _HEAD.size + length]
+    # orjson makes floats of what takes more than 64 bits.
+    document = (json.loads if wide else orjson.loads)(zlib.decompress(packed))
+    offset = len(to.dimensions)
+    to.dimensions += document["d"]
+    to.stretches += [
+        (hour, hours, place + offset, billed, core, memory, used)
+        for hour, hours, place, billed, core, memory, used in document["r"]
         if hour < end and hour + hours > first
     ]
+
+
+def unfold(blob: bytes) -> list[Row]:
+    """All rows that were packed.
+
+    Raises:
+        FoldedError: as above.
+    """
+    found = Use()
+    read_folded(blob, found)
+    return found.rows()
+
+
+def _document(rows: Iterable[Row]) -> bytes:
+    places: dict[Dimensions, int] = {}
+    stretches = [[row.hour, row.hours, places.setdefault(row.dimensions, len(places)), *row.figures] for row in rows]
+    document = {"d": [values_of(found) for found in places], "r": stretches}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _without_details(rows: Iterable[Row]) -> list[Row]:
+    sums: dict[tuple[int, int, Dimensions], Figures] = {}
+    for row in rows:
+        namespace, node, model, *_ = row.dimensions
+        place = (row.hour, row.hours, Dimensions(namespace, node, model))
+        known = sums.get(place)
+        sums[place] = row.figures if known is None else known.plus(row.figures)
+    return [Row(*place, figures) for place, figures in sums.items()]
 
 
 def _stretch(hour: int, edges: Sequence[int]) -> tuple[int, int]:

@@ -1,21 +1,21 @@
-"""Adds rows up by time and by what they are put down to."""
+"""Adds use up by time and by what it is put down to."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
 
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.usage.dimensions import IDLE, UNKNOWN
-from timekeeper.usage.rows import Figures, Row
+from timekeeper.usage.dimensions import IDLE, Key, key_reader
+from timekeeper.usage.rows import Figures, Use
 from timekeeper.usage.windows import Window
 
-Key = tuple[str, ...]
-"""The values of what was asked to aggregate by, in that order."""
 Place = tuple[int, Key]
 """Which step, counted from 0, and which key: the order of items."""
-NOTHING = Figures()
+Cells = dict[Key, list[Any]]
+"""What each key came to in a step: the figures, in a list that grows in its place."""
 
 
 class FoldedHoursError(ValueError):
@@ -49,13 +49,13 @@ class Steps:
         self._starts = [window.start // HOUR for window in self.windows]
         self._first, self._end = self._starts[0], self.windows[-1].end // HOUR
 
-    def index(self, row: Row) -> int | None:
-        """The step that holds a row; None where it lies outside the window.
+    def index(self, hour: int, hours: int) -> int | None:
+        """The step that holds some hours; None where they lie outside the window.
 
         Raises:
-            FoldedHoursError: it lies across a step's edge.
+            FoldedHoursError: they lie across a step's edge.
         """
-        hour, following = row.hour, row.hour + row.hours
+        following = hour + hours
         if following <= self._first or hour >= self._end:
             return None
         index = bisect_right(self._starts, hour) - 1
@@ -64,47 +64,79 @@ class Steps:
         return index
 
 
-def add_rows(
-    sums: dict[Place, Figures],
-    rows: Iterable[Row],
-    account: str,
-    steps: Steps,
-    aggregate: Sequence[str],
-    namespaces: frozenset[str] | None = None,
-) -> None:
-    """Adds an account's rows to the sums; of these namespaces alone where some are named.
+class Sums:
+    """What was asked for, by step and key, as it is added up."""
 
-    Raises:
-        FoldedHoursError: a row lies across a step's edge.
-    """
-    for row in rows:
-        if namespaces is not None and (row.dimensions.namespace or UNKNOWN) not in namespaces:
-            continue
-        index = steps.index(row)
-        if index is not None:
-            key = tuple([row.dimensions.value(name, account) for name in aggregate])
-            place = (index, key)
-            sums[place] = sums.get(place, NOTHING).plus(row.figures)
+    def __init__(self, steps: Steps, aggregate: Sequence[str]) -> None:
+        self.steps = steps
+        self.aggregate = tuple(aggregate)
+        self.cells: list[Cells] = [{} for _ in steps.windows]
+        self._of_hours: dict[tuple[int, int], Cells | None] = {}
 
+    def add(self, account: str, use: Use, namespaces: frozenset[str] | None = None) -> None:
+        """Adds what an account holds; of these namespaces alone where some are named.
 
-def add_idle(sums: dict[Place, Figures], capacity: Sequence[int], width: int) -> None:
-    """Adds what of the capacity of each step nobody held, so that with it core and memory add up to the capacity.
+        Raises:
+            FoldedHoursError: something lies across a step's edge.
+        """
+        keys = list(map(key_reader(self.aggregate, account, namespaces), use.dimensions))
+        for hour, hours, place, billed, core, memory, used in use.stretches:
+            key = keys[place]
+            if key is None:
+                continue
+            cells = self._cells(hour, hours)
+            if cells is None:
+                continue
+            cell = cells.get(key)
+            if cell is None:
+                cells[key] = [billed, core, memory, used]
+                continue
+            cell[0] += billed
+            cell[1] += core
+            cell[2] += memory
+            if used is not None:
+                cell[3] = used + (cell[3] or 0)
 
-    Where more was held than nodes were known to have, nothing was idle.
+    def add_idle(self, capacity: Sequence[int], held: Sums) -> None:
+        """Adds what of the capacity of each step nobody held, so that with it core and memory add up to the capacity.
 
-    Args:
-        sums: of everything that was held.
-        capacity: of each step, in microGPU-seconds.
-        width: how many values a key has.
-    """
-    core, memory = [0] * len(capacity), [0] * len(capacity)
-    for (index, _), figures in sums.items():
-        core[index] += figures.core
-        memory[index] += figures.memory
-    for index, whole in enumerate(capacity):
-        if whole > 0:
-            idle = Figures(0, max(whole - core[index], 0), max(whole - memory[index], 0))
-            sums[index, (IDLE,) * width] = idle
+        Where more was held than nodes were known to have, nothing was idle.
+
+        Args:
+            capacity: of each step, in microGPU-seconds.
+            held: everything that was held, in the same steps.
+        """
+        for cells, whole, all_held in zip(self.cells, capacity, held.cells, strict=True):
+            if whole > 0:
+                core = sum(cell[1] for cell in all_held.values())
+                memory = sum(cell[2] for cell in all_held.values())
+                cells[(IDLE,) * len(self.aggregate)] = [0, max(whole - core, 0), max(whole - memory, 0), None]
+
+    def count(self, after: Place | None) -> int:
+        """How many places come after one."""
+        first = 0 if after is None else after[0]
+        here = sum(is_after((first, key), after) for key in self.cells[first]) if first < len(self.cells) else 0
+        return here + sum(map(len, self.cells[first + 1 :]))
+
+    def page(self, after: Place | None, limit: int) -> tuple[list[Item], Place | None]:
+        """The items after a place, in order, and the place to go on from; None where these are the last."""
+        places = list(islice(self._places(after), limit + 1))
+        windows, cells = self.steps.windows, self.cells
+        items = [Item(windows[index], key, Figures(*cells[index][key])) for index, key in places[:limit]]
+        return items, places[limit - 1] if len(places) > limit else None
+
+    def _places(self, after: Place | None) -> Iterator[Place]:
+        first = 0 if after is None else after[0]
+        for index in range(first, len(self.cells)):
+            found = (key for key in self.cells[index] if index > first or is_after((index, key), after))
+            yield from ((index, key) for key in sorted(found, key=key_order))
+
+    def _cells(self, hour: int, hours: int) -> Cells | None:
+        place = (hour, hours)
+        if place not in self._of_hours:
+            index = self.steps.index(hour, hours)
+            self._of_hours[place] = None if index is None else self.cells[index]
+        return self._of_hours[place]
 
 
 def order(value: str) -> tuple[bool, str]:
@@ -112,20 +144,11 @@ def order(value: str) -> tuple[bool, str]:
     return value.startswith("__"), value
 
 
-def page(
-    sums: Mapping[Place, Figures], steps: Steps, after: Place | None, limit: int
-) -> tuple[list[Item], Place | None]:
-    """The items after a place, in order, and the place to go on from; None where these are the last."""
-    places = sorted((place for place in sums if is_after(place, after)), key=_place_order)
-    items = [Item(steps.windows[index], key, sums[index, key]) for index, key in places[:limit]]
-    return items, places[limit - 1] if len(places) > limit else None
+def key_order(key: Key) -> tuple[tuple[bool, str], ...]:
+    """How keys come in a step."""
+    return tuple([order(value) for value in key])
 
 
 def is_after(place: Place, after: Place | None) -> bool:
     """Whether a place comes after another; every one does after None."""
-    return after is None or _place_order(place) > _place_order(after)
-
-
-def _place_order(place: Place) -> tuple[int, tuple[tuple[bool, str], ...]]:
-    index, key = place
-    return index, tuple([order(value) for value in key])
+    return after is None or (place[0], key_order(place[1])) > (after[0], key_order(after[1]))

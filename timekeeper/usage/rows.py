@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from timekeeper.usage.dimensions import Dimensions
+from timekeeper.usage.dimensions import Dimensions, of_values
+
+Stretch = tuple[int, int, int, int, int, int, int | None]
+"""A row as it is read, a million at a time: hour, hours, which of the dimensions, and the figures."""
 
 
 class Figures(NamedTuple):
@@ -28,3 +32,19 @@ class Row(NamedTuple):
     hours: int
     dimensions: Dimensions
     figures: Figures
+
+
+@dataclass(slots=True)
+class Use:
+    """Rows as they are read: dimensions as lists of values, and stretches that name them by their places."""
+
+    dimensions: list[list[Any]] = field(default_factory=list)
+    stretches: list[Stretch] = field(default_factory=list)
+
+    def rows(self) -> list[Row]:
+        """The same in words."""
+        known = [of_values(values) for values in self.dimensions]
+        return [
+            Row(hour, hours, known[place], Figures(billed, core, memory, used))
+            for hour, hours, place, billed, core, memory, used in self.stretches
+        ]

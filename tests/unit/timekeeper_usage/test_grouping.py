@@ -1,0 +1,125 @@
+"""Use added up by time and by what it is put down to."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from timekeeper.rules.timestamps import DAY, HOUR
+from timekeeper.usage.dimensions import IDLE, UNKNOWN, Dimensions, key_reader, of_values, values_of
+from timekeeper.usage.folding import fold, pack, read_folded
+from timekeeper.usage.grouping import FoldedHoursError, Item, Place, Steps, Sums, key_order
+from timekeeper.usage.rows import Figures, Stretch, Use
+from timekeeper.usage.windows import Window
+
+FIRST = 20_000 * 24
+STEPS = Steps(Window((FIRST + 24 * day) * HOUR, (FIRST + 24 * day + 24) * HOUR) for day in range(3))
+TO = (
+    Dimensions("team-a"),
+    Dimensions("team-a", "n1", "A100", "Job/x", "alice", (("team", "vision"),)),
+    Dimensions("team-a", "n1", "A100", "Job/y", "bob"),
+    Dimensions("team-b", "n2", "T4", "Job/x", "alice"),
+    Dimensions("", "n2"),
+)
+amounts = st.integers(-(10**20), 10**20)
+stretches = st.lists(
+    st.tuples(
+        st.integers(FIRST - 3, FIRST + 75),
+        st.just(1),
+        st.integers(0, len(TO) - 1),
+        amounts,
+        amounts,
+        amounts,
+        st.none() | amounts,
+    ),
+    max_size=30,
+)
+names = st.lists(st.sampled_from(["namespace", "budget", "model", "node", "owner", "user", "label:team"]), unique=True)
+
+
+def use(found: list[Stretch]) -> Use:
+    return Use([values_of(to) for to in TO], found)
+
+
+def value(to: Dimensions, name: str) -> str:
+    if name == "budget":
+        return "a"
+    found = dict(to.labels).get("team", "") if name == "label:team" else str(getattr(to, name))
+    return found or UNKNOWN
+
+
+def expected(found: list[Stretch], aggregate: list[str], only: frozenset[str] | None) -> dict[Place, Figures]:
+    result: dict[Place, Figures] = {}
+    for row in use(found).rows():
+        index = (row.hour - FIRST) // 24
+        if 0 <= index < 3 and (only is None or value(row.dimensions, "namespace") in only):
+            place = (index, tuple(value(row.dimensions, name) for name in aggregate))
+            result[place] = result.get(place, Figures()).plus(row.figures)
+    return result
+
+
+def everything(sums: Sums) -> dict[Place, Figures]:
+    return {(index, key): Figures(*cell) for index, cells in enumerate(sums.cells) for key, cell in cells.items()}
+
+
+@given(stretches, names, st.none() | st.frozensets(st.sampled_from(["team-a", UNKNOWN])))
+def test_every_figure_goes_to_its_step_and_its_key(
+    found: list[Stretch], aggregate: list[str], only: frozenset[str] | None
+) -> None:
+    sums = Sums(STEPS, aggregate)
+    sums.add("a", use(found[:7]), only)
+    sums.add("a", use(found[7:]), only)
+    assert everything(sums) == expected(found, aggregate, only)
+
+
+@given(stretches, st.lists(st.sampled_from(["namespace", "budget", "model", "node"]), unique=True))
+def test_what_is_folded_without_owners_answers_whoever_does_not_ask_for_them(
+    found: list[Stretch], aggregate: list[str]
+) -> None:
+    days = fold(use(found).rows(), [])
+    sums = Sums(STEPS, aggregate)
+    folded = Use()
+    read_folded(pack(days), folded, details=False)
+    sums.add("a", folded)
+    assert everything(sums) == expected(found, aggregate, None)
+
+
+@given(stretches, st.integers(1, 5))
+def test_pages_follow_each_other_in_order_and_leave_nothing_out(found: list[Stretch], limit: int) -> None:
+    sums = Sums(STEPS, ["namespace", "user"])
+    sums.add("a", use(found))
+    items: list[Item] = []
+    after = None
+    while True:
+        page, following = sums.page(after, limit)
+        assert sums.count(after) == len(everything(sums)) - len(items)
+        items += page
+        if following is None:
+            break
+        assert len(page) == limit
+        after = following
+    places = [(item.step.start, key_order(item.key)) for item in items]
+    assert places == sorted(places)
+    assert len(items) == len(everything(sums))
+
+
+def test_what_nobody_held_makes_core_and_memory_up_to_the_capacity() -> None:
+    sums = Sums(STEPS, ["model", "node"])
+    sums.add("a", use([(FIRST, 1, 1, 5, 30, 10, None), (FIRST + 24, 1, 1, 5, 300, 10, None)]))
+    sums.add_idle([100, 100, 0], sums)
+    idle = {place: found for place, found in everything(sums).items() if place[1] == (IDLE, IDLE)}
+    assert idle == {(0, (IDLE, IDLE)): Figures(0, 70, 90), (1, (IDLE, IDLE)): Figures(0, 0, 90)}
+
+
+def test_hours_that_a_step_would_cut_are_refused() -> None:
+    sums = Sums(Steps([Window(FIRST * HOUR, FIRST * HOUR + DAY // 2)]), ["model"])
+    with pytest.raises(FoldedHoursError):
+        sums.add("a", use([(FIRST, 24, 1, 1, 1, 1, None)]))
+
+
+def test_dimensions_of_later_writers_are_read_as_far_as_they_are_known() -> None:
+    later = ["team-a", "n1", "A100", "Job/x", "alice", {"team": "vision"}, "of later"]
+    assert key_reader(["label:team", "namespace", "budget"], "b")(later) == ("vision", "team-a", "b")
+    assert key_reader(["label:team", "model"], "b")(["team-a"]) == (UNKNOWN, UNKNOWN)
+    assert of_values(later) == TO[1]

@@ -1,0 +1,52 @@
+"""What GPUGrant and GPUCorrection objects have in common: an amount that may be negative, who ordered it, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from fairgpu.faults import Fault, explain, show
+from timekeeper.rules.money import MoneyError, from_signed_gpu_hours
+
+MAX_REASON = 1024
+MAX_NAME = 253
+
+
+class OrderError(ValueError):
+    """An object that cannot be applied; the message holds every fault."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        super().__init__(explain(faults))
+        self.faults = faults
+
+
+def order_note(reason: str, requested_by: str) -> str:
+    """Why and by whom, as the ledger tells it."""
+    return f"{reason} ({requested_by})" if requested_by else reason
+
+
+def order_amount(spec: Mapping[str, Any], instead: str, faults: list[Fault]) -> int:
+    """What `gpuHours` says, in microGPU-seconds; 0 and one more fault where it says none."""
+    try:
+        return from_signed_gpu_hours(spec.get("gpuHours"))
+    except MoneyError as error:
+        faults.append(Fault("spec.gpuHours", show(spec.get("gpuHours")), str(error), instead))
+        return 0
+
+
+def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Fault]:
+    """What is wrong with the texts that every order has: its name, its budget and its reason."""
+    texts = {
+        "metadata.name": (metadata.get("name"), MAX_NAME),
+        "spec.budget": (spec.get("budget"), MAX_NAME),
+        "spec.reason": (spec.get("reason"), MAX_REASON),
+    }
+    for path, (value, longest) in texts.items():
+        if not isinstance(value, str) or not value.strip() or len(value) > longest:
+            allowed = f"text of at most {longest} characters"
+            yield Fault(path, show(value), allowed, f"its {path.rpartition('.')[2]}")
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """An object's part that is a mapping where it is well-formed; an empty one where it is not."""
+    return value if isinstance(value, dict) else {}
