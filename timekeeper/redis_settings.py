@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, SecretStr, model_validator
@@ -11,6 +11,11 @@ from pydantic import AfterValidator, Field, SecretStr, model_validator
 from fairgpu.settings import Section
 
 SCHEMES = ("redis", "rediss", "unix")
+BUNDLED_URL = "rediss://fairgpu-redis.fairgpu-system.svc:6379/0"
+"""The store that the manifests bring."""
+BUNDLED_USER = "timekeeper"
+BUNDLED_CA_FILE = "/etc/fairgpu-timekeeper-ca/ca.crt"
+"""Where the Deployment mounts the authority that signed for that store."""
 SENTINEL_PORT = 26379
 CLUSTER_PORT = 6379
 
@@ -37,6 +42,10 @@ def _node(node: str) -> str:
 
 
 Nodes = tuple[Annotated[str, AfterValidator(_node)], ...]
+
+
+def _has_nodes(given: Any) -> bool:
+    return bool(given.get("nodes") if isinstance(given, dict) else getattr(given, "nodes", ()))
 
 
 class SentinelSettings(Section):
@@ -76,18 +85,34 @@ class RedisTLS(Section):
 class RedisSettings(Section):
     """Where the ledger is stored."""
 
-    url: str = "redis://fairgpu-redis.fairgpu-system.svc:6379/0"
+    url: str = BUNDLED_URL
     """One server: redis:// or rediss:// (TLS); user and password stand in `username` and `password`, not here."""
     sentinel: SentinelSettings = SentinelSettings()
     cluster: ClusterSettings = ClusterSettings()
     tls: RedisTLS = RedisTLS()
     username: str | None = None
-    """The ACL user; `default` where none is named."""
+    """The ACL user; `default` where none is named. Of the store that the manifests bring it is `timekeeper`."""
     password: SecretStr | None = None
     timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     """How long one answer of Redis may take."""
     replica_wait_seconds: Annotated[float, Field(ge=0, le=30)] = 1.0
     """How long the end of a session, or a grant, waits for one of Redis's replicas, if it has any; 0 for not at all."""
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether this is the store that the manifests bring."""
+        return self.url == BUNDLED_URL and not (self.sentinel.nodes or self.cluster.nodes)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bundled_is_as_the_manifests_have_it(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("url", BUNDLED_URL) != BUNDLED_URL:
+            return given
+        if any(_has_nodes(given.get(shape)) for shape in ("sentinel", "cluster")):
+            return given
+        tls = given.get("tls", {})
+        found = {"ca_file": BUNDLED_CA_FILE, **tls} if isinstance(tls, dict) else tls
+        return {"username": BUNDLED_USER, **given, "tls": found}
 
     @model_validator(mode="after")
     def _waits_within_an_answer(self) -> Self:

@@ -52,6 +52,7 @@ NEEDED = {
         Access("list", "leases.coordination.k8s.io", "kube-node-lease"),
         Access("update", "leases.coordination.k8s.io", SYSTEM, "fairgpu-timekeeper"),
         Access("update", "secrets", SYSTEM, "fairgpu-timekeeper-tls"),
+        Access("update", "secrets", SYSTEM, "fairgpu-redis-tls"),
         Access("update", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),
     ],
     "scheduler": [

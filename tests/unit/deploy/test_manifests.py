@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import yaml
 
 from fairgpu import names
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
+from timekeeper.redis_settings import RedisSettings
+from timekeeper.tls.authority import AUTHORITY, STORE_LEAF
+from timekeeper.tls.cluster_vault import CERTIFICATE_KEY
 
 ROOT = Path(__file__).parents[3]
 BASE = ROOT / "deploy" / "base"
@@ -153,7 +157,7 @@ def test_a_service_leads_to_ports_that_its_workload_opens(service: Manifest) -> 
     selector = service["spec"]["selector"]
     (workload,) = [w for w in workloads() if selector.items() <= w["spec"]["template"]["metadata"]["labels"].items()]
     containers = workload["spec"]["template"]["spec"]["containers"]
-    opened = {port["name"] for container in containers for port in container["ports"]}
+    opened = {port["name"] for container in containers for port in container.get("ports", [])}
     assert {port["targetPort"] for port in service["spec"]["ports"]} == opened
 
 
@@ -163,6 +167,27 @@ def test_no_rule_uses_a_wildcard_and_none_reads_all_secrets() -> None:
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]], role["metadata"]["name"]
             if "secrets" in rule["resources"]:
                 assert rule["verbs"] == ["create"] or rule.get("resourceNames")
+
+
+def test_redis_is_spoken_to_over_tls_alone_under_the_timekeepers_authority() -> None:
+    configuration = dict(
+        line.split(" ", 1)
+        for line in (BASE / "redis" / "redis.conf").read_text().splitlines()
+        if line and line[0] != "#"
+    )
+    assert (configuration["port"], configuration["tls-port"]) == ("0", "6379")
+    settings = RedisSettings()
+    assert urlsplit(settings.url).scheme == "rediss"
+    assert settings.username == "timekeeper"
+    volumes = {
+        volume["name"]: volume for workload in workloads() for volume in workload["spec"]["template"]["spec"]["volumes"]
+    }
+    assert volumes["certificate"]["secret"]["secretName"] == STORE_LEAF
+    assert volumes["authority"]["configMap"] == {"name": AUTHORITY, "optional": True}
+    pod = of_kind("Deployment")["fairgpu-timekeeper"]["spec"]["template"]["spec"]
+    for container in pod["containers"]:
+        (mounted,) = [mount["mountPath"] for mount in container["volumeMounts"] if mount["name"] == "authority"]
+        assert settings.tls.ca_file == Path(mounted) / CERTIFICATE_KEY
 
 
 def test_no_manifest_holds_a_secret() -> None:

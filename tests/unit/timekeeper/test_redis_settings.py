@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairgpu.commands import CommandError
-from timekeeper.redis_settings import RedisSettings, address
+from timekeeper.redis_settings import BUNDLED_URL, RedisSettings, address
 from timekeeper.settings import read_settings
 
 
@@ -69,6 +69,25 @@ def test_a_node_is_a_host_and_where_it_is_written_a_port(node: str, expected: tu
     assert address(node, 26379) == expected
 
 
+@pytest.mark.parametrize("text", ["", "sentinel: {}", "timeout_seconds: 3", f"url: '{BUNDLED_URL}'"])
+def test_the_store_of_the_manifests_is_spoken_to_as_they_set_it_up(tmp_path: Path, text: str) -> None:
+    found = read(tmp_path, text, PASSWORD="a")
+    assert found.is_bundled
+    assert (found.username, str(found.tls.ca_file)) == ("timekeeper", "/etc/fairgpu-timekeeper-ca/ca.crt")
+
+
+@pytest.mark.parametrize("text", ["url: 'rediss://r:6379'", "sentinel: {nodes: [s-0]}", "cluster: {nodes: [c-0]}"])
+def test_a_store_of_ones_own_is_spoken_to_as_it_is_told(tmp_path: Path, text: str) -> None:
+    found = read(tmp_path, text)
+    assert not found.is_bundled
+    assert (found.username, found.tls.ca_file) == (None, None)
+
+
+def test_what_is_told_of_the_store_of_the_manifests_counts(tmp_path: Path) -> None:
+    found = read(tmp_path, "username: books, tls: {ca_file: /ca.crt}")
+    assert (found.username, str(found.tls.ca_file)) == ("books", "/ca.crt")
+
+
 def test_the_examples_in_the_instructions_can_be_used(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "install.md").read_text()
     examples = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "  redis:" in block]
@@ -77,5 +96,7 @@ def test_the_examples_in_the_instructions_can_be_used(tmp_path: Path) -> None:
         file = tmp_path / f"{number}.yaml"
         file.write_text(example)
         found = read_settings({}, file).redis
-        shapes.add((bool(found.sentinel.nodes), bool(found.cluster.nodes), found.url.partition(":")[0]))
-    assert shapes == {(True, False, "redis"), (False, True, "redis"), (False, False, "rediss")}
+        url = "bundled" if found.url == BUNDLED_URL else "own"
+        shapes.add((bool(found.sentinel.nodes), bool(found.cluster.nodes), url))
+        assert not found.is_bundled
+    assert shapes == {(True, False, "bundled"), (False, True, "bundled"), (False, False, "own")}
