@@ -25,7 +25,7 @@ from timekeeper.rest.order_stores import ClusterOrders
 from timekeeper.rest.ordering import place
 from timekeeper.rest.pods import ClusterPods
 from timekeeper.sources.source import ExistsError
-from timekeeper.tls.authority import read_chain, service_names
+from timekeeper.tls.authority import keep_store_certificate, read_chain, service_names
 from timekeeper.tls.cluster_vault import CONFIG_MAPS, SECRETS, ClusterVault
 
 pytestmark = pytest.mark.usefixtures("installation")
@@ -170,6 +170,18 @@ def test_replicas_share_one_authority_whose_leaf_rotates_and_whose_certificate_a
     for chain in (first, later):
         assert serves(chain.certificates_pem, shown, names)
     control_plane.admin.api.delete(f"{SECRETS}/fairgpu-timekeeper-tls")
+
+
+def test_it_makes_and_renews_the_secret_that_redis_mounts(control_plane: ControlPlane, api: KubernetesAPI) -> None:
+    now, names, seen = datetime.now(UTC), service_names("fairgpu-redis"), []
+    for days in (0, 61):
+        moment = now + timedelta(days=days)
+        keep_store_certificate(ClusterVault(api), names, lambda moment=moment: moment)
+        secret = control_plane.admin.api.get(f"{SECRETS}/fairgpu-redis-tls")
+        assert secret["type"] == "kubernetes.io/tls"
+        seen.append(secret["data"]["tls.crt"])
+    assert seen[0] != seen[1]
+    control_plane.admin.api.delete(f"{SECRETS}/fairgpu-redis-tls")
 
 
 def test_a_grant_is_made_once_and_what_its_schema_refuses_is_told(api: KubernetesAPI) -> None:

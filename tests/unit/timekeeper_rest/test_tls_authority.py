@@ -9,7 +9,16 @@ import pytest
 
 from fairgpu.certificates import Pair, expires_at, make_authority, renewal_due, serves
 from fairgpu.serving.tls import Chain, ChainError, LiveContext
-from timekeeper.tls.authority import AUTHORITY, LEAF, Kept, VaultError, read_chain, service_names
+from timekeeper.tls.authority import (
+    AUTHORITY,
+    LEAF,
+    STORE_LEAF,
+    Kept,
+    VaultError,
+    keep_store_certificate,
+    read_chain,
+    service_names,
+)
 from timekeeper.tls.folder_vault import FolderVault
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -58,6 +67,28 @@ def test_a_damaged_leaf_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / "certificates" / "timekeeper" / f"{LEAF}.pem").write_text("nonsense")
     leaf, authority = parts(chain_at(vault, NOW))
     assert serves(leaf, authority, NAMES)
+
+
+def store_certificate_at(vault: FolderVault, now: datetime) -> bytes:
+    keep_store_certificate(vault, service_names("fairgpu-redis"), lambda: now)
+    kept = vault.read(STORE_LEAF)
+    assert kept is not None
+    return kept.pair.certificate_pem
+
+
+def test_the_store_has_a_certificate_of_its_own_under_the_same_authority(tmp_path: Path) -> None:
+    vault = FolderVault(tmp_path)
+    _, authority = parts(chain_at(vault, NOW))
+    certificate = store_certificate_at(vault, NOW)
+    assert serves(certificate, authority, ["fairgpu-redis.fairgpu-system.svc"])
+    assert not serves(certificate, authority, ["fairgpu-timekeeper.fairgpu-system.svc"])
+
+
+def test_the_stores_certificate_is_renewed_when_two_thirds_of_its_life_are_over(tmp_path: Path) -> None:
+    vault = FolderVault(tmp_path)
+    first = store_certificate_at(vault, NOW)
+    assert store_certificate_at(vault, NOW + timedelta(days=59)) == first
+    assert store_certificate_at(vault, NOW + timedelta(days=61)) != first
 
 
 def test_keys_are_readable_by_their_owner_alone_and_the_authority_by_all(tmp_path: Path) -> None:
