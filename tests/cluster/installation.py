@@ -68,7 +68,7 @@ def install(plane: ControlPlane) -> list[Manifest]:
     manifests = without(render(plane), WEBHOOK_CONFIGURATIONS)
     apply(plane, manifests)
     _wait_for_resources(plane)
-    _wait_for_policies(plane)
+    wait_for_policies(plane)
     return manifests
 
 
@@ -93,8 +93,11 @@ def _type_checked(plane: ControlPlane, path: str) -> bool:
     return "typeChecking" in plane.admin.api.get(path).get("status", {})
 
 
-def _wait_for_policies(plane: ControlPlane) -> None:
-    """A policy is in force once it refuses what it must; the API server reads policies in the background."""
+def wait_for_policies(plane: ControlPlane) -> None:
+    """Returns once all policies are in force: each refuses what it must.
+
+    The API server reads policies in the background.
+    """
     editor = plane.namespace_admin(plane.create_namespace("policies-"))
     namespace = editor.name.removeprefix("admin-of-")
     pods = f"/api/v1/namespaces/{namespace}/pods"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import parse_instant
+
 SIDECAR_IMAGE = "localhost/fairgpu/sidecar:test"
 """What deploy/overlays/loopback-test names."""
 
@@ -66,3 +69,19 @@ def canonical_pod(name: str = "gpu", *, priority_class: str = "gpu-in-budget", g
         "metadata": {"name": name, "annotations": annotations},
         "spec": spec,
     }
+
+
+def cost(pod: Pod, rate: int) -> int:
+    """What a pod that has ended must have cost, from nothing but what the API server says of it.
+
+    `rate` is in microGPU-seconds a second; one that is deleted before its containers have ended costs up to then.
+    """
+    (start,) = [c["lastTransitionTime"] for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"]
+    ended = [
+        status["state"]["terminated"]["finishedAt"]
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for status in pod["status"][kind]
+        if "terminated" in status["state"]
+    ]
+    end = max(ended) if pod["status"]["phase"] == "Succeeded" else pod["metadata"]["deletionTimestamp"]
+    return rate * (parse_instant(end) - parse_instant(start)) // SECOND

@@ -13,12 +13,12 @@ from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
 from tests.cluster.control_plane.waiting import wait_until
-from tests.cluster.pods import canonical_pod
+from tests.cluster.pods import canonical_pod, cost
 from tests.cluster.services.replicas import timekeeper_jobs
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import format_instant, parse_instant
+from timekeeper.rules.timestamps import format_instant
 from timekeeper.store import reading
 
 pytestmark = pytest.mark.usefixtures("installation")
@@ -71,19 +71,6 @@ class Team:
         return lambda: not any(self.plane.exists(f"{self.pods}/{name}") for name in names)
 
 
-def cost(pod: Json) -> int:
-    """What a pod must have cost, from nothing but what the API server says of it."""
-    (start,) = [c["lastTransitionTime"] for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"]
-    ended = [
-        status["state"]["terminated"]["finishedAt"]
-        for kind in ("containerStatuses", "initContainerStatuses")
-        for status in pod["status"][kind]
-        if "terminated" in status["state"]
-    ]
-    end = max(ended) if pod["status"]["phase"] == "Succeeded" else pod["metadata"]["deletionTimestamp"]
-    return RATE * (parse_instant(end) - parse_instant(start)) // SECOND
-
-
 def spent(server: RedisServer, team: Team) -> int:
     with server.client() as client:
         (account,) = reading.load_accounts(client, [team.namespace])
@@ -127,7 +114,7 @@ def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_let
         team.finish("deleted")
         team.node.remove_pod(team.namespace, "deleted")
         team.delete("forced", BY_FORCE)
-        expected = sum(cost(team.read(name)) for name in ("finished", "never-seen", "deleted", "forced"))
+        expected = sum(cost(team.read(name), RATE) for name in ("finished", "never-seen", "deleted", "forced"))
         assert all(METER in team.read(name)["metadata"]["finalizers"] for name in ("finished", "deleted", "forced"))
     with timekeeper_jobs(control_plane, "held-2", free_port(), redis_server.url, 2, **HOLDING):
         wait_until(team.gone("finished", "never-seen", "deleted", "forced"), "all are let go", 60)

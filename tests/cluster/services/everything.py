@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render
 from tests.cluster.services.balancer import Balancer, balancing
@@ -26,29 +27,35 @@ class Services:
         timekeeper: the port at which the timekeeper's REST API is reached.
         webhook: what the API server reaches the webhook through.
         replicas: the webhook's replicas.
+        jobs: the process that does the timekeeper's jobs.
     """
 
     redis: RedisServer
     timekeeper: int
     webhook: Balancer
     replicas: Replicas
+    jobs: Process
 
 
 @contextmanager
-def running_services(plane: ControlPlane) -> Iterator[Services]:
-    """Starts everything on a control plane that has the installation, and sends it the cluster's GPU pods."""
+def running_services(plane: ControlPlane, end_proof: str = "observe") -> Iterator[Services]:
+    """Starts everything on a control plane that has the installation, and sends it the cluster's GPU pods.
+
+    `end_proof` is the setting of both services that says what pods' ends are known by.
+    """
     webhook, timekeeper, timekeeper_metrics, jobs_metrics, *others = free_ports(10)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
         redis = stack.enter_context(RedisServer(Path(folder)))
         ports = Ports(timekeeper, timekeeper_metrics)
         stack.enter_context(timekeeper_replica(plane, "timekeeper", ports, redis.url))
-        stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis.url))
+        proof = {"FAIRGPU_TIMEKEEPER_METERING_END_PROOF": end_proof}
+        jobs = stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis.url, **proof))
         replicas = [Ports(*others[:2]), Ports(*others[2:4]), Ports(*others[4:])]
         balancer = stack.enter_context(balancing(webhook, [replica.https for replica in replicas]))
-        webhooks = stack.enter_context(Replicas(plane, replicas, timekeeper))
+        webhooks = stack.enter_context(Replicas(plane, replicas, timekeeper, end_proof))
         webhooks.start(0)
         webhooks.start(1)
         apply(plane, [m for m in render(plane, webhook_port=webhook) if m["kind"] in WEBHOOK_CONFIGURATIONS])
         wait_until(lambda: len(balancer.ready) == 2, "both replicas of the webhook are ready", 60)
-        yield Services(redis, timekeeper, balancer, webhooks)
+        yield Services(redis, timekeeper, balancer, webhooks, jobs)

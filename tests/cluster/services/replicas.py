@@ -52,7 +52,9 @@ def environment(plane: ControlPlane, account: str) -> dict[str, str]:
 
 
 @contextmanager
-def webhook_replica(plane: ControlPlane, name: str, ports: Ports, timekeeper: int) -> Iterator[Process]:
+def webhook_replica(
+    plane: ControlPlane, name: str, ports: Ports, timekeeper: int, end_proof: str = "observe"
+) -> Iterator[Process]:
     """One replica of the webhook, which asks the timekeeper behind that port."""
     account = environment(plane, "fairgpu-webhook")
     settings = {
@@ -66,6 +68,7 @@ def webhook_replica(plane: ControlPlane, name: str, ports: Ports, timekeeper: in
         "FAIRGPU_WEBHOOK_SIDECAR_TIMEKEEPER_URL": f"https://localhost:{timekeeper}",
         "FAIRGPU_WEBHOOK_STATES_URL": f"https://localhost:{timekeeper}",
         "FAIRGPU_WEBHOOK_STATES_TOKEN_FILE": account["TOKEN_FILE"],
+        "FAIRGPU_WEBHOOK_END_PROOF": end_proof,
     }
     with service(plane, name, ["webhook", "serve"], {**account, **settings}) as process:
         yield process
@@ -74,16 +77,20 @@ def webhook_replica(plane: ControlPlane, name: str, ports: Ports, timekeeper: in
 class Replicas:
     """The webhook's replicas by number; a Deployment's part in a rolling restart is the test's to play."""
 
-    def __init__(self, plane: ControlPlane, ports: Sequence[Ports], timekeeper: int) -> None:
+    def __init__(
+        self, plane: ControlPlane, ports: Sequence[Ports], timekeeper: int, end_proof: str = "observe"
+    ) -> None:
         self.ports = tuple(ports)
         self._plane = plane
         self._timekeeper = timekeeper
+        self._end_proof = end_proof
         self._running: dict[int, ExitStack] = {}
 
     def start(self, number: int) -> None:
         """Starts a replica; it takes reviews once the balancer finds it ready."""
         stack = ExitStack()
-        replica = webhook_replica(self._plane, f"webhook-{number}", self.ports[number], self._timekeeper)
+        name, ports = f"webhook-{number}", self.ports[number]
+        replica = webhook_replica(self._plane, name, ports, self._timekeeper, self._end_proof)
         stack.enter_context(replica)
         self._running[number] = stack
 

@@ -1,0 +1,163 @@
+"""end_proof: finalizer, webhook and timekeeper together: what pods cost is what the API server tells of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from fairgpu.cluster.api import JSON_PATCH, ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
+from tests.cluster.control_plane.waiting import wait_until
+from tests.cluster.installation import Manifest, apply, wait_for_policies
+from tests.cluster.journey.manifests import pod
+from tests.cluster.pods import cost
+from tests.cluster.services.everything import Services
+from tests.redis_server import RedisServer
+from timekeeper.rules.money import GPU_SECOND, SECOND
+from timekeeper.store import reading
+
+METER = "fairgpu.io/meter"
+BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
+INSTALL = Path(__file__).parents[3] / "docs" / "install.md"
+BY_FORCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
+WHOLE_GPU = {"nvidia.com/gpu": 1}
+
+pytestmark = pytest.mark.usefixtures("services")
+
+
+class Team:
+    """A namespace with a budget, a node, and somebody who may do everything in it."""
+
+    def __init__(self, plane: ControlPlane, namespace: str) -> None:
+        self.plane, self.namespace = plane, namespace
+        self.user = plane.namespace_admin(namespace)
+        self.node = create_node(plane, f"node-{namespace}")
+        self.pods = f"/api/v1/namespaces/{namespace}/pods"
+        self.budget = f"budget-{namespace}"
+
+    def give(self, gpu_hours: int, **spec: object) -> None:
+        spec = {"namespaces": [self.namespace], "allowance": {"gpuHours": gpu_hours}, **spec}
+        item = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": self.budget}}
+        self.plane.admin.api.create(BUDGETS, {**item, "spec": {**spec, "period": {"every": "month"}}})
+
+    def create(self, name: str) -> Manifest:
+        return self.user.api.create(self.pods, pod(name, WHOLE_GPU))
+
+    def run(self, name: str) -> None:
+        created = self.create(name)
+        scheduler = self.plane.service_account("fairgpu-system", "fairgpu-scheduler")
+        bind(scheduler, created, self.node.name, allocation_of(created, self.node.name))
+        self.node.set_pod_phase(self.namespace, name, "Running")
+
+    def read(self, name: str) -> Manifest:
+        return self.plane.admin.api.get(f"{self.pods}/{name}")
+
+    def finalizers(self, name: str) -> list[str]:
+        found: list[str] = self.read(name)["metadata"].get("finalizers", [])
+        return found
+
+    def status(self) -> Manifest:
+        found: Manifest = self.plane.admin.api.get(f"{BUDGETS}/{self.budget}").get("status", {})
+        return found
+
+    def metered(self, server: RedisServer) -> int:
+        with server.client() as client:
+            found = reading.sessions(client, reading.open_sessions(client, "", 1000))
+        return sum(session.namespace == self.namespace for session in found.values())
+
+    def spent(self, server: RedisServer) -> int:
+        with server.client() as client:
+            (account,) = reading.load_accounts(client, [self.budget])
+        return sum(standing.total for standing in account.standings.values())
+
+
+@contextmanager
+def standing_still(services: Services) -> Iterator[None]:
+    """Nobody does the timekeeper's jobs for the length of a block, and nobody knows it."""
+    os.kill(services.jobs.popen.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(services.jobs.popen.pid, signal.SIGCONT)
+
+
+def test_what_ends_while_nobody_watches_is_charged_to_the_last_unit_though_its_namespace_is_deleted(
+    control_plane: ControlPlane, services: Services
+) -> None:
+    team = Team(control_plane, control_plane.create_namespace())
+    team.give(10)
+    team.create("waits")
+    for name in ("finished", "deleted", "forced"):
+        team.run(name)
+    wait_until(lambda: team.metered(services.redis) == 3, "all that run are on the meter")
+    assert all(team.finalizers(name) == [METER] for name in ("waits", "finished", "deleted", "forced"))
+    with pytest.raises(ApiError, match="fairgpu-metadata"):
+        team.user.api.patch(f"{team.pods}/forced", [{"op": "remove", "path": "/metadata/finalizers"}], JSON_PATCH)
+    collector = control_plane.service_account("kube-system", "pod-garbage-collector")
+    ended = ("finished", "deleted", "forced", "never-seen")
+    with standing_still(services):
+        team.run("never-seen")
+        second = time.time_ns() // SECOND
+        wait_until(lambda: time.time_ns() // SECOND >= second + 2, "some time is charged")
+        for name in ("finished", "never-seen"):
+            team.node.set_pod_phase(team.namespace, name, "Succeeded")
+        control_plane.admin.api.delete(f"/api/v1/namespaces/{team.namespace}")
+        wait_until(lambda: all("deletionTimestamp" in team.read(name)["metadata"] for name in ended), "all are to go")
+        team.node.set_pod_phase(team.namespace, "deleted", "Succeeded")
+        team.node.remove_pod(team.namespace, "deleted")
+        collector.api.delete(f"{team.pods}/forced", BY_FORCE)
+        assert all(team.finalizers(name) == [METER] for name in ("waits", *ended))
+        expected = sum(cost(team.read(name), GPU_SECOND) for name in ended)
+    wait_until(lambda: not control_plane.exists(f"/api/v1/namespaces/{team.namespace}"), "the namespace is gone")
+    wait_until(lambda: team.metered(services.redis) == 0, "all are off the meter")
+    assert team.spent(services.redis) == expected > 0
+    wait_until(lambda: team.status()["spent"]["microGPUSeconds"] == str(expected), "the budget says the same")
+
+
+def test_what_is_left_of_a_removed_fairgpu_is_let_go_by_the_documented_command(
+    control_plane: ControlPlane, installation: list[Manifest], namespace: str
+) -> None:
+    team = Team(control_plane, namespace)
+    team.give(0, onExhausted="hold")
+    wait_until(lambda: team.status().get("state") == "held", "a budget of nothing is held")
+    names = iter(f"held-{number}" for number in range(1000))
+
+    def gated() -> str | None:
+        created = team.create(next(names))
+        return created["metadata"]["name"] if created["spec"].get("schedulingGates") else None
+
+    held = wait_until(gated, "a pod is gated")
+    (command,) = re.findall(r"```\n(kubectl get pods -A .*?)```", INSTALL.read_text(), re.DOTALL)
+    folder, binaries = control_plane.folder, control_plane.kubectl_binary.parent
+    environment = {
+        "HOME": str(folder),
+        "KUBECONFIG": str(control_plane.admin.kubeconfig),
+        "PATH": f"{binaries}:{os.defpath}",
+    }
+
+    def released() -> bool:
+        done = subprocess.run(
+            ["/bin/bash", "-euo", "pipefail", "-c", command], env=environment, check=False, timeout=60
+        )
+        return done.returncode == 0
+
+    control_plane.admin.kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "--all")
+    try:
+        wait_until(released, "the policies are out of force, and the command runs through")
+        found = team.read(held)
+        left = control_plane.admin.kubectl("get", "pods", "-A", "-o", "jsonpath={.items[*].metadata.finalizers}").stdout
+    finally:
+        apply(control_plane, [item for item in installation if item["kind"].startswith("ValidatingAdmissionPolicy")])
+        wait_for_policies(control_plane)
+    assert "finalizers" not in found["metadata"]
+    assert "schedulingGates" not in found["spec"]
+    assert METER not in left
