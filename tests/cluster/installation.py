@@ -75,7 +75,7 @@ def install(plane: ControlPlane) -> list[Manifest]:
 def _wait_for_resources(plane: ControlPlane) -> None:
     for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
         wait_until(partial(_served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
-    for policy in ("deletion", "eviction", "metadata", "spec", "namespace", "timekeeper"):
+    for policy in ("deletion", "eviction", "metadata", "spec", "namespace", "timekeeper", "orders"):
         path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/fairgpu-{policy}"
         wait_until(partial(_type_checked, plane, path), f"fairgpu-{policy} is type-checked")
 
@@ -114,7 +114,15 @@ def wait_for_policies(plane: ControlPlane) -> None:
     labelled = {"metadata": {"labels": {"changed": "yes"}}}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "probe"}}
     by_force = {**eviction, "deleteOptions": {"gracePeriodSeconds": 0, "dryRun": ["All"]}}
+    grant = {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": "GPUGrant",
+        "metadata": {"name": "probe"},
+        "spec": {"budget": "none", "gpuHours": 1, "reason": "none", "requestedBy": "nobody"},
+    }
+    grants = "/apis/fairgpu.io/v1alpha1/gpugrants"
     attempts: dict[str, Callable[[], object]] = {
+        "fairgpu-orders": lambda: plane.admin.api.create(grants, grant, query={"dryRun": "All"}),
         "fairgpu-deletion": lambda: editor.api.create(f"{pods}/probe/eviction", by_force, query={"dryRun": "All"}),
         "fairgpu-eviction": lambda: timekeeper.api.create(f"{pods}/probe/eviction", eviction, query={"dryRun": "All"}),
         "fairgpu-timekeeper": lambda: timekeeper.api.patch(f"{pods}/probe", labelled, query={"dryRun": "All"}),

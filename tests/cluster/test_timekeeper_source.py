@@ -103,3 +103,15 @@ def test_an_event_stands_beside_the_pod_that_it_is_about(
     shown = control_plane.admin.kubectl("describe", "pod", "told", "-n", namespace).stdout
     assert "BudgetHeld" in shown
     assert "waits for the budget" in shown
+
+
+def test_what_two_leaders_tell_of_one_occasion_is_one_event(
+    control_plane: ControlPlane, namespace: str, source: ClusterSource
+) -> None:
+    pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", canonical_pod("told"))
+    regarding = {**pod, "apiVersion": "v1", "kind": "Pod"}
+    source.tell(Notice(regarding, "BudgetGateLifted", "2.50 GPU-hours are left", occasion="once"))
+    source.tell(Notice(regarding, "BudgetGateLifted", "2.49 GPU-hours are left", occasion="once"))
+    source.tell(Notice(regarding, "BudgetGateLifted", "of another time", occasion="twice"))
+    events = control_plane.admin.api.get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")["items"]
+    assert sorted(event["note"] for event in events) == ["2.50 GPU-hours are left", "of another time"]

@@ -142,6 +142,8 @@ class ClusterSource:
         try:
             self._api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", _event(notice, namespace))
         except ApiError as error:
+            if notice.id and error.reason == "AlreadyExists":
+                return  # who led before has told it
             _log.warning("event not written", reason=notice.reason, name=metadata.get("name"), error=str(error))
 
     def _replace_status(self, path: str, status: Json) -> Json:
@@ -185,10 +187,11 @@ def _event(notice: Notice, namespace: str) -> Json:
         "kind": notice.regarding.get("kind", "Pod"),
         **{key: metadata[key] for key in ("name", "namespace", "uid") if metadata.get(key)},
     }
+    named = {"name": f"fairgpu-{notice.id}"} if notice.id else {"generateName": "fairgpu-"}
     return {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
-        "metadata": {"generateName": "fairgpu-", "namespace": namespace},
+        "metadata": {**named, "namespace": namespace},
         "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
         "type": "Warning" if notice.warning else "Normal",
         "reason": notice.reason,

@@ -157,6 +157,7 @@ class FolderSource:
             "reason": notice.reason,
             "message": notice.message,
             "warning": notice.warning,
+            "id": notice.id,
         }
         with (self._folder / "events.jsonl").open("a") as file:
             file.write(json.dumps(line) + "\n")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 from fairgpu.cluster.api import Json
-from timekeeper.sources.mirror import Mirror
+from timekeeper.sources.mirror import Mirror, uid_of
 
 
 class SourceError(RuntimeError):
@@ -62,12 +63,23 @@ class Notice:
         reason: one word in CamelCase.
         message: what happened, and what to do.
         warning: whether somebody should look.
+        occasion: what tells this from another of the same reason at the same object: told again, by a leader who
+            follows, it is the same event. Empty where each is one of its own.
     """
 
     regarding: Json
     reason: str
     message: str
     warning: bool = False
+    occasion: str = ""
+
+    @property
+    def id(self) -> str:
+        """The same for the same occasion; empty where there is none."""
+        if not self.occasion:
+            return ""
+        parts = (uid_of(self.regarding), self.reason, self.occasion)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
 
 
 class Source(Protocol):

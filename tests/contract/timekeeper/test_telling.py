@@ -155,6 +155,22 @@ def test_a_new_leader_repeats_nothing_that_the_status_shows_and_tells_what_it_do
     assert world.after(10) == ["BudgetReopened"]
 
 
+def test_what_a_new_leader_tells_again_is_the_same_event_in_other_words_and_another_exhaustion_is_another(
+    world: World,
+) -> None:
+    world.spend(onExhausted="hold")
+    assert world.after(2 * HOUR) == ["BudgetHeld"]
+    world.lead()
+    assert world.after(HOUR) == ["BudgetHeld"]
+    first, again = world.notices
+    assert first.message != again.message
+    assert first.id == again.id
+    world.grant(5)
+    assert world.after(10) == ["BudgetReopened"]
+    assert world.after(9 * HOUR) == ["BudgetHeld"]
+    assert len({notice.id for notice in world.notices}) == 3
+
+
 def test_the_next_period_is_told_as_reopened(world: World) -> None:
     world.spend(onExhausted="hold", period={"every": "day"})
     assert world.after(3 * HOUR) == ["BudgetHeld"]

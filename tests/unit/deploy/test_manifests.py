@@ -111,10 +111,13 @@ def test_every_policy_denies_and_fails_closed() -> None:
     assert (
         set(policies)
         == set(bindings)
-        == {f"fairgpu-{name}" for name in ("deletion", "eviction", "metadata", "spec", "namespace", "timekeeper")}
+        == {
+            f"fairgpu-{name}"
+            for name in ("deletion", "eviction", "metadata", "spec", "namespace", "timekeeper", "orders")
+        }
     )
     assert {policy["spec"]["failurePolicy"] for policy in policies.values()} == {"Fail"}
-    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * 6
+    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * len(policies)
     assert [binding["spec"]["policyName"] for binding in bindings.values()] == list(bindings)
 
 

@@ -32,7 +32,7 @@ class Teller:
     """Remembers in what state each budget was last seen, in one term of leadership.
 
     A new leader takes that from the budget's status. Who led before may have told a change and ended before it wrote
-    the status: such a change is told twice.
+    the status: such a change is told twice, and is one event, as its occasion is the same.
     """
 
     source: Source
@@ -78,14 +78,17 @@ def change_of_state(item: Json, budget: Budget, found: Figures, before: BudgetSt
         seen_only = budget.enforcement is Enforcement.OBSERVE
         follows = "Nothing follows from it, as enforcement is observe." if seen_only else _follows(budget, found)
         message = f"{_spent(found)} {follows}"
-        return Notice(item, SPENT_UP[found.state], message, warning=True)
+        return Notice(item, SPENT_UP[found.state], message, warning=True, occasion=f"{before} {found.exhausted_at}")
     if before not in SPENT_UP:
         return None
+    spent_up = (item.get("status") or {}).get("exhaustedAt", "")
+    occasion = f"{before} {spent_up} {found.period.start}"
     if found.limits.available is None:
-        return Notice(item, "BudgetReopened", "Nothing limits this budget any more: new pods run as usual.")
+        message = "Nothing limits this budget any more: new pods run as usual."
+        return Notice(item, "BudgetReopened", message, occasion=occasion)
     left = f"{display(found.remaining)} of {display(found.limits.available)} GPU-hours are left"
     message = f"{left} until {format_instant(found.period.end)}: new pods run as usual, and held ones are let go."
-    return Notice(item, "BudgetReopened", message)
+    return Notice(item, "BudgetReopened", message, occasion=occasion)
 
 
 def _spent(found: Figures) -> str:

@@ -129,7 +129,8 @@ def notice_of(item: Json, step: Due, budget: Budget, found: Figures) -> Notice:
             f"{spent}: this pod is evicted at {format_instant(step.at)} unless there is money by then. Save what it "
             f"has done; `fairgpu grant {budget.name}` gives more."
         )
-        return Notice(item, "BudgetEvictionNotice", message, warning=True)
+        return Notice(item, "BudgetEvictionNotice", message, warning=True, occasion=format_exact(step.at))
     if step.step is Step.EVICT:
-        return Notice(item, "BudgetEviction", f"{spent}, and the notice is over: this pod is evicted.", warning=True)
+        message = f"{spent}, and the notice is over: this pod is evicted."
+        return Notice(item, "BudgetEviction", message, warning=True, occasion=format_exact(step.at))
     return Notice(item, "BudgetEvictionCalledOff", f"This pod goes on: {budget.name} lets it run again.")

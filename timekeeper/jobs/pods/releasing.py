@@ -108,7 +108,9 @@ def released_pod(item: Json, claim: Claim, budget: Budget, found: Figures) -> No
     """The event of a pod that the budget's gate held."""
     price = f"It costs {display(claim.rate * 3600)} GPU-hours an hour"
     if found.limits.available is None or found.limits.on_exhausted is not OnExhausted.HOLD:
-        return Notice(item, "BudgetGateLifted", f"No budget holds this pod back any more. {price}.")
+        message = f"No budget holds this pod back any more. {price}."
+        return Notice(item, "BudgetGateLifted", message, occasion="once")
     first = f"{display(cost(claim.rate, budget.min_runtime))} for its first {budget.min_runtime // MINUTE} minutes"
     left = f"{display(found.remaining)} GPU-hours are left in {budget.name}"
-    return Notice(item, "BudgetGateLifted", f"There is money for this pod again: {left}. {price}, {first}.")
+    message = f"There is money for this pod again: {left}. {price}, {first}."
+    return Notice(item, "BudgetGateLifted", message, occasion="once")

@@ -1,0 +1,68 @@
+"""The policy fairgpu-orders, tried by somebody who hands out budgets in the whole cluster."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+
+BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+DRY_RUN = {"dryRun": "All"}
+ORDERS = {
+    "gpugrants": {"kind": "GPUGrant", "spec": {"budget": "none", "gpuHours": 1, "reason": "paper deadline"}},
+    "gpucorrections": {
+        "kind": "GPUCorrection",
+        "spec": {"budget": "none", "gpuHours": -1, "effectivePeriod": "2026-01-15T00:00:00Z", "reason": "node-7"},
+    },
+}
+
+pytestmark = [pytest.mark.usefixtures("installation"), pytest.mark.parametrize("resource", ORDERS)]
+
+
+@pytest.fixture
+def treasurer(control_plane: ControlPlane) -> Iterator[Identity]:
+    """Somebody who may do everything in the cluster, and is neither an admin of the API server nor FairGPU."""
+    who = control_plane.user(f"treasurer-{uuid.uuid4().hex[:8]}")
+    binding = {
+        "metadata": {"name": who.name},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": who.name}],
+    }
+    control_plane.admin.api.create(BINDINGS, binding)
+    yield who
+    control_plane.admin.api.delete(f"{BINDINGS}/{who.name}")
+
+
+def ordered(who: Identity, resource: str, **spec: str) -> dict[str, Any]:
+    order = ORDERS[resource]
+    document = {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": order["kind"],
+        "metadata": {"name": "tried"},
+        "spec": {**order["spec"], **spec},  # type: ignore[dict-item]
+    }
+    return who.api.create(f"/apis/fairgpu.io/v1alpha1/{resource}", document, query=DRY_RUN)
+
+
+def test_nobody_signs_for_somebody_else(treasurer: Identity, resource: str) -> None:
+    with pytest.raises(ApiError, match="fairgpu-orders") as refusal:
+        ordered(treasurer, resource, requestedBy="alice")
+    assert refusal.value.status == 403
+    assert f'spec.requestedBy: "alice" given by {treasurer.name}' in refusal.value.message
+    assert f'write "{treasurer.name}"' in refusal.value.message
+
+
+def test_everybody_signs_for_themselves_or_leaves_it_out(treasurer: Identity, resource: str) -> None:
+    assert ordered(treasurer, resource, requestedBy=treasurer.name)["spec"]["requestedBy"] == treasurer.name
+    assert "requestedBy" not in ordered(treasurer, resource)["spec"]
+
+
+def test_the_timekeeper_writes_whom_it_has_authenticated(control_plane: ControlPlane, resource: str) -> None:
+    timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    assert ordered(timekeeper, resource, requestedBy="alice")["spec"]["requestedBy"] == "alice"
