@@ -17,6 +17,7 @@ class MirroredWorld:
     def __init__(self, now: Callable[[], int]) -> None:
         self.mirrors = Mirrors(**{name: Mirror(name, now) for name in Mirrors.__slots__})
         self.budget_statuses: dict[str, Json] = {}
+        self.versions_written: dict[str, str] = {}
         self.grant_statuses: dict[str, Json] = {}
         self.correction_statuses: dict[str, Json] = {}
         self.notices: list[Notice] = []
@@ -55,7 +56,8 @@ class MirroredWorld:
         ending = {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": ending})
 
-    def write_budget_status(self, name: str, status: Json) -> None:
+    def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
+        self.versions_written[name] = version
         self.budget_statuses[name] = status
 
     def write_grant_status(self, name: str, status: Json) -> None:

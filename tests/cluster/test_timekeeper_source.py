@@ -79,6 +79,20 @@ def test_a_budgets_status_is_replaced_whole_and_its_spec_is_not_touched(
         source.write_budget_status(name, {"state": "open"})
 
 
+def test_a_status_that_comes_late_does_not_take_the_place_of_a_newer_one(
+    control_plane: ControlPlane, namespace: str, source: ClusterSource
+) -> None:
+    name = f"late-{namespace}"
+    spec = {"namespaces": [name], "allowance": {"gpuHours": 1}, "period": {"every": "day"}}
+    budget = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": name}, "spec": spec}
+    drafted_for = control_plane.admin.api.create(BUDGETS, budget)["metadata"]["resourceVersion"]
+    source.write_budget_status(name, {"state": "grace"}, drafted_for)
+    with pytest.raises(ChangedMeanwhileError):
+        source.write_budget_status(name, {"state": "open"}, drafted_for)
+    assert control_plane.admin.api.get(f"{BUDGETS}/{name}")["status"] == {"state": "grace"}
+    control_plane.admin.api.delete(f"{BUDGETS}/{name}")
+
+
 def test_a_grants_name_is_its_idempotency_key(namespace: str, source: ClusterSource) -> None:
     grant = {
         "apiVersion": "fairgpu.io/v1alpha1",

@@ -10,6 +10,9 @@ from fairgpu.faults import Fault, show
 from timekeeper.rules.orders import OrderError, mapping, order_amount, order_note, text_faults
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
+REFUSED = "Refused"
+"""The reason in the condition Applied of one that cannot be applied to the books as they are."""
+
 
 class CorrectionError(OrderError):
     """A correction that cannot be applied; the message holds every fault."""
@@ -28,6 +31,7 @@ class Correction:
         reason: why, for whoever reads the ledger.
         requested_by: who made it; may be empty.
         applied: whether its status says that the ledger holds it.
+        refused: why it cannot be applied, as its status says; empty where it does not. That was told, and stays so.
     """
 
     name: str
@@ -38,6 +42,7 @@ class Correction:
     reason: str
     requested_by: str
     applied: bool = False
+    refused: str = ""
 
     @property
     def note(self) -> str:
@@ -72,4 +77,14 @@ def parse_correction(item: Mapping[str, Any]) -> Correction:
         reason=spec["reason"],
         requested_by=str(spec.get("requestedBy", "")),
         applied=mapping(item.get("status")).get("applied") is True,
+        refused=_refusal(mapping(item.get("status"))),
     )
+
+
+def _refusal(status: Mapping[str, Any]) -> str:
+    conditions = status.get("conditions")
+    for condition in conditions if isinstance(conditions, list) else []:
+        found = mapping(condition)
+        if (found.get("type"), found.get("status"), found.get("reason")) == ("Applied", "False", REFUSED):
+            return str(found.get("message", "")) or REFUSED
+    return ""

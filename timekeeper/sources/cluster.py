@@ -119,9 +119,9 @@ class ClusterSource:
         except ApiError as error:
             raise _eviction_error(error) from error
 
-    def write_budget_status(self, name: str, status: Json) -> None:
+    def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
         """Replaces the status; fields that are not given are removed."""
-        self._write(lambda: self._replace_status(f"{BUDGETS}/{name}", status))
+        self._write(lambda: self._replace_status(f"{BUDGETS}/{name}", status, version))
 
     def write_grant_status(self, name: str, status: Json) -> None:
         """Replaces the status; fields that are not given are removed."""
@@ -146,8 +146,10 @@ class ClusterSource:
                 return  # who led before has told it
             _log.warning("event not written", reason=notice.reason, name=metadata.get("name"), error=str(error))
 
-    def _replace_status(self, path: str, status: Json) -> Json:
-        return self._api.patch(f"{path}/status", [{"op": "add", "path": "/status", "value": status}], JSON_PATCH)
+    def _replace_status(self, path: str, status: Json, version: str = "") -> Json:
+        unchanged = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}] if version else []
+        operations = [*unchanged, {"op": "add", "path": "/status", "value": status}]
+        return self._api.patch(f"{path}/status", operations, JSON_PATCH)
 
     def _write(self, request: Callable[[], Json]) -> Json:
         try:

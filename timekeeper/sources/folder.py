@@ -129,7 +129,7 @@ class FolderSource:
         except FileNotFoundError as error:
             raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone") from error
 
-    def write_budget_status(self, name: str, status: Json) -> None:
+    def write_budget_status(self, name: str, status: Json, version: str = "") -> None:  # noqa: ARG002 - files have none
         """Writes status/budget-NAME.json."""
         write_json(self._status_file("budget", name), status)
 

@@ -121,8 +121,13 @@ class Source(Protocol):
             ChangedMeanwhileError: the pod is gone.
         """
 
-    def write_budget_status(self, name: str, status: Json) -> None:
-        """Replaces a GPUBudget's status."""
+    def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
+        """Replaces a GPUBudget's status, where a resourceVersion is named only in that version of the object.
+
+        Raises:
+            ChangedMeanwhileError: it is gone, or in another version: a write that was given up and came late after all
+                must not put an older status in the place of a newer one.
+        """
 
     def write_grant_status(self, name: str, status: Json) -> None:
         """Replaces a GPUGrant's status."""

@@ -167,12 +167,17 @@ class PotEntry:
 
 @dataclass(frozen=True, slots=True)
 class Strike:
-    """Pots to set in a period; `struck` is what the period before it had spent, where they were carried from there."""
+    """Pots to set in a period.
+
+    Where they were carried from the period before it, `struck` is what that had spent, and `terms` are its allowance
+    and how much of it could be rolled over.
+    """
 
     account: str
     period: int
     pots: Sequence[PotEntry]
     struck: int | None = None
+    terms: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +269,7 @@ def strike(client: redis.Redis, epoch: int, now: int, strikes: Sequence[Strike])
         account = keys.AccountKeys(change.account)
         touched = (account.head, account.period(change.period), account.pots(change.period), account.ledger)
         arguments: list[str | int] = [epoch, now, change.period, _optional(change.struck)]
+        arguments.append(" ".join(map(str, change.terms or ())))
         for entry in change.pots:
             pot = entry.pot
             flag = "l" if pot.lapsed else "o"

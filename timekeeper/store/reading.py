@@ -24,7 +24,7 @@ from timekeeper.store.segments import SEGMENT_ENTRIES, unpack_entries
 from timekeeper.store.standing import Standing, read_standing
 
 BATCH = 500
-SUMS = ["total", "granted", "gone", "exhausted", "struck"]
+SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ class Standing:
         gone: the part of the total whose pods have left the API server: what a checkpoint must hold.
         exhausted_at: when spending first reached what was available; None while it has not.
         struck: what the period before it had spent when what it left was carried over; None where nothing was yet.
+        terms: the allowance of the period before it and how much of it could be rolled over, as they were then.
         new: whether the account was not in the store, or the grant not applied, before this change.
         version: how often the account had been changed.
     """
@@ -30,11 +31,14 @@ class Standing:
     struck: int | None = None
     new: bool = False
     version: int = 0
+    terms: tuple[int, int] | None = None
 
 
 def read_standing(sums: Sequence[Any], *, new: bool = False) -> Standing:
-    """The sums of a period as the store answers them: total, granted, gone, exhausted, struck, version."""
-    total, granted, gone, exhausted, struck, version = ("" if value is None else _text(value) for value in sums)
+    """The sums of a period as the store answers them: total, granted, gone, exhausted, struck, terms, version."""
+    texts = ("" if value is None else _text(value) for value in sums)
+    total, granted, gone, exhausted, struck, terms, version = texts
+    allowance, _, rollover = terms.partition(" ")
     return Standing(
         int(total),
         int(granted),
@@ -43,6 +47,7 @@ def read_standing(sums: Sequence[Any], *, new: bool = False) -> Standing:
         int(struck) if struck else None,
         new,
         int(version or 0),
+        (int(allowance), int(rollover)) if terms else None,
     )
 
 

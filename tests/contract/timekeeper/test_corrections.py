@@ -181,6 +181,38 @@ def test_one_that_was_applied_is_applied_again_where_the_store_was_lost_before_a
     assert stage.spent("a") == GPU_HOUR // 2 + GPU_SECOND
 
 
+def test_one_that_a_leader_has_refused_is_refused_by_those_who_follow_whatever_is_spent_since(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.correct("too-much", "a", -1, stage.now)
+    stage.round(10)
+    assert status(stage, "too-much")["conditions"][0]["reason"] == "Refused"
+    stage.round(7200)
+    stage.lead()
+    stage.round(1)
+    assert stage.spent("a") == 7211 * GPU_SECOND
+    assert status(stage, "too-much")["applied"] is False
+
+
+def test_a_closed_period_that_is_corrected_leaves_what_its_own_allowance_left(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.round(1800)
+    stage.remove("p1")
+    stage.round()
+    stage.round(1801)
+    assert published(stage, "a").granted == GPU_HOUR // 2
+    stage.budget("a", ["team-a"], 10, period={"every": "hour"}, rollover={"gpuHours": 20})
+    stage.round(1)
+    stage.lead()
+    stage.correct("refund", "a", "-0.25", NOON)
+    stage.round(1)
+    stage.round(1)
+    assert published(stage, "a").granted == GPU_HOUR * 3 // 4
+
+
 def test_usage_and_the_audit_count_it(stage: Stage) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")

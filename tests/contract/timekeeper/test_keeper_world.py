@@ -137,6 +137,15 @@ def test_a_new_process_fills_an_emptied_redis_from_the_checkpoint_and_the_pods_t
     assert standing.gone == 20 * GPU_SECOND
 
 
+def test_a_status_is_written_for_the_version_of_the_budget_that_it_was_drafted_for(world: World) -> None:
+    budget = budget_object("a", ["team-a"])
+    budget["metadata"]["resourceVersion"] = "41"
+    world.replace("budgets", [budget])
+    world.round()
+    world.writer.write(world.now)
+    assert world.versions_written == {"a": "41"}
+
+
 def test_a_status_says_what_is_spent_what_is_left_and_until_when(world: World) -> None:
     world.replace("budgets", [budget_object("a", ["team-a"], allowance={"gpuHours": "0.01"})])
     world.replace("pods", [world.stage.pod("p1", "team-a", core=50)])

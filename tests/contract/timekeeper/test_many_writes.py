@@ -47,9 +47,9 @@ class World(MirroredWorld):
             getattr(self.mirrors, name).confirmed()
         self.keeper.round(self.now)
 
-    def write_budget_status(self, name: str, status: dict[str, Any]) -> None:
+    def write_budget_status(self, name: str, status: dict[str, Any], version: str = "") -> None:
         self._ask(name)
-        super().write_budget_status(name, status)
+        super().write_budget_status(name, status, version)
         item = next(item for item in self.mirrors.budgets.items() if item["metadata"]["name"] == name)
         self.mirrors.budgets.changed("MODIFIED", {**item, "status": status})
 

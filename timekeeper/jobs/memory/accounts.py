@@ -72,11 +72,17 @@ class Account:
         """Whether a grant is among the pots of a period."""
         return any(name in pots for pots in self.pots.values())
 
-    def own_money(self, period: Period) -> int:
+    def terms_before(self, following: Period) -> tuple[int, int]:
+        """The allowance of the period before one and how much could be rolled over, as they were when it was struck."""
+        kept = self.standings[following.start].terms
+        return kept if kept is not None else (self.budget.allowance or 0, self.budget.rollover)
+
+    def own_money(self, period: Period, allowance: int | None = None) -> int:
         """What a period has beside its pots: the allowance, grants that lapse with it, and what was rolled over."""
         pots = self.pots.get(period.start, {})
         beside = sum(pot.amount for name, pot in pots.items() if name != OWN)
-        return (self.budget.allowance or 0) + self.standings[period.start].granted - beside
+        given = (self.budget.allowance or 0) if allowance is None else allowance
+        return given + self.standings[period.start].granted - beside
 
     def expiring(self, period: Period) -> dict[str, Pot]:
         """A period's pots, without what was rolled over."""

@@ -9,6 +9,7 @@ import structlog
 
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.news.statuses import Json, correction_status, grant_status, refused_order
+from timekeeper.rules.corrections import REFUSED
 from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
 
 _log = structlog.get_logger()
@@ -85,7 +86,7 @@ class OrderAnswers:
         if account is None:
             return None  # its budget may yet come
         if name in account.refused:
-            return refused_order("Refused", account.refused[name], generation, now, before)
+            return refused_order(REFUSED, account.refused[name], generation, now, before)
         period = account.period_at(found.effective)
         if period is None or name not in account.corrections:
             return None

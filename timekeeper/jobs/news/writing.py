@@ -56,6 +56,8 @@ class _Draft:
     at: int
     status: Json
     checkpoint: Checkpoint | None
+    version: str
+    """Of the object that it was drafted for: an older status never takes the place of a newer one."""
 
 
 @dataclass(slots=True)
@@ -125,7 +127,7 @@ class StatusWriter:
     def _send(self, draft: _Draft) -> None:
         if not self.leading():
             raise ChangedMeanwhileError("another process leads by now")
-        self.source.write_budget_status(draft.name, draft.status)
+        self.source.write_budget_status(draft.name, draft.status, draft.version)
 
     def _gather(self) -> int:
         """Notes what became of those that were sent; how many were written.
@@ -176,7 +178,8 @@ class StatusWriter:
         if lasting(status) == lasting(written) and now - written_at < wanted:
             return None
         checkpoint = None if account is None or found is None else _checkpoint(account, found, now)
-        return _Draft(name, uid_of(item), now, status, checkpoint)
+        version = str((item.get("metadata") or {}).get("resourceVersion") or "")
+        return _Draft(name, uid_of(item), now, status, checkpoint, version)
 
     def _forget_left(self, now: int) -> None:
         """Drops the sessions whose cost a written checkpoint holds, and those that none ever will, after a while."""

@@ -47,12 +47,13 @@ def apply_due_corrections(desk: Desk, now: int) -> set[str]:
 def due_corrections(books: Books, now: int) -> list[tuple[Correction, Account, Period]]:
     """The corrections that the store has not taken, each with the account and the period that it is of.
 
-    One of a period that is still to come waits for it.
+    One of a period that is still to come waits for it. One that an earlier leader has told to be refused stays so:
+    whoever ordered it may have ordered another one since.
     """
     due = []
     for found in books.budgets.corrections.values():
         account = books.accounts.get(found.budget)
-        if account is None or found.name in account.corrections or found.name in account.refused:
+        if account is None or found.refused or found.name in account.corrections or found.name in account.refused:
             continue
         period = account.period_at(found.effective)
         if period is not None and found.effective <= now:

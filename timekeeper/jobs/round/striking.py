@@ -128,23 +128,27 @@ def _lapse(account: Account, period: Period, now: int, spent_by: SpentBy) -> Str
 
 
 def _carry(account: Account, period: Period, following: Period, spent_by: SpentBy) -> Strike | None:
-    """What a period leaves to the next; once more if what was spent in it was set right since."""
+    """What a period leaves to the next; once more if what was spent in it was set right since.
+
+    It is always of the allowance that it had, whatever the budget says by now.
+    """
     struck = account.standings[following.start].struck
     if struck is not None and struck == account.standings[period.start].total:
         return None
     spent = spent_by(account, period, period.end)
     if spent == struck:
         return None
-    own, pots = account.own_money(period), account.expiring(period)
+    allowance, rollover = terms = account.terms_before(following)
+    own, pots = account.own_money(period, allowance), account.expiring(period)
     left = {pot.name: pot for pot in carried(own, pots, period.end, spent)}
     for name, known in account.expiring(following).items():
         if name in pots and not known.lapsed:
             left.setdefault(name, Pot(name, 0, known.expires))
     entries = [PotEntry(pot, Kind.CARRY, f"left of {format_instant(period.start)}") for pot in left.values()]
     before = account.pots.get(period.start, {}).get(OWN)
-    lasting = (account.budget.allowance or 0) + (before.amount if before is not None else 0)
-    rolled = rolled_over(account.budget.rollover, own, pots.values(), period.end, spent, lasting)
+    lasting = allowance + (before.amount if before is not None else 0)
+    rolled = rolled_over(rollover, own, pots.values(), period.end, spent, lasting)
     if rolled or OWN in account.pots.get(following.start, {}):
         note = f"rolled over from {format_instant(period.start)}"
         entries.append(PotEntry(Pot(OWN, rolled, following.end), Kind.CARRY, note))
-    return Strike(account.name, following.start, entries, struck=spent)
+    return Strike(account.name, following.start, entries, struck=spent, terms=terms)

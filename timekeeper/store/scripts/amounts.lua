@@ -68,8 +68,8 @@ end
 
 -- A period's sums and the account's version as a reply.
 local function standing(head, period)
-  local sums = redis.call('HMGET', period, 'total', 'granted', 'gone', 'exhausted', 'struck')
-  sums[6] = redis.call('HGET', head, 'version') or '0'
+  local sums = redis.call('HMGET', period, 'total', 'granted', 'gone', 'exhausted', 'struck', 'terms')
+  sums[7] = redis.call('HGET', head, 'version') or '0'
   return sums
 end
 

@@ -3,7 +3,7 @@
 -- KEYS  head, period, corrections, ledger, hours
 -- ARGV  epoch, instant, start, name, amount, namespace, note, the hour of its use, what that is put down to, and 1 where
 --       it had been applied before the store was lost: it is applied again, whatever has been settled until now
--- Returns whether it was applied now, then total, granted, gone, exhausted, struck, version.
+-- Returns whether it was applied now, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, corrections, ledger, hours = unpack(KEYS)
 local epoch, instant, start, name, amount, namespace, note, hour, put_down, again = unpack(ARGV)
 local refused = refusal(head, epoch)

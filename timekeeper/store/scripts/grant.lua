@@ -3,7 +3,7 @@
 --
 -- KEYS  head, period, grants, ledger, pots
 -- ARGV  epoch, instant, start, name, amount, note, when it expires or nothing, what had been spent when it was made
--- Returns whether it was added now, then total, granted, gone, exhausted, struck, version.
+-- Returns whether it was added now, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, grants, ledger, pots = unpack(KEYS)
 local epoch, instant, start, name, amount, note, expires, since = unpack(ARGV)
 local refused = refusal(head, epoch)

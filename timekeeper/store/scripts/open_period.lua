@@ -4,7 +4,7 @@
 -- KEYS  head, periods, period, ledger, hours
 -- ARGV  epoch, instant, start, end, checkpoint, exhausted, whether the caller knows the account, the version that the
 --       checkpoint is of, and the hour and dimensions to put it down to
--- Returns whether the account was not in the store, then total, granted, gone, exhausted, struck, version.
+-- Returns whether the account was not in the store, then total, granted, gone, exhausted, struck, terms, version.
 local head, periods, period, ledger, hours = unpack(KEYS)
 local epoch, instant, start, finish, checkpoint, exhausted, expected, version, row = unpack(ARGV)
 if not limbs(checkpoint) then

@@ -6,7 +6,7 @@
 -- KEYS  head, period, amounts, sessions, ended, ledger, hours
 -- ARGV  epoch, instant, period's start, the checkpoint's sum of the sessions whose pods are gone, its version, what it
 --       leaves out as sessions that are computed again, note, then uid, namespace and pod of each session that is gone
--- Returns what was added, then total, granted, gone, exhausted, struck, version.
+-- Returns what was added, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
 local epoch, instant, start, checkpoint, version, apart, note = unpack(ARGV, 1, 7)
 local refused = refusal(head, epoch)

@@ -12,7 +12,7 @@
 --       gone   as close; and its pod has left the API server. Anything but this takes it back
 -- Each cut is "hour instant billed core memory used;", cumulative: what exceeds the last cut that was taken is put down
 -- to its hour. A cut before that one is passed over, but for the last of those given, which always holds.
--- Returns total, granted, gone, exhausted, struck, version.
+-- Returns total, granted, gone, exhausted, struck, terms, version.
 local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
 local epoch, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 

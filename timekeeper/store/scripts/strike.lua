@@ -2,11 +2,12 @@
 -- an amount changes by is added to what the period was granted, and is an entry. Does nothing twice.
 --
 -- KEYS  head, period, pots, ledger
--- ARGV  epoch, instant, start, what the period before it had spent or nothing, then for each pot:
+-- ARGV  epoch, instant, start, what the period before it had spent or nothing, its allowance and how much of it may be
+--       rolled over or nothing, then for each pot:
 --         name, amount, when it expires, what had been spent when it came, o (there) or l (lapsed), kind, note
--- Returns total, granted, gone, exhausted, struck, version.
+-- Returns total, granted, gone, exhausted, struck, terms, version.
 local head, period, pots, ledger = unpack(KEYS)
-local epoch, instant, start, struck = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local epoch, instant, start, struck, terms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local refused = refusal(head, epoch)
 if refused then
   return refused
@@ -17,7 +18,7 @@ if not granted then
 end
 local granted_high, granted_low = signed(granted)
 local changes = {}
-for position = 5, #ARGV, 7 do
+for position = 6, #ARGV, 7 do
   local name, amount, expires, since, flag, kind, note = unpack(ARGV, position, position + 6)
   local high, low = limbs(amount)
   if not high then
@@ -43,6 +44,9 @@ changed(head, epoch)
 redis.call('HSET', period, 'granted', decimal(granted_high, granted_low))
 if struck ~= '' then
   redis.call('HSET', period, 'struck', struck)
+end
+if terms ~= '' then
+  redis.call('HSET', period, 'terms', terms)
 end
 for _, change in ipairs(changes) do
   redis.call('HSET', pots, change.name, change.text)
