@@ -122,6 +122,7 @@ def describe(budget: Json) -> str:
         ("  of which granted", f"{gpu_hours(budget['granted'])} GPU-hours"),
         ("Spent", _spent(budget)),
         ("Remaining", f"{gpu_hours(budget['remaining']) or 'unlimited'} GPU-hours{worth(budget, 'remaining')}"),
+        *(("  of which expires", outlook.expiring(found)) for found in budget.get("expiring", [])),
         ("Being spent", f"{gpus(budget['rate'])} GPUs"),
         ("  over the hour", outlook.stretch(budget, "lastHour")),
         ("  over the day", outlook.stretch(budget, "lastDay")),

@@ -33,6 +33,11 @@ def admission(budget: Json) -> str:
     return f"{text}; {gpu_hours(budget['committed'])} GPU-hours are committed" if kind == "safe" else text
 
 
+def expiring(grant: Json) -> str:
+    """What is left of a grant that expires on its own, and until when."""
+    return f"{gpu_hours(grant['remaining'])} GPU-hours until {moment(grant['expires'])} (grant {grant['grant']})"
+
+
 def stretch(budget: Json, name: str) -> str:
     """A stretch of the forecast: what was spent in it, at what rate, and when nothing is left if it goes on so."""
     found = (budget.get("forecast") or {}).get(name)

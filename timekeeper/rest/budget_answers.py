@@ -55,12 +55,21 @@ class ForecastAnswer(Answer):
     lastDay: StretchAnswer | None  # noqa: N815 - the wire's name
 
 
+class ExpiringAnswer(Answer):
+    """A grant that expires on its own, and what is left of it: of all that is there, the soonest burns first."""
+
+    grant: str
+    remaining: Money
+    expires: datetime
+
+
 class BudgetAnswer(Answer):
     """A budget in its present period. `available` and `remaining` are null where nothing limits the spending.
 
     `currency` and `costs` are null where the admin has set no currency.
     `state` is what pods meet; `computedState` what they would meet if it were enforced. `committed` is what pods that
-    were let in may still spend, where `admission` is safe.
+    were let in may still spend, where `admission` is safe. `expiring` are the grants that expire on their own,
+    the soonest first.
     """
 
     name: str
@@ -77,6 +86,7 @@ class BudgetAnswer(Answer):
     computedState: BudgetState  # noqa: N815 - the wire's name
     admission: str
     committed: Money
+    expiring: list[ExpiringAnswer]
     forecast: ForecastAnswer
     currency: CurrencyAnswer | None = None
     costs: CostsAnswer | None = None
@@ -122,6 +132,10 @@ def budget_answer(figures: Summary, now: int, currency: Currency | None = None) 
         computedState=figures.computed or figures.state,
         admission=figures.admission,
         committed=money(figures.committed),
+        expiring=[
+            ExpiringAnswer(grant=pot.name, remaining=money(left), expires=to_datetime(pot.expires))
+            for pot, left in figures.expiring
+        ],
         forecast=ForecastAnswer(
             lastHour=_stretch(figures.burns.hour, figures, now), lastDay=_stretch(figures.burns.day, figures, now)
         ),

@@ -11,6 +11,7 @@ from typing import Any
 
 from fairgpu.states import BudgetState
 from timekeeper.rules.burn import Burns, burns_at_last_sample
+from timekeeper.rules.pots import Pot, burn
 from timekeeper.store.records import RecordError, decode_burn
 
 
@@ -37,6 +38,8 @@ class Summary:
         computed: what the state would be if it were enforced; None where nobody wrote it down.
         admission: simple or safe.
         committed: what pods that were let in may still spend, where admission is safe.
+        own: the money of the period beside its pots.
+        pots: the grants that expire on their own.
         burns: what was spent lately; read, and never written down here.
     """
 
@@ -54,13 +57,25 @@ class Summary:
     computed: BudgetState | None = None
     admission: str = "simple"
     committed: int = 0
+    own: int = 0
+    pots: tuple[Pot, ...] = ()
     burns: Burns = field(default_factory=Burns)
+
+    @property
+    def expiring(self) -> list[tuple[Pot, int]]:
+        """The grants that expire on their own and have not, the soonest first, each with what is left of it."""
+        if not self.pots:
+            return []
+        left = burn(self.own, self.pots, self.period_end, self.spent).pots
+        there = (pot for pot in self.pots if not pot.lapsed)
+        return [(pot, left[pot.name]) for pot in sorted(there, key=lambda pot: (pot.expires, pot.name))]
 
 
 def encode_summary(summary: Summary) -> str:
     """A summary as JSON."""
     # Not dataclasses.asdict, which copies deeply: ten thousand of these are written in one sweep.
-    document = {name: getattr(summary, name) for name in Summary.__slots__ if name != "burns"}
+    document = {name: getattr(summary, name) for name in Summary.__slots__ if name not in {"burns", "pots"}}
+    document["pots"] = [(pot.name, pot.amount, pot.expires, pot.since, pot.lapsed) for pot in summary.pots]
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -87,6 +102,8 @@ def decode_summary(text: str | bytes) -> Summary:
             computed=BudgetState(document["computed"]) if document.get("computed") else None,
             admission=document.get("admission", "simple"),
             committed=document.get("committed", 0),
+            own=document.get("own", 0),
+            pots=tuple(Pot(*found) for found in document.get("pots", ())),
             burns=burns_at_last_sample(decode_burn(document["burn"]) if document.get("burn") else None),
         )
     except (RecordError, ValueError, KeyError, TypeError) as error:

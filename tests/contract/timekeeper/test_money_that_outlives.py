@@ -9,6 +9,7 @@ from timekeeper.jobs.news.answering import OrderAnswers
 from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.jobs.round import granting
 from timekeeper.jobs.round.keeper import Keeper
+from timekeeper.rest.budget_answers import budget_answer
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
 from timekeeper.store import reading
@@ -266,3 +267,24 @@ def test_a_status_tells_what_is_left_of_each_grant(stage: Stage) -> None:
     told = [(entry["grant"], entry["gpuHours"], entry["expires"]) for entry in item["status"]["expiring"]]
     expected = [("sooner", "0.5", "2026-01-15T13:00:00Z"), ("later", "2.00", "2026-01-18T12:00:00Z")]
     assert told == expected
+
+
+def test_readers_are_told_what_is_left_of_each_grant_that_expires_at_the_moment_and_as_the_status_says(
+    stage: Stage,
+) -> None:
+    stage.budget("a", ["team-a"], 1)
+    stage.pod("p1", "team-a")
+    stage.round()
+    expiring(stage, "spring", 5, 40 * 24 * 3600)
+    expiring(stage, "soon", 2, 7200)
+    expiring(stage, "tonight", "0.5", 1000)
+    stage.round(1)
+    stage.round(3600)
+    StatusWriter(stage.source, keeper_of(stage).books).write(stage.now)
+    stage.source.refresh()
+    (item,) = stage.source.mirrors.budgets.items()
+    told = item["status"]["expiring"]
+    answered = budget_answer(published(stage, "a"), stage.now).model_dump(mode="json")["expiring"]
+    assert [(one["grant"], one["expires"]) for one in answered] == [(one["grant"], one["expires"]) for one in told]
+    assert [one["remaining"]["microGPUSeconds"] for one in answered] == [one["microGPUSeconds"] for one in told]
+    assert [one["grant"] for one in answered] == ["soon", "spring"]

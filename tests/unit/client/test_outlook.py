@@ -58,3 +58,10 @@ def test_a_timekeeper_that_tells_no_forecast_yet_is_understood() -> None:
     assert outlook.stretch(older, "lastHour") == ""
     assert outlook.admission(older) == ""
     assert "unknown" in outlook.state(older)
+
+
+def test_a_grant_that_expires_says_what_is_left_of_it_and_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fairgpu.client.outlook.moment", lambda text: f"at {text}")
+    left = {"microGPUSeconds": "12600000000", "gpuHours": 3.5}
+    grant = {"grant": "exam-week", "remaining": left, "expires": "2026-12-31T23:00:00Z"}
+    assert outlook.expiring(grant) == "3.50 GPU-hours until at 2026-12-31T23:00:00Z (grant exam-week)"

@@ -124,6 +124,8 @@ def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Su
         computed=found.state,
         admission=account.budget.admission.value,
         committed=found.committed,
+        own=account.own_money(found.period),
+        pots=tuple(pot for _, pot in sorted(account.expiring(found.period).items())),
     )
 
 

@@ -74,6 +74,7 @@ function details(budget, outlook, now) {
     ["Spent", `${hours(budget.spent)} GPU-h${cost(budget, "spent")}`],
     ["Remaining", `${hours(budget.remaining)}${budget.remaining ? " GPU-h" : ""}${cost(budget, "remaining")}`],
     ["Granted", budget.granted.gpuHours === 0 ? null : `${hours(budget.granted)} GPU-h on top of the allowance`],
+    ["Expiring", (budget.expiring ?? []).map(({ grant, remaining, expires }) => `${hours(remaining)} GPU-h of ${grant} until ${moment(expires)}`).join("; ") || null],
     ["Committed", budget.admission === "safe" ? `${hours(budget.committed)} GPU-h to pods that were let in` : null],
     ["Reserved now", `${number(budget.rate.gpus)} GPUs`],
     ["Last hour", stretch(lastHour, now)],
