@@ -15,6 +15,7 @@ from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.sources.folder import FolderSource
 from timekeeper.store import reading
+from timekeeper.store.book import PodReport, take_reports
 from timekeeper.store.ledger import MONEY_KINDS, take_epoch
 from timekeeper.store.usage_reading import accounts_usage
 
@@ -169,3 +170,11 @@ class Stage:
         """What of an account's spending is put down to hours, or to sessions that run."""
         (usage,) = accounts_usage(self.client, [account], reading.assignments(self.client))
         return sum(row.figures.billed for row in usage.use.rows())
+
+
+def report(stage: Stage, uid: str, seq: int, busy_seconds: float) -> None:
+    """What a pod's sidecar reports of its one device."""
+    busy, span = int(busy_seconds * SECOND), 100 * SECOND
+    device = {"uuid": f"GPU-{uid}", "busyNs": busy, "spanNs": span, "memoryPeakMiB": 0, "launches": 1, "oom": 0}
+    body = json.dumps([{"name": "main", "devices": [device]}])
+    take_reports(stage.client, stage.now, [PodReport(uid, "b", seq, body)])

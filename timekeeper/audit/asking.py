@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from timekeeper.audit.auditing import Question
-from timekeeper.metering.bill import Bill
 from timekeeper.metering.sessions import MeterFrom
 from timekeeper.settings import TimekeeperSettings
 
@@ -14,6 +13,6 @@ def question_of(settings: TimekeeperSettings, accounts: tuple[str, ...] = (), pe
     return Question(
         accounts,
         period,
-        reserved=metering.bill is Bill.RESERVED,
+        bill=metering.bill.value,
         from_binding=metering.meter_from is MeterFrom.BIND,
     )

@@ -12,7 +12,7 @@ from timekeeper.audit.checking import check
 from timekeeper.audit.difference import FOLLOWING, Difference, Figure
 from timekeeper.audit.pods import unmetered
 from timekeeper.audit.rates import read_price_list
-from timekeeper.audit.sight import Sight
+from timekeeper.audit.sight import RESERVED, Sight
 from timekeeper.audit.snapshot import Snapshot, read_session
 from timekeeper.audit.taking import metered_uids, payers_of, present_periods, prices, states_of, take
 from timekeeper.audit.world import Look, World
@@ -30,14 +30,14 @@ class Question:
     Attributes:
         accounts: the accounts; empty for all of them.
         period: the start of a period, in nanoseconds since 1970; None for each account's latest one.
-        reserved: whether reservations are billed.
+        bill: what is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
         patience_seconds: how long a figure that follows others may lag behind them before it counts as different.
     """
 
     accounts: tuple[str, ...] = ()
     period: int | None = None
-    reserved: bool = True
+    bill: str = RESERVED
     from_binding: bool = True
     patience_seconds: float = 60.0
 
@@ -152,7 +152,7 @@ def _look(
         world=world,
         settled=settled,
         now=around.now(),
-        reserved=question.reserved,
+        bill=question.bill,
         from_binding=question.from_binding,
     )
     return [(snapshot, check(snapshot, sight)) for snapshot in snapshots]

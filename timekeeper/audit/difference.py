@@ -41,6 +41,10 @@ class Figure(StrEnum):
     """What a GPUBudget's status says."""
     START = "start"
     """When a session's meter started."""
+    HOURS = "hours"
+    """The hours and names that what was spent is put down to."""
+    BURNED = "burned"
+    """What spending has left of grants that outlive periods."""
 
 
 FOLLOWING = frozenset(
@@ -51,6 +55,7 @@ FOLLOWING = frozenset(
         Figure.RATE,
         Figure.STATE,
         Figure.STATUS,
+        Figure.BURNED,
         Figure.START,
         Figure.SESSION,
         Figure.AMOUNT,

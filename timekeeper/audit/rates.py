@@ -57,10 +57,11 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
     if not device["core"]:
         raise ValueError("best effort")
     share = max(Fraction(device["core"], 100), Fraction(device["memoryMiB"], device["totalMiB"]))
-    return math.ceil(GPU_SECOND * _price(prices, device["model"], instant) * share)
+    return math.ceil(GPU_SECOND * price_at(prices, device["model"], instant) * share)
 
 
-def _price(prices: PriceList, model: str, instant: int) -> Fraction:
+def price_at(prices: PriceList, model: str, instant: int) -> Fraction:
+    """The price of a model at an instant; 1 where none is named."""
     for name in (model, ANY_MODEL):
         points = [price for since, price in prices.get(name, ()) if since <= instant]
         if points:

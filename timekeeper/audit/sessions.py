@@ -18,13 +18,13 @@ class Moment:
     Attributes:
         settled: every open session was settled up to it before the snapshot; None where that is unknown.
         now: nothing was settled beyond it.
-        reserved: whether reservations are billed, so that an amount follows from time alone.
+        bill: what is billed; an amount follows from time alone where that is what was reserved.
         silent: nodes that do not speak, whose sessions are settled up to their last sign of life only.
     """
 
     settled: int | None
     now: int
-    reserved: bool = True
+    bill: str = "reserved"
     silent: frozenset[str] = frozenset()
 
 
@@ -57,7 +57,7 @@ def _check_session(snapshot: Snapshot, record: SessionRecord, payers: Changes, m
     end = snapshot.end
     text = snapshot.amounts.get(record.uid)
     found = read_amount(text) if text is not None else SessionAmount(0, 0, OPEN)
-    if end is None or found is None or not payers or not moment.reserved or record.by_use:
+    if end is None or found is None or not payers or moment.bill != "reserved" or record.by_use:
         return
     period = (snapshot.start, end)
 

@@ -9,6 +9,9 @@ from timekeeper.audit.charging import Changes
 from timekeeper.audit.rates import PriceList
 from timekeeper.audit.world import World
 
+RESERVED, MAX = "reserved", "max"
+"""What is billed; the third is "used"."""
+
 
 @dataclass(frozen=True, slots=True)
 class Sight:
@@ -21,7 +24,7 @@ class Sight:
         world: budgets and pods, read before the snapshots; None where they cannot be seen.
         settled: until when the books had surely come before the snapshots; None where that is unknown.
         now: nanoseconds since 1970, after the snapshots.
-        reserved: whether reservations are billed.
+        bill: what is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
     """
 
@@ -31,5 +34,5 @@ class Sight:
     world: World | None
     settled: int | None
     now: int
-    reserved: bool = True
+    bill: str = RESERVED
     from_binding: bool = True

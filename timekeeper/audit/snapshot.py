@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 _WHOLE = re.compile(r"0|-?[1-9][0-9]{0,23}")
@@ -45,6 +45,8 @@ class Snapshot:
         corrections: by name, `START amount`.
         pots: by name, `amount expires since flag` of grants that outlive the period, and of what was rolled over.
         entries: the ledger's entries of this period.
+        hours: what the entries of all periods are put down to: `HOUR DIMENSIONS` to `billed core memory used`.
+        folded: the packed older hours of the months around the period.
     """
 
     account: str
@@ -59,6 +61,8 @@ class Snapshot:
     corrections: Mapping[str, str]
     pots: Mapping[str, str]
     entries: tuple[Entry, ...] = ()
+    hours: Mapping[str, str] = field(default_factory=dict)
+    folded: tuple[bytes, ...] = ()
 
     @property
     def end(self) -> int | None:
@@ -95,7 +99,11 @@ class SessionAmount:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session as its record tells it; instants are nanoseconds since 1970, rates microGPU-seconds a second."""
+    """A session as its record tells it; instants are nanoseconds since 1970, rates microGPU-seconds a second.
+
+    Where use is billed, `bases` are (account, period, microGPU-seconds used when it began), `used_before` what counters
+    amounted to that have begun anew since, and `counters` those that run: (device uuid, busy ns, span ns, peak MiB).
+    """
 
     uid: str
     namespace: str
@@ -103,7 +111,14 @@ class SessionRecord:
     start: int
     tariff: tuple[tuple[int, int], ...]
     end: int | None
-    by_use: bool
+    bases: tuple[tuple[str, int, int], ...] = ()
+    used_before: int = 0
+    counters: tuple[tuple[str, int, int, int], ...] = ()
+
+    @property
+    def by_use(self) -> bool:
+        """Whether its reports say what it costs."""
+        return bool(self.bases)
 
 
 def whole(text: str | None) -> int | None:
@@ -123,6 +138,7 @@ def read_session(text: str) -> SessionRecord | None:
         document: Any = json.loads(text)
         rates = tuple((int(since), int(rate)) for since, rate in document["tariff"])
         end = document.get("end")
+        before, counters = document.get("tally") or (0, ())
         record = SessionRecord(
             uid=str(document["uid"]),
             namespace=str(document["namespace"]),
@@ -130,7 +146,9 @@ def read_session(text: str) -> SessionRecord | None:
             start=int(document["start"]),
             tariff=rates,
             end=None if end is None else int(end),
-            by_use=bool(document.get("use")),
+            bases=tuple((str(payer), int(since), int(base)) for payer, since, base in document.get("use") or ()),
+            used_before=int(before),
+            counters=tuple((str(uuid), int(busy), int(span), int(peak)) for _, uuid, busy, span, peak in counters),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from timekeeper.audit.burning import check_burning
 from timekeeper.audit.charging import Changes, charge
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.limits import BudgetLimits, state
@@ -47,6 +48,7 @@ def check_status(
         yield _difference(snapshot, "checkpoint.time", told, "an instant of the last 20 minutes", "when it was written")
         return
     yield from _check_amounts(snapshot, sums, status, limits, sight, written)
+    yield from check_burning(snapshot, item)
     generation = _mapping(item.get("metadata")).get("generation", 0)
     if limits is not None and status.get("observedGeneration") == generation:
         yield from _check_state(snapshot, status, limits, written)

@@ -8,6 +8,7 @@ from typing import Any
 import redis
 
 from timekeeper.audit.charging import Changes
+from timekeeper.audit.hours import months_around
 from timekeeper.audit.snapshot import Entry, Snapshot, whole
 from timekeeper.store import keys, reading
 from timekeeper.store.calls import Call, StoreError, run
@@ -106,8 +107,10 @@ def _call(name: str, start: int) -> Call:
         account.pots(start),
         account.ledger,
         account.segments,
+        account.hours,
+        account.folded,
     )
-    return Call("snapshot", touched, ())
+    return Call("snapshot", touched, months_around(start))
 
 
 def _snapshot(client: redis.Redis, name: str, start: int, answer: Sequence[Any], *, whole_ledger: bool) -> Snapshot:
@@ -115,7 +118,10 @@ def _snapshot(client: redis.Redis, name: str, start: int, answer: Sequence[Any],
     grants, corrections, pots = orders
     after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
     entries = tuple(_entries(client, name, start, after, _text(answer[9])))
-    return Snapshot(name, start, head, periods, sums, amounts, sessions, ended, grants, corrections, pots, entries)
+    hours, folded = _mapping(answer[10]), tuple(blob for blob in answer[11] if isinstance(blob, bytes))
+    return Snapshot(
+        name, start, head, periods, sums, amounts, sessions, ended, grants, corrections, pots, entries, hours, folded
+    )
 
 
 def _entries(client: redis.Redis, account: str, start: int, after: str, last: str) -> Iterator[Entry]:

@@ -14,12 +14,18 @@ from tests.audited_books import (
     in_hash,
     server,
     stage,
+    write_statuses,
 )
-from tests.keeper_stage import MONTH, Stage
+from tests.keeper_stage import MONTH, Stage, report
 from timekeeper.audit.difference import Figure
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.metering.bill import Bill
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
+from timekeeper.store.ledger import take_epoch
 from timekeeper.store.ledger_packing import pack_ledger
+from timekeeper.store.usage_folding import fold_hours
+from timekeeper.usage.folding import pack, unfold
 
 __all__ = ["books", "server", "stage"]
 
@@ -53,6 +59,32 @@ def entry_of_a_stranger(stage: Stage) -> None:
     stage.client.xadd(KEYS.ledger, fields)
 
 
+def an_hour(stage: Stage) -> tuple[bytes, bytes]:
+    rows = stage.client.hgetall(KEYS.hours)
+    assert isinstance(rows, dict)
+    return max(rows.items(), key=lambda row: int(row[1].split()[0]))
+
+
+def in_an_hour(value: str) -> Corruption:
+    return lambda stage: stage.client.hset(KEYS.hours, an_hour(stage)[0], value)
+
+
+def to_another_month(stage: Stage) -> None:
+    field, value = an_hour(stage)
+    stage.client.hdel(KEYS.hours, field)
+    stage.client.hset(KEYS.hours, b" ".join([b"1", field.partition(b" ")[2]]), value)
+
+
+def folded_and_changed(stage: Stage) -> None:
+    epoch, later = take_epoch(stage.client, 0), MONTH + 31 * 24 * HOUR
+    assert fold_hours(stage.client, epoch, "a", later, [MONTH])
+    assert found(stage) == set()
+    ((month, blob),) = stage.client.hgetall(KEYS.folded).items()
+    (first, *others) = unfold(blob)
+    changed = first._replace(figures=first.figures._replace(billed=first.figures.billed + 1))
+    stage.client.hset(KEYS.folded, month, pack([changed, *others]))
+
+
 STATUS_SPENT = (Figure.STATUS, "status.spent")
 STATUS_CHECKPOINT = (Figure.STATUS, "status.checkpoint")
 RATES = {(Figure.RATE, "summary"), (Figure.RATE, "state of team-a")}
@@ -68,7 +100,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     "a grant": (in_hash(KEYS.grants, "more", f"{MONTH} 5"), {(Figure.GRANTED, "grant more")}),
     "a grant that outlives its period": (
         in_hash(KEYS.pots(MONTH), "lasting", f"5 {MONTH + HOUR} 0 o"),
-        {(Figure.GRANTED, "pot lasting")},
+        {(Figure.GRANTED, "pot lasting"), (Figure.BURNED, "status.expiring lasting")},
     ),
     "a correction": (in_hash(KEYS.corrections, "refund", f"{MONTH} 5"), {(Figure.SPENT, "correction refund")}),
     "a correction that nobody ordered": (
@@ -101,9 +133,23 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     ),
     "an entry too many": (
         with_entry,
-        {(Figure.POSTED, "gone"), (Figure.AMOUNT, "gone"), (Figure.SPENT, ""), (Figure.GONE, ""), STATUS_CHECKPOINT},
+        {
+            (Figure.POSTED, "gone"),
+            (Figure.AMOUNT, "gone"),
+            (Figure.SPENT, ""),
+            (Figure.GONE, ""),
+            STATUS_CHECKPOINT,
+            (Figure.HOURS, ""),
+        },
     ),
-    "an entry of nobody": (entry_of_a_stranger, {(Figure.LEDGER, "stranger"), (Figure.SPENT, "")}),
+    "an entry of nobody": (
+        entry_of_a_stranger,
+        {(Figure.LEDGER, "stranger"), (Figure.SPENT, ""), (Figure.HOURS, "")},
+    ),
+    "an hour's use": (in_an_hour("5 0 0 -"), {(Figure.HOURS, "")}),
+    "an hour's use, gone": (lambda stage: stage.client.delete(KEYS.hours), {(Figure.HOURS, "")}),
+    "use put down to an hour of another period": (to_another_month, {(Figure.HOURS, "")}),
+    "use that was folded": (folded_and_changed, {(Figure.HOURS, "")}),
     "the end of the period": (in_hash(KEYS.periods, str(MONTH), "5"), {(Figure.PERIOD, "end")}),
     "the latest period": (
         in_hash(KEYS.periods, str(MONTH + HOUR), str(MONTH + 2 * HOUR)),
@@ -135,3 +181,28 @@ def test_a_difference_says_what_is_stored_and_what_must_be(books: Stage) -> None
 def test_a_budget_that_is_not_there_is_said_to_be_missing(books: Stage) -> None:
     assert audited(books, accounts=("b",)).missing == ("b",)
     assert audited(books, period=MONTH + HOUR).accounts == 0
+
+
+@pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
+@pytest.mark.parametrize("corrupted", ["running", "ended"])
+def test_an_amount_that_does_not_follow_from_what_was_reported_is_named(
+    stage: Stage, bill: Bill, corrupted: str
+) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(KeeperRules(bill=bill))
+    pods = {name: stage.pod(name, "team-a", core=50) for name in ("running", "ended")}
+    stage.round()
+    stage.pass_time(100)
+    for name in pods:
+        report(stage, name, 1, 20)
+    stage.round()
+    stage.finish(pods["ended"])
+    stage.round(10)
+    write_statuses(stage)
+    assert audited(stage, bill=bill.value).differences == ()
+    more = int(str(stage.client.hget(KEYS.amounts(MONTH), corrupted), "ascii").split()[2]) + 20 * GPU_SECOND
+    in_amount(corrupted, 2, str(more))(stage)
+    differences = audited(stage, bill=bill.value).differences
+    assert any(
+        (found.figure, found.subject) == (Figure.AMOUNT, corrupted) and "bill" in found.reason for found in differences
+    )

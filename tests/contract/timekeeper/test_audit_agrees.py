@@ -10,12 +10,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.keeper_stage import Stage
+from tests.keeper_stage import Stage, report
 from tests.redis_server import RedisServer
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.world import see
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.metering.bill import Bill
 from timekeeper.rules.pricing import PricePoint
 from timekeeper.rules.timestamps import HOUR, format_instant
 
@@ -27,6 +28,7 @@ NAMESPACES = ["team-a", "team-b", "team-c"]
 STEPS = st.one_of(
     st.tuples(st.just("pod"), st.sampled_from(NAMESPACES), st.sampled_from([1, 30, 33, 100])),
     st.tuples(st.just("finish"), st.integers(0, 9), st.sampled_from([0, 0, 50])),
+    st.tuples(st.just("report"), st.integers(0, 9), st.sampled_from([0.5, 40, 4000])),
     st.tuples(st.just("remove"), st.integers(0, 9), st.just(0)),
     st.tuples(st.just("grant"), st.sampled_from(["a", "b"]), st.sampled_from(["0.000001", "2.5", "0.01"])),
     st.tuples(st.just("lend"), st.sampled_from(["a", "b"]), st.sampled_from(["0.02", "0.3"])),
@@ -49,12 +51,14 @@ def server() -> Iterator[RedisServer]:
 class Play:
     """Budgets of an hour and of a day, and what happens to them."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: Stage, bill: Bill = Bill.RESERVED) -> None:
         self.stage = stage
         self.pods: list[dict[str, Any]] = []
         self.payers = {"team-a": "a", "team-b": "b", "team-c": ""}
         self.allowances = {"a": "1", "b": "0.05"}
-        self.rules = KeeperRules()
+        self.bill = bill
+        self.reports = 0
+        stage.lead(KeeperRules(bill=bill))
         self.write_budgets()
 
     def write_budgets(self) -> None:
@@ -82,12 +86,20 @@ class Play:
         elif kind == "allow":
             self.allowances[first] = second
             self.write_budgets()
+        else:
+            self.keep(kind, first, second)
+
+    def keep(self, kind: str, first: Any, second: Any) -> None:
+        """What pods and timekeepers do, and not people."""
+        stage = self.stage
+        if kind == "report" and first < len(self.pods):
+            self.reports += 1
+            report(stage, self.pods[first]["metadata"]["uid"], self.reports, second)
         elif kind == "round":
             stage.round(first, full=second)
         elif kind == "lead":
-            self.rules = KeeperRules(prices={"A100": (PricePoint(0, Fraction(first)),)})
-            stage.lead(self.rules)
-        else:
+            stage.lead(KeeperRules(prices={"A100": (PricePoint(0, Fraction(first)),)}, bill=self.bill))
+        elif kind == "write":
             self.write()
 
     def end(self, kind: str, index: int, seconds_ago: int) -> None:
@@ -112,22 +124,22 @@ class Play:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=st.lists(STEPS, max_size=25))
+@given(steps=st.lists(STEPS, max_size=25), bill=st.sampled_from(Bill))
 def test_whatever_is_settled_in_whatever_order_the_auditor_finds_no_difference(
-    server: RedisServer, steps: list[tuple[str, Any, Any]]
+    server: RedisServer, steps: list[tuple[str, Any, Any]], bill: Bill
 ) -> None:
     with server.client() as client, tempfile.TemporaryDirectory() as folder:
         client.flushall()
-        play = Play(Stage(Path(folder), client))
+        play = Play(Stage(Path(folder), client), bill)
         for step in steps:
             play.do(step)
         play.settle()
         stage = play.stage
         around = Surroundings(client, lambda: see(stage.source.mirrors, None), lambda: stage.now, lambda _: False)
-        assert audit(around, Question(patience_seconds=0)).differences == ()
+        assert audit(around, Question(patience_seconds=0, bill=bill.value)).differences == ()
         periods = {int(start) for name in ("a", "b") for start in client.hkeys(f"fairgpu:{{{name}}}:periods")}
         for start in periods:
-            assert audit(around, Question(period=start, patience_seconds=0)).differences == ()
+            assert audit(around, Question(period=start, patience_seconds=0, bill=bill.value)).differences == ()
 
 
 def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisServer, tmp_path: Path) -> None:

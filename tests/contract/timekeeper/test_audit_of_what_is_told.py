@@ -64,9 +64,16 @@ TOLD: dict[str, tuple[Corruption, Found]] = {
     "what the status says is left": (in_status("remaining", money(7)), {(Figure.STATUS, "status.remaining")}),
     "what the status says is available": (
         in_status("available", money(7)),
-        {(Figure.STATUS, f"status.{field}") for field in ("available", "remaining", "state", "exhaustedAt")},
+        {
+            *((Figure.STATUS, f"status.{field}") for field in ("available", "remaining", "state", "exhaustedAt")),
+            (Figure.BURNED, "status.expiring lasting"),
+        },
     ),
     "what the status says was granted": (in_status("granted", money(7)), {(Figure.STATUS, "status.granted")}),
+    "what the status says is left of a grant": (
+        in_status("expiring", [{"grant": "lasting", **money(7), "expires": "2026-06-01T00:00:00Z"}]),
+        {(Figure.BURNED, "status.expiring lasting")},
+    ),
     "the status's state": (in_status("state", "over"), {(Figure.STATUS, "status.state")}),
     "the status's checkpoint": (
         in_status("checkpoint.closedMicroGPUSeconds", "7"),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import NOON, Stage, report
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.metering.bill import Bill
-from timekeeper.rules.money import GPU_SECOND, SECOND
+from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys
-from timekeeper.store.book import PodReport, take_reports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,13 +24,6 @@ if TYPE_CHECKING:
 def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
     with redis_server.client() as client:
         yield Stage(tmp_path, client)
-
-
-def report(stage: Stage, uid: str, seq: int, busy_seconds: float) -> None:
-    busy, span = int(busy_seconds * SECOND), 100 * SECOND
-    device = {"uuid": f"GPU-{uid}", "busyNs": busy, "spanNs": span, "memoryPeakMiB": 0, "launches": 1, "oom": 0}
-    body = json.dumps([{"name": "main", "devices": [device]}])
-    take_reports(stage.client, stage.now, [PodReport(uid, "b", seq, body)])
 
 
 def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_reserves(stage: Stage) -> None:

@@ -1,8 +1,10 @@
 -- An account's period as it is at one moment. Writes nothing.
 --
--- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger, segments
--- Returns the content of each hash, and the id of the ledger's last entry: entries never change, so that those up to it
--- can be read afterwards.
+-- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger, segments, hours,
+--       folded
+-- ARGV  the months whose folded hours are wanted
+-- Returns the content of each hash, the id of the ledger's last entry (entries never change, so that those up to it can
+-- be read afterwards), the hours, and what was folded of each month.
 local found = {}
 for index = 1, 9 do
   found[index] = redis.call('HGETALL', KEYS[index])
@@ -19,4 +21,6 @@ if not last[1] then
     end
   end
 end
+found[11] = redis.call('HGETALL', KEYS[12])
+found[12] = redis.call('HMGET', KEYS[13], unpack(ARGV))
 return found
