@@ -12,6 +12,7 @@ from pydantic import AwareDatetime, BeforeValidator, Field
 
 from fairgpu.commands import CommandError
 from fairgpu.settings import Section, SettingsError, load_settings
+from timekeeper.export_settings import ExportSettings
 from timekeeper.metering.bill import Bill
 from timekeeper.metering.sessions import MeterFrom
 from timekeeper.redis_settings import RedisSettings
@@ -145,6 +146,7 @@ class TimekeeperSettings(Section):
     serve: ServeSettings = ServeSettings()
     metering: MeteringSettings = MeteringSettings()
     usage: UsageSettings = UsageSettings()
+    export: ExportSettings = ExportSettings()
     jobs: JobsSettings = JobsSettings()
     notifications: NotificationSettings = NotificationSettings()
 

@@ -13,11 +13,12 @@ from timekeeper.jobs.memory.books import Books
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.sources.source import Source
+from timekeeper.store.exports import folded_months, load
 from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.pruning import drop_account, forget_payer, prune
 from timekeeper.store.usage_folding import fold_hours
 from timekeeper.usage.retention import Retention
-from timekeeper.usage.windows import month_start
+from timekeeper.usage.windows import month_start, parse_month
 
 AT_ONCE = 50
 """Accounts that one run looks at."""
@@ -71,9 +72,10 @@ class Archivist:
         unpacked = now // DAY * DAY - DAY
         if not any(pack_ledger(self._client, self._epoch, account.name, unpacked) for _ in range(MOST_SEGMENTS)):
             return
-        before = month_start(now, -self._retention.months)
-        if self._pruned.get(account.name) == before:
+        due = month_start(now, -self._retention.months)
+        if self._pruned.get(account.name) == due:
             return
+        before = self._exported_until(account, due) if self._retention.exported else due
         old = [period for period in account.periods[:-KEPT_PERIODS] if period.end <= before]
         earliest = account.periods[len(old)].start
         prune(self._client, self._epoch, account.name, before, [period.start for period in old], earliest)
@@ -81,9 +83,20 @@ class Archivist:
             account.standings.pop(period.start, None)
             account.pots.pop(period.start, None)
         account.periods = account.periods[len(old) :]
-        self._pruned[account.name] = before
+        if before < due:
+            return
+        self._pruned[account.name] = due
         if self._is_of_the_past(account):
             self._drop(account)
+
+    def _exported_until(self, account: Account, due: int) -> int:
+        """The start of its first month that was not written outside as it is now; asked for once its hours are folded.
+
+        Late changes come from this very thread: none can come between this answer and what is done with it.
+        """
+        known = load(self._client)
+        waiting = [month for month in folded_months(self._client, [account.name]) if not known.is_confirmed(month)]
+        return min([due, *(parse_month(month) for month in waiting)])
 
     def _is_of_the_past(self, account: Account) -> bool:
         """Whether nothing in the cluster is, or can be, put down to it."""

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make
 
 EVICTION_OUTCOMES = ("notice", "evict", "call-off", "blocked", "refused")
 NOTIFICATION_OUTCOMES = ("delivered", "failed", "refused", "expired")
+EXPORT_OUTCOMES = ("written", "unchanged", "failed", "conflict")
 """All are there from the start: a rate of what appears with its first event misses it."""
 JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
@@ -62,6 +63,22 @@ class JobMeasures:
             "fairgpu_timekeeper_notifications_pending",
             "Notifications that wait to be delivered by this process.",
             registry=self.registry,
+        )
+
+
+class ExportMeasures:
+    """What became of months that were to be written outside."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.outcomes = Counter(
+            "fairgpu_timekeeper_exports", "Exports of months, by what became of them.", ["outcome"], registry=registry
+        )
+        for outcome in EXPORT_OUTCOMES:
+            self.outcomes.labels(outcome)
+        self.pending = Gauge(
+            "fairgpu_timekeeper_exports_pending",
+            "Closed months whose export does not hold what the store holds.",
+            registry=registry,
         )
 
 

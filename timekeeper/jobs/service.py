@@ -24,8 +24,10 @@ from fairgpu.cluster.connect import connect
 from timekeeper.audit.asking import question_of
 from timekeeper.audit.auditing import Surroundings
 from timekeeper.audit.world import see
+from timekeeper.export.places import destination
 from timekeeper.jobs.auditing import AuditMeasures, Auditor
-from timekeeper.jobs.measures import JobMeasures, serve_measures
+from timekeeper.jobs.exporting import Exporter
+from timekeeper.jobs.measures import ExportMeasures, JobMeasures, serve_measures
 from timekeeper.jobs.memory.rules import keeper_rules
 from timekeeper.jobs.news.delivering import Courier, Receiver
 from timekeeper.jobs.news.series import BookSeries
@@ -96,12 +98,15 @@ def run(
     auditor = Auditor(around, question_of(settings), source, term, AuditMeasures(measures.registry))
     beside(scheduler, "health", lambda: store.look(client), HEALTH_SECONDS)
     beside(scheduler, "audit", auditor.audit, settings.jobs.audit_seconds, FIRST_AUDIT_SECONDS)
+    exporter = _exporter(settings, client, term, measures, ending)
     courier = _courier(settings.notifications, client, term, measures, ending)
     ending.wait()
     scheduler.shutdown(wait=True)
     campaign.join(settings.redis.timeout_seconds)
     if courier is not None:
         courier.join(settings.notifications.timeout_seconds)
+    if exporter is not None:
+        exporter.join(settings.redis.timeout_seconds)
     server.shutdown()
     server.server_close()
     client.close()
@@ -117,6 +122,20 @@ def _courier(
     courier = Courier(client, receiver, term, measures.notifications, measures.notifications_pending)
     arguments = (ending.wait, time.time, random.random)
     thread = threading.Thread(target=courier.run, args=arguments, name="courier", daemon=True)
+    thread.start()
+    return thread
+
+
+def _exporter(
+    settings: TimekeeperSettings, client: redis.Redis, term: Term, measures: JobMeasures, ending: threading.Event
+) -> threading.Thread | None:
+    told = ExportMeasures(measures.registry)
+    place = destination(settings.export)
+    if place is None:
+        return None
+    exporter = Exporter(client, place, term, settings.usage.hourly_days, told)
+    arguments = (ending.wait, time.time_ns)
+    thread = threading.Thread(target=exporter.run, args=arguments, name="exporter", daemon=True)
     thread.start()
     return thread
 

@@ -55,6 +55,8 @@ by its start.
     fairgpu:{book}:watched            string  until when all open sessions were known to live
     fairgpu:{book}:restored           set     the accounts some of whose spending nobody can be named for
     fairgpu:{book}:capacity           hash    INSTANT -> what all nodes have from then on, in microGPU-seconds a second
+    fairgpu:{book}:late               hash    MONTH -> how often it changed after it was closed
+    fairgpu:{book}:exports            hash    MONTH -> what was written of it outside, as JSON
     fairgpu:{book}:mark               string  the epoch of the leader that last waited for a replica; nobody reads it
     fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
     fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
@@ -94,6 +96,8 @@ PRICES = f"{PREFIX}:{{book}}:prices"
 WATCHED = f"{PREFIX}:{{book}}:watched"
 RESTORED = f"{PREFIX}:{{book}}:restored"
 CAPACITY = f"{PREFIX}:{{book}}:capacity"
+LATE_CHANGES = f"{PREFIX}:{{book}}:late"
+EXPORTS = f"{PREFIX}:{{book}}:exports"
 MARK = f"{PREFIX}:{{book}}:mark"
 OPEN_SESSIONS = f"{PREFIX}:{{book}}:open"
 

@@ -17,6 +17,8 @@ from timekeeper.usage.folding import month_of
 def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: Sequence[int], earliest: int) -> None:
     """Forgets an account's folded months from before an instant, and whole periods with their entries.
 
+    A month in which a period that stays has begun stays, too: a correction of that period may still change it.
+
     Args:
         client: the store; its answers are bytes.
         epoch: the leader's.
@@ -31,7 +33,7 @@ def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: S
     """
     names = keys.AccountKeys(account)
     folded: Any = client.hkeys(names.folded)
-    months = [month for month in folded if month.decode() < month_of(before // HOUR)]
+    months = [month for month in folded if month.decode() < month_of(min(before, earliest) // HOUR)]
     kept = (names.head, names.periods, names.folded, names.ledger, names.segments, names.grants, names.corrections)
     touched = (*kept, *_of_periods(names, periods))
     arguments: tuple[Any, ...] = (epoch, earliest, len(periods), *periods, *months)

@@ -9,12 +9,14 @@ from typing import Any
 
 import redis
 
-from timekeeper.rules.timestamps import HOUR
+from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, run_one
+from timekeeper.store.exports import note_late_changes
 from timekeeper.store.usage_reading import read_rows
 from timekeeper.usage.folding import fold, month_of, pack, unfold
 from timekeeper.usage.rows import Row
+from timekeeper.usage.windows import month_start, parse_month
 
 MOST_ROWS = 2000
 """Rows that one step takes: Lua's stack holds some thousands of arguments."""
@@ -27,7 +29,7 @@ def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges
         client: the store; its answers are bytes.
         epoch: the leader's.
         account: whose hours.
-        before: nanoseconds since 1970.
+        before: nanoseconds since 1970; a month that ended a day or longer before it is closed, and changes late.
         edges: where the account's periods begin, in order.
 
     Raises:
@@ -48,6 +50,7 @@ def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges
         before_rows = unfold(blob) if blob is not None else []
         changes += [month, sha1(blob or b"", usedforsecurity=False).hexdigest()]
         changes.append(pack(fold([*before_rows, *rows], edges)))
+    note_late_changes(client, [month for month in months if month_start(parse_month(month), 1) + DAY <= before])
     expected = [part for field in taken for part in (field, stored[field])]
     call = Call("fold", (names.head, names.hours, names.folded), (epoch, len(months), *changes, *expected))
     return bool(run_one(client, call)) and len(taken) == len(due)

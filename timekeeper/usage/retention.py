@@ -12,7 +12,9 @@ class Retention:
     Attributes:
         hourly_days: whole days before today of which hours can be told apart.
         months: whole months before the present one of which anything is kept.
+        exported: whether a month is kept until it was written outside.
     """
 
     hourly_days: int = 8
     months: int = 13
+    exported: bool = False

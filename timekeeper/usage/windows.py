@@ -132,6 +132,15 @@ def _pair(text: str) -> tuple[int, int]:
         raise WindowError(WINDOWS) from error
 
 
+def parse_month(month: str) -> int:
+    """The first of a month that is written as 2026-11.
+
+    Raises:
+        TimeError: it is none.
+    """
+    return parse_instant(f"{month}-01T00:00:00Z")
+
+
 def month_start(instant: int, later: int) -> int:
     """The first of the month of an instant, or of one that many months later."""
     first = to_datetime(instant).replace(day=1, hour=0, minute=0, second=0, microsecond=0)

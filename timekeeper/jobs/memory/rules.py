@@ -30,7 +30,7 @@ def keeper_rules(settings: TimekeeperSettings) -> KeeperRules:
         holds_pods=metering.end_proof == "finalizer",
         replica_wait_seconds=settings.redis.replica_wait_seconds,
         labels=settings.usage.labels,
-        retention=Retention(settings.usage.hourly_days, settings.usage.months),
+        retention=Retention(settings.usage.hourly_days, settings.usage.months, settings.export.wanted),
     )
 
 

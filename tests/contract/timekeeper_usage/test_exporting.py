@@ -1,0 +1,306 @@
+from __future__ import annotations
+
+import dataclasses
+import gzip
+from typing import TYPE_CHECKING
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from tests.keeper_stage import Stage
+from timekeeper.export import document
+from timekeeper.export.destination import ExportError, Folder, Stored
+from timekeeper.export.months import window_of
+from timekeeper.jobs.archiving import Archivist
+from timekeeper.jobs.exporting import Exporter
+from timekeeper.jobs.measures import ExportMeasures
+from timekeeper.rest.usage_finding import find
+from timekeeper.rest.usage_query import Query
+from timekeeper.rules.money import GPU_HOUR
+from timekeeper.rules.timestamps import HOUR, parse_instant
+from timekeeper.store import exports, keys
+from timekeeper.usage.retention import Retention
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+JANUARY = "2026-01"
+KEPT = Retention(hourly_days=2, months=2, exported=True)
+
+
+class Away(Folder):
+    """A folder that can be taken away, and that can lose the writer on the way."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.away = False
+        self.dies_after_writing = False
+        self.written = 0
+
+    def read(self, name: str) -> Stored | None:
+        self._check()
+        return super().read(name)
+
+    def write(self, name: str, body: bytes, replacing: str | None) -> str:
+        self._check()
+        tag = super().write(name, body, replacing)
+        self.written += 1
+        if self.dies_after_writing:
+            raise KeyboardInterrupt
+        return tag
+
+    def _check(self) -> None:
+        if self.away:
+            raise ExportError("away")
+
+
+class Term:
+    def number(self) -> int | None:
+        return 1
+
+
+class Scene:
+    """A stage, a place for months, and what moves what is old from one to the other."""
+
+    def __init__(self, stage: Stage, folder: Path) -> None:
+        self.stage = stage
+        folder.mkdir()
+        self.folder = folder
+        self.place = Away(folder)
+        self.keeper = stage.lead()
+        self.seconds = 0.0
+        self.registry = CollectorRegistry()
+        self.restart()
+
+    def restart(self) -> None:
+        """A new process exports."""
+        self.registry = CollectorRegistry()
+        measures = ExportMeasures(self.registry)
+        self.exporter = Exporter(
+            self.stage.client, self.place, Term(), KEPT.hourly_days, measures, clock=lambda: self.seconds
+        )
+
+    def pass_days(self, days: int) -> None:
+        for passed in range(0, days, 6):
+            self.stage.round(86_400 * min(6, days - passed))
+
+    def archive(self) -> None:
+        Archivist(self.stage.client, self.stage.source, self.keeper.books, self.keeper.epoch, KEPT).archive(
+            self.stage.now
+        )
+
+    def export(self) -> None:
+        self.seconds += 3600.0
+        self.exporter.step(self.stage.now)
+
+    def count(self, outcome: str) -> float:
+        return self.registry.get_sample_value("fairgpu_timekeeper_exports_total", {"outcome": outcome}) or 0.0
+
+    def pending(self) -> float:
+        return self.registry.get_sample_value("fairgpu_timekeeper_exports_pending") or 0.0
+
+    def billed(self, month: str) -> dict[str, int]:
+        """GPU-hours of each budget in a month's file."""
+        sums: dict[str, int] = {}
+        for account, row in document.read((self.folder / f"usage-{month}.csv.gz").read_bytes()):
+            sums[account] = sums.get(account, 0) + row.figures.billed
+        return {account: amount // GPU_HOUR for account, amount in sums.items()}
+
+    def held(self, month: str) -> dict[str, int]:
+        """GPU-hours of each budget that the store holds of a month."""
+        query = Query(window_of(month), None, ("budget",), 1000)
+        found = find(self.stage.client, query, self.stage.now)
+        return {item.key[0]: item.figures.billed // GPU_HOUR for item in found.items}
+
+
+@pytest.fixture
+def scene(redis_server: RedisServer, tmp_path: Path) -> Iterator[Scene]:
+    with redis_server.client() as client:
+        stage = Stage(tmp_path, client)
+        stage.budget("research", ["team-a"], gpu_hours=10_000)
+        made = Scene(stage, tmp_path / "months")
+        stage.pod("p1", "team-a")
+        stage.pod("p2", "team-b", core=50)
+        stage.round(0)
+        yield made
+
+
+def test_a_month_is_written_once_its_hours_are_folded_and_says_what_the_store_says(scene: Scene) -> None:
+    scene.pass_days(18)
+    scene.archive()
+    scene.export()
+    # On the second of February hours of January can still be told apart.
+    assert list(scene.folder.iterdir()) == []
+    scene.pass_days(3)
+    scene.archive()
+    scene.export()
+    assert scene.billed(JANUARY) == scene.held(JANUARY) == {"namespace:team-b": 198, "research": 396}
+    assert scene.pending() == 0
+
+
+def test_an_export_that_holds_all_is_not_written_again(scene: Scene) -> None:
+    scene.pass_days(21)
+    scene.archive()
+    scene.export()
+    before = (scene.folder / "usage-2026-01.csv.gz").stat().st_mtime_ns
+    assert scene.place.written == 1
+    scene.archive()
+    scene.export()
+    scene.restart()
+    scene.export()
+    assert scene.place.written == 1
+    assert (scene.folder / "usage-2026-01.csv.gz").stat().st_mtime_ns == before
+
+
+def test_nothing_is_forgotten_before_its_month_is_written(scene: Scene) -> None:
+    scene.place.away = True
+    scene.pass_days(120)
+    scene.archive()
+    scene.export()
+    assert scene.count("failed") > 0
+    assert scene.pending() > 0
+    assert scene.held(JANUARY) == {"namespace:team-b": 198, "research": 396}
+    scene.place.away = False
+    scene.export()
+    assert scene.pending() == 0
+    scene.archive()
+    assert scene.held(JANUARY) == {}
+    assert scene.billed(JANUARY) == {"namespace:team-b": 198, "research": 396}
+
+
+def test_a_writer_that_dies_between_the_file_and_the_record_loses_nothing_and_tells_nothing_twice(scene: Scene) -> None:
+    scene.pass_days(120)
+    scene.archive()
+    scene.place.dies_after_writing = True
+    with pytest.raises(KeyboardInterrupt):
+        scene.export()
+    scene.archive()
+    assert scene.held(JANUARY) == {"namespace:team-b": 198, "research": 396}
+    scene.place.dies_after_writing = False
+    scene.restart()
+    scene.export()
+    scene.archive()
+    assert scene.held(JANUARY) == {}
+    assert scene.billed(JANUARY) == {"namespace:team-b": 198, "research": 396}
+    assert scene.count("conflict") == 0
+
+
+def test_a_late_correction_changes_the_file_of_its_month_alone(scene: Scene) -> None:
+    scene.pass_days(30)
+    scene.archive()
+    scene.export()
+    written = scene.place.written
+    scene.stage.correct("c1", "research", -96, parse_instant("2026-01-20T10:00:00Z"))
+    scene.stage.round(60)
+    scene.archive()
+    scene.export()
+    assert scene.billed(JANUARY) == {"namespace:team-b": 198, "research": 300}
+    assert scene.place.written == written + 1
+    scene.export()
+    assert scene.place.written == written + 1
+
+
+def test_a_correction_after_others_were_forgotten_keeps_what_the_file_has_of_them(scene: Scene) -> None:
+    scene.pass_days(120)
+    scene.archive()
+    scene.export()
+    whole = scene.billed(JANUARY)
+    scene.archive()
+    assert scene.held(JANUARY) == {}
+    row = next(row for account, row in document.read((scene.folder / "usage-2026-01.csv.gz").read_bytes()))
+    late = row._replace(figures=row.figures._replace(billed=7 * GPU_HOUR))
+    field = f'{late.hour} ["team-c"]'
+    scene.stage.client.hset(keys.AccountKeys("research").hours, field, f"{late.figures.billed} 0 0 -")
+    scene.archive()
+    scene.export()
+    assert scene.billed(JANUARY) == whole | {"research": 7}
+
+
+def test_a_file_that_somebody_changed_is_left_alone_and_told_of(scene: Scene) -> None:
+    scene.pass_days(30)
+    scene.archive()
+    scene.export()
+    file = scene.folder / "usage-2026-01.csv.gz"
+    changed = gzip.compress(gzip.decompress(file.read_bytes()).replace(b"team-a", b"team-x"), mtime=0)
+    file.write_bytes(changed)
+    scene.restart()
+    scene.export()
+    assert file.read_bytes() == changed
+    assert scene.count("conflict") == 1
+    assert scene.pending() == 1
+
+
+def learn_late(scene: Scene) -> None:
+    """The store learns of an hour of January, in an account that holds nothing else of it."""
+    exports.note_late_changes(scene.stage.client, [JANUARY])
+    hour = window_of(JANUARY).start // HOUR
+    scene.stage.client.hset(keys.AccountKeys("research").hours, f'{hour} ["team-a"]', "5 0 0 -")
+
+
+def test_a_store_that_was_emptied_overwrites_no_month(scene: Scene) -> None:
+    scene.pass_days(30)
+    scene.archive()
+    scene.export()
+    before = scene.billed(JANUARY)
+    scene.stage.client.flushall()
+    scene.keeper = scene.stage.lead()
+    scene.stage.round(0)
+    scene.restart()
+    learn_late(scene)
+    scene.export()
+    assert scene.billed(JANUARY) == before
+    assert scene.count("conflict") == 1
+    assert scene.pending() == 1
+
+
+def test_a_file_whose_record_is_lost_counts_as_long_as_the_store_knows_nothing_else(scene: Scene) -> None:
+    scene.pass_days(120)
+    scene.archive()
+    scene.export()
+    before = scene.billed(JANUARY)
+    scene.archive()
+    scene.stage.client.delete(keys.EXPORTS)
+    exports.note_late_changes(scene.stage.client, [JANUARY])
+    scene.restart()
+    scene.export()
+    assert exports.load(scene.stage.client).is_confirmed(JANUARY)
+    assert scene.count("conflict") == 0
+    learn_late(scene)
+    scene.export()
+    assert scene.count("conflict") == 1
+    assert scene.billed(JANUARY) == before
+
+
+def test_a_file_that_is_gone_is_written_again_while_the_store_holds_its_month(scene: Scene) -> None:
+    scene.pass_days(30)
+    scene.archive()
+    scene.export()
+    whole = scene.billed(JANUARY)
+    (scene.folder / "usage-2026-01.csv.gz").unlink()
+    scene.pass_days(1)
+    scene.export()
+    assert scene.billed(JANUARY) == whole
+
+
+def test_a_file_that_is_gone_with_what_it_held_is_told_of(scene: Scene) -> None:
+    scene.pass_days(120)
+    scene.archive()
+    scene.export()
+    scene.archive()
+    (scene.folder / "usage-2026-01.csv.gz").unlink()
+    scene.pass_days(1)
+    scene.export()
+    assert not (scene.folder / "usage-2026-01.csv.gz").exists()
+    assert scene.count("conflict") == 1
+
+
+def test_without_an_export_what_is_old_is_forgotten_as_ever(scene: Scene) -> None:
+    scene.pass_days(120)
+    alone = dataclasses.replace(KEPT, exported=False)
+    Archivist(scene.stage.client, scene.stage.source, scene.keeper.books, scene.keeper.epoch, alone).archive(
+        scene.stage.now
+    )
+    assert scene.held(JANUARY) == {}

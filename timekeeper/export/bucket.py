@@ -1,0 +1,138 @@
+"""Months in an S3-compatible bucket, by obstore: requests signed, retried and bounded in time, writes conditional.
+
+Credentials come from a folder that a Secret is mounted at, else from where the AWS SDKs look: AWS_ACCESS_KEY_ID and
+AWS_SECRET_ACCESS_KEY in the environment, the role of a service account (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN), the
+container's or the instance's role.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TypeVar
+
+import obstore
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.store import ClientConfig, S3Config, S3Store
+
+from timekeeper.export.destination import ChangedError, ExportError, Stored
+from timekeeper.export_settings import BucketSettings
+
+CONNECT_SECONDS = 5
+RETRIES = 3
+CREDENTIALS = ("access_key_id", "secret_access_key", "session_token")
+"""The names of the files in the folder of credentials; the last may be missing."""
+
+Found = TypeVar("Found")
+
+
+class Bucket:
+    """A bucket, or what begins with a prefix in it. Credentials and CAs are read anew each time."""
+
+    def __init__(self, name: str, settings: BucketSettings) -> None:
+        self._name = name
+        self._settings = settings
+        self._place = f"bucket {name}"
+
+    def names(self) -> list[str]:
+        """The names of all files there."""
+
+        def run(store: S3Store) -> list[str]:
+            return sorted(found["path"] for found in obstore.list_with_delimiter(store)["objects"])
+
+        return self._do(run)
+
+    def tag(self, name: str) -> str | None:
+        """The file's ETag."""
+        return self._if_there(lambda store: obstore.head(store, name)["e_tag"] or "")
+
+    def read(self, name: str) -> Stored | None:
+        """A file; None where it is not there."""
+
+        def run(store: S3Store) -> Stored:
+            found = obstore.get(store, name)
+            return Stored(bytes(found.bytes()), found.meta["e_tag"] or "")
+
+        return self._if_there(run)
+
+    def write(self, name: str, body: bytes, replacing: str | None) -> str:
+        """Puts a file there with If-None-Match or If-Match: a leader that was replaced overwrites nothing."""
+
+        def run(store: S3Store) -> str:
+            put = obstore.put(
+                store,
+                name,
+                body,
+                mode="create" if replacing is None else {"e_tag": replacing},
+                attributes={"Content-Type": "application/gzip"},
+                use_multipart=False,
+            )
+            return put["e_tag"] or ""
+
+        return self._do(run)
+
+    def _if_there(self, run: Callable[[S3Store], Found]) -> Found | None:
+        try:
+            return self._do(run)
+        except FileNotFoundError:
+            # A bucket that is missing is no file that is: AWS tells them apart in answers that have a body.
+            self.names()
+            return None
+
+    def _do(self, run: Callable[[S3Store], Found]) -> Found:
+        try:
+            return run(self._open())
+        except (AlreadyExistsError, PreconditionError) as error:
+            raise ChangedError(f"{self._place}: the file is not what it was") from error
+        except FileNotFoundError as error:
+            if "<Code>NoSuchBucket<" in str(error):
+                raise ExportError(f"{self._place} does not exist") from None
+            raise
+        except (BaseError, ValueError) as error:
+            # The words of these errors may quote what was sent.
+            raise ExportError(f"{self._place}: {_reason(error)}") from None
+
+    def _open(self) -> S3Store:
+        known = self._settings
+        seconds = timedelta(seconds=known.timeout_seconds)
+        options: ClientConfig = {"timeout": seconds, "connect_timeout": timedelta(seconds=CONNECT_SECONDS)}
+        if known.ca_file is not None:
+            options["root_certificate"] = _read(known.ca_file)
+        config: S3Config = {"region": known.region}
+        if known.endpoint is not None:
+            config["endpoint"] = known.endpoint
+            options["allow_http"] = known.endpoint.startswith("http://")
+        if known.virtual_hosted:
+            config["virtual_hosted_style_request"] = True
+        if known.credentials_folder is not None:
+            config["access_key_id"] = _read(known.credentials_folder / CREDENTIALS[0])
+            config["secret_access_key"] = _read(known.credentials_folder / CREDENTIALS[1])
+            token = known.credentials_folder / CREDENTIALS[2]
+            if token.exists():
+                config["session_token"] = _read(token)
+        return S3Store(
+            self._name,
+            prefix=known.prefix or None,
+            config=config,
+            client_options=options,
+            retry_config={"max_retries": RETRIES, "retry_timeout": 2 * seconds},
+        )
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ExportError(f"{file} cannot be read: {type(error).__name__}") from error
+
+
+def _reason(error: Exception) -> str:
+    """What of an error may be told: the store's own code, its status, or what of the connection failed."""
+    text = str(error)
+    for pattern in (r"<Code>([A-Za-z]{1,60})</Code>", r"status code: ([0-9]{3} [A-Za-z ]{1,40})", r"kind: ([A-Za-z]+)"):
+        match = re.search(pattern, text)
+        if match is not None:
+            return match[1].strip()
+    return type(error).__name__

@@ -1,0 +1,120 @@
+"""Where months are kept: what any such place can do, and a folder that does it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+
+class ExportError(RuntimeError):
+    """A place that cannot be read or written now; the words hold no credentials."""
+
+
+class ChangedError(ExportError):
+    """Something else is there than what was to be replaced; it was left alone."""
+
+
+class Stored(NamedTuple):
+    """A file as it was found; its tag differs from that of any other content under this name."""
+
+    body: bytes
+    tag: str
+
+
+class Destination(Protocol):
+    """A place for files. Every function may raise ExportError."""
+
+    def names(self) -> list[str]:
+        """The names of all files there."""
+
+    def tag(self, name: str) -> str | None:
+        """The tag of a file; None where it is not there."""
+
+    def read(self, name: str) -> Stored | None:
+        """A file; None where it is not there."""
+
+    def write(self, name: str, body: bytes, replacing: str | None) -> str:
+        """Puts a file there, whole or not at all; its tag.
+
+        Args:
+            name: its name.
+            body: its bytes.
+            replacing: the tag of what it replaces; None where nothing is there.
+
+        Raises:
+            ChangedError: something else is there.
+        """
+
+
+class Folder:
+    """A folder, such as a mounted volume."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def names(self) -> list[str]:
+        """The names of all files there."""
+        try:
+            return sorted(file.name for file in self._folder.iterdir() if file.is_file())
+        except OSError as error:
+            raise _failed(self._folder, error) from error
+
+    def tag(self, name: str) -> str | None:
+        """Made of what the file system changes with a file."""
+        try:
+            return _tag((self._folder / name).stat())
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failed(self._folder / name, error) from error
+
+    def read(self, name: str) -> Stored | None:
+        """A file; None where it is not there."""
+        try:
+            with (self._folder / name).open("rb") as file:
+                return Stored(file.read(), _tag(os.fstat(file.fileno())))
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _failed(self._folder / name, error) from error
+
+    def write(self, name: str, body: bytes, replacing: str | None) -> str:
+        """Writes a file beside, and renames it once the disk has it."""
+        if self.tag(name) != replacing:
+            raise ChangedError(f"{self._folder / name} is not what it was")
+        beside = None
+        try:
+            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=f".{name}.", delete=False) as file:
+                beside = Path(file.name)
+                file.write(body)
+                file.flush()
+                os.fchmod(file.fileno(), 0o640)
+                os.fsync(file.fileno())
+            beside.rename(self._folder / name)
+            _sync(self._folder)
+        except OSError as error:
+            if beside is not None:
+                with contextlib.suppress(OSError):
+                    beside.unlink(missing_ok=True)
+            raise _failed(self._folder / name, error) from error
+        return self.tag(name) or ""
+
+
+def _tag(found: os.stat_result) -> str:
+    return f"{found.st_ino:x}-{found.st_mtime_ns:x}-{found.st_size:x}"
+
+
+def _sync(folder: Path) -> None:
+    """Lets the disk have a rename, too."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _failed(path: Path, error: OSError) -> ExportError:
+    return ExportError(f"{path}: {error.strerror or type(error).__name__}")

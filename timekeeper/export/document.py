@@ -1,0 +1,161 @@
+"""A month of use as a gzipped CSV file, and back. The same rows make the same file, byte for byte.
+
+Lines come by budget, then by time, then by what they are put down to, so that files of any size are written, read and
+merged with little more in memory than the file itself.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import hashlib
+import heapq
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from timekeeper.rules.money import GPU_HOUR
+from timekeeper.rules.timestamps import HOUR, TimeError, format_instant, parse_instant
+from timekeeper.usage.dimensions import UNKNOWN, Dimensions
+from timekeeper.usage.rows import Figures, Row
+
+PLACE = ("start", "end", "budget", "namespace", "node", "model", "owner", "user", "labels")
+FIGURES = ("billed", "core", "memory", "used")
+UNITS = ("gpu_hours", "micro_gpu_seconds")
+HEADER = (*PLACE, *(f"{name}_{unit}" for name in FIGURES for unit in UNITS))
+ESCAPED = ("=", "+", "-", "@", "\t", "\r", "'")
+"""What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection), and what such a cell begins with."""
+
+Account = tuple[str, Sequence[Row]]
+"""A budget, or what stands for a namespace without one, and its rows in order."""
+
+
+class DocumentError(ValueError):
+    """A file that is no month of use; the message says where it differs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A file: its bytes, the SHA-256 of the CSV in them (compressors differ, it does not), and how many rows."""
+
+    body: bytes
+    sha256: str
+    rows: int
+
+
+def write(accounts: Iterable[Account]) -> Document:
+    """The file of accounts, which come by name."""
+    target = io.BytesIO()
+    digest, rows = hashlib.sha256(), 0
+    with gzip.GzipFile(filename="", mode="wb", fileobj=target, mtime=0, compresslevel=6) as file:
+        for text in _texts(accounts):
+            data = text.encode()
+            digest.update(data)
+            file.write(data)
+            rows += data.count(b"\r\n")
+    return Document(target.getvalue(), digest.hexdigest(), rows - 1)
+
+
+def read(body: bytes) -> Iterator[tuple[str, Row]]:
+    """The rows of a file, each with its budget.
+
+    Raises:
+        DocumentError: it is none, or was cut off; rows before that were told.
+    """
+    places: dict[tuple[str, ...], Dimensions] = {}
+    hours: dict[str, int] = {}
+    try:
+        with gzip.open(io.BytesIO(body), "rt", encoding="utf-8", newline="") as file:
+            lines = csv.reader(file)
+            if tuple(next(lines, ())) != HEADER:
+                raise DocumentError(f"its first line is not {','.join(HEADER)}")
+            for line in lines:
+                yield _plain(line[2]), _row(line, places, hours)
+    except (OSError, EOFError, zlib.error, csv.Error, ValueError, IndexError, TimeError) as error:
+        raise error if isinstance(error, DocumentError) else DocumentError(f"it cannot be read: {error}") from error
+
+
+def content_sha256(body: bytes) -> str:
+    """The SHA-256 of the CSV in a file.
+
+    Raises:
+        DocumentError: it is not compressed as ours are.
+    """
+    digest = hashlib.sha256()
+    try:
+        with gzip.open(io.BytesIO(body)) as file:
+            while chunk := file.read(1 << 20):
+                digest.update(chunk)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DocumentError(f"it cannot be read: {error}") from error
+    return digest.hexdigest()
+
+
+def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account]) -> Iterator[Account]:
+    """What a file holds, with the new rows of each account that has any in place of its old ones.
+
+    Both come by account. Accounts whose month the store has forgotten stay as they are in the file.
+    """
+    fresh = ((name, 0, rows) for name, rows in new if rows)
+    old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda found: found[0]))
+    for name, found in groupby(heapq.merge(fresh, old, key=lambda item: item[:2]), key=lambda item: item[0]):
+        yield name, next(found)[2]
+
+
+def _texts(accounts: Iterable[Account]) -> Iterator[str]:
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\r\n")  # RFC 4180
+    writer.writerow(HEADER)
+    for name, rows in accounts:
+        writer.writerows(_line(name, row) for row in rows)
+        yield buffer.getvalue()
+        buffer.seek(0)
+        buffer.truncate()
+    yield buffer.getvalue()
+
+
+def _line(account: str, row: Row) -> list[Any]:
+    to = row.dimensions
+    labels = json.dumps(dict(to.labels), separators=(",", ":"), ensure_ascii=False, sort_keys=True)
+    names = (account, *(text or UNKNOWN for text in to[:5]), labels)
+    stretch = (format_instant(row.hour * HOUR), format_instant((row.hour + row.hours) * HOUR))
+    return [*stretch, *map(_harmless, names), *(cell for amount in row.figures for cell in _told(amount))]
+
+
+def _told(amount: int | None) -> tuple[str, str]:
+    return ("", "") if amount is None else (f"{amount / GPU_HOUR:.6f}", str(amount))
+
+
+def _row(line: Sequence[str], places: dict[tuple[str, ...], Dimensions], hours: dict[str, int]) -> Row:
+    if len(line) != len(HEADER):
+        raise DocumentError(f"a line has {len(line)} cells, and {len(HEADER)} are allowed")
+    place = tuple(line[3:9])
+    found = places.get(place)
+    if found is None:
+        names = ["" if cell == UNKNOWN else _plain(cell) for cell in place[:5]]
+        namespace, node, model, owner, user = names
+        labels = tuple(sorted(json.loads(_plain(place[5])).items()))
+        found = places[place] = Dimensions(namespace, node, model, owner, user, labels)
+    start, end = (_hour(cell, hours) for cell in line[:2])
+    billed, core, memory = (int(line[index]) for index in (10, 12, 14))
+    return Row(start, end - start, found, Figures(billed, core, memory, int(line[16]) if line[16] else None))
+
+
+def _hour(text: str, known: dict[str, int]) -> int:
+    found = known.get(text)
+    if found is None:
+        found = known[text] = parse_instant(text) // HOUR
+    return found
+
+
+def _harmless(text: str) -> str:
+    """A cell that no spreadsheet takes for a formula, and from which the text can be had again."""
+    return f"'{text}" if text.startswith(ESCAPED) else text
+
+
+def _plain(cell: str) -> str:
+    return cell.removeprefix("'")
