@@ -18,6 +18,7 @@ class MirroredWorld:
         self.mirrors = Mirrors(**{name: Mirror(name, now) for name in Mirrors.__slots__})
         self.budget_statuses: dict[str, Json] = {}
         self.versions_written: dict[str, str] = {}
+        self.checkpoints: dict[int, dict[str, Json]] = {}
         self.grant_statuses: dict[str, Json] = {}
         self.correction_statuses: dict[str, Json] = {}
         self.notices: list[Notice] = []
@@ -59,6 +60,12 @@ class MirroredWorld:
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
         self.versions_written[name] = version
         self.budget_statuses[name] = status
+
+    def read_checkpoints(self) -> dict[str, Json]:
+        return {name: found for shard in self.checkpoints.values() for name, found in shard.items()}
+
+    def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
+        self.checkpoints[shard] = checkpoints
 
     def write_grant_status(self, name: str, status: Json) -> None:
         self.grant_statuses[name] = status

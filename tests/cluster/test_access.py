@@ -54,6 +54,8 @@ NEEDED = {
         Access("update", "secrets", SYSTEM, "fairgpu-timekeeper-tls"),
         Access("update", "secrets", SYSTEM, "fairgpu-redis-tls"),
         Access("update", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),
+        Access("get", "configmaps", SYSTEM, "fairgpu-timekeeper-checkpoints-0"),
+        Access("patch", "configmaps", SYSTEM, "fairgpu-timekeeper-checkpoints-15"),
     ],
     "scheduler": [
         Access("watch", "pods"),

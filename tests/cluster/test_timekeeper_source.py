@@ -14,7 +14,7 @@ from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import canonical_pod, plain_pod
 from timekeeper.sources.cluster import BUDGETS, ClusterSource
 from timekeeper.sources.mirror import DepartureProof
-from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Notice
+from timekeeper.sources.source import CHECKPOINT_SHARDS, ChangedMeanwhileError, ExistsError, Notice
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -129,3 +129,17 @@ def test_what_two_leaders_tell_of_one_occasion_is_one_event(
     source.tell(Notice(regarding, "BudgetGateLifted", "of another time", occasion="twice"))
     events = control_plane.admin.api.get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")["items"]
     assert sorted(event["note"] for event in events) == ["2.50 GPU-hours are left", "of another time"]
+
+
+def test_checkpoints_of_namespaces_without_a_budget_are_kept_in_every_shard_that_the_role_names(
+    control_plane: ControlPlane, source: ClusterSource
+) -> None:
+    shards = {shard: {f"namespace:n{shard}": {"checkpoint": {"version": shard}}} for shard in range(CHECKPOINT_SHARDS)}
+    for shard, documents in shards.items():
+        source.write_checkpoints(shard, {"namespace:old": {}})
+        source.write_checkpoints(shard, documents)
+    assert source.read_checkpoints() == {name: found for shard in shards.values() for name, found in shard.items()}
+    config_maps = "/api/v1/namespaces/fairgpu-system/configmaps"
+    for shard in range(CHECKPOINT_SHARDS):
+        control_plane.admin.api.delete(f"{config_maps}/fairgpu-timekeeper-checkpoints-{shard}")
+    assert source.read_checkpoints() == {}

@@ -13,6 +13,7 @@ from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.news.answering import OrderAnswers
+from timekeeper.jobs.news.keeping import CheckpointKeeper
 from timekeeper.jobs.news.notifying import Notifier
 from timekeeper.jobs.news.series import BooksRead
 from timekeeper.jobs.news.telling import Teller
@@ -64,6 +65,7 @@ class _Reign:
     answers: OrderAnswers
     archivist: Archivist
     writer: StatusWriter
+    checkpoints: CheckpointKeeper
     teller: Teller
     evictor: Evictor
     notifier: Notifier | None
@@ -129,6 +131,7 @@ class Work:
         self.tell()
         self._do("write", lambda reign: reign.answers.write(self._rounded_at) if self._rounded_at else None)
         self._do("write", lambda reign: reign.writer.write(self._rounded_at) if self._rounded_at else None)
+        self._do("write", lambda reign: reign.checkpoints.write(self._rounded_at) if self._rounded_at else None)
 
     def write_on(self) -> None:
         """Goes on with writing that had to stop for the other jobs."""
@@ -196,13 +199,14 @@ class Work:
             keeper = Keeper(self._client, self._source, self._rules, take_epoch(self._client, number), step=self._step)
             releaser = Releaser(self._source, keeper.books)
             writer = StatusWriter(self._source, keeper.books, leading=lambda: self._term.number() == number)
+            checkpoints = CheckpointKeeper(self._source, keeper.books, leading=writer.leading)
             remover = FinalizerRemover(self._source, keeper.books)
             evictor = Evictor(self._source, keeper.books, self._measures.evictions)
             answers, teller = OrderAnswers(self._source, keeper.books), Teller(self._source, keeper.books)
             archivist = Archivist(self._client, self._source, keeper.books, keeper.epoch, self._rules.retention)
             notifier = self._notifier(keeper)
             self._reign = _Reign(
-                number, keeper, releaser, remover, answers, archivist, writer, teller, evictor, notifier
+                number, keeper, releaser, remover, answers, archivist, writer, checkpoints, teller, evictor, notifier
             )
             _log.info("keeping the books", term=number, epoch=keeper.epoch)
         return self._reign

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 import structlog
 
@@ -14,6 +16,7 @@ from fairgpu.cluster.reflector import Collection, reflect
 from timekeeper.sources.metered import is_metered, metered_pod, slim
 from timekeeper.sources.mirror import Mirror
 from timekeeper.sources.source import (
+    CHECKPOINT_SHARDS,
     BlockedError,
     ChangedMeanwhileError,
     ExistsError,
@@ -35,6 +38,9 @@ COLLECTIONS = {
     "grants": GRANTS,
     "corrections": CORRECTIONS,
 }
+
+CONFIG_MAPS = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps"
+CHECKPOINTS_KEY = "checkpoints.json"
 
 MAX_TERMINATION_SECONDS = 600
 """After its notice no pod runs on for longer, whatever its author wrote."""
@@ -123,6 +129,26 @@ class ClusterSource:
         """Replaces the status; fields that are not given are removed."""
         self._write(lambda: self._replace_status(f"{BUDGETS}/{name}", status, version))
 
+    def read_checkpoints(self) -> dict[str, Json]:
+        """Reads each shard; what cannot be read as one counts as empty."""
+        found: dict[str, Json] = {}
+        for shard in range(CHECKPOINT_SHARDS):
+            try:
+                found |= _checkpoints(self._write(partial(self._api.get, _shard_path(shard))))
+            except ChangedMeanwhileError:
+                continue  # nothing was ever written there
+        return found
+
+    def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
+        """Replaces the shard, or makes it."""
+        data = {CHECKPOINTS_KEY: json.dumps(checkpoints, separators=(",", ":"), sort_keys=True)}
+        try:
+            self._write(lambda: self._api.patch(_shard_path(shard), {"data": data}))
+        except ChangedMeanwhileError:
+            name = _shard_path(shard).rpartition("/")[2]
+            document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+            self._write(lambda: self._api.create(CONFIG_MAPS, document))
+
     def write_grant_status(self, name: str, status: Json) -> None:
         """Replaces the status; fields that are not given are removed."""
         self._write(lambda: self._replace_status(f"{GRANTS}/{name}", status))
@@ -176,6 +202,19 @@ def _eviction_error(error: ApiError) -> SourceError:
         return ChangedMeanwhileError(error.message)
     # 500 is how the API server answers where two PodDisruptionBudgets name one pod.
     return RefusedError(str(error)) if error.status else SourceError(str(error))
+
+
+def _shard_path(shard: int) -> str:
+    return f"{CONFIG_MAPS}/fairgpu-timekeeper-checkpoints-{shard}"
+
+
+def _checkpoints(config_map: Json) -> dict[str, Json]:
+    try:
+        found = json.loads((config_map.get("data") or {}).get(CHECKPOINTS_KEY, "{}"))
+    except ValueError as error:
+        _log.error("checkpoints cannot be read", name=config_map["metadata"]["name"], error=str(error))
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _all(_item: Json) -> bool:

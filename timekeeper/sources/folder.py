@@ -133,6 +133,15 @@ class FolderSource:
         """Writes status/budget-NAME.json."""
         write_json(self._status_file("budget", name), status)
 
+    def read_checkpoints(self) -> dict[str, Json]:
+        """Reads status/checkpoints-SHARD.json."""
+        files = sorted((self._folder / "status").glob("checkpoints-*.json"))
+        return {name: found for shard in self._objects(files) for name, found in shard.items()}
+
+    def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
+        """Writes status/checkpoints-SHARD.json."""
+        write_json(self._folder / "status" / f"checkpoints-{shard}.json", checkpoints)
+
     def write_grant_status(self, name: str, status: Json) -> None:
         """Writes status/grant-NAME.json."""
         write_json(self._status_file("grant", name), status)

@@ -10,6 +10,9 @@ from typing import Protocol
 from fairgpu.cluster.api import Json
 from timekeeper.sources.mirror import Mirror, uid_of
 
+CHECKPOINT_SHARDS = 16
+"""How many objects hold the checkpoints of namespaces without a GPUBudget; the timekeeper's Role names each."""
+
 
 class SourceError(RuntimeError):
     """The world could not be written to; nothing was changed, and the same write may be tried again."""
@@ -128,6 +131,12 @@ class Source(Protocol):
             ChangedMeanwhileError: it is gone, or in another version: a write that was given up and came late after all
                 must not put an older status in the place of a newer one.
         """
+
+    def read_checkpoints(self) -> dict[str, Json]:
+        """The checkpoints of accounts without a GPUBudget, by the account's name; each as in a GPUBudget's status."""
+
+    def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
+        """Replaces those of one shard, from 0 to CHECKPOINT_SHARDS - 1."""
 
     def write_grant_status(self, name: str, status: Json) -> None:
         """Replaces a GPUGrant's status."""

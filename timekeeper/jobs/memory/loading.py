@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -75,18 +76,20 @@ def remember(books: Books) -> Memory:
     return Memory(checkpoints, frozenset(metered.session.uid for metered in again))
 
 
-def take_checkpoints(books: Books) -> tuple[set[str], set[str]]:
+def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
     """Gives accounts that the store has lost, or has of an earlier state, the checkpoint that they start again from.
 
-    That is what this leader remembers or, where that is of a later version, the one in the budget's status.
+    That is what this leader remembers or, where that is of a later version, the one in the budget's status, or
+    among those that are `kept` of accounts without a budget.
 
     Returns:
         The accounts that the store does not hold, and those that went back to an earlier state.
     """
     lost, behind = set[str](), set[str]()
     for name, account in books.accounts.items():
-        if name in books.budgets.objects:
-            written = read_checkpoint(books.budgets.objects[name], account.budget.period)
+        item = books.budgets.objects.get(name) or ({"status": kept[name]} if name in kept else None)
+        if item is not None:
+            written = read_checkpoint(item, account.budget.period)
             if written is not None and (account.checkpoint is None or written.version > account.checkpoint.version):
                 account.checkpoint = written
         if account.checkpoint is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from timekeeper.jobs.memory.accounts import Account
+from timekeeper.jobs.memory.accounts import Account, Checkpoint
 from timekeeper.jobs.memory.figures import Figures
 from timekeeper.rules.burn import Burn, lasts_until, runs_out_early
 from timekeeper.rules.corrections import Correction
@@ -31,25 +31,16 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
         found: its figures.
         now: when the figures were taken, in nanoseconds since 1970.
     """
-    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
+    pots = account.pots.get(found.period.start, {})
     status: Json = {
         "observedGeneration": account.budget.generation,
-        "period": {"start": format_instant(found.period.start), "end": format_instant(found.period.end)},
         "spent": _money(found.spent),
         "granted": _money(found.granted),
         "state": found.state.value,
         "burnRate": f"{found.rate / GPU_SECOND:.2f}",
-        "checkpoint": {
-            "period": format_instant(found.period.start),
-            "time": format_exact(now),
-            "closedMicroGPUSeconds": str(standing.gone),
-            "version": standing.version,
-        },
+        **checkpoint_status(account, found, now),
     }
-    if standing.struck is not None:
-        status["checkpoint"]["previousMicroGPUSeconds"] = str(standing.struck)
     if pots:
-        status["checkpoint"]["pots"] = [_pot(pot) for _, pot in sorted(pots.items())]
         expiring = account.expiring(found.period).values()
         left = burn(account.own_money(found.period), expiring, found.period.end, found.spent)
         status["expiring"] = [
@@ -68,9 +59,39 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
     forecast = _forecast(found, now)
     if forecast:
         status["forecast"] = forecast
-    if found.exhausted_at is not None:
-        status["exhaustedAt"] = format_exact(found.exhausted_at)
     return status
+
+
+def checkpoint_status(account: Account, found: Figures, now: int) -> Json:
+    """The part of a status from which an account starts again in an emptied store; arguments as for budget_status()."""
+    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
+    checkpoint: Json = {
+        "period": format_instant(found.period.start),
+        "time": format_exact(now),
+        "closedMicroGPUSeconds": str(standing.gone),
+        "version": standing.version,
+    }
+    if standing.struck is not None:
+        checkpoint["previousMicroGPUSeconds"] = str(standing.struck)
+    if pots:
+        checkpoint["pots"] = [_pot(pot) for _, pot in sorted(pots.items())]
+    period = {"start": format_instant(found.period.start), "end": format_instant(found.period.end)}
+    exhausted = {} if found.exhausted_at is None else {"exhaustedAt": format_exact(found.exhausted_at)}
+    return {"period": period, "checkpoint": checkpoint, **exhausted}
+
+
+def checkpoint_of(account: Account, found: Figures, now: int) -> Checkpoint:
+    """The same, as the leader keeps it."""
+    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
+    return Checkpoint(
+        found.period,
+        now,
+        standing.gone,
+        found.exhausted_at,
+        tuple(pots.values()),
+        standing.struck,
+        standing.version,
+    )
 
 
 def projected_exhaustion(found: Figures, now: int) -> int | None:

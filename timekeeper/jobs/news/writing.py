@@ -11,11 +11,11 @@ import structlog
 
 from timekeeper.jobs.memory.accounts import Account, Checkpoint
 from timekeeper.jobs.memory.books import Books
-from timekeeper.jobs.memory.figures import Figures
 from timekeeper.jobs.memory.moves import moves_by_account, told
 from timekeeper.jobs.news.statuses import (
     Json,
     budget_status,
+    checkpoint_of,
     conditions_of,
     lasting,
     timeless,
@@ -177,7 +177,7 @@ class StatusWriter:
         wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM
         if lasting(status) == lasting(written) and now - written_at < wanted:
             return None
-        checkpoint = None if account is None or found is None else _checkpoint(account, found, now)
+        checkpoint = None if account is None or found is None else checkpoint_of(account, found, now)
         version = str((item.get("metadata") or {}).get("resourceVersion") or "")
         return _Draft(name, uid_of(item), now, status, checkpoint, version)
 
@@ -192,18 +192,5 @@ class StatusWriter:
         ]
 
 
-def _checkpoint(account: Account, found: Figures, now: int) -> Checkpoint:
-    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
-    return Checkpoint(
-        found.period,
-        now,
-        standing.gone,
-        found.exhausted_at,
-        tuple(pots.values()),
-        standing.struck,
-        standing.version,
-    )
-
-
 def _still_needed(account: Account, left_at: int) -> bool:
-    return account.is_budget and (account.checkpoint is None or account.checkpoint.time < left_at)
+    return account.checkpoint is None or account.checkpoint.time < left_at

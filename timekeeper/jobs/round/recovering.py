@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import structlog
 
 from fairgpu.cluster.api import Json
-from timekeeper.jobs.memory.accounts import Account
+from timekeeper.jobs.memory.accounts import DEFAULT_PREFIX, Account
 from timekeeper.jobs.memory.loading import bring_back, load, reprice, take_checkpoints
 from timekeeper.jobs.memory.moves import read_moves
 from timekeeper.jobs.memory.observing import nodes_that_are_silent
 from timekeeper.jobs.round.desk import Desk
 from timekeeper.jobs.round.paying import assign, open_due_periods
 from timekeeper.jobs.round.restoring import MAX_NOTICES, restore_accounts
+from timekeeper.metering.segments import Assignments
+from timekeeper.rules.budgets import payers
 from timekeeper.sources.source import Notice
 from timekeeper.store import book, reading
 from timekeeper.store.book import highest_epoch
@@ -35,8 +39,10 @@ def take_over(desk: Desk, now: int) -> bool:
     load(desk.client, books, now)
     books.budgets.refresh(mirrors)
     _bring_moves_back(desk)
+    kept = desk.source.read_checkpoints()
+    _bring_payers_back(desk, kept)
     assign(desk, now)
-    lost, behind = take_checkpoints(books)
+    lost, behind = take_checkpoints(books, kept)
     bring_back(books, behind)
     there = {name for name in behind if _is_there(books.accounts[name])}
     open_due_periods(desk, now, set(books.accounts))
@@ -61,6 +67,21 @@ def _bring_moves_back(desk: Desk) -> None:
     forgotten = {namespace: found for namespace, found in known.items() if namespace not in books.assignments}
     book.write_assignments(desk.client, forgotten)
     books.assignments.update(forgotten)
+
+
+def _bring_payers_back(desk: Desk, kept: Iterable[str]) -> None:
+    """Takes over again that namespaces without a budget had spent something, where the store has forgotten them."""
+    books = desk.books
+    paid = payers(books.budgets.budgets.values())[0]
+    named = {name.removeprefix(DEFAULT_PREFIX): name for name in kept if name.startswith(DEFAULT_PREFIX)}
+    forgotten: dict[str, Assignments] = {
+        namespace: ((0, name),)
+        for namespace, name in named.items()
+        if namespace not in paid and namespace not in books.assignments
+    }
+    book.write_assignments(desk.client, forgotten)
+    books.assignments.update(forgotten)
+    books.ensure_accounts(account for ((_, account),) in forgotten.values())
 
 
 def _claim(desk: Desk) -> None:

@@ -1,0 +1,134 @@
+"""What namespaces have spent that no GPUBudget pays for, once the store was emptied."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import MONTH, Stage
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.news.keeping import CONFIRM, CheckpointKeeper, fitting, shards_of
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.store import reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+RULES = KeeperRules(template=Budget("default", allowance=10 * GPU_HOUR))
+ACCOUNT = "namespace:team-x"
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        stage = Stage(tmp_path, client)
+        stage.lead(RULES)
+        yield stage
+
+
+def keeper_of(stage: Stage) -> CheckpointKeeper:
+    assert stage.keeper is not None
+    return CheckpointKeeper(stage.source, stage.keeper.books)
+
+
+def spend(stage: Stage) -> None:
+    """A pod of 30 seconds that is gone, and one that runs."""
+    stage.pod("gone", "team-x")
+    stage.pod("runs", "team-x")
+    stage.round()
+    stage.round(30)
+    stage.remove("gone")
+    stage.round()
+
+
+def test_an_emptied_store_starts_again_from_what_pods_that_are_gone_had_spent_under_a_new_leader(stage: Stage) -> None:
+    spend(stage)
+    assert keeper_of(stage).write(stage.now) == 1
+    stage.client.flushall()
+    stage.lead(RULES)
+    stage.round(10)
+    assert stage.spent(ACCOUNT) == (30 + 40) * GPU_SECOND
+    standing = reading.standing(stage.client, ACCOUNT, MONTH)
+    assert standing is not None
+    assert standing.gone == 30 * GPU_SECOND
+
+
+def test_so_does_one_in_which_no_pod_runs_any_more(stage: Stage) -> None:
+    spend(stage)
+    stage.remove("runs")
+    stage.round(5)
+    keeper_of(stage).write(stage.now)
+    stage.client.flushall()
+    stage.lead(RULES)
+    stage.round(10)
+    assert stage.spent(ACCOUNT) == 65 * GPU_SECOND
+    stage.pod("next", "team-x")
+    stage.round(1)
+    assert stage.spent(ACCOUNT) == 66 * GPU_SECOND
+
+
+def test_a_store_that_went_back_is_brought_up_to_it(stage: Stage) -> None:
+    stage.pod("first", "team-x")
+    stage.round()
+    stage.round(10)
+    before = {key: stage.client.dump(key) for key in stage.client.scan_iter()}
+    spend(stage)
+    stage.remove("first")
+    stage.round()
+    keeper_of(stage).write(stage.now)
+    stage.client.flushall()
+    for key, content in before.items():
+        stage.client.restore(key, 0, content)
+    stage.lead(RULES)
+    stage.round(10)
+    assert stage.spent(ACCOUNT) == (40 + 30 + 40) * GPU_SECOND
+
+
+def test_a_budget_that_pays_by_now_is_not_charged_what_the_namespace_had_spent_before(stage: Stage) -> None:
+    spend(stage)
+    keeper_of(stage).write(stage.now)
+    stage.client.flushall()
+    stage.budget("x", ["team-x"])
+    stage.lead(RULES)
+    stage.round(10)
+    assert stage.spent("x") == 40 * GPU_SECOND
+
+
+def test_what_has_not_changed_is_not_written_again_and_what_is_over_leaves(stage: Stage) -> None:
+    spend(stage)
+    keeper = keeper_of(stage)
+    assert keeper.write(stage.now) == 1
+    stage.round(10)
+    assert keeper.write(stage.now) == 0
+    stage.round(CONFIRM // SECOND)
+    assert keeper.write(stage.now) == 1
+    stage.remove("runs")
+    stage.round(1)
+    assert keeper.write(stage.now) == 1
+    stage.round(40 * 24 * 3600)
+    assert keeper_of(stage).write(stage.now) == 1
+    assert stage.source.read_checkpoints() == {}
+
+
+def test_one_who_does_not_lead_any_more_writes_nothing(stage: Stage) -> None:
+    spend(stage)
+    assert stage.keeper is not None
+    assert CheckpointKeeper(stage.source, stage.keeper.books, leading=lambda: False).write(stage.now) == 0
+    assert stage.source.read_checkpoints() == {}
+
+
+def test_no_shard_becomes_larger_than_an_object_may_be_and_the_largest_sums_are_kept() -> None:
+    documents = {f"namespace:n{n}": {"checkpoint": {"closedMicroGPUSeconds": str(n)}} for n in range(1000)}
+    shards = shards_of(documents)
+    assert sum(len(shard) for shard in shards.values()) == 1000
+    assert max(len(shard) for shard in shards.values()) < 120
+    kept = fitting(shards[0], 1000)
+    dropped = shards[0].keys() - kept.keys()
+    assert sum(len(str(found)) for found in kept.values()) < 1000
+    sums = [{int(name.removeprefix("namespace:n")) for name in names} for names in (kept, dropped)]
+    assert min(sums[0]) > max(sums[1])
