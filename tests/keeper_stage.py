@@ -169,7 +169,7 @@ class Stage:
     def put_down(self, account: str) -> int:
         """What of an account's spending is put down to hours, or to sessions that run."""
         (usage,) = accounts_usage(self.client, [account], reading.assignments(self.client))
-        return sum(row.figures.billed for row in usage.use.rows())
+        return sum(row.figures.billed for row in usage.rows())
 
 
 def report(stage: Stage, uid: str, seq: int, busy_seconds: float) -> None:

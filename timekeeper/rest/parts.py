@@ -10,6 +10,7 @@ import redis
 
 from timekeeper.identity.callers import Authority
 from timekeeper.page.assets import Assets
+from timekeeper.rest.closed_days import ClosedDays
 from timekeeper.rest.figures import Book
 from timekeeper.rest.hot_routes import Submissions
 from timekeeper.rest.measures import Measures
@@ -40,6 +41,7 @@ class Parts:
         report_interval_seconds: how often sidecars are asked to report.
         measures: the worker's metrics.
         assets: the files of the page for people.
+        closed_days: remembers what days long closed came to.
         currency: what amounts are shown in beside GPU-hours; None for nothing.
     """
 
@@ -58,4 +60,5 @@ class Parts:
     report_interval_seconds: int
     measures: Measures
     assets: Assets
+    closed_days: ClosedDays
     currency: Currency | None = None

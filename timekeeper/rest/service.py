@@ -28,6 +28,7 @@ from timekeeper.page.assets import read_assets
 from timekeeper.rest.application import Loop, RestApplication, build_application
 from timekeeper.rest.batching import Batcher
 from timekeeper.rest.bodies import MAX_BODY_BYTES
+from timekeeper.rest.closed_days import ClosedDays
 from timekeeper.rest.figures import Book
 from timekeeper.rest.measures import Measures
 from timekeeper.rest.order_stores import ClusterOrders, FolderOrders
@@ -165,6 +166,7 @@ class Service:
             measures=measures,
             currency=currency_of(self._settings),
             assets=read_assets(),
+            closed_days=ClosedDays(),
         )
         lifecycle.on_stop(store.close)
         lifecycle.on_stop(intake.close)

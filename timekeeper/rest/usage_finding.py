@@ -13,7 +13,10 @@ from dataclasses import dataclass
 import redis
 
 from timekeeper.metering.segments import Assignments
+from timekeeper.rest.closed_days import ClosedDays
 from timekeeper.rest.usage_query import Query, cursor_of
+from timekeeper.rest.whole_usage import WholeUsage, payers
+from timekeeper.rules.timestamps import DAY
 from timekeeper.store import reading
 from timekeeper.store.usage_reading import accounts_usage, capacity, restored
 from timekeeper.usage.capacity import capacity_of
@@ -37,8 +40,8 @@ class Usage:
     following: str | None
 
 
-def find(client: redis.Redis, query: Query, now: int) -> Usage:
-    """Answers a question, asked at an instant.
+def find(client: redis.Redis, query: Query, now: int, closed: ClosedDays | None = None) -> Usage:
+    """Answers a question, asked at an instant, with the help of what is remembered of closed days.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -49,10 +52,10 @@ def find(client: redis.Redis, query: Query, now: int) -> Usage:
     found = _in_order(client, query, cut) if _comes_in_order(client, query) else None
     whole = found is None
     if found is None:
-        found = _everything(client, query, Sums(cut, query.aggregate))
+        found = _everything(client, query, Sums(cut, query.aggregate), now, closed)
     if query.idle:
         points = capacity(client)
-        held = found if whole else _everything(client, query, Sums(cut, ()))
+        held = found if whole else _everything(client, query, Sums(cut, ()), now, closed)
         found.add_idle([capacity_of(points, step, now) for step in cut.windows], held)
     items, last = found.page(query.after, query.limit)
     return Usage(query, items, None if last is None else cursor_of(last))
@@ -68,15 +71,18 @@ def _comes_in_order(client: redis.Redis, query: Query) -> bool:
     return not query.idle or reading.count_namespaces(client) > query.limit
 
 
-def _everything(client: redis.Redis, query: Query, sums: Sums) -> Sums:
+def _everything(client: redis.Redis, query: Query, sums: Sums, now: int, closed: ClosedDays | None) -> Sums:
     """All that the window holds, added to the sums."""
-    if query.namespace is None:
-        assignments = reading.assignments(client)
-        only = None
-    else:
+    if query.namespace is not None:
         assignments = reading.assignments_of(client, [query.namespace])
-        only = frozenset({query.namespace})
-    _add(client, sums, _payers(assignments), assignments, query.window, only)
+        _add(client, sums, payers(assignments), assignments, query.window, frozenset({query.namespace}))
+        return sums
+    assignments = reading.assignments(client)
+    accounts = payers(assignments)
+    if closed is None or any(step.start % DAY for step in sums.steps.windows):
+        _add(client, sums, accounts, assignments, query.window, None)
+    else:
+        WholeUsage(client, assignments, query.window, closed, now).add_to(sums)
     return sums
 
 
@@ -95,7 +101,7 @@ def _in_order(client: redis.Redis, query: Query, cut: Steps) -> Sums | None:
             chunk = names[begin : begin + max(min(missing, READ_AT_ONCE), LEAST_AT_ONCE)]
             begin += len(chunk)
             assignments = reading.assignments_of(client, chunk)
-            accounts = _payers(assignments)
+            accounts = payers(assignments)
             if UNKNOWN in chunk:
                 accounts = sorted({*accounts, *restored(client)})
             _add(client, sums, accounts, assignments, cut.windows[index], frozenset(chunk))
@@ -115,8 +121,5 @@ def _add(
     for start in range(0, len(accounts), READ_AT_ONCE):
         chunk = accounts[start : start + READ_AT_ONCE]
         for found in accounts_usage(client, chunk, assignments, within, details=details):
-            sums.add(found.account, found.use, only)
-
-
-def _payers(assignments: Mapping[str, Assignments]) -> list[str]:
-    return sorted({account for known in assignments.values() for _, account in known})
+            sums.add(found.account, found.put_down, only)
+            sums.add(found.account, found.running, only)

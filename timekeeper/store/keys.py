@@ -11,6 +11,9 @@ by its start.
                                               period    start of the latest period
                                               previous  start of the period before it
                                               settled   when its sessions were last settled
+                                              past      another text whenever something was put down to an hour that
+                                                        was more than a day ago, or was forgotten
+                                              folded    the hour before which some hours are folded
                                               summary   figures for readers, as JSON
                                               burn      what had been spent by when, over the last day, as JSON
                                               The key's absence means that this shard was emptied: nothing but

@@ -33,12 +33,42 @@ Added = tuple[int, tuple[int, int, int]]
 
 
 @dataclass(frozen=True, slots=True)
+class Known:
+    """What a caller remembers of accounts, and needs not read again.
+
+    Attributes:
+        past: by account, the `past` that it was read under.
+        since: the hour from which on everything is read all the same.
+    """
+
+    past: Mapping[str, bytes]
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
 class AccountUsage:
-    """What an account's use is put down to, as of `settled` (nanoseconds since 1970)."""
+    """What an account's use is put down to, as of `settled` (nanoseconds since 1970).
+
+    Attributes:
+        past: stays the same until something changes that was put down to an hour more than a day before.
+        known: whether it is what the caller knew, and `put_down` begins where that ends.
+        put_down: what is put down to hours.
+        running: what open sessions have added since.
+    """
 
     account: str
     settled: int
-    use: Use
+    past: bytes
+    known: bool
+    put_down: Use
+    running: Use
+
+    def rows(self) -> list[Row]:
+        """All of it."""
+        return [*self.put_down.rows(), *self.running.rows()]
+
+
+NOTHING_KNOWN = Known({}, 0)
 
 
 def accounts_usage(
@@ -48,7 +78,8 @@ def accounts_usage(
     within: Window = ALWAYS,
     *,
     details: bool = True,
-) -> list[AccountUsage]:
+    known: Known = NOTHING_KNOWN,
+) -> Iterator[AccountUsage]:
     """The hours of accounts that touch a window, each as of one moment; accounts not in the store are left out.
 
     Args:
@@ -56,19 +87,19 @@ def accounts_usage(
         accounts: whose.
         assignments: who pays for namespaces from when on.
         within: the window.
-        details: whether owners, users and labels are asked for.
+        details: whether nodes, owners, users or labels are asked for.
+        known: what the caller remembers.
 
     Raises:
         StoreError: the store refused to read.
     """
     months = months_of(within)
-    result = []
-    for name, answer in zip(accounts, run(client, [_read_call(name, months) for name in accounts]), strict=True):
+    calls = [_read_call(name, months, known) for name in accounts]
+    for name, answer in zip(accounts, run(client, calls), strict=True):
         if isinstance(answer, StoreError):
             raise answer
         if answer is not None:
-            result.append(_account_usage(name, answer, assignments, within, details=details))
-    return result
+            yield _account_usage(name, answer, assignments, within, details=details)
 
 
 def restored(client: redis.Redis) -> list[str]:
@@ -83,30 +114,30 @@ def capacity(client: redis.Redis) -> dict[int, int]:
     return {int(instant): int(rate) for instant, rate in found.items()}
 
 
-def _read_call(name: str, months: Sequence[str]) -> Call:
+def _read_call(name: str, months: Sequence[str], known: Known) -> Call:
     account = keys.AccountKeys(name)
     touched = (account.head, account.hours, account.folded, account.sessions, account.amounts_of_periods)
-    return Call("read_usage", touched, tuple(months))
+    return Call("read_usage", touched, (known.past.get(name, b""), known.since, *months))
 
 
 def _account_usage(
     name: str, answer: Any, assignments: Mapping[str, Assignments], within: Window, *, details: bool
 ) -> AccountUsage:
-    settled, periods, stored, folded, running = answer
+    settled, periods, past, known, stored, folded, sessions = answer
     first, end = within.start // HOUR, within.end // HOUR
-    use = Use()
-    _read_hours(use, zip(stored[::2], stored[1::2], strict=True), first, end)
+    put_down, running = Use(), Use()
     for blob in folded:
         if blob is not None:
-            read_folded(blob, use, first, end, details=details)
+            read_folded(blob, put_down, first, end, details=details)
+    _read_hours(put_down, zip(stored[::2], stored[1::2], strict=True), first, end)
     until = int(settled or 0)
-    if running and until > within.start:
+    if sessions and until > within.start:
         starts = [int(period) for period in periods if period]
-        for session, added in _running_sessions(name, starts, running, assignments, until):
-            place = len(use.dimensions)
-            use.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
-            use.stretches += [(hour, 1, place, *cut, None) for hour, cut in added if first <= hour < end]
-    return AccountUsage(name, until, use)
+        for session, added in _running_sessions(name, starts, sessions, assignments, until):
+            place = len(running.dimensions)
+            running.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
+            running.stretches += [(hour, 1, place, *cut, None) for hour, cut in added if first <= hour < end]
+    return AccountUsage(name, until, past, bool(known), put_down, running)
 
 
 def _read_hours(use: Use, stored: Iterable[tuple[bytes, bytes]], first: int, end: int) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from typing import Any
 
 from fairgpu import names
@@ -23,7 +24,7 @@ def capacity_of(points: Points, window: Window, now: int) -> int:
     """What the nodes had in a window, in microGPU-seconds, as far as it has passed and they were known."""
     ordered = sorted(points)
     total = 0
-    for since, following in zip(ordered, [*ordered[1:], now], strict=True):
+    for since, following in pairwise([*ordered, now]):
         start, end = max(since, window.start), min(following, window.end, now)
         total += cost(points[since], max(end - start, 0))
     return total

@@ -58,8 +58,8 @@ def of_values(values: Sequence[Any]) -> Dimensions:
 
 
 def asks_for_details(names: Iterable[str]) -> bool:
-    """Whether owners, users or labels are among these dimensions: what is folded is kept without them, too."""
-    return any(name in {"owner", "user"} or name.startswith(LABEL) for name in names)
+    """Whether anything is asked for without which folded days are kept, too."""
+    return not {*names} <= {"namespace", "budget", "model"}
 
 
 def key_reader(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 import orjson
@@ -62,7 +62,7 @@ def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
 
 
 def pack(rows: Iterable[Row]) -> bytes:
-    """Rows as they are stored: with owners, users and labels, and before that without, for whoever asks for none.
+    """Rows as they are stored: with nodes, owners, users and labels, and without, for whoever asks for none.
 
     A version, whether a figure takes more than 64 bits, and the length of the part without come first.
     """
@@ -81,7 +81,7 @@ def read_folded(blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, det
         to: what it is added to.
         first: counts from 1970, as does `end`.
         end: the first hour after.
-        details: whether owners, users and labels are asked for.
+        details: whether nodes, owners, users or labels are asked for.
 
     Raises:
         FoldedError: it is none, or a later timekeeper wrote it.
@@ -94,10 +94,14 @@ def read_folded(blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, det
     document = (json.loads if wide else orjson.loads)(zlib.decompress(packed))
     offset = len(to.dimensions)
     to.dimensions += document["d"]
+    hour_column, *columns = document["r"] or ([],)
+    # Rows stand in the order of their hours, and none is longer than a day.
+    low, high = bisect_right(hour_column, first - HOURS_OF_A_DAY), bisect_left(hour_column, end)
+    hour_column, *columns = (column[low:high] for column in (hour_column, *columns))
     to.stretches += [
         (hour, hours, place + offset, billed, core, memory, used)
-        for hour, hours, place, billed, core, memory, used in document["r"]
-        if hour < end and hour + hours > first
+        for hour, hours, place, billed, core, memory, used in zip(hour_column, *columns, strict=True)
+        if hour + hours > first
     ]
 
 
@@ -114,16 +118,18 @@ def unfold(blob: bytes) -> list[Row]:
 
 def _document(rows: Iterable[Row]) -> bytes:
     places: dict[Dimensions, int] = {}
-    stretches = [[row.hour, row.hours, places.setdefault(row.dimensions, len(places)), *row.figures] for row in rows]
-    document = {"d": [values_of(found) for found in places], "r": stretches}
+    stretches = [
+        (row.hour, row.hours, places.setdefault(row.dimensions, len(places)), *row.figures)
+        for row in sorted(rows, key=lambda row: row.hour)
+    ]
+    document = {"d": [values_of(found) for found in places], "r": list(zip(*stretches, strict=True))}
     return json.dumps(document, separators=(",", ":")).encode()
 
 
 def _without_details(rows: Iterable[Row]) -> list[Row]:
     sums: dict[tuple[int, int, Dimensions], Figures] = {}
     for row in rows:
-        namespace, node, model, *_ = row.dimensions
-        place = (row.hour, row.hours, Dimensions(namespace, node, model))
+        place = (row.hour, row.hours, Dimensions(row.dimensions.namespace, model=row.dimensions.model))
         known = sums.get(place)
         sums[place] = row.figures if known is None else known.plus(row.figures)
     return [Row(*place, figures) for place, figures in sums.items()]

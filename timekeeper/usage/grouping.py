@@ -79,8 +79,11 @@ class Sums:
         Raises:
             FoldedHoursError: something lies across a step's edge.
         """
-        keys = list(map(key_reader(self.aggregate, account, namespaces), use.dimensions))
+        key_of = key_reader(self.aggregate, account, namespaces)
+        keys: dict[int, Key | None] = {}
         for hour, hours, place, billed, core, memory, used in use.stretches:
+            if place not in keys:
+                keys[place] = key_of(use.dimensions[place])
             key = keys[place]
             if key is None:
                 continue
@@ -91,6 +94,23 @@ class Sums:
             if cell is None:
                 cells[key] = [billed, core, memory, used]
                 continue
+            cell[0] += billed
+            cell[1] += core
+            cell[2] += memory
+            if used is not None:
+                cell[3] = used + (cell[3] or 0)
+
+    def add_sums(self, hour: int, hours: int, found: Cells) -> None:
+        """Adds what was added up before of some hours.
+
+        Raises:
+            FoldedHoursError: they lie across a step's edge.
+        """
+        cells = self._cells(hour, hours)
+        if cells is None:
+            return
+        for key, (billed, core, memory, used) in found.items():
+            cell = cells.setdefault(key, [0, 0, 0, None])
             cell[0] += billed
             cell[1] += core
             cell[2] += memory

@@ -48,3 +48,7 @@ class Use:
             Row(hour, hours, known[place], Figures(billed, core, memory, used))
             for hour, hours, place, billed, core, memory, used in self.stretches
         ]
+
+    def between(self, first: int, end: int) -> Use:
+        """What begins in the hours from `first` up to `end`."""
+        return Use(self.dimensions, [stretch for stretch in self.stretches if first <= stretch[0] < end])

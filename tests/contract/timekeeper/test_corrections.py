@@ -222,7 +222,7 @@ def test_usage_and_the_audit_count_it(stage: Stage) -> None:
     stage.remove("p1")
     stage.round(1)
     (usage,) = accounts_usage(stage.client, ["a"], {})
-    rows = [row for row in usage.use.rows() if row.dimensions.namespace == "team-a"]
+    rows = [row for row in usage.rows() if row.dimensions.namespace == "team-a"]
     assert sum(row.figures.billed for row in rows) == 2 * GPU_HOUR + 11 * GPU_SECOND
     around = Surroundings(stage.client, lambda: None, lambda: stage.now, lambda _: False)
     assert audit(around, Question(patience_seconds=0)).differences == ()

@@ -73,8 +73,8 @@ def test_every_figure_goes_to_its_step_and_its_key(
     assert everything(sums) == expected(found, aggregate, only)
 
 
-@given(stretches, st.lists(st.sampled_from(["namespace", "budget", "model", "node"]), unique=True))
-def test_what_is_folded_without_owners_answers_whoever_does_not_ask_for_them(
+@given(stretches, st.lists(st.sampled_from(["namespace", "budget", "model"]), unique=True))
+def test_what_is_folded_without_details_answers_whoever_does_not_ask_for_them(
     found: list[Stretch], aggregate: list[str]
 ) -> None:
     days = fold(use(found).rows(), [])

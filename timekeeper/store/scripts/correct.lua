@@ -35,6 +35,6 @@ if redis.call('HEXISTS', corrections, name) == 0 then
     'd', name, 'x', note)
   local rows = {}
   add_to_row(rows, hour .. ' ' .. put_down, {}, {amount, '0', '0', '-'})
-  write_rows(hours, rows)
+  write_rows(hours, rows, head, instant)
 end
 return standing_after(applied, head, period)

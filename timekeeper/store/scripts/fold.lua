@@ -23,7 +23,10 @@ end
 for position = 3, first - 1, 3 do
   redis.call('HSET', folded, ARGV[position], ARGV[position + 2])
 end
+local until_hour = tonumber(redis.call('HGET', head, 'folded') or '0')
 for position = first, #ARGV, 2 do
   redis.call('HDEL', hours, ARGV[position])
+  until_hour = math.max(until_hour, tonumber(string.match(ARGV[position], '^%d+')) + 1)
 end
+redis.call('HSET', head, 'folded', string.format('%d', until_hour))
 return 1

@@ -59,9 +59,18 @@ local function take_cuts(rows, item, posted)
   return ' ' .. item.cuts[#item.cuts].instant .. ' ' .. taken[2] .. ' ' .. taken[3] .. ' ' .. taken[4]
 end
 
--- Writes rows: what is there already grows by them. A row that would be all nothing is not begun.
-local function write_rows(hours, rows)
+-- Tells whoever remembers what was put down to days long closed that some of it has changed.
+local function change_the_past(head, how)
+  redis.call('HSET', head, 'past', redis.call('HGET', head, 'version') .. ' ' .. how)
+end
+
+-- Writes rows: what is there already grows by them. A row that would be all nothing is not begun. Called once a change.
+local function write_rows(hours, rows, head, instant)
+  local closed = math.floor(tonumber(instant) / 3600000000000) - 24
   for field, row in pairs(rows) do
+    if tonumber(string.match(field, '^%d+')) < closed then
+      change_the_past(head, 'written')
+    end
     local known = redis.call('HGET', hours, field)
     local empty = not known and not row.reported
     local sums = {}

@@ -31,7 +31,7 @@ if redis.call('HSETNX', periods, start, finish) == 1 then
       'n', '', 'd', '', 'x', 'the store had been lost')
     local rows = {}
     add_to_row(rows, row, {}, {checkpoint, '0', '0', '-'})
-    write_rows(hours, rows)
+    write_rows(hours, rows, head, instant)
   end
 end
 return standing_after(unknown and 1 or 0, head, period)

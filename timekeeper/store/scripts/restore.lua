@@ -77,5 +77,5 @@ if added ~= '0' then
   redis.call('XADD', ledger, '*', 'k', 'checkpoint', 'p', start, 'a', added, 't', instant, 'u', '', 'n', '', 'd', '',
     'x', note)
 end
-write_rows(hours, rows)
+write_rows(hours, rows, head, instant)
 return standing_after(added, head, period)

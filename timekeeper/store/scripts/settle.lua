@@ -121,7 +121,7 @@ for _, item in ipairs(accepted) do
     .. (item.cut or '')
 end
 redis.call('HSET', amounts, unpack(written))
-write_rows(hours, rows)
+write_rows(hours, rows, head, instant)
 for _, item in ipairs(accepted) do
   if item.action == 'open' then
     redis.call('HSET', sessions, item.uid, item.record)

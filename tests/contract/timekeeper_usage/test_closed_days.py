@@ -1,0 +1,95 @@
+"""What is remembered of closed days gives the answers that the store gives."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.archiving import Archivist
+from timekeeper.rest.closed_days import ClosedDays
+from timekeeper.rest.usage_finding import find
+from timekeeper.rest.usage_query import Query
+from timekeeper.rules.timestamps import DAY, HOUR
+from timekeeper.store import keys
+from timekeeper.usage.grouping import Item
+from timekeeper.usage.retention import Retention
+from timekeeper.usage.windows import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+MIDNIGHT = NOON - 12 * HOUR
+QUESTIONS = ((("model",), "1d"), (("budget", "node"), None), (("owner", "namespace"), "2d"))
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        stage = Stage(tmp_path, client)
+        stage.budget("a", ["team-a"])
+        stage.budget("b", ["team-b"])
+        stage.pod("p1", "team-a")
+        stage.pod("p2", "team-b", core=50)
+        stage.pod("p3", "nobodys", core=10)
+        stage.lead()
+        stage.round()
+        yield stage
+
+
+def answer(stage: Stage, aggregate: tuple[str, ...], step: str | None, closed: ClosedDays | None) -> list[Item]:
+    window = Window(MIDNIGHT, stage.now // DAY * DAY + DAY)
+    return find(stage.client, Query(window, step, aggregate, 1000, idle=True), stage.now, closed).items
+
+
+def check(stage: Stage, closed: ClosedDays) -> None:
+    for aggregate, step in QUESTIONS:
+        for _ in range(2):
+            assert answer(stage, aggregate, step, closed) == answer(stage, aggregate, step, None)
+
+
+def test_answers_are_those_of_the_store_whatever_happens_to_the_past(stage: Stage) -> None:
+    closed = ClosedDays()
+    for day in range(6):
+        stage.round(86_400)
+        check(stage, closed)
+        if day == 1:
+            stage.pod("p4", "team-b", core=20)
+        if day == 3:
+            stage.remove("p1")
+    stage.correct("refund", "a", "0.5", NOON + HOUR)
+    stage.round(60)
+    check(stage, closed)
+    assert stage.keeper is not None
+    Archivist(stage.client, stage.source, stage.keeper.books, stage.keeper.epoch, Retention(3, 13)).archive(stage.now)
+    check(stage, closed)
+    stage.pod("p5", "newcomers")
+    stage.round(60)
+    stage.round(3600)
+    check(stage, closed)
+
+
+def test_hours_that_a_session_held_while_nobody_settled_are_told_of_their_days(stage: Stage) -> None:
+    closed = ClosedDays()
+    stage.round(86_400)
+    stage.pass_time(6 * 86_400)
+    check(stage, closed)
+    stage.lead()
+    stage.round()
+    check(stage, closed)
+
+
+def test_a_closed_day_is_read_once(stage: Stage) -> None:
+    closed = ClosedDays()
+    for _ in range(5):
+        stage.round(86_400)
+    before = answer(stage, ("model",), "1d", closed)
+    hours = keys.AccountKeys("a").hours
+    first, *_ = sorted(stage.client.hkeys(hours))
+    stage.client.hdel(hours, first)
+    assert answer(stage, ("model",), "1d", closed) == before
+    assert answer(stage, ("model",), "1d", None) != before
