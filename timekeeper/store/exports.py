@@ -105,7 +105,7 @@ def month_rows(client: redis.Redis, window: Window) -> Iterator[tuple[str, Seque
             pipeline.hkeys(keys.AccountKeys(name).periods)
         edges = {name: sorted(map(int, found)) for name, found in zip(chunk, pipeline.execute(), strict=True)}
         for found in accounts_usage(client, chunk, assignments, window):
-            yield found.account, fold(found.use.rows(), edges[found.account])
+            yield found.account, fold(found.rows(), edges[found.account])
 
 
 def _decode(text: bytes) -> Export:

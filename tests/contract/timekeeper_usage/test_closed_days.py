@@ -10,9 +10,12 @@ from tests.keeper_stage import NOON, Stage
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.rest.closed_days import ClosedDays
 from timekeeper.rest.usage_finding import find
-from timekeeper.rest.usage_query import Query
+from timekeeper.rest.usage_query import Query, read_query
+from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import keys
+from timekeeper.store.book import write_capacity
+from timekeeper.usage.dimensions import IDLE
 from timekeeper.usage.grouping import Item
 from timekeeper.usage.retention import Retention
 from timekeeper.usage.windows import Window
@@ -81,6 +84,24 @@ def test_hours_that_a_session_held_while_nobody_settled_are_told_of_their_days(s
     stage.lead()
     stage.round()
     check(stage, closed)
+
+
+def test_pages_that_tell_what_was_idle_hold_what_one_page_would(stage: Stage) -> None:
+    write_capacity(stage.client, NOON + 1, 8 * GPU_SECOND)
+    for _ in range(3):
+        stage.round(86_400)
+    closed = ClosedDays()
+    asked = {"window": "3d", "step": "1d", "idle": "true"}
+    whole = find(stage.client, read_query(asked, (), stage.now), stage.now, None).items
+    assert [item.key for item in whole] == [("nobodys",), ("team-a",), ("team-b",), (IDLE,)] * 3
+    paged: list[Item] = []
+    cursor: str | None = ""
+    while cursor is not None:
+        query = read_query({**asked, "limit": "2", "cursor": cursor}, (), stage.now)
+        found = find(stage.client, query, stage.now, closed)
+        paged += found.items
+        cursor = found.following
+    assert paged == whole
 
 
 def test_a_closed_day_is_read_once(stage: Stage) -> None:
