@@ -59,6 +59,16 @@ local function refusal(head, epoch)
   return nil
 end
 
+-- A sum of a period that may be written to under a Lease epoch; else nothing, and what is wrong with writing to it.
+local function open_sum(head, period, epoch, name)
+  local refused = refusal(head, epoch)
+  local sum = not refused and redis.call('HGET', period, name)
+  if not sum then
+    return nil, refused or redis.error_reply('EMPTY this period is not open')
+  end
+  return sum
+end
+
 -- Notes under which epoch an account was changed, and that it was: a version lower than one that was seen before tells
 -- of a store that went back.
 local function changed(head, epoch)

@@ -6,13 +6,9 @@
 -- Returns whether it was applied now, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, corrections, ledger, hours = unpack(KEYS)
 local epoch, instant, start, name, amount, namespace, note, hour, put_down, again = unpack(ARGV)
-local refused = refusal(head, epoch)
+local total, refused = open_sum(head, period, epoch, 'total')
 if refused then
   return refused
-end
-local total = redis.call('HGET', period, 'total')
-if not total then
-  return redis.error_reply('EMPTY this period is not open')
 end
 local high, low = signed(amount)
 if not high then

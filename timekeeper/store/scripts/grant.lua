@@ -6,13 +6,9 @@
 -- Returns whether it was added now, then total, granted, gone, exhausted, struck, terms, version.
 local head, period, grants, ledger, pots = unpack(KEYS)
 local epoch, instant, start, name, amount, note, expires, since = unpack(ARGV)
-local refused = refusal(head, epoch)
+local granted, refused = open_sum(head, period, epoch, 'granted')
 if refused then
   return refused
-end
-local granted = redis.call('HGET', period, 'granted')
-if not granted then
-  return redis.error_reply('EMPTY this period is not open')
 end
 local high, low = signed(amount)
 if not high then

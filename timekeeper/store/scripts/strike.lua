@@ -8,13 +8,9 @@
 -- Returns total, granted, gone, exhausted, struck, terms, version.
 local head, period, pots, ledger = unpack(KEYS)
 local epoch, instant, start, struck, terms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
-local refused = refusal(head, epoch)
+local granted, refused = open_sum(head, period, epoch, 'granted')
 if refused then
   return refused
-end
-local granted = redis.call('HGET', period, 'granted')
-if not granted then
-  return redis.error_reply('EMPTY this period is not open')
 end
 local granted_high, granted_low = signed(granted)
 local changes = {}
