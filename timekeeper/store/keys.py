@@ -12,7 +12,7 @@ by its start.
                                               previous  start of the period before it
                                               settled   when its sessions were last settled
                                               past      another text whenever something was put down to an hour that
-                                                        was more than a day ago, or was forgotten
+                                                        was more than a day ago, was forgotten, or was lost
                                               folded    the hour before which some hours are folded
                                               summary   figures for readers, as JSON
                                               burn      what had been spent by when, over the last day, as JSON

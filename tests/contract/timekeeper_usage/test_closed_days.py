@@ -6,15 +6,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import MONTH, NOON, Stage
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.rest.closed_days import ClosedDays
 from timekeeper.rest.usage_finding import find
 from timekeeper.rest.usage_query import Query, read_query
-from timekeeper.rules.money import GPU_SECOND
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import keys
 from timekeeper.store.book import write_capacity
+from timekeeper.store.restoring import Restoration, restore
 from timekeeper.usage.dimensions import IDLE
 from timekeeper.usage.grouping import Item
 from timekeeper.usage.retention import Retention
@@ -81,6 +82,26 @@ def test_hours_that_a_session_held_while_nobody_settled_are_told_of_their_days(s
     stage.round(86_400)
     stage.pass_time(6 * 86_400)
     check(stage, closed)
+    stage.lead()
+    stage.round()
+    check(stage, closed)
+
+
+def test_days_that_the_store_has_lost_are_remembered_by_nobody(stage: Stage) -> None:
+    closed = ClosedDays()
+    for _ in range(2):
+        stage.round(86_400)
+    early = stage.client.dump(keys.AccountKeys("a").head), stage.client.dump(keys.AccountKeys("a").hours)
+    for _ in range(4):
+        stage.round(86_400)
+    check(stage, closed)
+    names = keys.AccountKeys("a")
+    for key, dumped in zip((names.head, names.hours), early, strict=True):
+        stage.client.restore(key, 0, dumped, replace=True)
+    gone = Restoration("a", MONTH, GPU_HOUR, 0, 1000, [], "the store went back")
+    restore(stage.client, int(stage.client.get(keys.BOOK_EPOCH) or 0), stage.now, gone)
+    check(stage, closed)
+    stage.client.flushall()
     stage.lead()
     stage.round()
     check(stage, closed)

@@ -20,6 +20,9 @@ if tonumber(version) > tonumber(redis.call('HGET', head, 'version') or '0') then
   redis.call('HSET', head, 'version', version)
 end
 changed(head, epoch)
+if unknown then
+  change_the_past(head, 'begun at ' .. instant)
+end
 if #start > #latest or (#start == #latest and start > latest) then
   redis.call('HSET', head, 'period', start, 'previous', latest)
 end

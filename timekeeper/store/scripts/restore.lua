@@ -57,6 +57,7 @@ end
 
 redis.call('HSET', head, 'version', version)
 changed(head, epoch)
+change_the_past(head, 'restored at ' .. instant)
 redis.call('HSET', period, 'total', decimal(total_high, total_low), 'gone', decimal(gone_high, gone_low),
   'checkpoint', decimal(opened_high, opened_low))
 local rows, hour = {}, string.format('%d ', math.floor(tonumber(instant) / 3600000000000))
