@@ -38,6 +38,6 @@ def chromium(host: str, port: int) -> Iterator[Browser]:
 
 def key_of(host: str, port: int) -> str:
     """The digest of a server's public key, as Chromium takes it (RFC 7469 section 2.4)."""
-    certificate = x509.load_pem_x509_certificate(ssl.get_server_certificate((host, port), timeout=10).encode())
+    certificate = x509.load_pem_x509_certificate(ssl.get_server_certificate((host, port), timeout=60).encode())
     key = certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
     return base64.b64encode(sha256(key).digest()).decode()

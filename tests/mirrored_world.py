@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import redis
+
+from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.round.keeper import Keeper
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import format_instant
 from timekeeper.sources.mirror import Mirror
 from timekeeper.sources.source import Mirrors, Notice
+from timekeeper.store.ledger import take_epoch
 
 Json = dict[str, Any]
 
@@ -78,6 +87,42 @@ class MirroredWorld:
 
     def tell(self, notice: Notice) -> None:
         self.notices.append(notice)
+
+
+class KeptWorld(MirroredWorld):
+    """Such a source on a clock of the test's own, with a leader who keeps its books in a real store."""
+
+    def __init__(self, client: redis.Redis, folder: Path) -> None:
+        self.now = NOON
+        super().__init__(lambda: self.now)
+        self.client = client
+        self.stage = Stage(folder, client)
+        self.lead()
+
+    def lead(self) -> None:
+        """A new leader, who knows nothing but what it reads."""
+        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, 0))
+
+    def round(self, seconds: float = 0) -> None:
+        """Lets time pass, in which all is as the mirrors have it, and the leader do one round."""
+        self.now += int(seconds * SECOND)
+        self.stage.now = self.now
+        for name in Mirrors.__slots__:
+            getattr(self.mirrors, name).confirmed()
+        self.keeper.round(self.now)
+
+    def told_by(self, act: Callable[[], object]) -> list[str]:
+        """The reasons of the notices that an act adds."""
+        before = len(self.notices)
+        act()
+        return [notice.reason for notice in self.notices[before:]]
+
+    def grant(self, gpu_hours: int) -> None:
+        """The one grant that there is, for the budget `a`, made now."""
+        name = f"g{gpu_hours}"
+        metadata = {"name": name, "uid": name, "creationTimestamp": format_instant(self.now)}
+        spec = {"budget": "a", "gpuHours": gpu_hours, "reason": "deadline"}
+        self.replace("grants", [{"metadata": metadata, "spec": spec}])
 
 
 def budget_object(name: str, namespaces: list[str], **spec: Any) -> Json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+import time
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Self
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 MASTER = "books"
 SLOTS = 16384
 PATIENCE_S = 20.0
+AGAIN_S = 7.0
 CALM_MS = 60_000
 """After how long a silent server is given up, where nobody kills one: a busy machine is silent for seconds."""
 
@@ -142,9 +144,19 @@ class ClusterShape:
         with old.client(socket_timeout=PATIENCE_S) as client:
             name = client.execute_command("CLUSTER MYID").decode()
         replica = next(server for server in self.servers if _follows(server, name))
+        asked_at = 0.0
+
+        def promoted() -> bool:
+            nonlocal asked_at
+            if self.primary_of(key) is not old:
+                return True
+            # A replica that could not take over within 5 seconds gives up, and has to be asked again.
+            if time.monotonic() - asked_at > AGAIN_S and _accepted(lambda: client.execute_command("CLUSTER FAILOVER")):
+                asked_at = time.monotonic()
+            return False
+
         with replica.client(socket_timeout=PATIENCE_S) as client:
-            wait_until(lambda: _accepted(lambda: client.execute_command("CLUSTER FAILOVER")), "a failover begins")
-        wait_until(lambda: self.primary_of(key) is not old, "a replica is promoted")
+            wait_until(promoted, "a replica is promoted")
         return old
 
     def primary_of(self, key: str) -> RedisServer:

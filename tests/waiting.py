@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-LIMIT_S = 60.0
+LIMIT_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
 
 T = TypeVar("T")

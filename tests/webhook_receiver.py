@@ -64,4 +64,4 @@ def webhook_receiver() -> Iterator[Receiver]:
         receiver.ending.set()
         server.shutdown()
         server.server_close()
-        thread.join(5)
+        thread.join(60)

@@ -21,8 +21,8 @@ from fairgpu.demo.children import Children, StepError
 from fairgpu.demo.screen import Reading, Screen
 from fairgpu.states import BudgetState
 
-STEP_LIMIT_SECONDS = 45.0
-COMMAND_LIMIT_SECONDS = 60.0
+STEP_LIMIT_SECONDS = 120.0
+COMMAND_LIMIT_SECONDS = 120.0
 READING_SECONDS = 0.25
 
 

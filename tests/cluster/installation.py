@@ -14,7 +14,7 @@ import yaml
 
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.waiting import wait_until
+from tests.waiting import wait_until
 
 OVERLAY = Path(__file__).parents[2] / "deploy" / "overlays" / "loopback-test"
 WEBHOOK_CONFIGURATIONS = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})

@@ -8,7 +8,7 @@ import pytest
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.waiting import wait_until
+from tests.waiting import wait_until
 
 SYSTEM = "fairgpu-system"
 HOOKS = "webhookconfigurations.admissionregistration.k8s.io"

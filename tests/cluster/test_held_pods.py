@@ -12,11 +12,12 @@ import pytest
 from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import canonical_pod, cost
 from tests.cluster.services.replicas import timekeeper_jobs
+from tests.periods import month_midway
 from tests.ports import free_port
 from tests.redis_server import RedisServer
+from tests.waiting import LIMIT_S, wait_until
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.store import reading
@@ -42,7 +43,7 @@ class Team:
             "apiVersion": "fairgpu.io/v1alpha1",
             "kind": "GPUBudget",
             "metadata": {"name": namespace},
-            "spec": {"namespaces": [namespace], "allowance": {"gpuHours": 10}, "period": {"every": "month"}},
+            "spec": {"namespaces": [namespace], "allowance": {"gpuHours": 10}, "period": month_midway()},
         }
         plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpubudgets", item)
 
@@ -101,9 +102,9 @@ def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_let
     with timekeeper_jobs(control_plane, "held-1", free_port(), redis_server.url, 2, **HOLDING) as jobs:
         for name in ("finished", "deleted", "forced"):
             team.run(name)
-        wait_until(lambda: open_sessions(redis_server, team) == 3, "all are on the meter", 60)
+        wait_until(lambda: open_sessions(redis_server, team) == 3, "all are on the meter")
         jobs.popen.kill()
-        jobs.popen.wait(30)
+        jobs.popen.wait(LIMIT_S)
         team.run("never-seen")
         second = time.time_ns() // SECOND
         wait_until(lambda: time.time_ns() // SECOND >= second + 2, "some time is charged")
@@ -117,7 +118,7 @@ def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_let
         expected = sum(cost(team.read(name), RATE) for name in ("finished", "never-seen", "deleted", "forced"))
         assert all(METER in team.read(name)["metadata"]["finalizers"] for name in ("finished", "deleted", "forced"))
     with timekeeper_jobs(control_plane, "held-2", free_port(), redis_server.url, 2, **HOLDING):
-        wait_until(team.gone("finished", "never-seen", "deleted", "forced"), "all are let go", 60)
+        wait_until(team.gone("finished", "never-seen", "deleted", "forced"), "all are let go")
         wait_until(lambda: open_sessions(redis_server, team) == 0, "all are closed")
     assert spent(redis_server, team) == expected > 0
 
@@ -142,22 +143,20 @@ def test_a_pod_that_waits_or_runs_is_held_and_neither_a_namespace_nor_an_owner_w
         team.run("owned", ownerReferences=[reference])
         team.run("runs")
         team.create("waits")
-        wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter", 60)
+        wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
         control_plane.admin.api.delete(f"{path}/owner", {"propagationPolicy": "Foreground"})
-        wait_until(
-            lambda: "deletionTimestamp" in team.read("owned")["metadata"], "the garbage collector deletes it", 60
-        )
+        wait_until(lambda: "deletionTimestamp" in team.read("owned")["metadata"], "the garbage collector deletes it")
         assert METER in team.read("owned")["metadata"]["finalizers"]
         team.finish("owned")
         team.node.remove_pod(namespace, "owned")
-        wait_until(lambda: not control_plane.exists(f"{path}/owner"), "the owner is gone", 60)
+        wait_until(lambda: not control_plane.exists(f"{path}/owner"), "the owner is gone")
         control_plane.admin.api.delete(f"/api/v1/namespaces/{namespace}")
-        wait_until(team.gone("waits"), "the pod that held nothing is let go", 60)
-        wait_until(lambda: "deletionTimestamp" in team.read("runs")["metadata"], "the other is being deleted", 60)
+        wait_until(team.gone("waits"), "the pod that held nothing is let go")
+        wait_until(lambda: "deletionTimestamp" in team.read("runs")["metadata"], "the other is being deleted")
         assert METER in team.read("runs")["metadata"]["finalizers"]
         team.finish("runs")
         team.node.remove_pod(namespace, "runs")
-        wait_until(lambda: not control_plane.exists(f"/api/v1/namespaces/{namespace}"), "the namespace is gone", 60)
+        wait_until(lambda: not control_plane.exists(f"/api/v1/namespaces/{namespace}"), "the namespace is gone")
 
 
 def test_a_pod_on_a_dead_node_goes_once_it_is_deleted_by_force(
@@ -165,12 +164,12 @@ def test_a_pod_on_a_dead_node_goes_once_it_is_deleted_by_force(
 ) -> None:
     with timekeeper_jobs(control_plane, "held-4", free_port(), redis_server.url, 2, **HOLDING):
         team.run("stranded")
-        wait_until(lambda: open_sessions(redis_server, team) == 1, "it is on the meter", 60)
+        wait_until(lambda: open_sessions(redis_server, team) == 1, "it is on the meter")
         collector = control_plane.service_account("kube-system", "pod-garbage-collector")
         team.delete("stranded")
         assert METER in team.read("stranded")["metadata"]["finalizers"]
         collector.api.delete(f"{team.pods}/stranded", BY_FORCE)
-        wait_until(team.gone("stranded"), "it is let go", 60)
+        wait_until(team.gone("stranded"), "it is let go")
         wait_until(lambda: open_sessions(redis_server, team) == 0, "it is closed")
 
 
@@ -179,7 +178,7 @@ def test_switching_it_off_lets_running_pods_go(
 ) -> None:
     team.run("runs")
     with timekeeper_jobs(control_plane, "held-5", free_port(), redis_server.url, 2):
-        wait_until(lambda: METER not in team.read("runs")["metadata"].get("finalizers", []), "its finalizer is off", 60)
+        wait_until(lambda: METER not in team.read("runs")["metadata"].get("finalizers", []), "its finalizer is off")
         assert team.read("runs")["status"]["phase"] == "Running"
 
 

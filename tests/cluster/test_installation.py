@@ -4,8 +4,8 @@ import pytest
 
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, named, render
+from tests.waiting import wait_until
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import yaml
 
 from tests.cluster.control_plane.build import control_plane_binaries
+from tests.waiting import LIMIT_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 
@@ -21,7 +22,7 @@ def test_the_monitoring_component_adds_monitors_rules_and_the_dashboard(tmp_path
     }
     (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(overlay))
     kubectl = control_plane_binaries(os.environ) / "kubectl"
-    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=True, timeout=LIMIT_S)
     added = {
         (item["kind"], item["metadata"]["name"]): item
         for item in yaml.safe_load_all(done.stdout)

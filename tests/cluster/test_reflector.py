@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.waiting import wait_until
+from tests.waiting import wait_until
 
 
 class Names:

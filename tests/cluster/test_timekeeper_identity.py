@@ -13,8 +13,8 @@ import pytest
 from fairgpu.certificates import serves
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import plain_pod
+from tests.waiting import wait_until
 from timekeeper.identity.callers import Action, Caller
 from timekeeper.identity.cluster import ClusterAuthority, fetch_issuer
 from timekeeper.identity.key_set import KeySet

@@ -19,11 +19,12 @@ import pytest
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import canonical_pod
 from tests.cluster.services.replicas import COMMAND, environment, timekeeper_jobs
+from tests.periods import month_midway
 from tests.ports import free_port
 from tests.redis_server import RedisServer
+from tests.waiting import LIMIT_S, wait_until
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.store import reading
@@ -49,7 +50,7 @@ class Jobs:
 
     def leads(self, port: int) -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=1) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
                 return b"fairgpu_timekeeper_leading 1.0" in answer.read()
         except OSError:
             return False
@@ -101,7 +102,7 @@ def jobs(control_plane: ControlPlane, redis_server: RedisServer) -> Iterator[Job
             port = free_port()
             process = timekeeper_jobs(control_plane, f"jobs-{number}", port, redis_server.url, LEASE_SECONDS)
             running.processes[port] = stack.enter_context(process)
-        wait_until(running.leader, "one of them leads", 60)
+        wait_until(running.leader, "one of them leads")
         yield running
         for process in running.processes.values():
             process.popen.send_signal(signal.SIGCONT)
@@ -113,7 +114,7 @@ def team(control_plane: ControlPlane, namespace: str) -> Team:
         "apiVersion": "fairgpu.io/v1alpha1",
         "kind": "GPUBudget",
         "metadata": {"name": namespace},
-        "spec": {"namespaces": [namespace], "allowance": {"gpuHours": 10}, "period": {"every": "month"}},
+        "spec": {"namespaces": [namespace], "allowance": {"gpuHours": 10}, "period": month_midway()},
     }
     control_plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpubudgets", item)
     return Team(control_plane, namespace, create_node(control_plane, f"node-{namespace}"))
@@ -141,13 +142,13 @@ def test_a_leader_that_was_stopped_past_its_lease_spoils_nothing_when_it_goes_on
     jobs.send(stopped, signal.SIGSTOP)
     team.finish_pod("before")
     team.run_pod("meanwhile")
-    wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != stopped), "the other leads", 60)
+    wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != stopped), "the other leads")
     team.finish_pod("meanwhile")
-    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter", 60)
+    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter")
     jobs.send(stopped, signal.SIGCONT)
     wait_until(lambda: not jobs.leads(stopped), "the one that was stopped has heard of it")
     team.finish_pod("across")
-    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter", 60)
+    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter")
     assert spent(redis_server, team) == team.expected()
 
 
@@ -156,14 +157,14 @@ def test_a_leader_that_is_killed_is_followed_by_one_that_comes_to_the_same_spend
 ) -> None:
     team.run_pod("runs-on")
     team.run_pod("ends")
-    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter", 60)
+    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter")
     killed = wait_until(jobs.leader, "one of them leads")
     jobs.send(killed, signal.SIGKILL)
     team.finish_pod("ends")
-    wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != killed), "the other leads", 60)
-    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter", 60)
+    wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != killed), "the other leads")
+    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter")
     team.finish_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter", 60)
+    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter")
     assert spent(redis_server, team) == team.expected()
 
 
@@ -172,16 +173,18 @@ def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_
 ) -> None:
     team.run_pod("ends-meanwhile")
     team.run_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter", 60)
-    assert jobs.leader() is not None
+    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter")
+    wait_until(jobs.leader, "one of them leads")
     with team.plane.api_server_away():
         left = time.time_ns()
-        wait_until(lambda: time.time_ns() - left > AWAY_SECONDS * SECOND, "it was away long enough", 2 * AWAY_SECONDS)
+        wait_until(
+            lambda: time.time_ns() - left > AWAY_SECONDS * SECOND, "it was away long enough", 2 * AWAY_SECONDS + LIMIT_S
+        )
         ended = left + 2 * SECOND
     team.finish_pod("ends-meanwhile", ended)
-    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter", 90)
+    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter")
     team.finish_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter", 60)
+    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter")
     assert spent(redis_server, team) == team.expected()
 
 
@@ -190,13 +193,13 @@ def test_the_books_of_a_real_cluster_pass_an_audit_and_what_is_corrupted_is_name
 ) -> None:
     team.run_pod("ends")
     team.run_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter", 60)
+    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter")
     team.finish_pod("ends")
-    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter", 60)
+    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter")
     passed = audited(team, redis_server)
     assert (passed["sawPods"], passed["accounts"], passed["sessions"]) == (True, 1, 2)
     assert passed["differences"] == []
-    assert jobs.leader() is not None
+    wait_until(jobs.leader, "one of them leads")
     with redis_server.client() as client:
         start = client.hget(AccountKeys(team.namespace).head, "period")
         assert isinstance(start, bytes)
@@ -210,7 +213,7 @@ def audited(team: Team, server: RedisServer) -> dict[str, Any]:
     settings = {"FAIRGPU_TIMEKEEPER_REDIS_URL": server.url}
     command = [COMMAND, "audit", "--budget", team.namespace, "-o", "json"]
     around = {**environment(team.plane, "fairgpu-timekeeper"), **settings}
-    done = subprocess.run(command, env=around, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(command, env=around, capture_output=True, text=True, check=False, timeout=3 * LIMIT_S)
     assert done.returncode in {0, 1}, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     assert done.returncode == (1 if found["differences"] else 0)
@@ -232,7 +235,7 @@ def test_a_change_of_state_is_an_event_at_the_budget_and_is_written_once(jobs: J
     wait_until(lambda: api.get(budget).get("status", {}).get("state") == "held", "the status says so")
     killed = wait_until(jobs.leader, "one of them leads")
     jobs.send(killed, signal.SIGKILL)
-    wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != killed), "the other leads", 60)
+    wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != killed), "the other leads")
     api.patch(budget, {"spec": {"allowance": {"gpuHours": 10}}})
-    events = wait_until(lambda: len(told()) > 1 and told(), "the budget is told to be open again", 60)
+    events = wait_until(lambda: len(told()) > 1 and told(), "the budget is told to be open again")
     assert sorted(item["reason"] for item in events) == ["BudgetHeld", "BudgetReopened"]

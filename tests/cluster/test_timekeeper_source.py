@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import canonical_pod, plain_pod
+from tests.waiting import wait_until
 from timekeeper.sources.cluster import BUDGETS, ClusterSource
 from timekeeper.sources.mirror import DepartureProof
 from timekeeper.sources.source import CHECKPOINT_SHARDS, ChangedMeanwhileError, ExistsError, Notice

@@ -11,10 +11,10 @@ import pytest
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.dialects.registry import DIALECTS
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
 from tests.cluster.reviewer import Reviewer, running_reviewer
+from tests.waiting import wait_until
 
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATIONS = tuple(f"{ADMISSION}/{kind}webhookconfigurations/zz-fairgpu" for kind in ("mutating", "validating"))

@@ -53,7 +53,7 @@ def test_typing_a_search_is_one_step_of_the_history(visit: Visiting) -> None:
     page = visit().enter()
     before = page.evaluate("history.length")
     page.get_by_label("Search budgets").press_sequentially("speech")
-    assert page.url.endswith("/?q=speech")
+    expect(page).to_have_url(re.compile(r"/\?q=speech$"))
     assert page.evaluate("history.length") == before
 
 

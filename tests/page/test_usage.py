@@ -54,7 +54,7 @@ def test_a_chart_can_be_read_as_a_table_that_adds_up(visit: Visiting) -> None:
     page = visit().enter(address="/?by=model")
     page.locator("#usage").get_by_text("Show as a table").click()
     table = page.locator("#usage .as-table")
-    assert table.locator("thead th").all_inner_texts() == ["Step (UTC)", "A100", "H100", "L40S", "Sum"]
+    expect(table.locator("thead th")).to_have_text(["Step (UTC)", "A100", "H100", "L40S", "Sum"])
     for line in table.locator("tbody tr").all_inner_texts():
         *parts, total = (float(figure.replace(",", "")) for figure in line.split("\t")[1:])
         assert abs(sum(parts) - total) <= len(parts) * 0.6

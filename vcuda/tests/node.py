@@ -113,7 +113,7 @@ class Container:
     def run(self, *lines: str) -> list[list[int]]:
         """Lets an actor do the lines and returns its answers."""
         actor = self.start("actor")
-        out, errors = actor.communicate("".join(f"{line}\n" for line in lines), timeout=60)
+        out, errors = actor.communicate("".join(f"{line}\n" for line in lines), timeout=240)
         assert errors == "", errors
         return [[int(word) for word in line.split()] for line in out.splitlines()]
 
@@ -172,7 +172,7 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
+def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
     """Waits for a condition to hold."""
     limit = time.monotonic() + seconds
     while not condition():

@@ -17,7 +17,7 @@ LEDGER_LOCK_ENDS = 4096 + 128
 def answers_of(container: Container) -> tuple[list[str], str]:
     """What a short program gets, and what it reads on standard error."""
     actor = container.start("actor")
-    out, errors = actor.communicate("init\nctx\nalloc a 1000\nlaunch spin_us_10\n", timeout=60)
+    out, errors = actor.communicate("init\nctx\nalloc a 1000\nlaunch spin_us_10\n", timeout=240)
     assert actor.returncode == 0
     return [line.split()[0] for line in out.splitlines()], errors
 

@@ -81,7 +81,7 @@ def test_a_container_without_a_config_is_left_alone(node: Node) -> None:
 
 def started_without(container: Container) -> tuple[str, str]:
     actor = container.start("actor")
-    return actor.communicate("init\n", timeout=30)
+    return actor.communicate("init\n", timeout=240)
 
 
 def test_a_missing_config_where_there_must_be_one_refuses_cuda_with_one_line(node: Node) -> None:

@@ -15,14 +15,14 @@ HOOKS = re.findall(r"^HOOK\((\w+)\)$", (ROOT / "src" / "hooks.def").read_text(en
 def test_addresses_from_linking_dlsym_and_the_resolver_agree(node: Node, release: str) -> None:
     node.driver = BUILD / "simgpu" / release
     container = node.container("a")
-    out, errors = container.start("resolve").communicate(timeout=60)
+    out, errors = container.start("resolve").communicate(timeout=240)
     assert (out, errors) == ("10 2\n", "")
 
 
 def test_outside_fairgpu_the_resolver_gives_the_drivers_own_functions(node: Node) -> None:
     container = node.container("a")
     container.config.unlink()
-    out, _ = container.start("resolve").communicate(timeout=60)
+    out, _ = container.start("resolve").communicate(timeout=240)
     assert out.endswith("0 12\n")
 
 
@@ -81,6 +81,8 @@ def test_a_program_with_a_sanitizer_of_its_own_works(node: Node) -> None:
     container = node.container("a")
     runtime = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout
     container.settings["LD_PRELOAD"] = f"{runtime.strip()}:{container.library}"
-    out, errors = container.start("actor-asan").communicate("init\nctx\nalloc a 5000000000\nalloc a 1000\n", timeout=60)
+    out, errors = container.start("actor-asan").communicate(
+        "init\nctx\nalloc a 5000000000\nalloc a 1000\n", timeout=240
+    )
     assert [line.split()[0] for line in out.splitlines()] == ["0", "0", "2", "0"]
     assert errors == ""

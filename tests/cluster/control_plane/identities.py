@@ -14,6 +14,7 @@ from typing import Any
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
 from tests.cluster.control_plane.certificates import Files
+from tests.waiting import LIMIT_S
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Identity:
         return connect({}, self.kubeconfig)
 
     def kubectl(self, *arguments: str, stdin: Any = None, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run kubectl under this identity, at most a minute.
+        """Run kubectl under this identity, at most LIMIT_S.
 
         `stdin` is text, or an object or list of objects to hand over as JSON. Raises AssertionError with kubectl's
         own words if it fails and `check` holds.
@@ -42,7 +43,7 @@ class Identity:
             input=given,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=LIMIT_S,
             check=False,
             env={"KUBECONFIG": str(self.kubeconfig), "HOME": home, "PATH": os.defpath},
         )

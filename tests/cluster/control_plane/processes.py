@@ -35,7 +35,7 @@ class Process:
 
 @contextmanager
 def running(
-    name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str], stop_limit_s: float = 5.0
+    name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str], stop_limit_s: float = 20.0
 ) -> Iterator[Process]:
     """Run a server in a process group of its own: SIGTERM at the end, SIGKILL to the group after `stop_limit_s`.
 

@@ -15,7 +15,7 @@ from fairgpu.cluster.api import ApiError
 from fairgpu.quantity import parse_count
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.waiting import wait_until
+from tests.waiting import wait_until
 
 _CONTAINER_STATES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "Pending": {"waiting": {"reason": "ContainerCreating"}},

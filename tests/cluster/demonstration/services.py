@@ -20,11 +20,11 @@ from tests.cluster.control_plane.control_plane import ControlPlane, running_cont
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import create_node
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.demonstration.stage import FINANCE, ClusterStage
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render
 from tests.cluster.services.replicas import Ports, environment, service, timekeeper_jobs, webhook_replica
 from tests.ports import free_ports
+from tests.waiting import wait_until
 
 READY_LIMIT_SECONDS = 90.0
 NODE = "gpu-node-1"

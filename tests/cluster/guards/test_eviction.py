@@ -10,8 +10,8 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
+from tests.waiting import wait_until
 
 NOTICE = {"metadata": {"annotations": {"fairgpu.io/eviction-at": "2026-01-01T00:00:00Z"}}}
 

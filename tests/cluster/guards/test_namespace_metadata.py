@@ -9,7 +9,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.waiting import wait_until
+from tests.waiting import wait_until
 
 RBAC = "rbac.authorization.k8s.io"
 PERMISSION = {"fairgpu.io/allow": "elastic"}

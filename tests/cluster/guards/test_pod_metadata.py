@@ -11,8 +11,8 @@ from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
+from tests.waiting import wait_until
 
 SYSTEM = "fairgpu-system"
 GATE = "fairgpu.io/budget"

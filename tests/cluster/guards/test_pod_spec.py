@@ -11,8 +11,8 @@ from fairgpu.cluster.api import ApiError
 from fairgpu.dialects.registry import FOREIGN
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
+from tests.waiting import wait_until
 
 DRY_RUN = {"dryRun": "All"}
 

@@ -10,8 +10,8 @@ from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.journey.manifests import EACH_DIALECT, Manifest, limits_of, pod
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("services")
 

@@ -16,12 +16,12 @@ import pytest
 from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.installation import Manifest, apply, wait_for_policies
 from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost
 from tests.cluster.services.everything import Services
 from tests.redis_server import RedisServer
+from tests.waiting import wait_until
 from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.store import reading
 

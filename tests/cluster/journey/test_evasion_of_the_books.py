@@ -16,10 +16,10 @@ from fairgpu import names
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.services.everything import Services
 from tests.cluster.services.timekeeper_client import AUTHORITY
+from tests.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("services")
 
@@ -37,7 +37,7 @@ class Books:
 
     def ask(self, method: str, path: str, token: str, document: Any = None) -> int:
         """The status of the answer."""
-        connection = http.client.HTTPSConnection("localhost", self.port, timeout=20, context=self.context)
+        connection = http.client.HTTPSConnection("localhost", self.port, timeout=LIMIT_S, context=self.context)
         headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", "Idempotency-Key": "mine"}
         try:
             connection.request(method, path, None if document is None else json.dumps(document), headers)

@@ -11,9 +11,10 @@ from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.pods import plain_pod
+from tests.periods import month_midway
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("services")
 
@@ -51,7 +52,7 @@ def create_budget(plane: ControlPlane, namespace: str, notice: str, **spec: Any)
         "spec": {
             "namespaces": [namespace],
             "allowance": {"gpuHours": "0.001"},
-            "period": {"every": "month"},
+            "period": month_midway(),
             "enforcement": "evict",
             "onExhausted": "hold",
             "evictionNotice": notice,
@@ -86,10 +87,12 @@ def test_running_pods_of_a_spent_budget_are_told_and_evicted_as_far_as_disruptio
     }
     disruptions = f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets"
     user.api.create(disruptions, disruption)
-    create_budget(control_plane, namespace, "3s")
+    create_budget(control_plane, namespace, "3s", allowance={"gpuHours": 10})
     kept = run_pod("kept")
     goes = run_pod("goes", {EVICTION_AT: "2099-01-01T00:00:00Z"})
     assert EVICTION_AT not in goes["metadata"]["annotations"]
+    # Both are in before the money is gone, however long that took.
+    control_plane.admin.api.patch(f"{BUDGETS}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "0.001"}}})
     wait_until(
         lambda: all(EVICTION_AT in pod_now(name)["metadata"]["annotations"] for name in ("kept", "goes")),
         "both are told",
@@ -114,7 +117,7 @@ def test_nothing_is_evicted_once_the_money_is_back(
     run_pod: Callable[..., Manifest],
     pod_now: Callable[[str], Manifest],
 ) -> None:
-    create_budget(control_plane, namespace, "6s")
+    create_budget(control_plane, namespace, "60s")
     running = run_pod("runs-on")
     wait_until(lambda: EVICTION_AT in pod_now("runs-on")["metadata"]["annotations"], "it is told")
     grant = {
@@ -125,13 +128,14 @@ def test_nothing_is_evicted_once_the_money_is_back(
     }
     control_plane.admin.api.create(GRANTS, grant)
     wait_until(lambda: "BudgetEvictionCalledOff" in events_at(control_plane, running), "it is called off")
-    assert EVICTION_AT not in pod_now("runs-on")["metadata"]["annotations"]
+    wait_until(lambda: EVICTION_AT not in pod_now("runs-on")["metadata"]["annotations"], "its notice is taken back")
     assert not ending(pod_now("runs-on"))
     assert "BudgetEviction" not in events_at(control_plane, running)
 
 
 def test_a_budget_that_deprioritizes_lets_those_run_on_that_came_in_as_over_budget(
     control_plane: ControlPlane,
+    user: Identity,
     namespace: str,
     run_pod: Callable[..., Manifest],
     pod_now: Callable[[str], Manifest],
@@ -139,6 +143,13 @@ def test_a_budget_that_deprioritizes_lets_those_run_on_that_came_in_as_over_budg
     create_budget(control_plane, namespace, "2s", onExhausted="deprioritize")
     run_pod("within")
     wait_until(lambda: ending(pod_now("within")), "the one that came in within budget goes")
+    path, dry = f"/api/v1/namespaces/{namespace}/pods", {"dryRun": "All"}
+
+    def next_class() -> str:
+        made: str = user.api.create(path, pod("dry", WHOLE_GPU), query=dry)["spec"]["priorityClassName"]
+        return made
+
+    wait_until(lambda: next_class() == "gpu-over-budget", "admission has heard of it")
     over = run_pod("over")
     assert over["spec"]["priorityClassName"] == "gpu-over-budget"
     again = run_pod("over-2")

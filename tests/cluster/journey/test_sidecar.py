@@ -14,11 +14,11 @@ from sidecar.archive import build
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import running
 from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.services.everything import Services
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.shim_writer import Device, usage_record, write_usage
+from tests.waiting import wait_until
 
 HALF_A_SECOND = 500_000_000
 
@@ -76,7 +76,7 @@ def test_what_a_pods_containers_used_is_told_beside_what_they_reserved(
         return next((session for session in sessions if session["used"] is not None), None)
 
     with sidecar_of(control_plane, running_pod, tmp_path):
-        session = wait_until(reported, "the sidecar's report is on the books", 60)
+        session = wait_until(reported, "the sidecar's report is on the books")
     assert session["uid"] == running_pod["metadata"]["uid"]
     assert session["used"]["microGPUSeconds"] == "500000"
     assert session["rate"]["microGPUSecondsPerSecond"] == "500000"

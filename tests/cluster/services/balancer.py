@@ -13,9 +13,11 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 
+from tests.waiting import LIMIT_S
+
 PROBE_SECONDS = 0.2
-PROBE_LIMIT_SECONDS = 2.0
-CONNECT_LIMIT_SECONDS = 2.0
+PROBE_LIMIT_SECONDS = 15.0
+CONNECT_LIMIT_SECONDS = 15.0
 
 
 class Balancer:
@@ -37,12 +39,12 @@ class Balancer:
 
     def start(self) -> None:
         self._thread.start()
-        if not self._listening.wait(10):
+        if not self._listening.wait(LIMIT_S):
             raise TimeoutError(f"the balancer does not listen on {self.port}")
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(LIMIT_S)
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
-from tests.cluster.control_plane.waiting import wait_until
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render
 from tests.cluster.services.balancer import Balancer, balancing
 from tests.cluster.services.replicas import Ports, Replicas, timekeeper_jobs, timekeeper_replica
 from tests.ports import free_ports
 from tests.redis_server import RedisServer
+from tests.waiting import wait_until
 
 
 @dataclass(frozen=True)
@@ -57,5 +57,5 @@ def running_services(plane: ControlPlane, end_proof: str = "observe") -> Iterato
         webhooks.start(0)
         webhooks.start(1)
         apply(plane, [m for m in render(plane, webhook_port=webhook) if m["kind"] in WEBHOOK_CONFIGURATIONS])
-        wait_until(lambda: len(balancer.ready) == 2, "both replicas of the webhook are ready", 60)
+        wait_until(lambda: len(balancer.ready) == 2, "both replicas of the webhook are ready")
         yield Services(redis, timekeeper, balancer, webhooks, jobs)

@@ -15,17 +15,17 @@ from tests.cluster.control_plane.processes import Process, running
 from tests.cluster.pods import SIDECAR_IMAGE
 
 COMMAND = Path(sys.executable).with_name("fairgpu")
-STOP_LIMIT_SECONDS = 30.0
+STOP_LIMIT_SECONDS = 60.0
 LOG_TAIL = 3000
 
 
 ROTATING = {
-    "FAIRGPU_WEBHOOK_CERTIFICATES_AUTHORITY_SECONDS": "60",
-    "FAIRGPU_WEBHOOK_CERTIFICATES_LEAF_SECONDS": "40",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_AUTHORITY_SECONDS": "75",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_LEAF_SECONDS": "60",
     "FAIRGPU_WEBHOOK_CERTIFICATES_CHECK_SECONDS": "0.5",
-    "FAIRGPU_WEBHOOK_CERTIFICATES_SPREAD_SECONDS": "8",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_SPREAD_SECONDS": "12",
 }
-"""So short that the webhook's CA and certificate change again and again while tests run."""
+"""So short that the webhook's CA and certificate change while tests run; who trusts has 12 s to learn of it."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def webhook_replica(
         "FAIRGPU_WEBHOOK_SERVING_PORT": str(ports.https),
         "FAIRGPU_WEBHOOK_SERVING_METRICS_PORT": str(ports.metrics),
         "FAIRGPU_WEBHOOK_SERVING_WORKERS": "1",
-        "FAIRGPU_WEBHOOK_SERVING_DRAIN_SECONDS": "1",
+        "FAIRGPU_WEBHOOK_SERVING_DRAIN_SECONDS": "3",
         **ROTATING,
         "FAIRGPU_WEBHOOK_SIDECAR_IMAGE": SIDECAR_IMAGE,
         "FAIRGPU_WEBHOOK_SIDECAR_TIMEKEEPER_URL": f"https://localhost:{timekeeper}",

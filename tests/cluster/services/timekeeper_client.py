@@ -9,10 +9,9 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.waiting import wait_until
+from tests.waiting import LIMIT_S, wait_until
 
 AUTHORITY = "/api/v1/namespaces/fairgpu-system/configmaps/fairgpu-timekeeper-ca"
-LIMIT_SECONDS = 10.0
 
 
 class TimekeeperClient:
@@ -39,5 +38,5 @@ class TimekeeperClient:
 
     def _ask(self, request: urllib.request.Request) -> Any:
         request.add_header("Authorization", f"Bearer {self._token}")
-        with urllib.request.urlopen(request, timeout=LIMIT_SECONDS, context=self._context) as answer:  # noqa: S310 - https
+        with urllib.request.urlopen(request, timeout=LIMIT_S, context=self._context) as answer:  # noqa: S310 - https
             return json.load(answer)

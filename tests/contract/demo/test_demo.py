@@ -15,7 +15,7 @@ from fairgpu.demo.stage import Stage
 from tests.waiting import wait_until
 
 FAIRGPU = Path(sysconfig.get_path("scripts")) / "fairgpu"
-LIMIT_SECONDS = 280
+LIMIT_SECONDS = 800
 
 Start = Callable[..., subprocess.Popen[str]]
 

@@ -12,11 +12,11 @@ import urllib.request
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from tests.admission import gpu_pod, review
 from tests.keeper_stage import Stage
+from tests.periods import month_midway
 from tests.ports import free_port
 from tests.redis_server import RedisServer
 from tests.rest_server import RestServer
@@ -49,9 +49,7 @@ def running_services(folder: Path) -> Iterator[list[int]]:
     with RedisServer(make(folder / "redis")) as store, store.client() as client:
         stage = Stage(make(folder / "timekeeper"), client)
         stage.now = time.time_ns() - 7200 * SECOND
-        # Neither end of the period may be near: what is left would outlast it.
-        day = min((datetime.now(UTC) + timedelta(days=14)).day, 28)
-        stage.budget("research", ["team-a"], 3, period={"every": "month", "start": {"dayOfMonth": day}})
+        stage.budget("research", ["team-a"], 3, period=month_midway())
         pod = stage.pod(str(uuid.uuid4()), "team-a")["metadata"]
         for _ in range(12):  # what was spent over the last hour is known once an hour was watched
             stage.round(590)

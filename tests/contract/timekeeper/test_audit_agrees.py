@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import tempfile
 import threading
 from fractions import Fraction
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.keeper_stage import Stage, report
 from tests.redis_server import RedisServer
+from tests.waiting import LIMIT_S
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.world import see
 from timekeeper.jobs.memory.books import KeeperRules
@@ -23,6 +25,7 @@ from timekeeper.rules.timestamps import HOUR, format_instant
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+EXAMPLES = 60 if os.environ.get("CI") == "true" else 20
 ROLLOVER = {"rollover": {"gpuHours": "0.4"}}
 NAMESPACES = ["team-a", "team-b", "team-c"]
 STEPS = st.one_of(
@@ -123,7 +126,7 @@ class Play:
         self.write()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 @given(steps=st.lists(STEPS, max_size=25), bill=st.sampled_from(Bill))
 def test_whatever_is_settled_in_whatever_order_the_auditor_finds_no_difference(
     server: RedisServer, steps: list[tuple[str, Any, Any]], bill: Bill
@@ -170,9 +173,9 @@ def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisSer
             around = Surroundings(
                 client, lambda: see(stage.source.mirrors, None), lambda: stage.now, threading.Event().wait
             )
-            found = [audit(around, Question(patience_seconds=5)) for _ in range(8)]
+            found = [audit(around, Question(patience_seconds=60)) for _ in range(8)]
         finally:
             ending.set()
-            keeper.join(60)
+            keeper.join(LIMIT_S)
         assert not failed
         assert [difference for each in found for difference in each.differences] == []

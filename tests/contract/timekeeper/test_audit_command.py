@@ -18,7 +18,7 @@ def command(stage: Stage, *arguments: str) -> subprocess.CompletedProcess[str]:
     settings.write_text(f"timekeeper: {{redis: {{url: 'redis://127.0.0.1:{port}/0'}}}}")
     program = str(Path(sys.executable).with_name("fairgpu"))
     typed = [program, "audit", "--store-only", "--standalone", str(stage.folder), *arguments]
-    return subprocess.run(typed, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(typed, capture_output=True, text=True, check=False, timeout=120)
 
 
 def test_the_command_answers_0_where_nothing_differs(books: Stage) -> None:

@@ -7,15 +7,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from prometheus_client import Counter
 
-from tests.keeper_stage import NOON, Stage
-from tests.mirrored_world import Json, MirroredWorld, budget_object
-from timekeeper.jobs.memory.books import KeeperRules
+from tests.mirrored_world import Json, KeptWorld, budget_object
 from timekeeper.jobs.pods.evicting import Evictor
-from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import format_instant
 from timekeeper.sources.source import BlockedError
-from timekeeper.store.ledger import take_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,19 +24,15 @@ HOUR = 3600.0
 EVICT = {"enforcement": "evict", "onExhausted": "hold", "evictionNotice": "30m", "allowance": {"gpuHours": 2}}
 
 
-class World(MirroredWorld):
+class World(KeptWorld):
     """A budget of two GPU-hours that evicts, and its leader."""
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
-        self.now = NOON
-        super().__init__(lambda: self.now)
-        self.client = client
-        self.stage = Stage(folder, client)
         self.kept: set[str] = set()
-        self.lead()
+        super().__init__(client, folder)
 
     def lead(self) -> None:
-        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, 0))
+        super().lead()
         self.evictor = Evictor(self, self.keeper.books, Counter("evictions", "", ["outcome"], registry=None))
 
     def evict(self, pod: Json) -> None:
@@ -57,18 +48,8 @@ class World(MirroredWorld):
 
     def after(self, seconds: float) -> list[str]:
         """What is told after so long."""
-        self.now += int(seconds * SECOND)
-        self.stage.now = self.now
-        for name in self.mirrors.__slots__:
-            getattr(self.mirrors, name).confirmed()
-        self.keeper.round(self.now)
-        before = len(self.notices)
-        self.evictor.evict(self.now, self.now)
-        return [notice.reason for notice in self.notices[before:]]
-
-    def grant(self, gpu_hours: int) -> None:
-        metadata = {"name": f"g{gpu_hours}", "uid": f"g{gpu_hours}", "creationTimestamp": format_instant(self.now)}
-        self.replace("grants", [{"metadata": metadata, "spec": {"budget": "a", "gpuHours": gpu_hours, "reason": "x"}}])
+        self.round(seconds)
+        return self.told_by(lambda: self.evictor.evict(self.now, self.now))
 
     def announced(self, name: str) -> str | None:
         (pod,) = [item for item in self.mirrors.pods.items() if item["metadata"]["name"] == name]

@@ -196,7 +196,7 @@ def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
     stage.round()
     before = {key: stage.client.dump(key) for key in stage.client.scan_iter("fairgpu:{a}*")}
     go_on.set()
-    thread.join(30)
+    thread.join(120)
     assert {key: stage.client.dump(key) for key in stage.client.scan_iter("fairgpu:{a}*")} == before
     assert refused or paused_at in {"index", "watched", "publish"}
     story.check()

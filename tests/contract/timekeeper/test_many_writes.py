@@ -6,15 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
-from tests.mirrored_world import MirroredWorld, budget_object
-from timekeeper.jobs.memory.books import KeeperRules
+from tests.mirrored_world import KeptWorld, budget_object
 from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.jobs.pods.releasing import Releaser
-from timekeeper.jobs.round.keeper import Keeper
-from timekeeper.rules.money import SECOND
 from timekeeper.sources.source import RefusedError, SourceError
-from timekeeper.store.ledger import take_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,27 +20,17 @@ if TYPE_CHECKING:
     from tests.redis_server import RedisServer
 
 
-class World(MirroredWorld):
+class World(KeptWorld):
     """A cluster that counts what is written to it, takes its time for it, and refuses some."""
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
-        self.now = NOON
         self.monotonic = 0.0
         self.refused: set[str] = set()
         self.away = False
         self.asked: list[str] = []
-        super().__init__(lambda: self.now)
-        self.stage = Stage(folder, client)
-        self.keeper = Keeper(client, self, KeeperRules(), take_epoch(client, 0))
+        super().__init__(client, folder)
         self.writer = StatusWriter(self, self.keeper.books, lambda: self.monotonic)
         self.releaser = Releaser(self, self.keeper.books)
-
-    def round(self, seconds: float = 0) -> None:
-        self.now += int(seconds * SECOND)
-        self.stage.now = self.now
-        for name in self.mirrors.__slots__:
-            getattr(self.mirrors, name).confirmed()
-        self.keeper.round(self.now)
 
     def write_budget_status(self, name: str, status: dict[str, Any], version: str = "") -> None:
         self._ask(name)

@@ -18,6 +18,7 @@ from prometheus_client import Counter, Gauge
 from structlog.testing import capture_logs
 
 from tests.keeper_stage import Stage
+from tests.periods import month_midway
 from tests.waiting import LIMIT_S, wait_until
 from tests.webhook_receiver import Receiver as Server
 from tests.webhook_receiver import webhook_receiver
@@ -235,7 +236,7 @@ def test_what_was_told_of_a_budget_that_is_gone_is_forgotten(world: World) -> No
 
 def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer, tmp_path: Path) -> None:
     stage = Stage(tmp_path, redis_server.client())
-    stage.budget("vision", ["team-a"], 0)
+    stage.budget("vision", ["team-a"], 0, period=month_midway())
     with webhook_receiver() as server:
         (tmp_path / "url").write_text(server.url)
         environment = {

@@ -51,7 +51,8 @@ def kill_and_wait(store: SentinelShape, old: RedisServer) -> None:
 
 
 def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path: Path, folder: Path) -> None:
-    with ClusterShape(tmp_path) as store, connect(store.settings) as client:
+    # Nodes vote for another replica of the same primary only after twice the time in which they give a silent one up.
+    with ClusterShape(tmp_path, watchful=True) as store, connect(store.settings) as client:
         story = ChaosStory(Stage(folder, client), 3)
         for number in range(PROMOTIONS):
             key = AccountKeys(("a", "b", "book", "namespace:team-c")[number % 4]).head

@@ -7,20 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
-from tests.mirrored_world import MirroredWorld, budget_object
+from tests.mirrored_world import KeptWorld, budget_object
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.news.telling import Teller
 from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.jobs.pods.releasing import Releaser
-from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.jobs.work import Work
 from timekeeper.jobs.work import World as Surroundings
 from timekeeper.leadership.term import Term
-from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import format_instant
-from timekeeper.store.ledger import take_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,16 +29,12 @@ HOUR = 3600.0
 GRACE = {"grace": {"gpuHours": 2, "duration": "24h"}}
 
 
-class World(MirroredWorld):
+class World(KeptWorld):
     """A budget of two GPU-hours, a pod that spends one an hour, and their leader."""
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
-        self.now = NOON
-        super().__init__(lambda: self.now)
-        self.client = client
-        self.stage = Stage(folder, client)
         self.elapsed = 0.0
-        self.lead()
+        super().__init__(client, folder)
 
     def lead(self) -> None:
         """A new leader, who sees the statuses that were written."""
@@ -51,7 +42,7 @@ class World(MirroredWorld):
         for item in objects:
             item["status"] = self.budget_statuses.get(item["metadata"]["name"], {})
         self.replace("budgets", objects)
-        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, 0))
+        super().lead()
         self.teller = Teller(self, self.keeper.books, clock=lambda: self.elapsed)
         self.releaser = Releaser(self, self.keeper.books)
         self.writer = StatusWriter(self, self.keeper.books)
@@ -64,20 +55,8 @@ class World(MirroredWorld):
 
     def after(self, seconds: float) -> list[str]:
         """What is told after so long."""
-        self.now += int(seconds * SECOND)
-        self.stage.now = self.now
-        for name in self.mirrors.__slots__:
-            getattr(self.mirrors, name).confirmed()
-        self.keeper.round(self.now)
-        before = len(self.notices)
-        self.teller.tell()
-        return [notice.reason for notice in self.notices[before:]]
-
-    def grant(self, gpu_hours: int) -> None:
-        stamp = format_instant(self.now)
-        spec = {"budget": "a", "gpuHours": gpu_hours, "reason": "deadline"}
-        metadata = {"name": f"g{gpu_hours}", "uid": f"g{gpu_hours}", "creationTimestamp": stamp}
-        self.replace("grants", [{"metadata": metadata, "spec": spec}])
+        self.round(seconds)
+        return self.told_by(self.teller.tell)
 
 
 @pytest.fixture

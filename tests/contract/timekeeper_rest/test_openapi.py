@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, settings
 from schemathesis import checks
 
 from tests.contract.timekeeper_rest.conftest import RUNNING
+from tests.waiting import LIMIT_S
 from timekeeper.rest import openapi
 
 if TYPE_CHECKING:
@@ -52,6 +53,6 @@ def test_every_answer_is_one_that_the_description_names(
     if case.query and isinstance(case.query.get("wait"), int | float) and case.query["wait"] > 0:
         case.query = {**case.query, "wait": 0}
     headers = {"Authorization": f"Bearer {tokens['pod' if case.path in OF_PODS else 'person']}"}
-    response = case.call(base_url=rest.url, headers=headers, verify=str(rest.ca_file), timeout=30)
+    response = case.call(base_url=rest.url, headers=headers, verify=str(rest.ca_file), timeout=LIMIT_S)
     if response.status_code not in TOO_LONG:
         case.validate_response(response, checks=BODY_CHECKS if case.method == "POST" else CHECKS)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from fairgpu.states import BudgetState, NamespaceState, decode_document
 from tests.book_seed import publish
 from tests.contract.timekeeper_rest.conftest import BIG
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_until
 from timekeeper.store import keys
 
 if TYPE_CHECKING:
@@ -60,7 +60,13 @@ def test_a_store_that_was_emptied_starts_a_new_epoch_in_which_everything_is_told
     with store.client() as client:
         client.delete(keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
         publish(client, [NamespaceState("team-n", "new", BudgetState.HELD, 1, -5, 0)], new_id="e2")
-    document = ask(rest, since, 60)
+
+    def told() -> Any:
+        """Nothing while it answers 503: it may have looked while the store held no states."""
+        answer = rest.as_person("finance", "GET", f"/v1/states?since={since}&wait=60")
+        return answer.document if answer.status == 200 else None
+
+    document = wait_until(told, "the states are known again")
     assert document["full"]
     assert [state["namespace"] for state in document["states"]] == ["team-n"]
 

@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from tests.admission import apply, container, gpu_container, gpu_pod, pod, read_answer, review
+from tests.waiting import LIMIT_S
 from tests.webhook_server import WebhookServer
 
 MANIFESTS = """
@@ -107,7 +108,7 @@ def test_admit_asks_the_running_webhook(server: WebhookServer, tmp_path: Path) -
     program = str(Path(sys.executable).with_name("fairgpu"))
     command = [program, "admit", "-f", str(manifests), "-n", "team-a", "-o", "json"]
     asked = [*command, "--webhook", server.url, "--ca-file", str(server.ca_file)]
-    remote = subprocess.run(asked, capture_output=True, timeout=60, check=False)
+    remote = subprocess.run(asked, capture_output=True, timeout=LIMIT_S, check=False)
     assert remote.returncode == 1, remote.stderr.decode()
     notebook, train = orjson.loads(remote.stdout)
     assert notebook["outcome"] == "changed"
@@ -120,6 +121,6 @@ def test_admit_says_when_no_webhook_answers(tmp_path: Path) -> None:
     manifests.write_text(MANIFESTS)
     program = str(Path(sys.executable).with_name("fairgpu"))
     command = [program, "admit", "-f", str(manifests), "--webhook", "https://localhost:1"]
-    asked = subprocess.run(command, capture_output=True, timeout=60, check=False)
+    asked = subprocess.run(command, capture_output=True, timeout=LIMIT_S, check=False)
     assert asked.returncode == 2
     assert b"https://localhost:1" in asked.stderr

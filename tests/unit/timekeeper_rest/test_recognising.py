@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.token_signer import TokenSigner
+from tests.waiting import LIMIT_S
 from timekeeper.identity.key_set import MAX_AGE_SECONDS, Issuer, KeySet
 from timekeeper.identity.pod_tokens import PodTokens
 from timekeeper.identity.refusals import UnauthenticatedError
 from timekeeper.rest.recognising import Recognizer
 
 SIGNER, NEW, STRANGER = TokenSigner(), TokenSigner("key-2"), TokenSigner("key-9")
-LIMIT_SECONDS = 20.0
 
 
 @dataclass
@@ -30,7 +30,7 @@ class SlowIssuer:
 
     def fetch(self) -> Issuer:
         self.asked += 1
-        assert self.answers.wait(LIMIT_SECONDS)
+        assert self.answers.wait(LIMIT_S)
         return Issuer(SIGNER.issuer, {"keys": [signer.public_key() for signer in self.signers]})
 
     def recognizer(self) -> Recognizer:

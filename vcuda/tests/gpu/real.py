@@ -61,7 +61,7 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
 
     node = Node(folder / "checks", driver=None)
     container = node.container("a", Share(4096 * MIB))
-    out, _ = container.start("resolve").communicate(timeout=60)
+    out, _ = container.start("resolve").communicate(timeout=240)
     agree = out.strip() == "10 2"
     yield shares.row("addresses by linking, dlsym and resolver agree", agree, "", "1", met=agree, context=out.strip())
     answers = container.run("init", "ctx", "total 0", f"alloc a {8192 * MIB}", f"alloc a {1024 * MIB}")
