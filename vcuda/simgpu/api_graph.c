@@ -28,7 +28,19 @@ static CUresult add_kernel(CUgraphNode *node, CUgraph graph, CUfunction function
     return add(node, graph, &op);
 }
 
-static CUresult add_alloc(CUgraphNode *node, CUgraph graph, CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
+/* Memory that one of the nodes before it has freed and that is large enough; NULL: there is none. */
+static CUgraphNode freed_before(const CUgraphNode *after, size_t count, uint64_t bytes)
+{
+    for (size_t i = 0; after != NULL && i < count; i++) {
+        if (after[i] != NULL && after[i]->free_bytes >= bytes) {
+            return after[i];
+        }
+    }
+    return NULL;
+}
+
+static CUresult add_alloc(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                          CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
 {
     if (parameters == NULL || parameters->bytesize == 0) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -38,8 +50,26 @@ static CUresult add_alloc(CUgraphNode *node, CUgraph graph, CUDA_MEM_ALLOC_NODE_
         (*node)->alloc_bytes = sim_granules(parameters->bytesize);
         (*node)->device = (uint32_t)parameters->poolProps.location.id;
         pthread_mutex_lock(&sim_process_lock);
-        parameters->dptr = sim_addresses(parameters->bytesize, SIM_GRANULE);
+        CUgraphNode from = freed_before(after, count, (*node)->alloc_bytes);
+        (*node)->takes_over = from != NULL;
+        (*node)->address = from != NULL ? from->address : sim_addresses(parameters->bytesize, SIM_GRANULE);
+        if (from != NULL) {
+            from->free_bytes = 0;
+        }
         pthread_mutex_unlock(&sim_process_lock);
+        parameters->dptr = (*node)->address;
+    }
+    return result;
+}
+
+static CUresult add_free(CUgraphNode *node, CUgraph graph, CUdeviceptr address)
+{
+    CUresult result = add(node, graph, &no_work);
+    for (CUgraphNode one = graph == NULL ? NULL : graph->first; result == CUDA_SUCCESS && one != NULL; one = one->next) {
+        if (one->alloc_bytes != 0 && one->address == address) {
+            (*node)->address = address;
+            (*node)->free_bytes = one->alloc_bytes;
+        }
     }
     return result;
 }
@@ -53,7 +83,8 @@ static CUresult add_child(CUgraphNode *node, CUgraph graph, CUgraph child)
     return result;
 }
 
-static CUresult add_any(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *parameters)
+static CUresult add_any(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
+                        CUgraphNodeParams *parameters)
 {
     if (parameters == NULL) {
         return CUDA_ERROR_INVALID_VALUE;
@@ -63,10 +94,12 @@ static CUresult add_any(CUgraphNode *node, CUgraph graph, CUgraphNodeParams *par
         return add_kernel(node, graph, parameters->kernel.func);
     case CU_GRAPH_NODE_TYPE_MEM_ALLOC: {
         CUDA_MEM_ALLOC_NODE_PARAMS alloc = {.poolProps = parameters->alloc.poolProps, .bytesize = parameters->alloc.bytesize};
-        CUresult result = add_alloc(node, graph, &alloc);
+        CUresult result = add_alloc(node, graph, after, count, &alloc);
         parameters->alloc.dptr = alloc.dptr;
         return result;
     }
+    case CU_GRAPH_NODE_TYPE_MEM_FREE:
+        return add_free(node, graph, parameters->free.dptr);
     case CU_GRAPH_NODE_TYPE_GRAPH:
         return add_child(node, graph, parameters->graph.graph);
     default:
@@ -131,7 +164,7 @@ SIM_EXPORT CUresult CUDAAPI cuGraphMemAllocNodeGetParams(CUgraphNode node, CUDA_
     if (node == NULL || parameters == NULL || node->alloc_bytes == 0) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *parameters = (CUDA_MEM_ALLOC_NODE_PARAMS){.bytesize = node->alloc_bytes};
+    *parameters = (CUDA_MEM_ALLOC_NODE_PARAMS){.bytesize = node->alloc_bytes, .dptr = node->address};
     parameters->poolProps.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
     parameters->poolProps.location = (CUmemLocation){.type = CU_MEM_LOCATION_TYPE_DEVICE, .id = (int)node->device};
     return CUDA_SUCCESS;
@@ -176,10 +209,8 @@ SIM_EXPORT CUresult CUDAAPI cuGraphAddKernelNode_v2(CUgraphNode *node, CUgraph g
 SIM_EXPORT CUresult CUDAAPI cuGraphAddMemAllocNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                                                    CUDA_MEM_ALLOC_NODE_PARAMS *parameters)
 {
-    (void)after;
-    (void)count;
     SIM_ENTER(COST_EVENT);
-    return add_alloc(node, graph, parameters);
+    return add_alloc(node, graph, after, count, parameters);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
@@ -187,9 +218,8 @@ SIM_EXPORT CUresult CUDAAPI cuGraphAddMemFreeNode(CUgraphNode *node, CUgraph gra
 {
     (void)after;
     (void)count;
-    (void)address;
     SIM_ENTER(COST_EVENT);
-    return add(node, graph, &no_work);
+    return add_free(node, graph, address);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
@@ -204,20 +234,16 @@ SIM_EXPORT CUresult CUDAAPI cuGraphAddChildGraphNode(CUgraphNode *node, CUgraph 
 SIM_EXPORT CUresult CUDAAPI cuGraphAddNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,
                                            CUgraphNodeParams *parameters)
 {
-    (void)after;
-    (void)count;
     SIM_ENTER(COST_EVENT);
-    return add_any(node, graph, parameters);
+    return add_any(node, graph, after, count, parameters);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGraphAddNode_v2(CUgraphNode *node, CUgraph graph, const CUgraphNode *after,
                                               const CUgraphEdgeData *edges, size_t count, CUgraphNodeParams *parameters)
 {
-    (void)after;
     (void)edges;
-    (void)count;
     SIM_ENTER(COST_EVENT);
-    return add_any(node, graph, parameters);
+    return add_any(node, graph, after, count, parameters);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuGraphAddMemcpyNode(CUgraphNode *node, CUgraph graph, const CUgraphNode *after, size_t count,

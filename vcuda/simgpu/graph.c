@@ -70,7 +70,7 @@ static void flatten(CUgraph graph, CUgraphExec exec)
             continue;
         }
         struct sim_op *last = exec->count > 0 ? &exec->ops[exec->count - 1] : NULL;
-        exec->alloc_bytes += node->alloc_bytes;
+        exec->alloc_bytes += node->takes_over ? 0 : node->alloc_bytes;
         if (node->op.kind == OP_WAIT) {
             continue;
         }

@@ -1,4 +1,5 @@
-/* Graphs: lists of device work in the order in which it was added; edges are taken as given and not looked at. */
+/* Graphs: lists of device work in the order in which it was added; edges are looked at only for memory that a node takes
+ * over from the node right before it that freed it. */
 #ifndef SIMGPU_GRAPH_H
 #define SIMGPU_GRAPH_H
 
@@ -10,6 +11,9 @@ struct CUgraphNode_st {
     struct sim_op op;     /* of kind OP_WAIT when the node is no work on the device */
     uint64_t alloc_bytes; /* of a node that allocates */
     uint32_t device;      /* and where */
+    uint64_t address;     /* of what a node made by hand allocates or frees */
+    uint64_t free_bytes;  /* of a node that frees: what nobody has taken over yet */
+    int takes_over;       /* allocates where another has freed */
     CUgraph child;
 };
 

@@ -1,42 +1,7 @@
 #include "graph_memory.h"
 
-#include <stdlib.h>
-
-#include "granule.h"
+#include "graph_needs.h"
 #include "hook.h"
-
-#define DEEPEST 16 /* graphs in graphs in graphs */
-
-/* What the allocation nodes of a graph ask for in all, and the device of the first: a graph that reuses what it freed may
- * take less, never more. Memory on a second device is left to the node's figures. */
-static uint64_t asked_by(CUgraph graph, CUdevice *ordinal, int depth)
-{
-    uint64_t sum = 0;
-    size_t count = 0;
-    if (depth == DEEPEST || REAL(cuGraphMemAllocNodeGetParams) == NULL ||
-        REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
-        return 0;
-    CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
-    if (nodes == NULL || REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS)
-        count = 0;
-    for (size_t i = 0; i < count; i++) {
-        CUgraphNodeType type;
-        CUgraph child;
-        CUDA_MEM_ALLOC_NODE_PARAMS asked;
-        if (REAL(cuGraphNodeGetType)(nodes[i], &type) != CUDA_SUCCESS)
-            continue;
-        if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS) {
-            sum += asked_by(child, ordinal, depth + 1);
-        } else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
-                   REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &asked) == CUDA_SUCCESS) {
-            if (*ordinal < 0)
-                *ordinal = asked.poolProps.location.id;
-            sum += granule_up(asked.bytesize, GRANULE);
-        }
-    }
-    free(nodes);
-    return sum;
-}
 
 static uint64_t attribute(CUdevice ordinal, CUgraphMem_attribute which, uint64_t fallback)
 {
@@ -93,7 +58,7 @@ CUresult graph_memory_instantiate(CUgraph graph, CUgraphExec *made, bool uploads
 {
     struct graph_memory *ours = &process()->graphs;
     CUdevice ordinal = -1;
-    uint64_t most = graph != NULL && made != NULL ? asked_by(graph, &ordinal, 0) : 0;
+    uint64_t most = graph != NULL && made != NULL ? graph_needs(graph, &ordinal) : 0;
     int index = most != 0 ? device_index(ordinal) : -1;
     if (index < 0)
         return action(call);

@@ -7,6 +7,7 @@
  *     create NAME BYTES    map NAME BYTES      unmap NAME BYTES drop NAME       export NAME: "0 DESCRIPTOR"
  *     array NAME WIDTH HEIGHT                  freearray NAME   heap - BYTES    cuCtxSetLimit
  *     graph NAME BYTES     an executable graph that allocates; upload NAME   launchgraph NAME   endgraph NAME   trimgraphs
+ *     regraph NAME BYTES   the same with a second node of as many bytes, after the first was freed in it
  *     capture NAME BYTES   the same from a captured cuMemAllocAsync
  *     bind NAME            to a multicast object     tile NAME   under a sparse array     newgreen / endgreen
  *     launch NAME          a kernel of that name, on the default stream
@@ -143,6 +144,20 @@ static CUresult made_graph(const char *name, size_t bytes, int captured)
     return result != CUDA_SUCCESS ? result : CU(cuGraphInstantiateWithFlags)((CUgraphExec *)place(name), graph, 0);
 }
 
+static CUresult made_regraph(const char *name, size_t bytes)
+{
+    CUgraph graph;
+    CUgraphNode node, freed;
+    CUDA_MEM_ALLOC_NODE_PARAMS asked = {
+        .poolProps = {.allocType = CU_MEM_ALLOCATION_TYPE_PINNED, .location = {.type = CU_MEM_LOCATION_TYPE_DEVICE}},
+        .bytesize = bytes};
+    CUresult result = CU(cuGraphCreate)(&graph, 0);
+    result |= CU(cuGraphAddMemAllocNode)(&node, graph, NULL, 0, &asked);
+    result |= CU(cuGraphAddMemFreeNode)(&freed, graph, &node, 1, asked.dptr);
+    result |= CU(cuGraphAddMemAllocNode)(&node, graph, &freed, 1, &asked);
+    return result != CUDA_SUCCESS ? result : CU(cuGraphInstantiateWithFlags)((CUgraphExec *)place(name), graph, 0);
+}
+
 static CUresult graphs(const char *verb, const char *name, size_t bytes)
 {
     CUgraphExec graph = (CUgraphExec)*place(name);
@@ -156,6 +171,8 @@ static CUresult graphs(const char *verb, const char *name, size_t bytes)
         return CU(cuGraphExecDestroy)(graph);
     if (strcmp(verb, "trimgraphs") == 0)
         return CU(cuDeviceGraphMemTrim)(0);
+    if (strcmp(verb, "regraph") == 0)
+        return made_regraph(name, bytes);
     return made_graph(name, bytes, strcmp(verb, "capture") == 0);
 }
 
@@ -295,7 +312,7 @@ static int answer(const char *line)
         result = stream_ordered(verb, name, one);
     else if (strcmp(verb, "array") == 0 || strcmp(verb, "freearray") == 0)
         result = array(verb, name, one, two);
-    else if (strstr("graph capture upload launchgraph endgraph trimgraphs", verb) != NULL)
+    else if (strstr("graph regraph capture upload launchgraph endgraph trimgraphs", verb) != NULL)
         result = graphs(verb, name, one);
     else if (strcmp(verb, "bind") == 0 || strcmp(verb, "tile") == 0)
         result = referred(verb, name);

@@ -97,6 +97,16 @@ def test_what_a_graph_allocates_is_charged_when_it_is_uploaded_or_launched(node:
         assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
+@pytest.mark.parametrize("bring", ["upload", "launchgraph"])
+def test_a_graph_whose_nodes_take_over_memory_is_charged_once_for_it(node: Node, bring: str) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask(f"regraph a {500 * MIB}")[0], ask(f"{bring} a")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 500 * MIB
+        assert ask(f"alloc b {300 * MIB}")[0] == OUT_OF_MEMORY
+
+
 def test_memory_of_graphs_goes_with_the_context(node: Node) -> None:
     container = node.container("a")
     assert {a[0] for a in container.run("init", "newctx", f"graph a {400 * MIB}", "upload a", "endctx")} == {0}

@@ -1,0 +1,99 @@
+/* graph_needs.c: an allocation node has its addresses from when it is added. Where its memory can take over what an earlier
+ * node freed, the driver gives it the same ones: so a graph takes as much as the addresses of its nodes cover together. */
+#include "graph_needs.h"
+
+#include <stdlib.h>
+
+#include "granule.h"
+
+#define DEEPEST 16 /* graphs in graphs in graphs */
+
+struct range {
+    uint64_t begin, end;
+};
+
+struct needs {
+    struct range *ranges;
+    size_t count, room;
+    uint64_t unplaced; /* bytes of nodes whose addresses are not known, or that there is no room to note */
+    CUdevice ordinal;  /* -1: nothing is allocated yet */
+};
+
+static bool noted(struct needs *needs, struct range range)
+{
+    if (needs->count == needs->room) {
+        size_t room = needs->room != 0 ? 2 * needs->room : 64;
+        struct range *grown = realloc(needs->ranges, room * sizeof *grown);
+        if (grown == NULL)
+            return false;
+        needs->ranges = grown;
+        needs->room = room;
+    }
+    needs->ranges[needs->count++] = range;
+    return true;
+}
+
+static void add_node(struct needs *needs, const CUDA_MEM_ALLOC_NODE_PARAMS *asked)
+{
+    uint64_t begin = asked->dptr / GRANULE * GRANULE, end = granule_up(asked->dptr + asked->bytesize, GRANULE);
+    if (needs->ordinal < 0)
+        needs->ordinal = asked->poolProps.location.id;
+    if (asked->dptr == 0 || end <= begin || !noted(needs, (struct range){begin, end}))
+        needs->unplaced += granule_up(asked->bytesize, GRANULE);
+}
+
+static void add_graph(struct needs *needs, CUgraph graph, int depth)
+{
+    size_t count = 0;
+    if (depth == DEEPEST || REAL(cuGraphGetNodes)(graph, NULL, &count) != CUDA_SUCCESS || count == 0)
+        return;
+    CUgraphNode *nodes = calloc(count, sizeof(CUgraphNode));
+    if (nodes == NULL || REAL(cuGraphGetNodes)(graph, nodes, &count) != CUDA_SUCCESS)
+        count = 0;
+    for (size_t i = 0; i < count; i++) {
+        CUgraphNodeType type;
+        CUgraph child;
+        CUDA_MEM_ALLOC_NODE_PARAMS asked;
+        if (REAL(cuGraphNodeGetType)(nodes[i], &type) != CUDA_SUCCESS)
+            continue;
+        if (type == CU_GRAPH_NODE_TYPE_GRAPH && REAL(cuGraphChildGraphNodeGetGraph)(nodes[i], &child) == CUDA_SUCCESS)
+            add_graph(needs, child, depth + 1);
+        else if (type == CU_GRAPH_NODE_TYPE_MEM_ALLOC &&
+                 REAL(cuGraphMemAllocNodeGetParams)(nodes[i], &asked) == CUDA_SUCCESS)
+            add_node(needs, &asked);
+    }
+    free(nodes);
+}
+
+static int by_begin(const void *one, const void *other)
+{
+    uint64_t a = ((const struct range *)one)->begin, b = ((const struct range *)other)->begin;
+    return a < b ? -1 : a > b;
+}
+
+static uint64_t covered(struct range *ranges, size_t count)
+{
+    uint64_t sum = 0, reached = 0;
+    if (count != 0)
+        qsort(ranges, count, sizeof *ranges, by_begin);
+    for (size_t i = 0; i < count; i++) {
+        uint64_t begin = ranges[i].begin > reached ? ranges[i].begin : reached;
+        if (ranges[i].end > begin) {
+            sum += ranges[i].end - begin;
+            reached = ranges[i].end;
+        }
+    }
+    return sum;
+}
+
+uint64_t graph_needs(CUgraph graph, CUdevice *ordinal)
+{
+    struct needs needs = {.ordinal = -1};
+    if (REAL(cuGraphMemAllocNodeGetParams) == NULL)
+        return 0;
+    add_graph(&needs, graph, 0);
+    uint64_t bytes = needs.unplaced + covered(needs.ranges, needs.count);
+    free(needs.ranges);
+    *ordinal = needs.ordinal;
+    return bytes;
+}
