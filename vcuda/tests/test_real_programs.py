@@ -8,6 +8,7 @@ from agent import Agent, Tenant
 from node import BUILD, MIB, OUT_OF_MEMORY, Node, Share, until
 
 PROGRAMS = BUILD.parent / "tests" / "real"
+SYSTEM_NOT_READY, SYMBOL_NOT_FOUND = "802", "500"
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,24 @@ def test_a_program_runs_within_its_slice_and_is_counted(node: Node, program: str
     until(container.usage.exists)
     launches = int.from_bytes(container.usage.read_bytes()[48 + 48 + 48 :][:8], "little")
     assert launches == 50
+
+
+@pytest.mark.parametrize(
+    ("release", "linked"),
+    [
+        ("11.8", "dynamically"),  # its wheel has no static runtime
+        ("12", "dynamically"),
+        ("12", "statically"),
+        ("13", "dynamically"),
+        ("13", "statically"),
+    ],
+)
+def test_nvidias_runtime_finds_the_shim_and_is_otherwise_left_as_it_is(node: Node, release: str, linked: str) -> None:
+    """The simulated driver lacks tables that the runtime wants; that comes after cuInit, which the shim can refuse."""
+    node.driver = BUILD / "simgpu" / release
+    (library,) = (BUILD / "headers" / release).glob("libcudart.so*")
+    program = ["cudart", str(library)] if linked == "dynamically" else [f"cudart-{release}"]
+    container, refused = node.container("a"), node.container("b")
+    refused.config.write_bytes(b"none")
+    assert container.start(*program).communicate()[0].split()[0] == SYMBOL_NOT_FOUND
+    assert refused.start(*program).communicate()[0].split()[0] == SYSTEM_NOT_READY

@@ -37,7 +37,16 @@ $(B)/real/.fetched: tests/tests.mk
 	$(PYTHON) -m pip install --quiet --upgrade --only-binary=:all: --target $(@D) $(REAL)
 	@touch $@
 
-test: all programs sanitizers $(B)/real/.fetched
+# NVIDIA's runtime, found by its path and linked in as nvcc does by default.
+RUNTIMES := $(TESTS)/cudart $(TESTS)/cudart-12 $(TESTS)/cudart-13
+$(TESTS)/cudart: tests/real/cudart.c
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
+$(TESTS)/cudart-%: tests/real/cudart.c $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) -DSTATIC_RUNTIME $< $(HEADERS)/$*/libcudart_static.a -o $@ -ldl -lrt
+
+test: all programs $(RUNTIMES) sanitizers $(B)/real/.fetched
 	PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider tests
 
 # Figures, as JSON rows on standard output.
@@ -81,6 +90,20 @@ $(TESTS)/%-tsan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetc
 $(TESTS)/%-asan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -DVCUDA_TESTING $(ASAN) $(filter %.c,$^) -o $@ -ldl
+
+# libFuzzer on every parser, where clang is there: make fuzz FUZZ_SECONDS=600. What it keeps is in build/fuzz/corpus.
+FUZZ := $(B)/fuzz
+FUZZ_SECONDS ?= 60
+FUZZED := tests/unit/parsers.c src/config_file.c src/identity.c src/turns.c
+$(FUZZ)/parsers: $(FUZZED) $(wildcard src/*.h include/*.h)
+	@mkdir -p $(@D)
+	clang -std=c11 -D_GNU_SOURCE -O1 -g $(WARNINGS) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
+	  -DVCUDA_LIBFUZZER -Iinclude -Isrc $(FUZZED) -o $@
+.PHONY: fuzz
+fuzz: $(FUZZ)/parsers $(TESTS)/parsers-asan
+	@mkdir -p $(FUZZ)/corpus
+	$(TESTS)/parsers-asan seeds $(FUZZ)/corpus
+	$(FUZZ)/parsers -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -print_final_stats=1 -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus
 
 # A program that has a sanitizer of its own.
 $(TESTS)/actor-asan: tests/actor.c $(HEADERS)/.fetched

@@ -1,7 +1,8 @@
 /* parsers.c: whatever bytes come in, every parser answers and touches nothing else. Built with the sanitizers.
  *
- * With clang's -fsanitize=fuzzer (VCUDA_LIBFUZZER) it is a fuzz target; otherwise it mutates good input itself, the same
- * way for the same seed:   parsers SEED ROUNDS
+ * With clang's -fsanitize=fuzzer (VCUDA_LIBFUZZER) it is a fuzz target. Otherwise it mutates good input itself, the same way
+ * for the same seed:         parsers SEED ROUNDS
+ * or writes good input as files for the fuzzer to begin with:  parsers seeds FOLDER
  */
 #include <stdint.h>
 #include <stdio.h>
@@ -37,20 +38,34 @@ static void parse_all(const uint8_t *data, size_t size)
     free(copy);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
-{
-    parse_all(data, size);
-    return 0;
-}
-
-#ifndef VCUDA_LIBFUZZER
 static void seal(uint8_t *record, size_t size, size_t from)
 {
     uint32_t checksum = crc32_of(record + from, size - from - sizeof checksum);
     memcpy(record + size - sizeof checksum, &checksum, sizeof checksum);
 }
 
+/* Where the checksum of a record of this size begins to count; the size itself: it is no record with a checksum. */
+static size_t checked_from(size_t size)
+{
+    return size == sizeof(struct vcuda_config) ? 0 : size == sizeof(struct vcuda_schedule) ? VCUDA_SCHEDULE_CHECKED_FROM : size;
+}
+
+#ifdef VCUDA_LIBFUZZER
+/* As it is, and with a right checksum, which no fuzzer would find. */
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    parse_all(data, size);
+    if (checked_from(size) < size) {
+        uint8_t *sealed = malloc(size);
+        memcpy(sealed, data, size);
+        seal(sealed, size, checked_from(size));
+        parse_all(sealed, size);
+        free(sealed);
+    }
+    return 0;
+}
+#else
 static size_t good_config(uint8_t *room)
 {
     struct vcuda_config config = {.version = VCUDA_CONFIG_VERSION, .size = sizeof config, .device_count = 2};
@@ -84,24 +99,52 @@ static size_t good_stat(uint8_t *room)
     return sizeof text - 1;
 }
 
+static size_t good_input(int which, uint8_t *room)
+{
+    size_t size = which == 0 ? good_config(room) : which == 1 ? good_page(room) : good_stat(room);
+    if (checked_from(size) < size)
+        seal(room, size, checked_from(size));
+    return size;
+}
+
+static void write_seeds(const char *folder)
+{
+    static const char *const names[] = {"config", "schedule", "stat"};
+    static uint8_t room[16384];
+    for (int which = 0; which < 3; which++) {
+        char path[512];
+        snprintf(path, sizeof path, "%s/%s", folder, names[which]);
+        size_t size = good_input(which, room);
+        FILE *file = fopen(path, "w");
+        if (file == NULL || fwrite(room, 1, size, file) != size || fclose(file) != 0)
+            abort();
+    }
+}
+
+/* A few bytes changed, more of them near the beginning; mostly sealed again, so that the checks behind are reached. */
+static size_t mutated(int which, uint8_t *room, unsigned *seed)
+{
+    size_t size = good_input(which, room);
+    for (int flips = (int)((unsigned)rand_r(seed) % 6); flips > 0; flips--) {
+        size_t at = (size_t)rand_r(seed) % (rand_r(seed) % 2 ? size : size < 400 ? size : 400);
+        room[at] = (uint8_t)rand_r(seed);
+    }
+    if (checked_from(size) < size && rand_r(seed) % 4 != 0)
+        seal(room, size, checked_from(size));
+    return rand_r(seed) % 8 == 0 ? (size_t)rand_r(seed) % (size + 1) : size;
+}
+
 int main(int count, char **arguments)
 {
     static uint8_t room[16384];
+    if (count == 3 && strcmp(arguments[1], "seeds") == 0) {
+        write_seeds(arguments[2]);
+        return 0;
+    }
     unsigned seed = count > 1 ? (unsigned)atoi(arguments[1]) : 1;
     long rounds = count > 2 ? atol(arguments[2]) : 20000;
-    for (long i = 0; i < rounds; i++) {
-        int which = (int)(i % 3);
-        size_t size = which == 0 ? good_config(room) : which == 1 ? good_page(room) : good_stat(room);
-        for (int flips = (int)((unsigned)rand_r(&seed) % 6); flips > 0; flips--) {
-            size_t at = (size_t)rand_r(&seed) % (rand_r(&seed) % 2 ? size : size < 400 ? size : 400);
-            room[at] = (uint8_t)rand_r(&seed);
-        }
-        if (which != 2 && rand_r(&seed) % 4 != 0)
-            seal(room, size, which == 0 ? 0 : VCUDA_SCHEDULE_CHECKED_FROM); /* so that the checks behind it are reached */
-        if (rand_r(&seed) % 8 == 0)
-            size = (size_t)rand_r(&seed) % (size + 1);
-        parse_all(room, size);
-    }
+    for (long i = 0; i < rounds; i++)
+        parse_all(room, mutated((int)(i % 3), room, &seed));
     printf("%ld\n", rounds);
     return 0;
 }
