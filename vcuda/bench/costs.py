@@ -76,17 +76,16 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
     yield starting(allocating)
 
 
-def starting(container: Container) -> dict[str, Any]:
-    """300 processes through cuInit, one after the other."""
+def starting(container: Container, processes: int = 300) -> dict[str, Any]:
+    """300 processes through cuInit, one after the other; fewer where each takes long, counted as if they were 300."""
     seconds = []
     for shim in (False, True):
         began = time.monotonic()
-        for _ in range(300):
+        for _ in range(processes):
             subprocess.run([CALLS, "init"], env=environment(container, shim=shim), check=True)  # noqa: S603
-        seconds.append(time.monotonic() - began)
-    return row(
-        "vcuda: 300 processes through cuInit", seconds[1] - seconds[0], "s added", 1, f"{seconds[0]:.1f} s without"
-    )
+        seconds.append((time.monotonic() - began) * 300 / processes)
+    context = f"{seconds[0]:.1f} s without; {processes} of them run"
+    return row("vcuda: 300 processes through cuInit", seconds[1] - seconds[0], "s added", 1, context)
 
 
 if __name__ == "__main__":

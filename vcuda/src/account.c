@@ -117,7 +117,7 @@ struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_
         busy = solo_ns;
     }
     add(&device->launches, launches);
-    add(&device->span_ns, length);
+    add(&device->span_ns, later(length, busy));
     add(&device->busy_ns, busy);
     add(&device->overrun_ns, over);
     add(&told->launches, launches);

@@ -136,7 +136,7 @@ EXPORT nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, nvmlUtili
         return NVML_ERROR_INVALID_ARGUMENT;
     uint64_t limit = memory_limit(index), held = ledger_held(ledger, index);
     utilization->gpu = busy_percent(index);
-    utilization->memory = (unsigned int)(held < limit ? held / (limit / 100 + 1) : 100);
+    utilization->memory = (unsigned int)(held < limit ? held * 100 / limit : 100);
     return NVML_SUCCESS;
 }
 

@@ -25,6 +25,12 @@ def uuid(ordinal: int = 0) -> str:
     return os.environ.get("VCUDA_TEST_UUID") or f"GPU-53494d47-5055-0000-0000-{ordinal:012x}"
 
 
+def machines_own() -> dict[str, str]:
+    """What decides which of the machine's own drivers and GPUs a program finds, and where the driver has its cache."""
+    names = ("LD_LIBRARY_PATH", "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HOME")
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
 def sealed(body: bytes) -> bytes:
     """The record with the CRC-32 of its bytes behind it."""
     return body + struct.pack("<I", zlib.crc32(body))
@@ -93,7 +99,7 @@ class Container:
             "PATH": os.environ["PATH"],
             "LD_PRELOAD": ":".join([*SANITIZERS, str(self.library)]),
             "ASAN_OPTIONS": "detect_leaks=0",
-            **({} if self.node.driver is None else {"LD_LIBRARY_PATH": str(self.node.driver)}),
+            **(machines_own() if self.node.driver is None else {"LD_LIBRARY_PATH": str(self.node.driver)}),
             "VCUDA_CONFIG": str(self.config),
             "SIMGPU_DIR": str(self.node.folder / "gpu"),
             "SIMGPU_LABEL": self.folder.name,
@@ -121,15 +127,7 @@ class Container:
     def session(self) -> Iterator[Callable[[str], list[int]]]:
         """An actor that is asked one line at a time."""
         with ended(self.start("actor")) as actor:
-
-            def ask(line: str) -> list[int]:
-                assert actor.stdin is not None
-                assert actor.stdout is not None
-                actor.stdin.write(line + "\n")
-                actor.stdin.flush()
-                return [int(word) for word in actor.stdout.readline().split()]
-
-            yield ask
+            yield lambda line: asked(actor, line)
 
     def charged(self, device: int = 0) -> int:
         """Bytes charged now, as the node agent reads them in the ledger."""
@@ -160,6 +158,15 @@ class Node:
                 values = struct.unpack_from("<16Q", data, at + 64)
                 return values[device], values[8 + device]
         raise KeyError(name)
+
+
+def asked(actor: subprocess.Popen[str], line: str) -> list[int]:
+    """What an actor answers to one line."""
+    assert actor.stdin is not None
+    assert actor.stdout is not None
+    actor.stdin.write(line + "\n")
+    actor.stdin.flush()
+    return [int(word) for word in actor.stdout.readline().split()]
 
 
 @contextmanager

@@ -1,9 +1,10 @@
 /* spin.c: launches simulated kernels for a while, as fast as it is let.
  *
- *     spin SECONDS MICROSECONDS [STREAMS] [graph]     prints "LAUNCHES"
+ *     spin SECONDS MICROSECONDS [STREAMS] [graph | completed]     prints "LAUNCHES"
  *
- * The kernels take turns on the streams; with `graph`, eight of them are captured and launched together. Writes
- * "ready" and begins when it gets a line.
+ * The kernels take turns on the streams; with `graph`, eight of them are captured and launched together. With `completed`
+ * it launches on one stream, never more than some milliseconds of work ahead, and counts what was completed: a queue of a
+ * thousand long kernels would say little of what the GPU did. Writes "ready" and begins when it gets a line.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -38,6 +39,31 @@ static CUgraphExec captured(CUfunction function, CUstream stream)
     return executable;
 }
 
+#define AHEAD 4 /* groups of launches in flight */
+
+/* Launches for so long and returns how many were completed then. */
+static unsigned long completed(CUfunction function, CUstream stream, double seconds, int microseconds)
+{
+    CUevent events[AHEAD];
+    unsigned long group = microseconds < 2000 ? 2000ul / (unsigned long)microseconds : 1, begun = 0, done = 0;
+    __typeof__(cuLaunchKernel) *launch = CU(cuLaunchKernel);
+    __typeof__(cuEventRecord) *record = CU(cuEventRecord);
+    __typeof__(cuEventSynchronize) *wait = CU(cuEventSynchronize);
+    for (int i = 0; i < AHEAD; i++)
+        if (CU(cuEventCreate)(&events[i], CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
+            exit(7);
+    for (double end = now() + seconds; now() < end;) {
+        if (begun - done == AHEAD && wait(events[done++ % AHEAD]) != CUDA_SUCCESS)
+            exit(8);
+        for (unsigned long i = 0; i < group; i++)
+            if (launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS)
+                exit(6);
+        if (record(events[begun++ % AHEAD], stream) != CUDA_SUCCESS)
+            exit(8);
+    }
+    return done * group;
+}
+
 int main(int count, char **arguments)
 {
     CUcontext context;
@@ -57,12 +83,15 @@ int main(int count, char **arguments)
         return 4;
     for (int i = 0; i < number; i++)
         CU(cuStreamCreate)(&streams[i], CU_STREAM_NON_BLOCKING);
-    CUgraphExec graph = count > 4 ? captured(function, streams[0]) : NULL;
+    CUgraphExec graph = count > 4 && strcmp(arguments[4], "graph") == 0 ? captured(function, streams[0]) : NULL;
+    int counting = count > 4 && strcmp(arguments[4], "completed") == 0;
     __typeof__(cuLaunchKernel) *launch = CU(cuLaunchKernel);
     puts("ready");
     fflush(stdout);
     getchar();
-    for (double end = now() + atof(arguments[1]); now() < end; launches++) {
+    if (counting)
+        launches = completed(function, streams[0], atof(arguments[1]), atoi(arguments[2]));
+    for (double end = now() + atof(arguments[1]); !counting && now() < end; launches++) {
         CUstream stream = streams[launches % (unsigned long)number];
         CUresult result = graph != NULL ? CU(cuGraphLaunch)(graph, stream)
                                         : launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);

@@ -1,7 +1,12 @@
 """What a program launches before anybody knows how long its kernels take."""
 
+import sys
+
 from agent import Agent, Tenant
-from node import Node, Share
+from node import BUILD, Node, Share
+
+sys.path.append(str(BUILD.parent / "bench"))
+from shares import work_done
 
 
 def test_unknown_kernels_are_not_queued_by_the_dozen(node: Node) -> None:
@@ -12,3 +17,10 @@ def test_unknown_kernels_are_not_queued_by_the_dozen(node: Node) -> None:
         out, errors = program.communicate("\n", timeout=240)
     assert errors == "", errors
     assert int(out.split()[1]) <= 8
+
+
+def test_a_program_that_counts_what_was_completed_counts_no_more_than_the_gpu_did(node: Node) -> None:
+    container = node.container("a")
+    out, errors = container.start("spin", "0.5", "20000", "1", "completed").communicate("\n", timeout=60)
+    assert errors == "", errors
+    assert 0 < int(out.split()[1]) * 20_000_000 <= work_done(node)["a"]

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node import BUILD, MIB, OUT_OF_MEMORY, Container, Node, Share, ended, until, uuid
+from node import BUILD, MIB, OUT_OF_MEMORY, Container, Node, Share, asked, ended, until, uuid
 
 SLOT_AT, SLOT_SIZE = 120, 80
 
@@ -47,26 +47,17 @@ def driver_bytes(page: Path) -> int:
     return int.from_bytes(page.read_bytes()[SLOT_AT:][16:24], "little")
 
 
-def told(actor: subprocess.Popen[str], line: str) -> list[int]:
-    """The actor's answer."""
-    assert actor.stdin is not None
-    assert actor.stdout is not None
-    actor.stdin.write(line + "\n")
-    actor.stdin.flush()
-    return [int(word) for word in actor.stdout.readline().split()]
-
-
 def test_the_page_says_what_the_driver_holds_and_the_shim_charges_it(node: Node) -> None:
     page = node.folder / "page"
     container = node.container("a", Share(context=64 * MIB, schedule=str(page)))
     page.touch()
     os.truncate(page, 7296)  # it is there before the container starts
     with ended(container.start("actor")) as actor, written(node, entry(container, actor.pid)):
-        assert [told(actor, line)[0] for line in ("init", "ctx", f"alloc a {300 * MIB}")] == [0, 0, 0]
+        assert [asked(actor, line)[0] for line in ("init", "ctx", f"alloc a {300 * MIB}")] == [0, 0, 0]
         until(lambda: driver_bytes(page) == node.truth("a")[0] == 556 * MIB)
-        until(lambda: told(actor, "info")[1] == (1024 - 556) * MIB)
-        assert told(actor, f"alloc b {500 * MIB}")[0] == OUT_OF_MEMORY
-        assert told(actor, "free a")[0] == 0
+        until(lambda: asked(actor, "info")[1] == (1024 - 556) * MIB)
+        assert asked(actor, f"alloc b {500 * MIB}")[0] == OUT_OF_MEMORY
+        assert asked(actor, "free a")[0] == 0
         until(lambda: driver_bytes(page) == 256 * MIB)
 
 
@@ -77,7 +68,7 @@ def test_a_container_that_comes_later_is_asked_about_as_well(node: Node) -> None
     os.truncate(page, 7296)
     with written(node), ended(container.start("actor")) as actor:
         listed(node, entry(container, actor.pid))
-        assert [told(actor, line)[0] for line in ("init", "ctx")] == [0, 0]
+        assert [asked(actor, line)[0] for line in ("init", "ctx")] == [0, 0]
         until(lambda: driver_bytes(page) == 256 * MIB)
 
 
@@ -86,7 +77,7 @@ def test_memory_of_a_killed_process_is_free_once_nvml_says_so(node: Node) -> Non
     node.settings["SIMGPU_TEARDOWN_MS"] = "300"
     container = node.container("a", Share(schedule=str(page)))
     with ended(container.start("actor")) as victim, written(node, entry(container, victim.pid)):
-        assert [told(victim, line)[0] for line in ("init", "ctx", f"alloc a {700 * MIB}")] == [0, 0, 0]
+        assert [asked(victim, line)[0] for line in ("init", "ctx", f"alloc a {700 * MIB}")] == [0, 0, 0]
         until(lambda: driver_bytes(page) == 956 * MIB)
         victim.kill()
         victim.wait()

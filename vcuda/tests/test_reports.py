@@ -1,10 +1,13 @@
 """nvidia-smi in the container, and the sidecar beside it, see the container's slice and what it used."""
 
+import json
 import struct
+import subprocess
+import sys
 import zlib
 
 from agent import Agent, Tenant
-from node import MIB, Node, Share, until, uuid
+from node import MIB, Node, Share, asked, ended, until, uuid
 
 
 def test_nvml_shows_the_slice_and_the_processes_in_it(node: Node) -> None:
@@ -29,6 +32,30 @@ def test_a_container_sees_only_the_devices_that_it_was_given(node: Node) -> None
         assert ask("nvml 1")[0] != 0
         assert ask("ctx 0")[0] == 101  # CUDA_ERROR_INVALID_DEVICE
         assert ask("ctx 2")[0] == 0
+
+
+PYNVML = """
+import json, pynvml
+pynvml.nvmlInit()
+device = pynvml.nvmlDeviceGetHandleByIndex(0)
+memory = pynvml.nvmlDeviceGetMemoryInfo(device)
+processes = [[one.pid, one.usedGpuMemory] for one in pynvml.nvmlDeviceGetComputeRunningProcesses(device)]
+rates = pynvml.nvmlDeviceGetUtilizationRates(device)
+print(json.dumps([pynvml.nvmlDeviceGetCount(), memory.total, memory.used, memory.free, processes, rates.memory]))
+"""
+
+
+def test_nvidias_python_binding_of_nvml_shows_the_slice(node: Node) -> None:
+    container = node.container("a", Share(memory=2048 * MIB), SIMGPU_HOST_PID_OFFSET="100000")
+    other = node.container("b")
+    with ended(container.start("actor")) as actor, other.session() as neighbour:
+        for line in ("init", "ctx", f"alloc a {256 * MIB}"):
+            assert asked(actor, line)[0] == neighbour(line)[0] == 0
+        command = [sys.executable, "-c", PYNVML]
+        done = subprocess.run(command, env=container.environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    used = 512 * MIB
+    assert json.loads(done.stdout) == [1, 2048 * MIB, used, 2048 * MIB - used, [[actor.pid, used]], 25]
 
 
 def busy_ns(record: bytes) -> int:
