@@ -30,6 +30,27 @@ TYPE_PREFIX = "urn:fairgpu:problem:"
 RETRY_AFTER_SECONDS = 5
 MAX_NAMED_FAULTS = 20
 
+_ALLOWED = {
+    "missing": "this field is needed: write it",
+    "extra_forbidden": "no field of this name: leave it out, or look for its name in /openapi.json",
+    "greater_than_equal": "a number from {ge}",
+    "greater_than": "a number above {gt}",
+    "less_than_equal": "a number up to {le}",
+    "int_type": "a whole number without quotes",
+    "int_from_float": "a whole number, without decimals",
+    "finite_number": "a number; NaN and infinity are none",
+    "string_type": "text in quotes",
+    "string_pattern_mismatch": "text that matches {pattern}",
+    "string_too_short": "text of at least {min_length} characters",
+    "string_too_long": "text of at most {max_length} characters",
+    "too_long": "at most {max_length} of them",
+    "list_type": "a list",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "literal_error": "{expected}",
+}
+"""By pydantic's type of error (https://docs.pydantic.dev/latest/errors/validation_errors/), what to write instead."""
+
 _log = structlog.get_logger()
 
 
@@ -115,17 +136,20 @@ def problem_of(error: BaseException) -> ProblemError:  # noqa: PLR0911 - a table
 
 
 def _invalid_body(error: ValidationError) -> ProblemError:
-    faults = [_fault(item) for item in error.errors(include_url=False, include_context=False)[:MAX_NAMED_FAULTS]]
-    if any(item["type"] == "json_invalid" for item in error.errors(include_url=False, include_context=False)):
-        return ProblemError(400, "not-json", f"the body is no JSON: {faults[0]['allowed']}")
-    detail = "; ".join(f"{item['field']}: given {item['given']}; {item['allowed']}" for item in faults)
+    found = error.errors(include_url=False)
+    if any(item["type"] == "json_invalid" for item in found):
+        return ProblemError(400, "not-json", f"the body is no JSON: {found[0]['msg'].removeprefix('Invalid JSON: ')}")
+    faults = [_fault(item) for item in found[:MAX_NAMED_FAULTS]]
+    detail = "; ".join(f"{item['field']}: given {item['given']}; allowed: {item['allowed']}" for item in faults)
     return ProblemError(422, "invalid", detail, faults)
 
 
 def _fault(item: Mapping[str, Any]) -> dict[str, str]:
     path = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in item["loc"]).lstrip(".")
     given = "nothing" if item["type"] == "missing" else show(item["input"])
-    return {"field": path or "body", "given": given, "allowed": str(item["msg"])}
+    words = _ALLOWED.get(item["type"])
+    allowed = words.format(**item.get("ctx", {})) if words else str(item["msg"])
+    return {"field": path or "body", "given": given, "allowed": allowed}
 
 
 def _unavailable(error: BaseException) -> ProblemError:

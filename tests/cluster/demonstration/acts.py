@@ -34,6 +34,7 @@ PODS_COLUMNS = (
     "SIDECAR:.spec.initContainers[0].name,CLASS:.spec.priorityClassName"
 )
 CLASS_COLUMNS = "custom-columns=POD:.metadata.name,CLASS:.spec.priorityClassName,PRIORITY:.spec.priority"
+EVENT_COLUMNS = "custom-columns=REASON:.reason,POD:.involvedObject.name,WHY:.message"
 GATE_COLUMNS = "custom-columns=POD:.metadata.name,GATES:.spec.schedulingGates[*].name"
 
 
@@ -119,6 +120,12 @@ def hold_and_release(stage: ClusterStage) -> None:
     require("SchedulingGated" in stage.kubectl(stage.ada, "-n", HELD_NAMESPACE, "get", "pods"), "the pod is not held")
     look = ("-n", HELD_NAMESPACE, "get", "pods", "-o", GATE_COLUMNS)
     require(names.BUDGET_GATE in stage.kubectl(stage.ada, *look), "the pod has another gate")
+    events = ("-n", HELD_NAMESPACE, "get", "events", "-o", EVENT_COLUMNS)
+    wait_until(
+        "the pod is told why", lambda: "BudgetHoldsPod" in stage.ada.kubectl(*events).stdout, stage.children,
+        STEP_LIMIT_SECONDS,
+    )  # fmt: skip
+    require("Waits for money" in stage.kubectl(stage.ada, *events), "nobody says why the pod waits")
     stage.kubectl(stage.money, "create", "-f", "-", shown="--user=finance create -f grant.yaml", stdin=held_grant())
     wait_until("the gate is lifted", lambda: not stage.gated("homework"), stage.children, STEP_LIMIT_SECONDS)
     require("<none>" in stage.kubectl(stage.ada, *look), "the pod still has a gate")

@@ -106,7 +106,19 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world:
     world.stage.gated("waits", "team-a", core=50)
     world.stage.source.refresh()
     world.mirrors.pods.changed("ADDED", next(p for p in world.stage.source.mirrors.pods.items() if "waits" in str(p)))
-    world.grant(1)
+    world.after(0)
+    for _ in range(2):
+        assert world.releaser.release(world.now) == 0
+    assert [notice.message for notice in world.notices if notice.reason == "BudgetHoldsPod"] == [
+        (
+            "Waits for money: 0.00 of 2.00 GPU-hours are left in a; this pod needs 0.083333 to start and costs 0.5 an "
+            "hour. `fairgpu grant a` gives more; the next period begins at 2026-02-01T00:00:00Z."
+        )
+    ]
+    world.after(HOUR)
+    world.releaser.release(world.now)
+    assert [notice.reason for notice in world.notices].count("BudgetHoldsPod") == 2
+    world.grant(2)
     world.after(0)
     assert world.releaser.release(world.now) == 1
     told = world.notices[-1]

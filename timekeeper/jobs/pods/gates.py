@@ -35,7 +35,7 @@ def released(account: Account, found: Figures, waiting: Iterable[Claim], promise
     A pod that the money does not reach holds back those behind it, however small they are: else a large one would
     wait forever. One that a whole period's money does not pay for waits for a grant, and holds back nobody.
     """
-    queue = sorted(waiting, key=lambda claim: (claim.pod.created, claim.pod.namespace, claim.pod.name, claim.pod.uid))
+    queue = in_order(waiting)
     if found.published is BudgetState.HELD:
         return []
     limits = found.limits
@@ -54,6 +54,11 @@ def released(account: Account, found: Figures, waiting: Iterable[Claim], promise
             break
         chosen.append(claim)
     return chosen
+
+
+def in_order(waiting: Iterable[Claim]) -> list[Claim]:
+    """First come, first served."""
+    return sorted(waiting, key=lambda claim: (claim.pod.created, claim.pod.namespace, claim.pod.name, claim.pod.uid))
 
 
 def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: int) -> int:

@@ -11,6 +11,7 @@ from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.committing import commitment_of, committed
 from timekeeper.jobs.memory.figures import Figures
 from timekeeper.jobs.pods.gates import Claim, first_minutes, released
+from timekeeper.jobs.pods.waiting import WaitTeller
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import rate_at
 from timekeeper.metering.segments import rate_now
@@ -28,12 +29,17 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Releaser:
-    """Remembers whom it released, in one term of leadership, until the mirror shows it."""
+    """Remembers whom it released, in one term of leadership, until the mirror shows it; tells the others why not."""
 
     source: Source
     books: Books
     _lifted: set[str] = field(default_factory=set)
     _refused: dict[str, int] = field(default_factory=dict)
+    _teller: WaitTeller = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Begins to tell, too."""
+        self._teller = WaitTeller(self.source, self.books)
 
     def release(self, now: int) -> int:
         """Releases whom the money reaches; how many.
@@ -54,7 +60,10 @@ class Releaser:
                 waiting.setdefault(name, []).append(claim)
             elif facts.gated or not self._safe(name):
                 promised[name] = promised.get(name, 0) + claim.needed
-        return sum(self._release_from(name, claims, promised.get(name, 0), now) for name, claims in waiting.items())
+        chosen = {name: self._chosen(name, claims, promised.get(name, 0), now) for name, claims in waiting.items()}
+        count = sum(self._lift(name, claims, now) for name, claims in chosen.items())
+        self._teller.tell(((name, without(claims, chosen[name])) for name, claims in waiting.items()), now)
+        return count
 
     def _safe(self, name: str) -> bool:
         return self.books.accounts[name].budget.admission is Admission.SAFE
@@ -79,12 +88,15 @@ class Releaser:
         ]
         return first_minutes(running, account.budget.min_runtime, now)
 
-    def _release_from(self, name: str, claims: list[Claim], promised: int, now: int) -> int:
-        account, found = self.books.accounts[name], self.books.figures.get(name)
+    def _chosen(self, name: str, claims: list[Claim], promised: int, now: int) -> list[Claim]:
+        found = self.books.figures.get(name)
         if found is None:
-            return 0
-        count = 0
-        for claim in released(account, found, claims, promised + self._promised(name, now)):
+            return []
+        return released(self.books.accounts[name], found, claims, promised + self._promised(name, now))
+
+    def _lift(self, name: str, claims: list[Claim], now: int) -> int:
+        account, count = self.books.accounts[name], 0
+        for claim in claims:
             item = self.source.mirrors.pods.get(claim.pod.uid)
             if item is None or claim.pod.uid in self._refused:
                 continue
@@ -98,10 +110,16 @@ class Releaser:
                 _log.warning("pod's release refused", uid=claim.pod.uid, pod=claim.pod.name, error=str(error))
                 continue
             self._lifted.add(claim.pod.uid)
-            self.source.tell(released_pod(item, claim, account.budget, found))
+            self.source.tell(released_pod(item, claim, account.budget, self.books.figures[name]))
             count += 1
             _log.info("pod released", uid=claim.pod.uid, namespace=claim.pod.namespace, pod=claim.pod.name, budget=name)
         return count
+
+
+def without(claims: list[Claim], chosen: list[Claim]) -> list[Claim]:
+    """Those that wait on."""
+    let_go = {claim.pod.uid for claim in chosen}
+    return [claim for claim in claims if claim.pod.uid not in let_go]
 
 
 def released_pod(item: Json, claim: Claim, budget: Budget, found: Figures) -> Notice:

@@ -1,0 +1,71 @@
+"""Tells at each pod that a budget's gate holds what it waits for: `kubectl describe pod` shows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from timekeeper.jobs.memory.books import Books
+from timekeeper.jobs.memory.figures import Figures
+from timekeeper.jobs.pods.gates import Claim, in_order
+from timekeeper.rules.budgets import Budget
+from timekeeper.rules.money import display
+from timekeeper.rules.timestamps import MINUTE, format_instant
+from timekeeper.sources.source import Notice, Source
+
+AGAIN = 30 * MINUTE
+"""How long what was told is let stand: the API server keeps events for an hour by default (--event-ttl)."""
+AT_ONCE = 10
+"""Pods that are told in one round: each takes a request, and thousands may wait."""
+
+
+@dataclass(slots=True)
+class WaitTeller:
+    """Remembers, in one term of leadership, which pods were told when."""
+
+    source: Source
+    books: Books
+    _told: dict[str, int] = field(default_factory=dict)
+
+    def tell(self, waiting: Iterable[tuple[str, Sequence[Claim]]], now: int) -> int:
+        """Tells those that wait and were not told lately; how many.
+
+        Args:
+            waiting: for each account, the pods that its gate goes on holding.
+            now: nanoseconds since 1970.
+        """
+        self._told = {uid: at for uid, at in self._told.items() if at <= now < at + AGAIN}
+        due = (
+            (name, place, claim)
+            for name, claims in waiting
+            for place, claim in enumerate(in_order(claims))
+            if claim.pod.uid not in self._told
+        )
+        count = 0
+        for name, place, claim in due:
+            found, item = self.books.figures.get(name), self.source.mirrors.pods.get(claim.pod.uid)
+            if found is None or item is None:
+                continue
+            self._told[claim.pod.uid] = now
+            message = why_it_waits(claim, self.books.accounts[name].budget, found, place)
+            self.source.tell(Notice(item, "BudgetHoldsPod", message, warning=True))
+            count += 1
+            if count == AT_ONCE:
+                break
+        return count
+
+
+def why_it_waits(claim: Claim, budget: Budget, found: Figures, before: int) -> str:
+    """What a pod waits for, what there is, and who can change it.
+
+    Args:
+        claim: the pod, and what must be there for it.
+        budget: who is to pay for it.
+        found: how that stands.
+        before: how many pods of the budget wait in front of it.
+    """
+    left = f"{display(found.remaining)} of {display(found.limits.available or 0)} GPU-hours are left in {budget.name}"
+    needs = f"needs {display(claim.needed)} to start and costs {display(claim.rate * 3600)} an hour"
+    queue = f" {before} of its pods wait in front of it." if before else ""
+    ends = f"the next period begins at {format_instant(found.period.end)}"
+    return f"Waits for money: {left}; this pod {needs}.{queue} `fairgpu grant {budget.name}` gives more; {ends}."
