@@ -1,5 +1,8 @@
 """The statuses of 2,000 busy budgets, each with a new checkpoint, written to a real API server.
 
+How long that takes hangs on who else works on the machine; the processor's time does not, and says what a pass takes of
+two cores that also run the API server and etcd.
+
 The other jobs of the timekeeper take their turns in between: after each turn of writing this pauses for as long, so
 that the time of a pass is what it takes where half of the thread's time is theirs.
 """
@@ -12,6 +15,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from fairgpu.cluster.api import KubernetesAPI
@@ -32,6 +36,9 @@ from timekeeper.store.standing import Standing
 BUDGET_COUNT = 2000
 PASSES = 3
 GOAL_SECONDS = 30.0
+GOAL_PROCESSOR_SECONDS = 30.0
+"""Of the client and the servers together: half of what two cores have in the time of a pass."""
+TICKS = os.sysconf("SC_CLK_TCK")
 RATE = 1_000_000
 
 Row = dict[str, Any]
@@ -42,15 +49,33 @@ def rows() -> Iterator[Row]:
     with running_control_plane(control_plane_binaries(os.environ)) as plane:
         install(plane)
         items = _create(plane.admin.api)
+        before = _server_seconds(plane)
         worst, rate, spent = _passes(plane, items)
+        served = (_server_seconds(plane) - before) / (PASSES * BUDGET_COUNT)
     yield {
         "name": "a pass over the statuses of 2,000 busy budgets",
         "value": worst,
         "unit": "s",
         "goal": f"<= {GOAL_SECONDS:g}",
         "met": worst <= GOAL_SECONDS,
-        "context": f"the longest of {PASSES}; {rate:.0f} writes a second, {spent * 1000:.1f} ms of this processor each",
+        "context": f"the longest of {PASSES}; {rate:.0f} writes a second",
     }
+    total = (spent + served) * BUDGET_COUNT
+    yield {
+        "name": "processor time of that pass, API server and etcd included",
+        "value": total,
+        "unit": "s",
+        "goal": f"<= {GOAL_PROCESSOR_SECONDS:g}",
+        "met": total <= GOAL_PROCESSOR_SECONDS,
+        "context": f"a write takes {spent * 1000:.1f} ms of the timekeeper and {served * 1000:.1f} ms of the servers",
+    }
+
+
+def _server_seconds(plane: ControlPlane) -> float:
+    """Processor time of the control plane's servers so far (proc(5): utime and stime)."""
+    stats = (Path(f"/proc/{server.process.popen.pid}/stat").read_text() for server in plane.servers.values())
+    fields = (stat.rpartition(")")[2].split() for stat in stats)
+    return sum(int(found[11]) + int(found[12]) for found in fields) / TICKS
 
 
 def _create(api: KubernetesAPI) -> list[Row]:
@@ -72,6 +97,8 @@ def _passes(plane: ControlPlane, items: list[Row]) -> tuple[float, float, float]
     for number in range(1, PASSES + 1):
         now = time.time_ns()
         _spend(books, number, now)
+        for item in plane.admin.api.get(BUDGETS)["items"]:  # as the watch shows them
+            books.budgets.objects[item["metadata"]["name"]] = item
         began = time.monotonic()
         while True:
             turn = time.monotonic()
