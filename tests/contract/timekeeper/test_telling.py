@@ -111,8 +111,8 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world:
         assert world.releaser.release(world.now) == 0
     assert [notice.message for notice in world.notices if notice.reason == "BudgetHoldsPod"] == [
         (
-            "Waits for money: 0.00 of 2.00 GPU-hours are left in a; this pod needs 0.083333 to start and costs 0.5 an "
-            "hour. `fairgpu grant a` gives more; the next period begins at 2026-02-01T00:00:00Z."
+            "Waits for money: 0.00 of 2.00 GPU-hours are left in a; this pod needs up to 0.083333 to start and costs "
+            "up to 0.5 an hour. `fairgpu grant a` gives more; the next period begins at 2026-02-01T00:00:00Z."
         )
     ]
     world.after(HOUR)

@@ -65,7 +65,8 @@ def why_it_waits(claim: Claim, budget: Budget, found: Figures, before: int) -> s
         before: how many pods of the budget wait in front of it.
     """
     left = f"{display(found.remaining)} of {display(found.limits.available or 0)} GPU-hours are left in {budget.name}"
-    needs = f"needs {display(claim.needed)} to start and costs {display(claim.rate * 3600)} an hour"
+    # Which devices it gets is not known yet, so that this is what the dearest would cost.
+    needs = f"needs up to {display(claim.needed)} to start and costs up to {display(claim.rate * 3600)} an hour"
     queue = f" {before} of its pods wait in front of it." if before else ""
     ends = f"the next period begins at {format_instant(found.period.end)}"
     return f"Waits for money: {left}; this pod {needs}.{queue} `fairgpu grant {budget.name}` gives more; {ends}."
