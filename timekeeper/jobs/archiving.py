@@ -16,6 +16,7 @@ from timekeeper.sources.source import Source
 from timekeeper.store.exports import folded_months, load
 from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.pruning import drop_account, forget_payer, prune
+from timekeeper.store.reading import orders_of
 from timekeeper.store.usage_folding import fold_hours
 from timekeeper.usage.retention import Retention
 from timekeeper.usage.windows import month_start, parse_month
@@ -85,6 +86,7 @@ class Archivist:
         account.periods = account.periods[len(old) :]
         if before < due:
             return
+        account.grants, account.corrections = orders_of(self._client, account.name)
         self._pruned[account.name] = due
         if self._is_of_the_past(account):
             self._drop(account)
@@ -125,6 +127,8 @@ class Archivist:
         for namespace in gone:
             del books.assignments[namespace]
             books.pods.namespaces.discard(namespace)
+            books.told.pop(namespace, None)
         del books.accounts[name]
         books.figures.pop(name, None)
+        books.budgets.forget(name)
         _log.info("account forgotten", account=name, namespaces=gone)

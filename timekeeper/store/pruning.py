@@ -54,6 +54,7 @@ def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequenc
         return False
     client.srem(keys.ACCOUNTS, account)
     client.srem(keys.RESTORED, account)
+    client.hdel(keys.BUDGETS, account)
     return True
 
 

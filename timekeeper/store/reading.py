@@ -84,6 +84,16 @@ def standing(client: redis.Redis, account: str, period: int) -> Standing | None:
     return _standing(client.hmget(keys.AccountKeys(account).period(period), SUMS))
 
 
+def orders_of(client: redis.Redis, account: str) -> tuple[set[str], set[str]]:
+    """The names of the grants and of the corrections that an account has taken."""
+    names = keys.AccountKeys(account)
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hkeys(names.grants)
+    pipeline.hkeys(names.corrections)
+    grants, corrections = pipeline.execute()
+    return {_text(name) for name in grants}, {_text(name) for name in corrections}
+
+
 def pots(client: redis.Redis, account: str, period: int) -> dict[str, Pot]:
     """A period's money that expires on its own, by name."""
     return _pots(client.hgetall(keys.AccountKeys(account).pots(period)))

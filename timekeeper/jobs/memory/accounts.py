@@ -11,11 +11,17 @@ from timekeeper.rules.budgets import Budget
 from timekeeper.rules.burn import BurnRecord
 from timekeeper.rules.periods import Period, first_period, periods_until
 from timekeeper.rules.pots import OWN, Pot
+from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store.standing import Standing
 from timekeeper.store.summaries import Summary
 
 DEFAULT_PREFIX = "namespace:"
 """The account of a namespace that no budget names; no budget can be called so."""
+
+KEPT_STANDINGS = 2
+"""Of how many of its latest periods an account knows what they stand at, however old they are."""
+TOLD_OF = DAY + HOUR
+"""How far back what was spent is told by the rate at which it was, and a little more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,19 @@ class Account:
     def totals(self) -> dict[int, int]:
         """What each known period stands at, by its start."""
         return {start: standing.total for start, standing in self.standings.items()}
+
+    def forget_what_is_over(self, now: int) -> None:
+        """Drops what old periods stand at: a store that is read anew tells of the latest alone, too.
+
+        The last day's stay, since what was spent over it is told. To be called once what they leave to each other is
+        struck.
+        """
+        if len(self.standings) <= KEPT_STANDINGS:
+            return
+        kept = {period.start for period in self.periods[-KEPT_STANDINGS:]}
+        kept |= {period.start for period in self.periods_after(now - TOLD_OF)}
+        self.standings = {start: found for start, found in self.standings.items() if start in kept}
+        self.pots = {start: found for start, found in self.pots.items() if start in kept}
 
     def periods_after(self, instant: int) -> Sequence[Period]:
         """The periods that end after an instant, in order."""

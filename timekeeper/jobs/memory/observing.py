@@ -59,6 +59,11 @@ class BudgetView:
         """What is kept and the store does not hold yet."""
         return {name: item for name, item in self.kept.items() if self.stored.get(name) is not item}
 
+    def forget(self, name: str) -> None:
+        """Drops what was kept of a budget that is gone and pays for nothing any more."""
+        for known in (self.kept, self.stored, self._rules):
+            known.pop(name, None)
+
     def last_rule(self, name: str) -> PeriodRule | None:
         """When the periods of a budget begin, or began while it was there; None where nobody knows."""
         item = self.kept.get(name)
@@ -166,7 +171,6 @@ class PodView:
             if uid in self.facts and self.facts[uid].gated and not facts.gated:
                 self.let_in[uid] = now
             self.facts[uid] = facts
-            self.namespaces.add(facts.namespace)
             changed |= self._observe(facts, rules, silent, reported, now)
         departures = mirror.take_departures()
         while departures:
@@ -182,6 +186,7 @@ class PodView:
         self.ahead = max(
             (facts.created - seen_at for facts in self.facts.values() if facts.created > seen_at), default=0
         )
+        self.namespaces = {facts.namespace for facts in self.facts.values()}
         self._objects = items
         self._behind = False
         return changed

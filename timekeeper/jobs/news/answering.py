@@ -30,6 +30,9 @@ class OrderAnswers:
             SourceError: the API server does not answer; what is missing is written the next time.
         """
         view = self.books.budgets
+        present = {("grant", name) for name in view.grant_objects}
+        present |= {("correction", name) for name in view.correction_objects}
+        self._answered &= present
         count = 0
         for name, item in view.grant_objects.items():
             count += self._write("grant", name, item, self._grant, self.source.write_grant_status, now)

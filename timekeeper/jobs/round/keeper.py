@@ -90,6 +90,8 @@ class Keeper:
                 self._repriced = False
             desk.step("publish")
             publish(desk, now, touched)
+            for name in touched:
+                self.books.accounts[name].forget_what_is_over(now)
             if full:
                 desk.step("watched")
                 book.write_watched(desk.client, min(now, mirrors.pods.confirmed_at or 0))

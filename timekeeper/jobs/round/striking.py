@@ -20,6 +20,7 @@ from timekeeper.metering.segments import amounts, spans
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import OWN, Pot, carried, lapsing, rolled_over
 from timekeeper.rules.timestamps import format_instant
+from timekeeper.store import reading
 from timekeeper.store.ledger import Kind, PotEntry, Strike, strike
 from timekeeper.store.standing import Standing
 
@@ -85,7 +86,8 @@ def spending(desk: Desk, now: int) -> SpentBy:
     by_account: dict[str, list[Metered]] = {}
 
     def spent_by(account: Account, period: Period, instant: int) -> int:
-        settled = account.standings[period.start].total
+        known = account.standings.get(period.start) or reading.standing(desk.client, account.name, period.start)
+        settled = known.total if known is not None else 0
         if books.rules.bill is not Bill.RESERVED:
             return settled
         if not by_account:

@@ -1,0 +1,86 @@
+"""However long a leader leads, and whatever comes and goes meanwhile, it remembers no more of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tests.keeper_stage import Stage
+from timekeeper.jobs.news.answering import OrderAnswers
+from timekeeper.jobs.news.telling import Teller
+from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.pods.releasing import Releaser
+from timekeeper.rules.timestamps import HOUR, format_instant
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.redis_server import RedisServer
+
+WARM = 30
+"""Cycles of an hour until a day and a few old periods are behind: what is told of the last day is remembered."""
+
+
+class Term:
+    """One leader with all that remembers something on its side."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        keeper = stage.lead()
+        self.books = keeper.books
+        source = stage.source
+        self.answers, self.writer = OrderAnswers(source, self.books), StatusWriter(source, self.books)
+        self.teller, self.releaser = Teller(source, self.books), Releaser(source, self.books)
+
+    def cycle(self, number: int, *, gated: bool) -> None:
+        """A pod, a grant and a correction come and go within an hour, whose period ends."""
+        stage = self.stage
+        uid = f"p{number}"
+        stage.gated(uid, "team-a") if gated else stage.pod(uid, "team-a")
+        stage.grant(f"g{number}", "a", "0.5", expires=format_instant(stage.now + 2 * HOUR))
+        stage.correct(f"c{number}", "a", "0.001", stage.now)
+        self.round(1)
+        stage.remove(uid)
+        for kind in ("grants", "corrections"):
+            for file in (stage.folder / kind).iterdir():
+                file.unlink()
+        self.round(3599)
+
+    def round(self, seconds: float) -> None:
+        self.stage.round(seconds)
+        now = self.stage.now
+        self.releaser.release(now)
+        self.teller.tell()
+        self.answers.write(now)
+        self.writer.write(now)
+
+    def sizes(self) -> dict[str, int]:
+        """How much of what is remembered: each collection of the books, of each account, and of those beside them."""
+        found: dict[str, int] = {}
+        held: list[tuple[str, Any]] = [
+            ("books", self.books),
+            ("pods", self.books.pods),
+            ("budgets", self.books.budgets),
+        ]
+        held += [(name, account) for name, account in self.books.accounts.items()]
+        held += [("answers", self.answers), ("writer", self.writer), ("teller", self.teller), ("rel", self.releaser)]
+        for name, thing in held:
+            for field in thing.__slots__:
+                value = getattr(thing, field)
+                if isinstance(value, dict | list | set) or field == "sessions":
+                    found[f"{name}.{field}"] = len(value)
+        # These are kept for as long as the ledger is, and read again from it.
+        ledger = ("a.periods", "a.grants", "a.corrections")
+        return {name: size for name, size in found.items() if name not in ledger}
+
+
+def test_after_many_cycles_it_remembers_as_much_as_after_few(redis_server: RedisServer, tmp_path: Path) -> None:
+    with redis_server.client() as client:
+        stage = Stage(tmp_path, client)
+        stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
+        term = Term(stage)
+        for number in range(WARM):
+            term.cycle(number, gated=number % 3 == 0)
+        before = term.sizes()
+        for number in range(WARM, WARM + 12):
+            term.cycle(number, gated=number % 3 == 0)
+        assert term.sizes() == before
