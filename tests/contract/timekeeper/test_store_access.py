@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -26,7 +27,7 @@ from tests.waiting import wait_until
 from timekeeper.redis_settings import ClusterSettings, RedisSettings, RedisTLS, SentinelSettings
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.store.connection import connect
-from timekeeper.store.servers import identity
+from timekeeper.store.servers import identity, store_clock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -182,8 +183,16 @@ def test_a_user_of_its_own_that_may_only_what_the_timekeeper_does_keeps_the_book
             stage.remove("p1")
             stage.round(10)
             assert stage.spent("a") == 20 * GPU_SECOND
+            assert store_clock(client) > 0
             with pytest.raises(redis.ResponseError, match="no permissions"):
                 client.flushall()
+
+
+def test_the_user_may_run_every_command_of_the_scripts() -> None:
+    scripts = (ROOT / "timekeeper" / "store" / "scripts").glob("*.lua")
+    used = {word.lower() for file in scripts for word in re.findall(r"redis\.p?call\('(\w+)'", file.read_text())}
+    assert used
+    assert {f"+{word}" for word in used} <= set(ACL)
 
 
 def test_the_user_in_the_instructions_is_the_one_that_is_tested_here() -> None:
