@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup demo test ladder lint types contracts unit accelerated contract page cluster vcuda bench browser promtool lock clean
+.PHONY: setup demo test ladder lint types contracts unit accelerated contract page cluster vcuda bench browser promtool s3-server lock clean
 
 setup: $(VENV)/.installed
 
@@ -49,7 +49,7 @@ $(ACCELERATED)/.built: $(COMPILED) | setup
 	sh tools/accelerate.sh $(BIN)/python $(ACCELERATED)
 	@touch $@
 
-contract: setup promtool
+contract: setup promtool s3-server
 	$(BIN)/pytest --numprocesses 4 --dist loadfile tests/contract
 	CI= FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) \
 	  $(BIN)/pytest --numprocesses 4 --dist loadfile $(ON_REDIS_7)
@@ -67,6 +67,9 @@ browser: setup
 
 promtool: setup
 	sh tools/promtool.sh $(VENV)
+
+s3-server: setup
+	sh tools/s3_server.sh $(VENV)
 
 cluster: setup
 	$(BIN)/python -m tests.cluster.control_plane.build
@@ -89,6 +92,7 @@ EXTRAS := webhook timekeeper nodeagent demo test
 lock:
 	$(COMPILE) setup.cfg $(EXTRAS:%=--extra %) --output-file requirements.lock
 	$(COMPILE) --constraint requirements.lock tools/accelerated.in --output-file tools/accelerated.lock
+	$(COMPILE) tools/s3-server.in --output-file tools/s3-server.lock
 	$(COMPILE) --constraint requirements.lock setup.cfg --extra webhook --output-file $(IMAGE)/webhook.lock
 	$(COMPILE) --constraint requirements.lock setup.cfg --extra timekeeper --output-file $(IMAGE)/timekeeper.lock
 	$(COMPILE) --constraint requirements.lock $(IMAGE)/build.in --output-file $(IMAGE)/build.lock

@@ -11,14 +11,17 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
-from obstore.store import ClientConfig, S3Config, S3Store
+from obstore.store import S3Store
 
 from timekeeper.export.destination import ChangedError, ExportError, Stored
 from timekeeper.export_settings import BucketSettings
+
+if TYPE_CHECKING:
+    from obstore.store import ClientConfig, S3Config  # not there when it runs
 
 CONNECT_SECONDS = 5
 RETRIES = 3
@@ -88,7 +91,7 @@ class Bucket:
             raise ChangedError(f"{self._place}: the file is not what it was") from error
         except FileNotFoundError as error:
             if "<Code>NoSuchBucket<" in str(error):
-                raise ExportError(f"{self._place} does not exist") from None
+                raise ExportError(f"{self._place}: NoSuchBucket") from None
             raise
         except (BaseError, ValueError) as error:
             # The words of these errors may quote what was sent.

@@ -17,6 +17,18 @@ class ChangedError(ExportError):
     """Something else is there than what was to be replaced; it was left alone."""
 
 
+class MonthUnavailableError(ExportError):
+    """A month that was written and cannot be told now; the words name it alone.
+
+    Attributes:
+        reason: why, for the log.
+    """
+
+    def __init__(self, month: str, reason: str) -> None:
+        super().__init__(f"the exported month {month} cannot be read")
+        self.reason = reason
+
+
 class Stored(NamedTuple):
     """A file as it was found; its tag differs from that of any other content under this name."""
 

@@ -11,6 +11,7 @@ import redis
 from timekeeper.identity.callers import Authority
 from timekeeper.page.assets import Assets
 from timekeeper.rest.closed_days import ClosedDays
+from timekeeper.rest.exported_months import ExportedMonths
 from timekeeper.rest.figures import Book
 from timekeeper.rest.hot_routes import Submissions
 from timekeeper.rest.measures import Measures
@@ -43,6 +44,7 @@ class Parts:
         assets: the files of the page for people.
         closed_days: remembers what days long closed came to.
         currency: what amounts are shown in beside GPU-hours; None for nothing.
+        exported: months that the store has forgotten; None where they are written nowhere.
     """
 
     book: Book
@@ -62,3 +64,4 @@ class Parts:
     assets: Assets
     closed_days: ClosedDays
     currency: Currency | None = None
+    exported: ExportedMonths | None = None

@@ -15,6 +15,7 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 from fairgpu.cluster.api import ApiError
 from fairgpu.faults import show
 from fairgpu.serving.messages import PROBLEM, Response
+from timekeeper.export.destination import MonthUnavailableError
 from timekeeper.identity.refusals import (
     ForbiddenError,
     IdentityUnavailableError,
@@ -108,7 +109,7 @@ def answer(problem: ProblemError) -> Response:
     return Response(problem.status, orjson.dumps(document), PROBLEM, headers)
 
 
-def problem_of(error: BaseException) -> ProblemError:  # noqa: PLR0911 - a table, one row for each kind of error
+def problem_of(error: BaseException) -> ProblemError:  # noqa: C901, PLR0911 - a table, one row for each kind of error
     """The problem that an error is to the client; what is nobody's mistake is logged."""
     match error:
         case ProblemError():
@@ -126,6 +127,10 @@ def problem_of(error: BaseException) -> ProblemError:  # noqa: PLR0911 - a table
             return _invalid_body(error)
         case IdentityUnavailableError() | redis.RedisError() | StoreError() | OverloadedError() | TimeoutError():
             return _unavailable(error)
+        case MonthUnavailableError():
+            _log.warning("exported month not told", error=str(error), reason=error.reason)
+            headers = {"Retry-After": str(RETRY_AFTER_SECONDS)}
+            return ProblemError(503, "export-unavailable", f"{error}; the timekeeper's log says why", headers=headers)
         case ApiError() | SourceError():
             return _refused_by_cluster(error)
         case HTTPException():

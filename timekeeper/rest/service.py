@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 
+import redis
 import structlog
 
 from fairgpu.certificates import expires_at, utc_now
@@ -19,6 +20,7 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.server import serve
 from fairgpu.serving.tls import Chain, ChainError
+from timekeeper.export.places import destination
 from timekeeper.identity.callers import Authority, CachingAuthority
 from timekeeper.identity.cluster import ClusterAuthority, fetch_issuer
 from timekeeper.identity.key_set import KeySet
@@ -29,6 +31,7 @@ from timekeeper.rest.application import Loop, RestApplication, build_application
 from timekeeper.rest.batching import Batcher
 from timekeeper.rest.bodies import MAX_BODY_BYTES
 from timekeeper.rest.closed_days import ClosedDays
+from timekeeper.rest.exported_months import ExportedMonths
 from timekeeper.rest.figures import Book
 from timekeeper.rest.measures import Measures
 from timekeeper.rest.order_stores import ClusterOrders, FolderOrders
@@ -167,10 +170,18 @@ class Service:
             currency=currency_of(self._settings),
             assets=read_assets(),
             closed_days=ClosedDays(),
+            exported=self._exported(store),
         )
         lifecycle.on_stop(store.close)
         lifecycle.on_stop(intake.close)
         return build_application(lifecycle, parts, lambda since: read_changes(store, since), loop)
+
+    def _exported(self, store: redis.Redis) -> ExportedMonths | None:
+        settings = self._settings
+        place = destination(settings.export)
+        if place is None:
+            return None
+        return ExportedMonths(store, place, settings.usage.months, settings.export.cache_mib << 20)
 
 
 def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Path | None) -> int:

@@ -7,18 +7,20 @@ other page needs all accounts.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import redis
 
 from timekeeper.metering.segments import Assignments
 from timekeeper.rest.closed_days import ClosedDays
+from timekeeper.rest.exported_months import ExportedMonths, held_before
 from timekeeper.rest.usage_query import Query, cursor_of
 from timekeeper.rest.whole_usage import WholeUsage, payers
 from timekeeper.rules.timestamps import DAY
 from timekeeper.store import reading
-from timekeeper.store.usage_reading import accounts_usage, capacity, restored
+from timekeeper.store.usage_reading import AccountUsage, accounts_usage, capacity, restored
 from timekeeper.usage.capacity import capacity_of
 from timekeeper.usage.dimensions import UNKNOWN, asks_for_details
 from timekeeper.usage.grouping import Item, Steps, Sums, order
@@ -40,22 +42,37 @@ class Usage:
     following: str | None
 
 
-def find(client: redis.Redis, query: Query, now: int, closed: ClosedDays | None = None) -> Usage:
+def find(
+    client: redis.Redis,
+    query: Query,
+    now: int,
+    closed: ClosedDays | None = None,
+    exported: ExportedMonths | None = None,
+) -> Usage:
     """Answers a question, asked at an instant, with the help of what is remembered of closed days.
 
+    What the store has forgotten is told from files, where there are any.
+
     Raises:
+        MonthUnavailableError: such a file cannot be read.
+        ProblemError: it would take too many of them.
         redis.RedisError: the store does not answer.
         StoreError: it refuses.
         FoldedHoursError: the steps cut what is kept as one.
     """
     cut = Steps(steps(query.window, query.step))
-    found = _in_order(client, query, cut) if _comes_in_order(client, query) else None
+    if exported is not None and query.window.start < exported.kept_from(now):
+        everything = partial(_everything_and_files, client, query, now, exported)
+        found = None
+    else:
+        everything = partial(_everything, client, query, now, closed)
+        found = _in_order(client, query, cut) if _comes_in_order(client, query) else None
     whole = found is None
     if found is None:
-        found = _everything(client, query, Sums(cut, query.aggregate), now, closed)
+        found = everything(Sums(cut, query.aggregate))
     if query.idle:
         points = capacity(client)
-        held = found if whole else _everything(client, query, Sums(cut, ()), now, closed)
+        held = found if whole else everything(Sums(cut, ()))
         found.add_idle([capacity_of(points, step, now) for step in cut.windows], held)
     items, last = found.page(query.after, query.limit)
     return Usage(query, items, None if last is None else cursor_of(last))
@@ -71,7 +88,21 @@ def _comes_in_order(client: redis.Redis, query: Query) -> bool:
     return not query.idle or reading.count_namespaces(client) > query.limit
 
 
-def _everything(client: redis.Redis, query: Query, sums: Sums, now: int, closed: ClosedDays | None) -> Sums:
+def _everything_and_files(client: redis.Redis, query: Query, now: int, exported: ExportedMonths, sums: Sums) -> Sums:
+    """All that the window holds and that files hold in place of what was forgotten, added to the sums."""
+    only = None if query.namespace is None else frozenset({query.namespace})
+    assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
+    before = exported.kept_from(now)
+    held: set[tuple[str, str]] = set()
+    for found in _read(client, payers(assignments), assignments, query.window, sums):
+        sums.add(found.account, found.put_down, only)
+        sums.add(found.account, found.running, only)
+        held |= held_before(found.account, found.put_down, before)
+    exported.add(sums, query.window, now, held, only)
+    return sums
+
+
+def _everything(client: redis.Redis, query: Query, now: int, closed: ClosedDays | None, sums: Sums) -> Sums:
     """All that the window holds, added to the sums."""
     if query.namespace is not None:
         assignments = reading.assignments_of(client, [query.namespace])
@@ -117,9 +148,16 @@ def _add(
     only: frozenset[str] | None,
 ) -> None:
     """Adds what accounts hold of a window; of these namespaces alone where some are named."""
+    for found in _read(client, accounts, assignments, within, sums):
+        sums.add(found.account, found.put_down, only)
+        sums.add(found.account, found.running, only)
+
+
+def _read(
+    client: redis.Redis, accounts: Sequence[str], assignments: Mapping[str, Assignments], within: Window, sums: Sums
+) -> Iterator[AccountUsage]:
+    """What accounts hold of a window, as the sums ask for it."""
     details = asks_for_details(sums.aggregate)
     for start in range(0, len(accounts), READ_AT_ONCE):
         chunk = accounts[start : start + READ_AT_ONCE]
-        for found in accounts_usage(client, chunk, assignments, within, details=details):
-            sums.add(found.account, found.put_down, only)
-            sums.add(found.account, found.running, only)
+        yield from accounts_usage(client, chunk, assignments, within, details=details)

@@ -45,7 +45,7 @@ def _answered(parts: Parts, namespace: str | None) -> Response:
     now = parts.now()
     query = read_query(request.args, parts.usage_labels, now, namespace)
     try:
-        found = find(parts.store, query, now, parts.closed_days)
+        found = find(parts.store, query, now, parts.closed_days, parts.exported)
     except FoldedHoursError as error:
         kept = f"{format_instant(error.start)},{format_instant(error.end)}"
         raise invalid(

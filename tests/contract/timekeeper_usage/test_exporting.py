@@ -2,24 +2,28 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.keeper_stage import Stage
 from timekeeper.export import document
-from timekeeper.export.destination import ExportError, Folder, Stored
+from timekeeper.export.destination import ExportError, Folder, MonthUnavailableError, Stored
 from timekeeper.export.months import window_of
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.exporting import Exporter
 from timekeeper.jobs.measures import ExportMeasures
+from timekeeper.rest.exported_months import ExportedMonths
+from timekeeper.rest.problems import ProblemError
 from timekeeper.rest.usage_finding import find
 from timekeeper.rest.usage_query import Query
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import HOUR, parse_instant
 from timekeeper.store import exports, keys
+from timekeeper.usage.grouping import Item
 from timekeeper.usage.retention import Retention
+from timekeeper.usage.windows import Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -108,6 +112,13 @@ class Scene:
         for account, row in document.read((self.folder / f"usage-{month}.csv.gz").read_bytes()):
             sums[account] = sums.get(account, 0) + row.figures.billed
         return {account: amount // GPU_HOUR for account, amount in sums.items()}
+
+    def told(self, start: str, end: str, *aggregate: str, step: str | None = None, **options: Any) -> list[Item]:
+        """What the REST service answers."""
+        months = ExportedMonths(self.stage.client, self.place, KEPT.months, 1 << 20)
+        window = Window(parse_instant(f"{start}T00:00:00Z"), parse_instant(f"{end}T00:00:00Z"))
+        query = Query(window, step, aggregate or ("budget",), 1000, **options)
+        return find(self.stage.client, query, self.stage.now, exported=months).items
 
     def held(self, month: str) -> dict[str, int]:
         """GPU-hours of each budget that the store holds of a month."""
@@ -304,3 +315,71 @@ def test_without_an_export_what_is_old_is_forgotten_as_ever(scene: Scene) -> Non
         scene.stage.now
     )
     assert scene.held(JANUARY) == {}
+
+
+def test_a_question_about_forgotten_months_is_answered_as_it_was_before(scene: Scene) -> None:
+    scene.pass_days(60)
+    questions: list[tuple[str, ...]] = [("budget",), ("namespace",), ("namespace", "owner", "label:team"), ("node",)]
+    window = ("2026-01-01", "2026-03-10")
+    before = {asked: scene.told(*window, *asked, step="1d") for asked in questions}
+    alone = scene.told(*window, namespace="team-b")
+    for asked, items in before.items():
+        assert len(items) == 54 * (2 if asked[0] != "node" else 1)
+    scene.pass_days(60)
+    scene.archive()
+    scene.export()
+    scene.archive()
+    assert scene.held(JANUARY) == {}
+    assert {asked: scene.told(*window, *asked, step="1d") for asked in questions} == before
+    assert scene.told(*window, namespace="team-b") == alone
+    idle = scene.told(*window, "budget", idle=True)
+    assert [item.key for item in idle] == [("namespace:team-b",), ("research",)]
+
+
+def test_a_late_change_of_a_forgotten_month_is_told_before_and_after_its_file_has_it(scene: Scene) -> None:
+    scene.pass_days(120)
+    scene.archive()
+    scene.export()
+    scene.archive()
+    (team_b, research) = scene.told("2026-01-01", "2026-02-01")
+    hour = window_of(JANUARY).start // HOUR
+    scene.stage.client.hset(keys.AccountKeys("research").hours, f'{hour} ["team-a"]', f"{GPU_HOUR} 0 0 -")
+    for _ in range(2):
+        told = scene.told("2026-01-01", "2026-02-01")
+        assert told[0] == team_b
+        assert told[1].figures.billed == GPU_HOUR != research.figures.billed
+        scene.archive()
+        scene.export()
+
+
+def test_a_month_that_cannot_be_read_is_never_told_as_nothing(scene: Scene) -> None:
+    scene.pass_days(120)
+    scene.archive()
+    scene.export()
+    scene.archive()
+    recent = scene.told("2026-04-01", "2026-05-01")
+    scene.place.away = True
+    with pytest.raises(MonthUnavailableError, match=JANUARY):
+        scene.told("2026-01-01", "2026-05-01")
+    assert scene.told("2026-04-01", "2026-05-01") == recent
+    scene.place.away = False
+    file = scene.folder / "usage-2026-01.csv.gz"
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-30])
+    with pytest.raises(MonthUnavailableError, match=JANUARY):
+        scene.told("2026-01-01", "2026-05-01")
+    file.unlink()
+    with pytest.raises(MonthUnavailableError, match=JANUARY):
+        scene.told("2026-01-01", "2026-05-01")
+    # Of the time before the first file nobody knows anything.
+    assert scene.told("2025-01-01", "2025-12-01") == []
+
+
+def test_an_answer_reads_so_many_files_and_no_more(scene: Scene) -> None:
+    scene.pass_days(120)
+    scene.archive()
+    scene.export()
+    for year in (2021, 2022, 2023, 2024, 2025):
+        (scene.folder / f"usage-{year}-01.csv.gz").write_bytes(document.write([]).body)
+    with pytest.raises(ProblemError, match="at most 24 months"):
+        scene.told("2021-01-01", "2026-05-01")
