@@ -84,6 +84,9 @@ class Exporter:
                 self.step(now())
             except (redis.RedisError, StoreError) as error:
                 _log.warning("months cannot be read", error=str(error))
+            except Exception:  # noqa: BLE001 - whatever broke, the months after must go on being written
+                self._measures.outcomes.labels("failed").inc()
+                _log.exception("export broke off")
 
     def step(self, now: int) -> None:
         """Writes the months that are due.

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.keeper_stage import Stage
+from tests.waiting import LIMIT_S
 from timekeeper.export import document
 from timekeeper.export.destination import ExportError, Folder, MonthUnavailableError, Stored
 from timekeeper.export.months import window_of
@@ -43,6 +45,8 @@ class Away(Folder):
         self.away = False
         self.dies_after_writing = False
         self.written = 0
+        self.asked, self.answers = threading.Event(), threading.Event()
+        self.answers.set()
 
     def read(self, name: str) -> Stored | None:
         self._check()
@@ -57,6 +61,8 @@ class Away(Folder):
         return tag
 
     def _check(self) -> None:
+        self.asked.set()
+        self.answers.wait(LIMIT_S)
         if self.away:
             raise ExportError("away")
 
@@ -197,6 +203,27 @@ def test_a_writer_that_dies_between_the_file_and_the_record_loses_nothing_and_te
     assert scene.held(JANUARY) == {}
     assert scene.billed(JANUARY) == {"namespace:team-b": 198, "research": 396}
     assert scene.count("conflict") == 0
+
+
+def test_a_place_that_hangs_holds_up_nothing_else(scene: Scene) -> None:
+    scene.pass_days(30)
+    scene.archive()
+    scene.place.answers.clear()
+    ending = threading.Event()
+    arguments = (lambda _seconds: ending.wait(0.01), lambda: scene.stage.now)
+    thread = threading.Thread(target=scene.exporter.run, args=arguments)
+    thread.start()
+    try:
+        assert scene.place.asked.wait(LIMIT_S)
+        before = scene.held("2026-02")["research"]
+        scene.pass_days(1)
+        assert scene.held("2026-02")["research"] == before + 24
+        assert thread.is_alive()
+    finally:
+        scene.place.answers.set()
+        ending.set()
+        thread.join(LIMIT_S)
+    assert scene.billed(JANUARY) == scene.held(JANUARY)
 
 
 def test_a_late_correction_changes_the_file_of_its_month_alone(scene: Scene) -> None:
