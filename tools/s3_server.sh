@@ -5,6 +5,8 @@ set -eu
 venv=$1
 here=$(dirname "$0")
 
+exec 9>"$venv/s3-server.lock"  # tests that run side by side ask for it at once
+flock 9
 if [ "$venv/s3-server/.installed" -nt "$here/s3-server.lock" ]; then
     exit 0
 fi
