@@ -96,6 +96,18 @@ def test_entries_that_come_once_all_are_packed_follow_them(client: redis.Redis) 
     assert [entry.amount for entry in reading.ledger_page(client, "a", last, 10)] == [1, 1]
 
 
+def test_a_store_that_is_full_is_packed_all_the_same(client: redis.Redis) -> None:
+    post(client, range(1, 5))
+    due, before = written_before_now(client), everything(client)
+    client.config_set("maxmemory", 1)
+    try:
+        assert pack_ledger(client, EPOCH, "a", due)
+    finally:
+        client.config_set("maxmemory", 0)
+    assert client.xlen(NAMES.ledger) == 0
+    assert everything(client) == before
+
+
 def test_a_leader_that_was_replaced_packs_nothing(client: redis.Redis) -> None:
     post(client, range(1, 5))
     client.hset(NAMES.head, "epoch", EPOCH + 1)

@@ -20,7 +20,8 @@ if old_name ~= '' then
   end
   redis.call('HDEL', segments, old_name)
 end
-redis.call('HSET', segments, name, segment)
+-- What makes room comes first: a store that is full refuses only a script that begins by taking more.
 local time, counter = string.match(last, '^(%d+)-(%d+)$')
 redis.call('XTRIM', ledger, 'MINID', time .. '-' .. string.format('%d', tonumber(counter) + 1))
+redis.call('HSET', segments, name, segment)
 return 1
