@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import redis
 import structlog
@@ -12,6 +13,7 @@ import structlog
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.memory.observing import Clocks
 from timekeeper.jobs.news.answering import OrderAnswers
 from timekeeper.jobs.news.keeping import CheckpointKeeper
 from timekeeper.jobs.news.notifying import Notifier
@@ -28,6 +30,7 @@ from timekeeper.rules.money import SECOND
 from timekeeper.sources.source import Source, SourceError
 from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError
 from timekeeper.store.ledger import take_epoch
+from timekeeper.store.servers import store_clock
 
 REMEMBERED_DEPARTURES = 600 * SECOND
 """How long one who does not lead remembers who left: longer than any change of leaders takes."""
@@ -196,7 +199,8 @@ class Work:
             return None
         if self._reign is None or self._reign.term != number:
             self._rounded_at = 0
-            keeper = Keeper(self._client, self._source, self._rules, take_epoch(self._client, number), step=self._step)
+            epoch, clocks = take_epoch(self._client, number), Clocks(self._now, partial(store_clock, self._client))
+            keeper = Keeper(self._client, self._source, self._rules, epoch, self._step, clocks)
             releaser = Releaser(self._source, keeper.books)
             writer = StatusWriter(self._source, keeper.books, leading=lambda: self._term.number() == number)
             checkpoints = CheckpointKeeper(self._source, keeper.books, leading=writer.leading)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.keeper_stage import NOON, Stage
+from timekeeper.jobs.memory.observing import Clocks
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, parse_instant
 from timekeeper.store import keys, reading
@@ -192,7 +193,7 @@ def test_an_api_server_whose_clock_is_far_ahead_opens_no_period_and_spends_nothi
     stage: Stage, hours: int
 ) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
-    stage.lead(witness=lambda: stage.now)
+    stage.lead(clocks=Clocks(lambda: 0, lambda: stage.now))
     stage.pod("p1", "team-a")
     stage.round(10)
     stage.now += hours * HOUR
@@ -213,13 +214,36 @@ def test_an_api_server_whose_clock_is_far_ahead_opens_no_period_and_spends_nothi
 
 def test_where_the_store_agrees_with_the_api_server_it_is_the_timekeepers_clock_that_is_behind(stage: Stage) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
-    stage.lead(witness=lambda: NOON + 2 * HOUR)
+    stage.lead(clocks=Clocks(lambda: 0, lambda: NOON + 2 * HOUR))
     stage.now += 2 * HOUR
     stage.pod("p1", "team-a")
     stage.now -= 2 * HOUR
     stage.round(0)
     stage.round(2 * 3600 + 10)
     assert stage.spent("a", NOON + 2 * HOUR) == 10 * GPU_SECOND
+
+
+@pytest.mark.parametrize("loaded", [False, True])
+def test_what_happened_while_the_leader_stood_still_in_a_round_is_charged_as_it_was(
+    stage: Stage, *, loaded: bool
+) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(clocks=Clocks(lambda: stage.now, lambda: stage.now))
+    before = stage.pod("before", "team-a")
+    if loaded:
+        stage.round(0.9)
+    keeper, begun = stage.keeper, stage.now
+    assert keeper is not None
+    stage.now = NOON + 4 * SECOND
+    unseen = stage.pod("unseen", "team-a")
+    stage.now += 3 * SECOND
+    stage.finish(before)
+    stage.finish(unseen)
+    stage.pass_time(0.5)
+    keeper.round(begun)
+    assert stage.spent("a") == (7 + 3) * GPU_SECOND
+    stage.round(60)
+    assert stage.spent("a") == (7 + 3) * GPU_SECOND
 
 
 def test_a_grant_belongs_to_the_period_in_which_it_was_made(stage: Stage) -> None:

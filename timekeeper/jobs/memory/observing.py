@@ -126,6 +126,20 @@ def _read(
     return items
 
 
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Who can be asked what time it is; each answers in nanoseconds since 1970.
+
+    Attributes:
+        ours: asked once the mirrors have been read: what they show is over by then, however long this process stood
+            still since the instant that it was given.
+        witness: a third clock, for when ours and the API server's differ.
+    """
+
+    ours: Callable[[], int]
+    witness: Callable[[], int]
+
+
 @dataclass(slots=True)
 class PodView:
     """The pods and the sessions that they are metered in, by uid."""
@@ -139,6 +153,8 @@ class PodView:
     """When pods were let through the gate in this term, by uid."""
     newest: int = 0
     """The latest creation stamp that is believed: it is not earlier than that, whatever our clock says."""
+    as_of: int = 0
+    """The instant of the last look: what was seen then had happened by then."""
     ahead: int = 0
     """How far the latest creation stamp of a pod that is there lies ahead of our clock, in nanoseconds."""
     _objects: dict[str, Json] = field(default_factory=dict)
@@ -151,21 +167,23 @@ class PodView:
         silent: dict[str, int],
         reported: Reported,
         now: int,
-        witness: Callable[[], int],
+        clocks: Clocks,
     ) -> set[str]:
         """Takes over the mirror's pods and departures, if there are new ones; the uids of the sessions that changed.
 
         Where our clock is behind what the API server has stamped, that counts: an end is clamped to what is over. A
-        stamp far ahead of it counts only where a third clock, the `witness`, says that it is ours that is wrong.
+        stamp far ahead of it counts only where the witness says that it is ours that is wrong.
         """
+        self.as_of = max(now, self.newest)
         if not mirror.wait_for_change(0) and not self._behind:
             return set()
         self._behind = True
         changed: set[str] = set()
         items = {uid_of(item): item for item in mirror.items()}
+        seen_at = now = max(now, clocks.ours())
         fresh = {uid: read_pod(item) for uid, item in items.items() if self._objects.get(uid) is not item}
-        self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, witness)
-        seen_at, now = now, max(now, self.newest)
+        self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, clocks.witness)
+        self.as_of = now = max(now, self.newest)
         for uid, facts in fresh.items():
             self._stir(facts)
             if uid in self.facts and self.facts[uid].gated and not facts.gated:
@@ -173,6 +191,7 @@ class PodView:
             self.facts[uid] = facts
             changed |= self._observe(facts, rules, silent, reported, now)
         departures = mirror.take_departures()
+        self.as_of = now = max(now, clocks.ours())
         while departures:
             try:
                 changed |= self._depart(departures[0], silent, reported, now)

@@ -10,7 +10,7 @@ import structlog
 
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.metered import Metered, MeterRules
-from timekeeper.jobs.memory.observing import namespace_uids
+from timekeeper.jobs.memory.observing import Clocks, namespace_uids
 from timekeeper.metering.sessions import alive_until
 from timekeeper.sources.source import Source
 from timekeeper.store import keys
@@ -36,7 +36,7 @@ class Desk:
         books: what is known.
         epoch: the term's; later ones shut this one out.
         step: told of each step before it is taken.
-        witness: a third clock, in nanoseconds since 1970, for when ours and the API server's differ.
+        clocks: whom to ask what time it is while the world is looked at.
         silent: nodes that are silent, and since when.
         servers: which runs of which servers hold the store, as this term last saw.
         capacity: what the nodes were last written down to have; None before the first time.
@@ -47,7 +47,7 @@ class Desk:
     books: Books
     epoch: int
     step: Step
-    witness: Callable[[], int]
+    clocks: Clocks
     silent: dict[str, int] = field(default_factory=dict)
     servers: str = ""
     capacity: int | None = None

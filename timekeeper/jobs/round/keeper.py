@@ -6,13 +6,12 @@ round that fails leaves nothing behind but work for the next one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import redis
 
 from timekeeper.jobs.memory.books import Books, KeeperRules
-from timekeeper.jobs.memory.observing import nodes_that_are_silent
+from timekeeper.jobs.memory.observing import Clocks, nodes_that_are_silent
 from timekeeper.jobs.round.capacity import note_capacity
 from timekeeper.jobs.round.correcting import apply_due_corrections
 from timekeeper.jobs.round.desk import Desk, Step
@@ -42,15 +41,16 @@ class Keeper:
         rules: KeeperRules,
         epoch: int,
         step: Step = lambda _name: None,
-        witness: Callable[[], int] | None = None,
+        clocks: Clocks | None = None,
     ) -> None:
         """Names the store (whose client gives bytes), the world, what the admin decided, and the term's epoch.
 
-        The witness is a clock that is neither ours nor the API server's; where none is named, that of the store.
+        Where no clocks are named, ours stands still during a round, and the witness is the store's.
         """
         self.books = Books(rules)
         self.epoch = epoch
-        self._desk = Desk(client, source, self.books, epoch, step, witness or partial(store_clock, client))
+        clocks = clocks or Clocks(lambda: 0, partial(store_clock, client))
+        self._desk = Desk(client, source, self.books, epoch, step, clocks)
         self._loaded = False
         self._repriced = False
 
@@ -75,9 +75,10 @@ class Keeper:
             raise NotReadyError("not every collection has been seen yet")
         try:
             self._look_at_the_store()
-            full = self._load(now) or full
+            if self._load(now):
+                full, now = True, max(now, self.books.pods.as_of)
             touched = self._observe(now)
-            now = max(now, self.books.pods.newest)
+            now = max(now, self.books.pods.as_of)
             if full:
                 touched = set(self.books.accounts)
             open_due_periods(desk, now, touched)
@@ -133,7 +134,7 @@ class Keeper:
             if name != "pods":
                 getattr(mirrors, name).take_departures()  # nobody asks who else left
         desk.silent = nodes_that_are_silent(mirrors)
-        changed = books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now, desk.witness)
+        changed = books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now, desk.clocks)
         touched = assign(desk, now) | books.concerned(changed)
         touched |= {books.account_of(namespace) for namespace in books.pods.take_stirred()} & books.accounts.keys()
         return touched | {name for name, found in books.figures.items() if found.due <= now}

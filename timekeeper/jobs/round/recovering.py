@@ -47,7 +47,7 @@ def take_over(desk: Desk, now: int) -> bool:
     there = {name for name in behind if _is_there(books.accounts[name])}
     open_due_periods(desk, now, set(books.accounts))
     desk.silent = nodes_that_are_silent(mirrors)
-    books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now, desk.witness)
+    books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now, desk.clocks)
     restore_accounts(desk, there, now)
     books.pods.end_missing(reading.watched(desk.client), desk.reported, now)
     reprice(books, now)
