@@ -99,11 +99,38 @@ def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account]) -> Iterator[A
     """What a file holds, with the new rows of each account that has any in place of its old ones.
 
     Both come by account. Accounts whose month the store has forgotten stay as they are in the file.
+
+    Raises:
+        DocumentError: the file holds more of an account's time than the new rows do. Money may be taken back, but the
+            time of a month that is closed grows less only where part of it was lost.
     """
     fresh = ((name, 0, rows) for name, rows in new if rows)
     old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda found: found[0]))
     for name, found in groupby(heapq.merge(fresh, old, key=lambda item: item[:2]), key=lambda item: item[0]):
-        yield name, next(found)[2]
+        newest, *before = (rows for _, _, rows in found)
+        for rows in before:
+            _hold_to(name, rows, newest)
+        yield name, newest
+
+
+def _hold_to(account: str, before: Sequence[Row], now: Sequence[Row]) -> None:
+    there = _time_by_dimensions(now)
+    for dimensions, (core, memory) in _time_by_dimensions(before).items():
+        left = there.get(dimensions, (0, 0))
+        if left[0] < core or left[1] < memory:
+            raise DocumentError(
+                f"it holds {core} and {memory} microGPU-seconds of core and memory time of {account!r} in namespace "
+                f"{dimensions.namespace!r}, and the store only {left[0]} and {left[1]}: part of it was lost"
+            )
+
+
+def _time_by_dimensions(rows: Iterable[Row]) -> dict[Dimensions, tuple[int, int]]:
+    """Core and memory time of a month, in microGPU-seconds: hours may have been folded in another way since."""
+    sums: dict[Dimensions, tuple[int, int]] = {}
+    for row in rows:
+        core, memory = sums.get(row.dimensions, (0, 0))
+        sums[row.dimensions] = core + row.figures.core, memory + row.figures.memory
+    return sums
 
 
 def _texts(accounts: Iterable[Account]) -> Iterator[str]:

@@ -10,7 +10,7 @@ from typing import Protocol
 from timekeeper.identity.bearer import digest
 from timekeeper.identity.expiring_cache import ExpiringCache
 from timekeeper.identity.limits import Buckets, Rate
-from timekeeper.identity.refusals import ForbiddenError, UnauthenticatedError
+from timekeeper.identity.refusals import ForbiddenError, IdentityUnavailableError, UnauthenticatedError
 
 CALLER_SECONDS = 30.0
 """How long an answered TokenReview is believed: a token that is revoked works on for at most this long."""
@@ -137,6 +137,10 @@ class CachingAuthority:
             caller = self._reviewer.authenticate(token)
         except UnauthenticatedError as error:
             self._refused.put(key, str(error), self._clock() + REFUSAL_SECONDS)
+            raise
+        except IdentityUnavailableError:
+            if known is None:
+                self._of_strangers.give_back(origin)
             raise
         if known is None:
             self._of_strangers.give_back(origin)

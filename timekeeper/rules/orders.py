@@ -10,6 +10,8 @@ from timekeeper.rules.money import MoneyError, from_signed_gpu_hours
 
 MAX_REASON = 1024
 MAX_NAME = 253
+UNSIGNED = "unsigned"
+"""Stands where an order names nobody who asked for it."""
 
 
 class OrderError(ValueError):
@@ -21,8 +23,8 @@ class OrderError(ValueError):
 
 
 def order_note(reason: str, requested_by: str) -> str:
-    """Why and by whom, as the ledger tells it."""
-    return f"{reason} ({requested_by})" if requested_by else reason
+    """Why and by whom, as the ledger tells it: the last parentheses are never the reason's own."""
+    return f"{reason} ({requested_by or UNSIGNED})"
 
 
 def order_amount(spec: Mapping[str, Any], instead: str, faults: list[Fault]) -> int:

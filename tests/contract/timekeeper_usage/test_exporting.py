@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
+import json
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -23,8 +24,10 @@ from timekeeper.rest.usage_query import Query
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import HOUR, parse_instant
 from timekeeper.store import exports, keys
+from timekeeper.usage.dimensions import values_of
 from timekeeper.usage.grouping import Item
 from timekeeper.usage.retention import Retention
+from timekeeper.usage.rows import Row
 from timekeeper.usage.windows import Window
 
 if TYPE_CHECKING:
@@ -241,20 +244,46 @@ def test_a_late_correction_changes_the_file_of_its_month_alone(scene: Scene) -> 
     assert scene.place.written == written + 1
 
 
-def test_a_correction_after_others_were_forgotten_keeps_what_the_file_has_of_them(scene: Scene) -> None:
+def forgotten(scene: Scene) -> dict[str, int]:
+    """January is written, and the store has forgotten it; what the file says."""
     scene.pass_days(120)
     scene.archive()
     scene.export()
     whole = scene.billed(JANUARY)
     scene.archive()
     assert scene.held(JANUARY) == {}
-    row = next(row for account, row in document.read((scene.folder / "usage-2026-01.csv.gz").read_bytes()))
-    late = row._replace(figures=row.figures._replace(billed=7 * GPU_HOUR))
-    field = f'{late.hour} ["team-c"]'
-    scene.stage.client.hset(keys.AccountKeys("research").hours, field, f"{late.figures.billed} 0 0 -")
+    return whole
+
+
+def learn_again(scene: Scene, rows: list[Row]) -> None:
+    """The store holds these rows of research's January."""
+    fields = {
+        f"{row.hour} {json.dumps(values_of(row.dimensions))}": "{} {} {} -".format(*row.figures[:3]) for row in rows
+    }
+    scene.stage.client.hset(keys.AccountKeys("research").hours, mapping=fields)
     scene.archive()
     scene.export()
-    assert scene.billed(JANUARY) == whole | {"research": 7}
+
+
+def rows_of_research(scene: Scene) -> list[Row]:
+    file = scene.folder / f"usage-{JANUARY}.csv.gz"
+    return [row for account, row in document.read(file.read_bytes()) if account == "research"]
+
+
+def test_a_late_change_after_others_were_forgotten_keeps_what_the_file_has_of_them(scene: Scene) -> None:
+    whole = forgotten(scene)
+    first, *others = rows_of_research(scene)
+    more = first.figures._replace(billed=first.figures.billed + 7 * GPU_HOUR)
+    learn_again(scene, [first._replace(figures=more), *others])
+    assert scene.billed(JANUARY) == whole | {"research": whole["research"] + 7}
+
+
+def test_what_a_store_that_lost_part_of_a_budgets_month_holds_of_it_replaces_nothing(scene: Scene) -> None:
+    whole = forgotten(scene)
+    learn_again(scene, rows_of_research(scene)[:-1])
+    assert scene.billed(JANUARY) == whole
+    assert scene.count("conflict") == 1
+    assert scene.pending() == 1
 
 
 def test_a_file_that_somebody_changed_is_left_alone_and_told_of(scene: Scene) -> None:

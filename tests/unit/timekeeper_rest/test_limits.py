@@ -18,7 +18,7 @@ from timekeeper.identity.callers import (
     Caller,
 )
 from timekeeper.identity.limits import Buckets, Rate
-from timekeeper.identity.refusals import TooManyRequestsError, UnauthenticatedError
+from timekeeper.identity.refusals import IdentityUnavailableError, TooManyRequestsError, UnauthenticatedError
 
 
 class Server:
@@ -26,9 +26,12 @@ class Server:
 
     def __init__(self) -> None:
         self.asked = 0
+        self.away = False
 
     def authenticate(self, token: str) -> Caller:
         self.asked += 1
+        if self.away:
+            raise IdentityUnavailableError("away")
         if not token.startswith("good-"):
             raise UnauthenticatedError("unknown")
         return Caller(token.removeprefix("good-").rpartition("-")[0])
@@ -101,6 +104,17 @@ def test_good_tokens_use_up_nothing_of_their_address() -> None:
     authority = CachingAuthority(Server(), Clock())
     for number in range(2 * STRANGER_REVIEWS.burst):
         authority.authenticate(f"good-user{number}-1", "10.0.0.1")
+
+
+def test_nobody_is_told_to_ask_less_because_nobody_answered() -> None:
+    server = Server()
+    server.away = True
+    authority = CachingAuthority(server, Clock())
+    for number in range(2 * STRANGER_REVIEWS.burst):
+        with pytest.raises(IdentityUnavailableError):
+            authority.authenticate(f"good-user{number}-1", "10.0.0.1")
+    server.away = False
+    assert authority.authenticate("good-alice-1", "10.0.0.1") == Caller("alice")
 
 
 def test_who_was_accepted_from_an_address_is_not_shut_out_by_others_behind_it() -> None:

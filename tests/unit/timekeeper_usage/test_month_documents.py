@@ -64,9 +64,23 @@ def test_what_is_written_is_read_again(found: dict[str, list[Row]]) -> None:
 def test_a_merge_takes_each_account_from_the_store_or_else_from_the_file(
     old: dict[str, list[Row]], new: dict[str, list[Row]]
 ) -> None:
+    more = Figures(billed=-7, memory=3)
+    new = {name: [row._replace(figures=row.figures.plus(more)) for row in old.get(name, new[name])] for name in new}
     merged = write(merge(read(write(listed(old)).body), listed(new)))
     assert unlisted(merged.body) == old | new
     assert write(merge(read(merged.body), listed(new))) == merged
+
+
+@given(accounts.filter(bool), st.data())
+def test_an_account_of_which_the_store_holds_less_time_than_the_file_replaces_nothing(
+    old: dict[str, list[Row]], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from(sorted(old)))
+    place = data.draw(st.integers(0, len(old[name]) - 1))
+    less = old[name][place]._replace(figures=old[name][place].figures.plus(Figures(core=-1)))
+    changed = [*old[name][:place], less, *old[name][place + 1 :]]
+    with pytest.raises(DocumentError, match="part of it was lost"):
+        write(merge(read(write(listed(old)).body), listed({name: changed})))
 
 
 def test_a_spreadsheet_finds_amounts_in_both_units_and_no_formula() -> None:
