@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import redis
 import yaml
 
+from tests.redis_server import RedisServer
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.sources.folder import FolderSource
-from timekeeper.store import reading
+from timekeeper.store import keys, reading
 from timekeeper.store.book import PodReport, take_reports
 from timekeeper.store.ledger import MONEY_KINDS, take_epoch
+from timekeeper.store.summaries import Summary, decode_summary
 from timekeeper.store.usage_reading import accounts_usage
 
 NOON = parse_instant("2026-01-15T12:00:00Z")
@@ -178,3 +182,22 @@ def report(stage: Stage, uid: str, seq: int, busy_seconds: float) -> None:
     device = {"uuid": f"GPU-{uid}", "busyNs": busy, "spanNs": span, "memoryPeakMiB": 0, "launches": 1, "oom": 0}
     body = json.dumps([{"name": "main", "devices": [device]}])
     take_reports(stage.client, stage.now, [PodReport(uid, "b", seq, body)])
+
+
+def published(stage: Stage, account: str) -> Summary:
+    """What readers are told of an account."""
+    return decode_summary(reading.summaries(stage.client, [account])[account])
+
+
+def told(stage: Stage, namespace: str) -> dict[str, str]:
+    """What those who wait for states are told of a namespace."""
+    text = stage.client.hget(keys.STATES_VALUES, namespace)
+    assert isinstance(text, bytes)
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+    with redis_server.client() as client:
+        yield Stage(tmp_path, client)

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-import pytest
-
 from tests.keeper_stage import NOON, Stage, report
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.metering.bill import Bill
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
 
 
 def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_reserves(stage: Stage) -> None:

@@ -1,33 +1,14 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import NOON, Stage, published
 from timekeeper.jobs.memory.moves import moves_by_account, read_moves, told
 from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading
 from timekeeper.store.calls import StoreEmptyError
-from timekeeper.store.summaries import Summary, decode_summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
-
-
-def published(stage: Stage, account: str) -> Summary:
-    return decode_summary(reading.summaries(stage.client, [account])[account])
 
 
 def test_a_budget_edited_into_nonsense_goes_on_as_it_last_was_under_every_later_leader(stage: Stage) -> None:

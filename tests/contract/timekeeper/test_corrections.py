@@ -1,10 +1,8 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import pytest
-
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import NOON, Stage, published
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.world import see
 from timekeeper.jobs.news.answering import OrderAnswers
@@ -12,24 +10,7 @@ from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading
-from timekeeper.store.summaries import Summary, decode_summary
 from timekeeper.store.usage_reading import accounts_usage
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
-
-
-def published(stage: Stage, account: str) -> Summary:
-    return decode_summary(reading.summaries(stage.client, [account])[account])
 
 
 def corrections(stage: Stage) -> list[tuple[int, str, str, int, str]]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import pytest
-
 from tests.keeper_stage import Stage
 from timekeeper.jobs.news.statuses import budget_status, conditions_of
 from timekeeper.rules.burn import FINE, Burn
@@ -15,17 +13,7 @@ from timekeeper.store import reading
 from timekeeper.store.summaries import decode_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
     from timekeeper.jobs.memory.figures import Figures
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
 
 
 def pass_hours(stage: Stage, hours: float) -> None:

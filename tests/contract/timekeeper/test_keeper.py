@@ -1,44 +1,17 @@
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-
 import pytest
 
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import NOON, Stage, published, told
 from timekeeper.jobs.memory.observing import Clocks
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, parse_instant
 from timekeeper.store import keys, reading
 from timekeeper.store.calls import FencedError
-from timekeeper.store.summaries import Summary, decode_summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
 
 
 def kinds(stage: Stage, account: str) -> list[tuple[str, int]]:
     return [(entry.kind, entry.amount) for entry in reading.ledger_page(stage.client, account, "", 1000)]
-
-
-def published(stage: Stage, account: str) -> Summary:
-    return decode_summary(reading.summaries(stage.client, [account])[account])
-
-
-def told(stage: Stage, namespace: str) -> dict[str, str]:
-    text = stage.client.hget(keys.STATES_VALUES, namespace)
-    assert isinstance(text, bytes)
-    found: dict[str, str] = json.loads(text)
-    return found
 
 
 def test_a_running_pod_spends_its_share_of_a_gpu_by_the_second(stage: Stage) -> None:

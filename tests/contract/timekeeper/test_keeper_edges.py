@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,18 +13,6 @@ from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
 from timekeeper.store import keys, reading
 from timekeeper.store.book import PodReport, take_reports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
 
 
 def test_a_pod_that_failed_before_anybody_saw_it_is_charged_to_the_last_change_that_it_tells_of(stage: Stage) -> None:

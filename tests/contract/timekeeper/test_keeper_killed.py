@@ -4,7 +4,7 @@ import os
 import threading
 from dataclasses import dataclass
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -15,23 +15,11 @@ from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading
 from timekeeper.store.calls import FencedError, StoreEmptyError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
 ROUNDS = 12
 
 
 class KilledError(BaseException):
     """The process ends here, as with SIGKILL: nothing of it runs any more, and its memory is lost."""
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
 
 
 @dataclass

@@ -1,10 +1,10 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import NOON, Stage, published
 from timekeeper.jobs.news.answering import OrderAnswers
 from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.jobs.round import granting
@@ -16,13 +16,6 @@ from timekeeper.store import reading
 from timekeeper.store.calls import StoreUnavailableError
 from timekeeper.store.ledger import apply_grants
 from timekeeper.store.standing import Standing
-from timekeeper.store.summaries import Summary, decode_summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
 
 HOURLY: dict[str, Any] = {"every": "hour"}
 ALLOWANCE = 100 * GPU_SECOND
@@ -30,19 +23,9 @@ HUNDRED = "0.027778"
 """GPU-hours of a hundred GPU-seconds, and 800 microGPU-seconds more."""
 
 
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
-
-
 def money(stage: Stage, account: str) -> list[tuple[str, str, int]]:
     page = reading.ledger_page(stage.client, account, "", 1000)
     return [(entry.kind, entry.pod, entry.amount) for entry in page if entry.kind in {"grant", "carry", "lapse"}]
-
-
-def published(stage: Stage, account: str) -> Summary:
-    return decode_summary(reading.summaries(stage.client, [account])[account])
 
 
 def standing(stage: Stage, period: int) -> Standing:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,18 +15,6 @@ from timekeeper.rules.pricing import PricePoint
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import book, reading
 from timekeeper.store.book import PodReport, take_reports
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
 
 
 def priced(price: int) -> KeeperRules:

@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
-import pytest
-
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import NOON, Stage, published
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.rules.pricing import PricePoint
-from timekeeper.store import reading
-from timekeeper.store.summaries import Summary, decode_summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
-
-
-def published(stage: Stage, account: str) -> Summary:
-    return decode_summary(reading.summaries(stage.client, [account])[account])
 
 
 def test_a_price_from_an_instant_on_changes_the_rate_from_there(stage: Stage) -> None:

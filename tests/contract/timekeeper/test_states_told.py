@@ -2,40 +2,10 @@
 
 from __future__ import annotations
 
-import json
-from typing import TYPE_CHECKING
-
-import pytest
-
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import NOON, Stage, published, told
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.store import keys, reading
-from timekeeper.store.summaries import Summary, decode_summary
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
-
-
-def published(stage: Stage, account: str) -> Summary:
-    return decode_summary(reading.summaries(stage.client, [account])[account])
-
-
-def told(stage: Stage, namespace: str) -> dict[str, str]:
-    text = stage.client.hget(keys.STATES_VALUES, namespace)
-    assert isinstance(text, bytes)
-    found: dict[str, str] = json.loads(text)
-    return found
 
 
 def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(stage: Stage) -> None:

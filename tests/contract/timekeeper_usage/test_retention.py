@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from tests.keeper_stage import NOON, Stage
@@ -18,19 +16,7 @@ from timekeeper.usage.grouping import FoldedHoursError
 from timekeeper.usage.retention import Retention
 from timekeeper.usage.windows import Window
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from pathlib import Path
-
-    from tests.redis_server import RedisServer
-
 MIDNIGHT = NOON - 12 * HOUR
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
 
 
 def archivist(stage: Stage, keeper: Keeper, hourly_days: int = 2, months: int = 3) -> Archivist:

@@ -3,8 +3,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from tests.keeper_stage import NOON, Stage
 from tests.mirrored_world import MirroredWorld
 from timekeeper.jobs.memory.books import KeeperRules
@@ -19,18 +17,11 @@ from timekeeper.usage.rows import Figures
 from timekeeper.usage.windows import Window
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from tests.redis_server import RedisServer
 
 TODAY = Window(NOON - 12 * HOUR, NOON + 12 * HOUR)
-
-
-@pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
-    with redis_server.client() as client:
-        yield Stage(tmp_path, client)
 
 
 def used(
