@@ -25,7 +25,7 @@ from webhook.settings import Webhook
 
 _log = structlog.get_logger(__name__)
 
-AGE_SECONDS = 5.0
+TELLING_SECONDS = 1.0
 START_STEP_SECONDS = 0.02
 
 
@@ -41,7 +41,8 @@ def build_application(
     wait = lifecycle.ending.wait
     lifecycle.run_thread("authority", lambda: follow_authority(read_authority, memory, wait))
     lifecycle.run_thread("states", lambda: follow_states(settings.states, memory, wait, time.monotonic, random.random))
-    lifecycle.run_thread("ages", lambda: _report_ages(memory, measures, wait))
+    lifecycle.run_thread("measures", lambda: _tell(memory, measures, wait))
+    lifecycle.on_stop(measures.tell)
     if api is not None:
         namespaces, classes = NamespacesView(memory), PriorityClassesView(memory, settings.priorities)
         lifecycle.run_thread("namespaces", lambda: reflect(api, NAMESPACES, namespaces, wait, random.random))
@@ -103,8 +104,9 @@ def _outcome(verdict: Verdict) -> str:
     return "changed" if verdict.operations else "untouched"
 
 
-def _report_ages(memory: Memory, measures: Measures, wait: Callable[[float], bool]) -> None:
-    while not wait(AGE_SECONDS):
+def _tell(memory: Memory, measures: Measures, wait: Callable[[float], bool]) -> None:
+    while not wait(TELLING_SECONDS):
+        measures.tell()
         states = memory.knowledge.states
         if states is not None:
             measures.set_states_confirmed(time.time() - (time.monotonic() - states.confirmed_at))

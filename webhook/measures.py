@@ -2,16 +2,46 @@
 
 from __future__ import annotations
 
+import threading
+from bisect import bisect_left
+from collections.abc import Sequence
 from datetime import datetime
 
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
+ROUTES = ("mutate", "validate")
 OUTCOMES = ("untouched", "changed", "refused", "unreadable")
 
 
+class Tally:
+    """What one webhook answered, in plain numbers that one thread alone changes; they only grow."""
+
+    __slots__ = ("buckets", "outcomes", "seconds")
+
+    def __init__(self) -> None:
+        self.outcomes = dict.fromkeys(OUTCOMES, 0)
+        self.buckets = [0] * (len(BUCKETS) + 1)
+        self.seconds = 0.0
+
+
+class BulkHistogram(Histogram):
+    """A histogram that takes many observations at once."""
+
+    def add(self, buckets: Sequence[int], seconds: float) -> None:
+        """Adds so many observations to each bucket, the last of which has no bound, that took so long in all."""
+        self._sum.inc(seconds)
+        for bucket, count in zip(self._buckets, buckets, strict=True):
+            if count:
+                bucket.inc(count)
+
+
 class Measures:
-    """Counters and gauges, made once a process."""
+    """Counters and gauges, made once a process.
+
+    The library takes longer to count a review, in memory shared by all workers, than TLS takes to carry it. So reviews
+    are counted in plain numbers, and `tell` hands on what has come since.
+    """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
         self._reviews = Counter(
@@ -20,7 +50,7 @@ class Measures:
             ("webhook", "outcome"),
             registry=registry,
         )
-        self._seconds = Histogram(
+        self._seconds = BulkHistogram(
             "fairgpu_webhook_review_duration_seconds",
             "Time from a review's body to its answer, without the network.",
             ("webhook",),
@@ -41,16 +71,34 @@ class Measures:
         )
         self._states_confirmed.set(0)
         self._counters = {
-            (route, outcome): self._reviews.labels(route, outcome)
-            for route in ("mutate", "validate")
-            for outcome in OUTCOMES
+            (route, outcome): self._reviews.labels(route, outcome) for route in ROUTES for outcome in OUTCOMES
         }
-        self._timers = {route: self._seconds.labels(route) for route in ("mutate", "validate")}
+        self._timers = {route: self._seconds.labels(route) for route in ROUTES}
+        self._tallies = {route: Tally() for route in ROUTES}
+        self._told = {route: Tally() for route in ROUTES}
+        self._telling = threading.Lock()  # guards what was told: the thread that tells and the end of the worker
 
     def reviewed(self, route: str, outcome: str, seconds: float) -> None:
-        """Counts an answer."""
-        self._counters[route, outcome].inc()
-        self._timers[route].observe(seconds)
+        """Counts an answer; for the event loop's thread alone."""
+        tally = self._tallies[route]
+        tally.outcomes[outcome] += 1
+        tally.buckets[bisect_left(BUCKETS, seconds)] += 1
+        tally.seconds += seconds
+
+    def tell(self) -> None:
+        """Makes the metrics show what was counted, from whichever thread."""
+        with self._telling:
+            for route, tally in self._tallies.items():
+                self._tell(route, tally, self._told[route])
+
+    def _tell(self, route: str, tally: Tally, told: Tally) -> None:
+        for outcome, count in tally.outcomes.items():
+            self._counters[route, outcome].inc(count - told.outcomes[outcome])
+            told.outcomes[outcome] = count
+        buckets, seconds = list(tally.buckets), tally.seconds
+        new = [count - before for count, before in zip(buckets, told.buckets, strict=True)]
+        self._timers[route].add(new, seconds - told.seconds)
+        told.buckets, told.seconds = buckets, seconds
 
     def set_states_confirmed(self, moment: float) -> None:
         """Says when the states were last told, in seconds since 1970."""

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from tests.admission import apply, container, gpu_container, gpu_pod, pod, read_answer, review
-from tests.waiting import LIMIT_S
+from tests.waiting import LIMIT_S, wait_until
 from tests.webhook_server import WebhookServer
 
 MANIFESTS = """
@@ -89,6 +89,7 @@ def test_metrics_are_those_of_all_workers_on_a_plain_port(server: WebhookServer)
     before = server.metrics()[name]
     for _ in range(10):
         server.ask("POST", "/mutate", review(pod(container())))
+    wait_until(lambda: server.metrics()[name] >= before + 10, "all ten are counted")
     metrics = server.metrics()
     assert metrics[name] == before + 10
     assert metrics["fairgpu_webhook_certificate_expiry_timestamp_seconds"] > 1.7e9
