@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 
@@ -11,6 +12,7 @@ import redis
 import structlog
 
 from timekeeper.jobs.archiving import Archivist
+from timekeeper.jobs.collecting import Collector
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.memory.observing import Clocks
@@ -90,6 +92,7 @@ class Work:
         self._step = step
         self._reign: _Reign | None = None
         self._rounded_at = 0
+        self._collector = Collector(time.monotonic)
         self.progressed_at = time.monotonic()
         """When a job last ended, well or not, on the monotonic clock."""
 
@@ -157,7 +160,9 @@ class Work:
 
     def _round(self, reign: _Reign, *, full: bool) -> None:
         now = self._now()
-        reign.keeper.round(now, full=full)
+        whole = full or not self._rounded_at  # the first round of a term reads everything
+        with self._collector.paused() if whole else nullcontext():
+            reign.keeper.round(now, full=full)
         self._rounded_at = now
         self._measures.clock_ahead.set(reign.keeper.books.pods.ahead / SECOND)
         if full:

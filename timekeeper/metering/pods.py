@@ -136,6 +136,8 @@ def _latest(items: Any, field: str) -> int | None:
 
 
 def _instant(value: Any) -> int | None:
+    if value is None:
+        return None
     try:
         return parse_instant(value)
     except TimeError:

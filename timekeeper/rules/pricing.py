@@ -6,7 +6,6 @@ amount that a rate earns over time is rounded down.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -75,8 +74,11 @@ def device_rate(device: DeviceShare, price: Fraction, best_effort_floor_percent:
     A best-effort share (core 0) is charged as at least the floor, since it uses what others leave.
     """
     core = device.core_percent or best_effort_floor_percent
-    share = max(Fraction(core, 100), Fraction(device.memory_mib, device.total_mib))
-    return math.ceil(GPU_SECOND * price * share)
+    held, whole = core, 100
+    if device.memory_mib * whole > held * device.total_mib:
+        held, whole = device.memory_mib, device.total_mib
+    # As fractions would, fifty times as fast: a new leader computes this of every pod.
+    return -(-GPU_SECOND * price.numerator * held // (price.denominator * whole))
 
 
 def devices_rate(devices: Sequence[DeviceShare], prices: Prices, instant: int, best_effort_floor_percent: int) -> int:

@@ -15,6 +15,8 @@ from timekeeper.metering.sessions import EndProof, Session
 from timekeeper.rules.burn import BurnRecord, Sample
 from timekeeper.rules.pricing import PricePoint, Prices
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class RecordError(ValueError):
     """What stands in the store is none of ours."""
@@ -42,7 +44,7 @@ def encode_session(session: Session) -> str:
         document["reported"] = session.report_bases
     if session.use_tally is not None:
         document["tally"] = [session.use_tally.before, session.use_tally.counters]
-    return json.dumps(document, separators=(",", ":"))
+    return _encode(document)
 
 
 def decode_session(text: str | bytes) -> Session:
@@ -52,7 +54,7 @@ def decode_session(text: str | bytes) -> Session:
         RecordError: it is none.
     """
     try:
-        document = json.loads(text)
+        document = json.loads(_text(text))
         return Session(
             uid=document["uid"],
             namespace=document["namespace"],
@@ -88,7 +90,7 @@ def _attribution(document: Any) -> Attribution:
 
 def encode_assignments(assignments: Assignments) -> str:
     """Who pays for a namespace from when on."""
-    return json.dumps(assignments, separators=(",", ":"))
+    return _encode(assignments)
 
 
 def decode_assignments(text: str | bytes) -> Assignments:
@@ -98,7 +100,7 @@ def decode_assignments(text: str | bytes) -> Assignments:
         RecordError: it is none.
     """
     try:
-        found = json.loads(text.decode() if isinstance(text, bytes) else text)  # json guesses at an encoding else
+        found = json.loads(_text(text))
         return tuple((int(since), str(account)) for since, account in found)
     except (ValueError, TypeError) as error:
         raise RecordError(f"no assignments: {error!r}") from error
@@ -129,7 +131,7 @@ def decode_prices(text: str | bytes) -> Prices:
 def encode_burn(record: BurnRecord) -> str:
     """An account's samples."""
     samples = [[sample.at, sample.spent] for sample in record.samples]
-    return json.dumps([record.period, record.total, samples], separators=(",", ":"))
+    return _encode([record.period, record.total, samples])
 
 
 def decode_burn(text: str | bytes) -> BurnRecord:
@@ -139,11 +141,16 @@ def decode_burn(text: str | bytes) -> BurnRecord:
         RecordError: there are none.
     """
     try:
-        period, total, samples = json.loads(text)
+        period, total, samples = json.loads(_text(text))
         first, *others = (Sample(int(at), int(spent)) for at, spent in samples)
         return BurnRecord((first, *others), int(period), int(total))
     except (ValueError, TypeError) as error:
         raise RecordError(f"no samples: {error!r}") from error
+
+
+def _text(stored: str | bytes) -> str:
+    """What json need not guess the encoding of."""
+    return stored.decode() if isinstance(stored, bytes) else stored
 
 
 def encode_cuts(cuts: Sequence[Cut]) -> str:

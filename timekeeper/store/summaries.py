@@ -14,6 +14,8 @@ from timekeeper.rules.burn import Burns, burns_at_last_sample
 from timekeeper.rules.pots import Pot, burn
 from timekeeper.store.records import RecordError, decode_burn
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
 
 class SummaryError(ValueError):
     """What stands in the store is no summary."""
@@ -76,7 +78,7 @@ def encode_summary(summary: Summary) -> str:
     # Not dataclasses.asdict, which copies deeply: ten thousand of these are written in one sweep.
     document = {name: getattr(summary, name) for name in Summary.__slots__ if name not in {"burns", "pots"}}
     document["pots"] = [(pot.name, pot.amount, pot.expires, pot.since, pot.lapsed) for pot in summary.pots]
-    return json.dumps(document, separators=(",", ":"))
+    return _encode(document)
 
 
 def decode_summary(text: str | bytes) -> Summary:

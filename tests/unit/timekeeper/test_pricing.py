@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -52,6 +53,17 @@ def test_a_vgpu_costs_its_price_times_the_larger_share_rounded_up(
     core: int, memory: int, price: Fraction, rate: int
 ) -> None:
     assert device_rate(DeviceShare("u", "A100", 81920, core, memory), price, 10) == rate
+
+
+@given(
+    st.integers(0, 100),
+    st.integers(0, 200_000),
+    st.integers(1, 200_000),
+    st.fractions(0, 1_000_000, max_denominator=10**12),
+)
+def test_it_costs_so_to_the_last_unit_whatever_the_price(core: int, memory: int, whole: int, price: Fraction) -> None:
+    share = max(Fraction(core or 10, 100), Fraction(memory, whole))
+    assert device_rate(DeviceShare("u", "A100", whole, core, memory), price, 10) == math.ceil(10**6 * price * share)
 
 
 def test_an_allocation_is_charged_by_its_devices() -> None:

@@ -70,7 +70,7 @@ class Figures:
         return 0 if self.limits.available is None else self.limits.available - self.spent
 
 
-def figures(account: Account, rate: int, now: int, committed: int = 0, queued: int = 0) -> Figures:
+def figures(account: Account, rate: int, now: int, committed: int = 0, queued: int = 0, lapsed: int = 0) -> Figures:
     """An account's figures from what its present period stands at.
 
     Args:
@@ -79,9 +79,10 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
         now: nanoseconds since 1970.
         committed: what the pods that were let in may still spend.
         queued: what the pods behind the gate need.
+        lapsed: how many pods wait for a node for longer than money is kept for them.
     """
     period = account.present(now)
-    standing = account.standings[period.start]
+    standing, pots = account.standings[period.start], account.expiring(period)
     limits = account.budget.limits(standing.granted)
     exhausted_at = exhaustion(limits, standing.total, standing.exhausted_at, now)
     true_state = state(limits, standing.total, exhausted_at, now)
@@ -98,16 +99,17 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
         due=min(
             change or FOREVER,
             period.end if period.end > now else FOREVER,
-            *(pot.expires for pot in account.expiring(period).values() if not pot.lapsed),
+            *(pot.expires for pot in pots.values() if not pot.lapsed),
         ),
         burns=burns(account.burn, now, period.start, account.totals()),
         committed=committed,
         queued=queued,
+        lapsed=lapsed,
     )
 
 
 def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Summary:
-    """The figures for readers."""
+    """The figures for readers, without what is spent: with each settlement that stands where they read it."""
     return Summary(
         name=account.name,
         namespaces=namespaces,
@@ -118,7 +120,7 @@ def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Su
         period_end=found.period.end,
         granted=found.granted,
         available=found.limits.available,
-        spent=found.spent,
+        spent=0,
         rate=found.rate,
         exhausted_at=found.exhausted_at,
         computed=found.state,

@@ -34,9 +34,8 @@ def publish(desk: Desk, now: int, names: Iterable[str]) -> None:
     promised, waiting = committed(books, rates, now), queued(books, rates, now)
     overdue = lapsed(books, rates, now)
     found = {
-        name: replace(
-            figures(books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0)),
-            lapsed=overdue.get(name, 0),
+        name: figures(
+            books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0), overdue.get(name, 0)
         )
         for name, rate in rates.items()
     }
@@ -70,13 +69,15 @@ def _publish_accounts(desk: Desk, now: int, found: dict[str, Figures], namespace
         account = books.accounts[name]
         new = summary(account, figures_found, tuple(sorted(namespaces.get(name, ()))))
         start, exhausted_at = figures_found.period.start, figures_found.exhausted_at
-        # What is spent is read where it stands, with each settlement; only the rest is told from here.
-        lasting = replace(new, spent=0, committed=_in_steps(new.committed, new.available or 0))
+        lasting = new
+        if new.committed:
+            lasting = replace(new, committed=_in_steps(new.committed, new.available or 0))
         burn = sampled(account.burn, now, start, account.totals(), _offset(name))
         fresh = lasting != account.summary or exhausted_at != account.standings[start].exhausted_at
         if fresh or burn is not account.burn:
             samples = encode_burn(burn) if burn is not account.burn else ""
-            told.append((lasting, burn, Publication(name, start, exhausted_at, encode_summary(new), samples)))
+            text = encode_summary(replace(new, spent=figures_found.spent))
+            told.append((lasting, burn, Publication(name, start, exhausted_at, text, samples)))
     errors = publish_accounts(desk.client, desk.epoch, [publication for _, _, publication in told])
     for (lasting, burn, publication), error in zip(told, errors, strict=True):
         if error is not None:

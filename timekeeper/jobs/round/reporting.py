@@ -24,7 +24,9 @@ def with_reports(client: redis.Redis, plans: Sequence[Plan]) -> list[Plan]:
     Raises:
         redis.RedisError: the store does not answer.
     """
-    cutting = [index for index, plan in enumerate(plans) if any(item.cuts for item in plan.items.values())]
+    cutting = [
+        index for index, plan in enumerate(plans) if not plan.plain and any(item.cuts for item in plan.items.values())
+    ]
     bodies = reading.reports(client, [plans[index].metered.session.uid for index in cutting])
     result = list(plans)
     for index, body in zip(cutting, bodies, strict=True):

@@ -38,7 +38,7 @@ def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
     ]
     plans = with_reports(desk.client, plans)
     failed = _send(desk, plans, now)
-    done = [prepared for prepared in plans if not failed & prepared.items.keys()]
+    done = [prepared for prepared in plans if not failed & prepared.items.keys()] if failed else plans
     ends = [account for prepared in done if prepared.ends for account, _ in prepared.items]
     if ends and not desk.replicated("ends of sessions", ends):
         done = [prepared for prepared in done if not prepared.ends]
@@ -67,7 +67,9 @@ def _send(desk: Desk, plans: list[Plan], now: int) -> set[Key]:
 
 def _note_gone(plans: list[Plan], settled: set[Key]) -> None:
     """Notes which sessions a period's sum of those that are gone holds now, whether or not a replica has it, too."""
-    for metered, _, items, _ in plans:
+    for metered, _, items, plain in plans:
+        if plain and not metered.gone_in:
+            continue
         for key, item in items.items():
             if key in settled and item.action is Action.GONE:
                 metered.gone_in[key] = item.amount
@@ -79,9 +81,8 @@ def _acknowledge(desk: Desk, plans: list[Plan], now: int) -> None:
     books = desk.books
     opened: list[tuple[str, str]] = []
     closed: list[tuple[str, str]] = []
-    for done in plans:
-        if done.plain:
-            continue
+    changed = [done for done in plans if not done.plain]
+    for done in changed:
         uid = done.metered.session.uid
         for (account, _), item in done.items.items():
             if item.action is Action.OPEN:
@@ -90,10 +91,11 @@ def _acknowledge(desk: Desk, plans: list[Plan], now: int) -> None:
                 closed.append((uid, account))
     desk.step("index")
     book.index_sessions(desk.client, opened, closed)
-    gone = [done.metered.session.uid for done in plans if done.metered.pod_gone]
+    gone = [done.metered.session.uid for done in changed if done.metered.pod_gone]
     book.let_reports_go(desk.client, gone)
     for done in plans:
         acknowledge(done, books.accounts, now)
+    for done in changed:
         if done.metered.pod_gone and done.metered.closed:
             books.left.append((now, done.metered))
             books.pods.sessions.drop(done.metered)

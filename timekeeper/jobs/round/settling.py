@@ -53,8 +53,8 @@ def plan(
     """
     amount = None if billing else _plain_amount(metered, assignments, accounts, until)
     if amount is not None:
-        key = next(iter(metered.written))
-        changed = metered.written[key] != amount
+        ((key, known),) = metered.written.items()
+        changed = known != amount
         return Plan(metered, until, {key: Item(metered.session.uid, amount)} if changed else {}, plain=True)
     session = metered.session
     if until < metered.final_until:
@@ -84,8 +84,7 @@ def plan(
 def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
     """Notes that the store holds all of a plan."""
     metered = done.metered
-    metered.written.update((key, item.amount) for key, item in done.items.items())
-    metered.cut_at.update((key, item.cuts[-1]) for key, item in done.items.items() if item.cuts)
+    _note_written(metered, done.items)
     if done.plain:
         return
     for key, item in done.items.items():
@@ -107,6 +106,13 @@ def acknowledge(done: Plan, accounts: Mapping[str, Account], now: int) -> None:
         metered.cut_at.pop(key, None)
 
 
+def _note_written(metered: Metered, items: Mapping[Key, Item]) -> None:
+    for key, item in items.items():
+        metered.written[key] = item.amount
+        if item.cuts:
+            metered.cut_at[key] = item.cuts[-1]
+
+
 def _plain_amount(
     metered: Metered, assignments: Assignments, accounts: Mapping[str, Account], until: int
 ) -> int | None:
@@ -114,12 +120,12 @@ def _plain_amount(
 
     None where anything else is the case, or where the ledger is due an entry.
     """
-    session = metered.session
-    if session.end is not None or len(assignments) != 1 or len(session.tariff) != 1 or len(metered.written) != 1:
+    session, rates = metered.session, metered.session.tariff
+    if session.end is not None or len(assignments) != 1 or len(rates) != 1 or len(metered.written) != 1:
         return None
     ((account, start),) = metered.written
     period = accounts[account].periods[-1]
-    (_, rate) = session.tariff[0]
+    rate = rates[0][1]
     due = until - metered.posted_at >= POST_EVERY or rate != metered.posted_rate
     if due or metered.record_stale or account != metered.recorded_in or account != assignments[0][1]:
         return None
