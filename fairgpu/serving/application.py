@@ -30,8 +30,6 @@ from fairgpu.serving.messages import (
 
 _log = structlog.get_logger(__name__)
 
-TOO_LARGE = 413
-
 Route = tuple[str, str]
 """A method and a path."""
 WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -91,7 +89,8 @@ class Application:
             return
         except BodyError as error:
             response = problem(error.status, HTTPStatus(error.status).phrase, str(error))
-            await discard_body(receive, self._options.body_seconds if error.status == TOO_LARGE else 0)
+            if error.arriving:
+                await discard_body(receive, self._options.body_seconds)
             await send_response(send, response, close=True)
             return
         handler = self._hot.get((scope["method"], scope["path"]))

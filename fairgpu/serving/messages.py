@@ -52,11 +52,17 @@ ImmediateAnswer = Callable[[bytes], Response]
 
 
 class BodyError(RuntimeError):
-    """A body that is not taken; `status` is the HTTP status that says so."""
+    """A body that is not taken.
 
-    def __init__(self, status: int, message: str) -> None:
+    Attributes:
+        status: the HTTP status that says so.
+        arriving: whether the client may still be sending it.
+    """
+
+    def __init__(self, status: int, message: str, *, arriving: bool = False) -> None:
         super().__init__(message)
         self.status = status
+        self.arriving = arriving
 
 
 class Disconnected(Exception):  # noqa: N818 - it is no error that a client leaves
@@ -72,14 +78,16 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
     """
     for name, value in scope["headers"]:
         if name == b"content-length" and int(value) > max_bytes:
-            raise BodyError(413, f"the body is longer than {max_bytes} bytes")
+            raise _too_long(max_bytes, arriving=True)
     # The server bounds each wait by itself; a bound of the whole is worth its price only where there is a second.
     message = await receive()
     if message["type"] == "http.disconnect":
         raise Disconnected
     body: bytes = message.get("body", b"")
     if not message.get("more_body"):
-        return _bounded(body, max_bytes)
+        if len(body) > max_bytes:
+            raise _too_long(max_bytes, arriving=False)
+        return body
     chunks, size = [body], len(body)
     try:
         async with asyncio.timeout(seconds):
@@ -90,7 +98,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
                 chunks.append(message.get("body", b""))
                 size += len(chunks[-1])
                 if size > max_bytes:
-                    raise BodyError(413, f"the body is longer than {max_bytes} bytes")
+                    raise _too_long(max_bytes, arriving=bool(message.get("more_body")))
     except TimeoutError:
         raise BodyError(408, LATE_BODY.format(seconds=seconds)) from None
     return b"".join(chunks)
@@ -108,10 +116,8 @@ async def discard_body(receive: Receive, seconds: float) -> None:
         return
 
 
-def _bounded(body: bytes, max_bytes: int) -> bytes:
-    if len(body) > max_bytes:
-        raise BodyError(413, f"the body is longer than {max_bytes} bytes")
-    return body
+def _too_long(max_bytes: int, *, arriving: bool) -> BodyError:
+    return BodyError(413, f"the body is longer than {max_bytes} bytes", arriving=arriving)
 
 
 async def send_response(send: Send, response: Response, *, close: bool = False) -> None:
