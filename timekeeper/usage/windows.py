@@ -17,12 +17,14 @@ from timekeeper.rules.timestamps import DAY, HOUR, MINUTE, TimeError, from_datet
 WEEK: Final = 7 * DAY
 MAX_STEPS: Final = 10_000
 WINDOWS: Final = (
-    "today, yesterday, week, month, lastweek, lastmonth, a span up to now such as 90m, 36h, 7d or 2w, "
-    "or a start and an end joined by a comma: two RFC 3339 timestamps or two Unix times in seconds"
+    "today, yesterday, week, month, lastweek, lastmonth, a span up to now such as 90m, 36h, 7d or 2w, one that ended "
+    'before such as "7d offset 1d", or a start and an end joined by a comma: two RFC 3339 timestamps or two Unix times '
+    "in seconds"
 )
 STEPS: Final = "hour, day, week, month, or a number of hours, days or weeks such as 6h or 2d"
 
-_SPAN = re.compile(r"([1-9][0-9]{0,5})([mhdw])", re.ASCII)
+_SPAN = re.compile(r"([1-9][0-9]{0,5})([mhdw])(?: offset ([1-9][0-9]{0,5})([mhdw]))?", re.ASCII)
+_UNIX_PAIR = re.compile(r"([0-9]{1,12})[,-]([0-9]{1,12})", re.ASCII)
 _STEP = re.compile(r"([1-9][0-9]{0,4})([hdw])", re.ASCII)
 _UNITS = {"m": MINUTE, "h": HOUR, "d": DAY, "w": WEEK}
 _EARLIEST = 0
@@ -110,23 +112,30 @@ def _named(text: str, now: int) -> tuple[int, int] | None:
 
 
 def _span(text: str, now: int) -> tuple[int, int] | None:
-    """Days and weeks are whole: today and those before it; minutes and hours end with the present hour."""
+    """Days and weeks are whole: today and those before it. Hours end with the present one, and minutes, too.
+
+    One with an offset ended that long before now, and is not rounded.
+    """
     match = _SPAN.fullmatch(text)
     if match is None:
         return None
     length, unit = int(match[1]) * _UNITS[match[2]], match[2]
-    whole = DAY if unit in "dw" else HOUR
-    end = now // whole * whole + whole
-    return max(end - -(-length // HOUR) * HOUR, 0), end
+    if match[3]:
+        end = now - int(match[3]) * _UNITS[match[4]]
+    else:
+        whole = DAY if unit == "w" else _UNITS[unit]
+        end = now // whole * whole + whole
+    return max(end - length, 0), end
 
 
 def _pair(text: str) -> tuple[int, int]:
+    unix = _UNIX_PAIR.fullmatch(text)
+    if unix is not None:
+        return int(unix[1]) * SECOND, int(unix[2]) * SECOND
     start, comma, end = text.partition(",")
     if not comma:
         raise WindowError(WINDOWS)
     try:
-        if start.isascii() and start.isdigit() and end.isascii() and end.isdigit() and max(len(start), len(end)) <= 12:
-            return int(start) * SECOND, int(end) * SECOND
         return parse_instant(start), parse_instant(end)
     except TimeError as error:
         raise WindowError(WINDOWS) from error
