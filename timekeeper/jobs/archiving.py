@@ -86,7 +86,8 @@ class Archivist:
         account.periods = account.periods[len(old) :]
         if before < due:
             return
-        account.grants, account.corrections = orders_of(self._client, account.name)
+        grants, account.corrections = orders_of(self._client, account.name)
+        account.grants = dict(grants)
         self._pruned[account.name] = due
         if self._is_of_the_past(account):
             self._drop(account)

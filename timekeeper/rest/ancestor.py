@@ -15,7 +15,7 @@ from timekeeper.rest.figures import is_budget
 from timekeeper.rest.granting import GrantOrder, grant_object
 from timekeeper.rest.guard import may_grant, may_read_namespace
 from timekeeper.rest.hot_routes import refuse_unless_running
-from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place
+from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place, unused_name
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import others_have_ended
 from timekeeper.rest.problems import ProblemError, invalid
@@ -50,8 +50,9 @@ def add_ancestor_routes(app: Flask, parts: Parts) -> None:
             raise ProblemError(409, "no-budget", detail)
         gpu_hours = gpu_hours_text("gpu_hours", wanted.gpu_hours)
         name = name_of_key(caller.name, key)
-        order = GrantOrder(name, figures.name, gpu_hours, wanted.reason, caller.name)
-        _, made = place(grant_object(order), parts.grants)
+        item = grant_object(GrantOrder(name, figures.name, gpu_hours, wanted.reason, caller.name))
+        unused_name(parts.book, item, parts.grants)
+        _, made = place(item, parts.grants)
         if made:
             _log.info("grant made", grant=name, budget=figures.name, hours=gpu_hours, by=caller.name)
         return _json(answers.ancestor_budget(parts.book.namespace(namespace)))

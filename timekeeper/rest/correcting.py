@@ -10,7 +10,7 @@ from fairgpu.cluster.api import Json
 from timekeeper.rest import answers
 from timekeeper.rest.bodies import CorrectionRequest
 from timekeeper.rest.guard import may_correct
-from timekeeper.rest.ordering import gpu_hours_text, known_budget, order_name, place
+from timekeeper.rest.ordering import gpu_hours_text, known_budget, order_name, place, unused_name
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, invalid
 from timekeeper.rules.timestamps import TimeError, parse_instant
@@ -27,7 +27,10 @@ def add_correction_routes(app: Flask, parts: Parts) -> None:
         wanted = CorrectionRequest.model_validate_json(request.get_data())
         name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), "correction")
         known_budget(parts.book, wanted.budget)
+        if wanted.namespace is not None and not parts.book.has_paid_for(wanted.budget, wanted.namespace):
+            raise invalid("namespace", wanted.namespace, f"a namespace that {wanted.budget!r} has paid for, or nothing")
         item = correction_object(name, wanted, effective_text(wanted.effectivePeriod, parts.now()), caller.name)
+        unused_name(parts.book, item, parts.corrections)
         found, made = place(item, parts.corrections)
         if made:
             hours = item["spec"]["gpuHours"]

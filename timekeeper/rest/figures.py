@@ -90,6 +90,15 @@ class Book:
         accounts = self._accounts_of(namespace)
         return self.budget(accounts[-1]) if accounts else None
 
+    def has_paid_for(self, account: str, namespace: str) -> bool:
+        """Whether an account pays for a namespace, or ever did."""
+        return account in self._accounts_of(namespace)
+
+    def has_taken(self, account: str, kind: str, name: str) -> bool:
+        """Whether a budget's ledger holds a GPUGrant or a GPUCorrection of this name."""
+        names = keys.AccountKeys(account)
+        return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
+
     def ledger(self, account: str, after: str, limit: int) -> list[LedgerEntry]:
         """Entries after the one of that id, oldest first; from the first one where it is empty.
 

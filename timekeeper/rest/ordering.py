@@ -109,6 +109,21 @@ def known_budget(book: Book, name: str) -> None:
         raise invalid("budget", name, "the name of a GPUBudget; GET /v1/budgets lists them")
 
 
+def unused_name(book: Book, item: Json, store: OrderStore) -> None:
+    """Refuses an order under a name that its budget's ledger holds of an object that is there no more.
+
+    Raises:
+        ProblemError: it would be made, and nothing would come of it.
+    """
+    name, budget = item["metadata"]["name"], item["spec"]["budget"]
+    if book.has_taken(budget, item["kind"], name) and store.read(name) is None:
+        detail = (
+            f"the ledger of {budget!r} holds {name!r} already, whose {item['kind']} was deleted since: each name "
+            "counts once; choose another name or Idempotency-Key"
+        )
+        raise ProblemError(409, "conflict", detail)
+
+
 def missing_key(alternative: str) -> ProblemError:
     """An order without a name would be made twice when its answer is lost."""
     detail = f"Idempotency-Key: given nothing; allowed: a text that is new for each order{alternative}"

@@ -15,7 +15,7 @@ from timekeeper.rest.compression import compressed
 from timekeeper.rest.correcting import add_correction_routes
 from timekeeper.rest.granting import GrantOrder, expiry_text, grant_object
 from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
-from timekeeper.rest.ordering import gpu_hours_text, known_budget, order_name, place
+from timekeeper.rest.ordering import gpu_hours_text, known_budget, order_name, place, unused_name
 from timekeeper.rest.page_files import add_page_files
 from timekeeper.rest.paging import by_amount, cursor_after, only_parameters, page_limit, page_start
 from timekeeper.rest.parts import Parts
@@ -144,7 +144,9 @@ def _add_grants(app: Flask, parts: Parts) -> None:
             requested_by=caller.name,
             expires=expiry_text(wanted.expires, gpu_hours, parts.now()),
         )
-        grant, made = place(grant_object(order), parts.grants)
+        item = grant_object(order)
+        unused_name(parts.book, item, parts.grants)
+        grant, made = place(item, parts.grants)
         if made:
             _log.info("grant made", grant=order.name, budget=order.budget, hours=order.gpu_hours, by=caller.name)
         return json_answer(grant_answer(grant), 201 if made else 200)

@@ -60,7 +60,7 @@ def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, na
     except WindowError as error:
         raise invalid("step", step, str(error)) from error
     aggregate = _aggregate(arguments.get("aggregate") or "namespace", labels)
-    after = _place(arguments.get("cursor", ""), len(aggregate))
+    after = place_of(arguments.get("cursor", ""), len(aggregate))
     idle = arguments.get("idle", "false")
     if idle not in {"true", "false"}:
         raise invalid("idle", idle, "true or false")
@@ -94,7 +94,12 @@ def cursor_of(place: Place) -> str:
     return cursor_after(json.dumps([place[0], *place[1]], separators=(",", ":")))
 
 
-def _place(text: str, width: int) -> Place | None:
+def place_of(text: str, width: int) -> Place | None:
+    """The place that a cursor stands for, of a key of so many values; None for no cursor.
+
+    Raises:
+        ProblemError: it was never given out.
+    """
     if not text:
         return None
     try:

@@ -7,11 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairgpu.faults import Fault, show
-from timekeeper.rules.orders import OrderError, mapping, order_amount, order_note, text_faults
+from timekeeper.rules.orders import OrderError, mapping, order_amount, order_note, refusal, text_faults
 from timekeeper.rules.timestamps import TimeError, parse_instant
-
-REFUSED = "Refused"
-"""The reason in the condition Applied of one that cannot be applied to the books as they are."""
 
 
 class CorrectionError(OrderError):
@@ -77,14 +74,5 @@ def parse_correction(item: Mapping[str, Any]) -> Correction:
         reason=spec["reason"],
         requested_by=str(spec.get("requestedBy", "")),
         applied=mapping(item.get("status")).get("applied") is True,
-        refused=_refusal(mapping(item.get("status"))),
+        refused=refusal(item),
     )
-
-
-def _refusal(status: Mapping[str, Any]) -> str:
-    conditions = status.get("conditions")
-    for condition in conditions if isinstance(conditions, list) else []:
-        found = mapping(condition)
-        if (found.get("type"), found.get("status"), found.get("reason")) == ("Applied", "False", REFUSED):
-            return str(found.get("message", "")) or REFUSED
-    return ""

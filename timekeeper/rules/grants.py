@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fairgpu.faults import Fault, show
-from timekeeper.rules.orders import OrderError, mapping, order_amount, order_note, text_faults
+from timekeeper.rules.orders import OrderError, mapping, order_amount, order_note, refusal, text_faults
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
 
@@ -28,6 +28,7 @@ class Grant:
         created: nanoseconds since 1970, by the API server's clock. The period that holds it gets the money.
         applied: whether its status says that the ledger holds it.
         expires: until when it may be spent, in nanoseconds since 1970; None where it lapses with its period.
+        refused: why the books did not take it, as its status says; empty where it does not. That stays so.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Grant:
     created: int
     applied: bool = False
     expires: int | None = None
+    refused: str = ""
 
     @property
     def note(self) -> str:
@@ -73,6 +75,7 @@ def parse_grant(item: Mapping[str, Any]) -> Grant:
         created=created,
         applied=applied,
         expires=expires,
+        refused=refusal(item),
     )
 
 

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairgpu.faults import Fault, explain, show
 from timekeeper.rules.money import MoneyError, from_signed_gpu_hours
 
 MAX_REASON = 1024
 MAX_NAME = 253
+REFUSED = "Refused"
+"""The reason in the condition Applied of one that cannot be applied to the books as they are."""
+NAME_TAKEN = "NameTaken"
+"""The same where the ledger holds another order under its name, whose object was deleted since."""
 UNSIGNED = "unsigned"
 """Stands where an order names nobody who asked for it."""
+
+
+class Taken(NamedTuple):
+    """What the ledger holds under the name of an order: the start of its period, and microGPU-seconds."""
+
+    period: int
+    amount: int
 
 
 class OrderError(ValueError):
@@ -47,6 +58,17 @@ def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterato
         if not isinstance(value, str) or not value.strip() or len(value) > longest:
             allowed = f"text of at most {longest} characters"
             yield Fault(path, show(value), allowed, f"its {path.rpartition('.')[2]}")
+
+
+def refusal(item: Mapping[str, Any]) -> str:
+    """Why the books did not take an order, as its status says; empty where it does not. That was told, and stays so."""
+    conditions = mapping(item.get("status")).get("conditions")
+    for condition in conditions if isinstance(conditions, list) else []:
+        found = mapping(condition)
+        reason = found.get("reason")
+        if (found.get("type"), found.get("status")) == ("Applied", "False") and reason in {REFUSED, NAME_TAKEN}:
+            return str(found.get("message", "")) or str(reason)
+    return ""
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

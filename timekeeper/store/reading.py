@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from timekeeper.metering.cuts import Cut
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import Session
 from timekeeper.rules.burn import BurnRecord
+from timekeeper.rules.orders import Taken
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import Pot
 from timekeeper.rules.pricing import Prices
@@ -36,8 +37,8 @@ class StoredAccount:
     standings: Mapping[int, Standing]
     sessions: tuple[Session, ...]
     ended: tuple[Session, ...]
-    grants: frozenset[str]
-    corrections: frozenset[str]
+    grants: Mapping[str, Taken]
+    corrections: Mapping[str, Taken]
     pots: Mapping[int, Mapping[str, Pot]]
     burn: BurnRecord | None = None
 
@@ -70,8 +71,8 @@ def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int
             account = keys.AccountKeys(name)
             for key in (account.periods, account.sessions, account.ended):
                 pipeline.hgetall(key)
-            pipeline.hkeys(account.grants)
-            pipeline.hkeys(account.corrections)
+            pipeline.hgetall(account.grants)
+            pipeline.hgetall(account.corrections)
             pipeline.hmget(account.head, ["burn", "version"])
         answers = pipeline.execute()
         found = [_Found(name, *answers[6 * index : 6 * index + 6]) for index, name in enumerate(chunk)]
@@ -84,14 +85,14 @@ def standing(client: redis.Redis, account: str, period: int) -> Standing | None:
     return _standing(client.hmget(keys.AccountKeys(account).period(period), SUMS))
 
 
-def orders_of(client: redis.Redis, account: str) -> tuple[set[str], set[str]]:
-    """The names of the grants and of the corrections that an account has taken."""
+def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, Taken], dict[str, Taken]]:
+    """The grants and the corrections that an account has taken, by name."""
     names = keys.AccountKeys(account)
     pipeline = client.pipeline(transaction=False)
-    pipeline.hkeys(names.grants)
-    pipeline.hkeys(names.corrections)
+    pipeline.hgetall(names.grants)
+    pipeline.hgetall(names.corrections)
     grants, corrections = pipeline.execute()
-    return {_text(name) for name in grants}, {_text(name) for name in corrections}
+    return _orders(grants), _orders(corrections)
 
 
 def pots(client: redis.Redis, account: str, period: int) -> dict[str, Pot]:
@@ -249,8 +250,8 @@ class _Found:
     periods: Mapping[Any, Any]
     sessions: Mapping[Any, Any]
     ended: Mapping[Any, Any]
-    grants: Iterable[Any]
-    corrections: Iterable[Any]
+    grants: Mapping[Any, Any]
+    corrections: Mapping[Any, Any]
     head: Sequence[Any]
 
 
@@ -277,8 +278,8 @@ def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods
                 {start: sums for start, sums in standings.items() if sums is not None},
                 tuple(decode_session(text) for text in item.sessions.values()),
                 tuple(decode_session(text) for text in item.ended.values()),
-                frozenset(_text(name) for name in item.grants),
-                frozenset(_text(name) for name in item.corrections),
+                _orders(item.grants),
+                _orders(item.corrections),
                 {start: _pots(found) for start, _, found in latest if found},
                 decode_burn(burn) if burn else None,
             )
@@ -288,6 +289,10 @@ def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods
 
 def _standing(sums: Sequence[Any], version: Any = None) -> Standing | None:
     return None if sums[0] is None else read_standing([*sums, version])
+
+
+def _orders(found: Mapping[Any, Any]) -> dict[str, Taken]:
+    return {_text(name): Taken(*map(int, _text(text).split(" "))) for name, text in found.items()}
 
 
 def _pots(found: Mapping[Any, Any]) -> dict[str, Pot]:

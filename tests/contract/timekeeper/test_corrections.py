@@ -88,16 +88,18 @@ def test_what_cannot_be_corrected_says_why_and_stops_nobody(stage: Stage) -> Non
     stage.correct("before", "a", 1, NOON - 400 * 24 * HOUR)
     stage.correct("too-much", "a", -3, stage.now)
     stage.correct("nonsense", "a", 0, stage.now)
+    stage.correct("elsewhere", "a", 1, stage.now, namespace="taem-a")
     stage.correct("good", "a", 1, stage.now)
     stage.correct("of-nobody", "b", 1, stage.now)
     stage.round(1)
     stage.round(1)
-    said = {name: status(stage, name) for name in ("before", "too-much", "nonsense")}
+    said = {name: status(stage, name) for name in ("before", "too-much", "nonsense", "elsewhere")}
     assert not any(found["applied"] for found in said.values())
     reasons = {name: found["conditions"][0]["message"] for name, found in said.items()}
     assert "no period of this budget" in reasons["before"]
     assert "3600000000 microGPU-seconds were spent in this period" in reasons["too-much"]
     assert "spec.gpuHours" in reasons["nonsense"]
+    assert "a has never paid for the namespace 'taem-a'" in reasons["elsewhere"]
     assert status(stage, "good")["applied"] is True
     assert status(stage, "of-nobody") == {}
 

@@ -6,11 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.book_seed import EPOCH, START
 from tests.contract.timekeeper_rest.test_reading import assert_problem
 from timekeeper.rules.corrections import parse_correction
 from timekeeper.rules.money import GPU_HOUR
+from timekeeper.rules.timestamps import HOUR
+from timekeeper.store.ledger import CorrectionEntry, apply_corrections
 
 if TYPE_CHECKING:
+    from tests.redis_server import RedisServer
     from tests.rest_server import Answer, RestServer
 
 CORRECTION = {
@@ -43,7 +47,19 @@ def test_the_same_key_corrects_once_and_another_correction_under_it_is_refused(r
     same = {**CORRECTION, "effectivePeriod": "2026-01-01T01:00:00+01:00", "gpuHours": -2.5}
     assert order(rest, same, key=key).status == 200
     assert_problem(order(rest, {**CORRECTION, "effectivePeriod": "2026-01-02T00:00:00Z"}, key=key), 409)
-    assert_problem(order(rest, {**CORRECTION, "namespace": "team-b"}, key=key), 409)
+    assert_problem(order(rest, {**CORRECTION, "namespace": "team-a2"}, key=key), 409)
+
+
+def test_a_name_that_the_ledger_holds_is_not_taken_again_once_its_object_is_deleted(
+    rest: RestServer, store: RedisServer
+) -> None:
+    name = f"c-{uuid.uuid4().hex}"
+    assert order(rest, {**CORRECTION, "name": name}).status == 201
+    with store.client() as client:
+        apply_corrections(client, EPOCH, START, [CorrectionEntry("research", START, name, 5, "", "", START // HOUR)])
+    assert order(rest, {**CORRECTION, "name": name}).status == 200
+    (rest.folder / "corrections" / f"{name}.json").unlink()
+    assert_problem(order(rest, {**CORRECTION, "name": name}), 409)
 
 
 @pytest.mark.parametrize("subject", ["finance", "alice", "nobody"])
@@ -66,6 +82,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no reason": ({"reason": " "}, "reason"),
     "an unknown budget": ({"budget": "nobody-has-it"}, "budget"),
     "no namespace": ({"namespace": "Team_A"}, "namespace"),
+    "another budget's namespace": ({"namespace": "team-b"}, "namespace"),
+    "a namespace that nobody has": ({"namespace": "taem-a"}, "namespace"),
     "a field that is none": ({"period": "2026-01-01T00:00:00Z"}, "period"),
 }
 

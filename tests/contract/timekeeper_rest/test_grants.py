@@ -12,7 +12,7 @@ from tests.book_seed import EPOCH, START, seed_budget
 from tests.contract.timekeeper_rest.test_reading import assert_problem
 from timekeeper.rules.grants import parse_grant
 from timekeeper.rules.money import GPU_HOUR
-from timekeeper.store.ledger import Publication, publish_accounts
+from timekeeper.store.ledger import GrantEntry, Publication, apply_grants, publish_accounts
 from timekeeper.store.summaries import encode_summary
 
 if TYPE_CHECKING:
@@ -68,6 +68,20 @@ def test_a_key_that_comes_with_another_grant_is_refused(rest: RestServer) -> Non
     key = str(uuid.uuid4())
     order(rest, GRANT, key=key)
     assert_problem(order(rest, {**GRANT, "gpuHours": 3}, key=key), 409)
+
+
+def test_a_name_that_the_ledger_holds_is_not_taken_again_once_its_object_is_deleted(
+    rest: RestServer, store: RedisServer
+) -> None:
+    name = f"g-{uuid.uuid4().hex}"
+    assert order(rest, {**GRANT, "name": name}).status == 201
+    with store.client() as client:
+        apply_grants(client, EPOCH, START, [GrantEntry("research", START, name, 5, "")])
+    assert order(rest, {**GRANT, "name": name}).status == 200
+    (rest.folder / "grants" / f"{name}.json").unlink()
+    answer = order(rest, {**GRANT, "name": name})
+    assert_problem(answer, 409)
+    assert "choose another name" in answer.document["detail"]
 
 
 def test_without_a_key_or_a_name_nothing_is_granted(rest: RestServer) -> None:

@@ -79,7 +79,7 @@ def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(stage: S
     (account,) = reading.load_accounts(stage.client, ["research"], latest_periods=100)
     kept = stage.now - 3 * 31 * DAY
     assert kept - 31 * DAY <= account.periods[0].start <= kept
-    assert account.grants == frozenset()
+    assert account.grants == {}
     assert stage.client.exists(keys.AccountKeys("research").segments)
     assert min(entry.period for entry in reading.ledger_page(stage.client, "research", "", 10_000)) <= kept
     assert not stage.client.exists(keys.AccountKeys("research").amounts(MIDNIGHT - 14 * DAY))

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from tests.keeper_stage import NOON, Stage
 from tests.redis_server import RedisServer
 from timekeeper.rest.usage_finding import find
-from timekeeper.rest.usage_query import Query
-from timekeeper.rules.money import SECOND
+from timekeeper.rest.usage_query import Query, place_of
+from timekeeper.rules.money import GPU_HOUR, SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import reading
+from timekeeper.usage.dimensions import UNKNOWN
 from timekeeper.usage.windows import Window
 
 if TYPE_CHECKING:
@@ -36,6 +37,9 @@ class Truth:
 
     def __init__(self) -> None:
         self.held: list[tuple[str, int, int, int | None]] = []
+        self.shared: set[str] = set()
+        """The namespaces that the shared budget pays for, or did."""
+        self.corrected: list[tuple[str, int, int]] = []
 
     def start(self, namespace: str, core: int, now: int) -> None:
         # A pod's manifest tells whole seconds.
@@ -53,6 +57,10 @@ class Truth:
             if held_by == namespace and low < high:
                 total += Fraction(rate * (high - low), SECOND)
         return total
+
+    def set_right_in_hour(self, namespace: str, hour: int) -> int:
+        """What a namespace was corrected by in an hour."""
+        return sum(amount for of, at, amount in self.corrected if (of, at) == (namespace, hour))
 
 
 def step(stage: Stage, truth: Truth, kind: str, choice: int) -> None:
@@ -72,11 +80,17 @@ def step(stage: Stage, truth: Truth, kind: str, choice: int) -> None:
         case "move":
             paid = [NAMESPACES[index] for index in (0, 1) if choice >> index & 1]
             stage.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
+            truth.shared |= {*(paid or ["nobody"])}
+        case "correct" if truth.shared:
+            whose = ["", *sorted(truth.shared)][choice % (len(truth.shared) + 1)]
+            spec = {"namespace": whose} if whose else {}
+            stage.correct(f"c{len(truth.corrected)}", "shared", choice + 1, stage.now, **spec)
+            truth.corrected.append((whose or UNKNOWN, stage.now // HOUR * HOUR, (choice + 1) * GPU_HOUR))
 
 
 steps = st.lists(
     st.tuples(
-        st.sampled_from(["start", "start", "end", "lead", "move", "nothing"]),
+        st.sampled_from(["start", "start", "end", "lead", "move", "correct", "nothing"]),
         st.integers(0, 200),
         st.sampled_from([0, 1, 59, 600, 3599, 3600, 5000, 2 * 86_400]),
         st.booleans(),
@@ -111,11 +125,27 @@ def test_what_is_told_of_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hou
 
 def assert_is_the_ledger(stage: Stage) -> None:
     """Each account's use, of all time, is what its periods stand at."""
+    everything = 0
     told = find(stage.client, Query(ALWAYS, None, ("budget",), 1000), stage.now)
     billed = {item.key[0]: item.figures.billed for item in told.items}
     for account in reading.load_accounts(stage.client, reading.account_names(stage.client), latest_periods=10_000):
         spent = sum(stage.spent(account.name, period.start) for period in account.periods)
         assert billed.get(account.name, 0) == spent
+        everything += spent
+    for limit in (1, 1000):
+        assert sum(by_namespace(stage, limit)) == everything
+
+
+def by_namespace(stage: Stage, limit: int) -> Iterator[int]:
+    """What is billed to each namespace, page by page."""
+    after = None
+    while True:
+        query = Query(ALWAYS, None, ("namespace",), limit, after)
+        told = find(stage.client, query, stage.now)
+        yield from (item.figures.billed for item in told.items)
+        if told.following is None:
+            return
+        after = place_of(told.following, len(query.aggregate))
 
 
 def assert_is_what_was_held(stage: Stage, truth: Truth) -> None:
@@ -123,10 +153,11 @@ def assert_is_what_was_held(stage: Stage, truth: Truth) -> None:
     told = find(stage.client, Query(window, "1h", ("namespace",), 10_000), stage.now)
     figures = {(item.step.start, item.key[0]): item.figures for item in told.items}
     for hour in range(window.start, window.end, HOUR):
-        for namespace in NAMESPACES:
+        for namespace in (*NAMESPACES, "nobody", UNKNOWN):
             held = truth.in_hour(namespace, hour, stage.now)
             found = figures.get((hour, namespace))
             # Each piece is rounded down once at either end.
             room = 2 * len(truth.held) + 2
-            assert abs((found.billed if found else 0) - held) <= room
+            corrected = truth.set_right_in_hour(namespace, hour)
+            assert abs((found.billed if found else 0) - corrected - held) <= room
             assert abs((found.core if found else 0) - held) <= room

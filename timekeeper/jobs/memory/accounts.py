@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.burn import BurnRecord
+from timekeeper.rules.orders import Taken
 from timekeeper.rules.periods import Period, first_period, periods_until
 from timekeeper.rules.pots import OWN, Pot
 from timekeeper.rules.timestamps import DAY, HOUR
@@ -45,8 +46,9 @@ class Checkpoint:
 class Account:
     """One account as the leader knows it.
 
-    `grants` and `corrections` are the names of those that the store has, `refused` why corrections cannot be applied;
-    `unconfirmed` are grants that no replica was known to hold when they were last sent.
+    `grants` and `corrections` are those that the store has, by name, None for a grant whose period was never metered;
+    `refused` is why corrections cannot be applied, `unconfirmed` the grants that no replica was known to hold when they
+    were last sent.
     `standings` and `pots` hold what the store last answered, by period; `summary` what readers were last told, less
     what is spent; `burn` what had been spent by when.
     """
@@ -56,9 +58,9 @@ class Account:
     periods: list[Period] = field(default_factory=list)
     standings: dict[int, Standing] = field(default_factory=dict)
     pots: dict[int, dict[str, Pot]] = field(default_factory=dict)
-    grants: set[str] = field(default_factory=set)
+    grants: dict[str, Taken | None] = field(default_factory=dict)
     unconfirmed: set[str] = field(default_factory=set)
-    corrections: set[str] = field(default_factory=set)
+    corrections: dict[str, Taken] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
     checkpoint: Checkpoint | None = None
     summary: Summary | None = None

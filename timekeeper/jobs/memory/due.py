@@ -48,7 +48,7 @@ def due_grants(books: Books, now: int) -> tuple[list[tuple[Grant, Period]], list
         if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
             continue
         known = account.holds_pot(grant.name) and grant.name not in account.unconfirmed
-        if grant.name in account.grants or known:
+        if grant.refused or grant.name in account.grants or known:
             continue
         instant = grant.created or now
         period = account.period_at(instant if instant < now + SKEW else now)

@@ -39,8 +39,8 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
             list(account.periods),
             dict(account.standings),
             {start: dict(pots) for start, pots in account.pots.items()},
-            set(account.grants),
-            set(account.corrections),
+            grants=dict(account.grants),
+            corrections=dict(account.corrections),
             checkpoint=books.memory.checkpoints.get(account.name),
             burn=account.burn,
         )

@@ -9,7 +9,10 @@ import structlog
 
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.news.statuses import Json, correction_status, grant_status, refused_order
-from timekeeper.rules.corrections import REFUSED
+from timekeeper.rules.money import display
+from timekeeper.rules.orders import NAME_TAKEN, REFUSED, Taken
+from timekeeper.rules.periods import Period
+from timekeeper.rules.timestamps import format_instant
 from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
 
 _log = structlog.get_logger()
@@ -74,10 +77,11 @@ class OrderAnswers:
         account = books.accounts.get(grant.budget)
         if account is None or name not in account.grants:
             return None  # its budget may yet come
-        period = account.period_at(min(grant.created or now, now))
-        if period is None and grant.expires is not None:
-            period = next((found for found in account.periods if name in account.pots.get(found.start, {})), None)
-        return grant_status(grant, period, generation, now, before)
+        taken = account.grants[name]
+        made_in = account.period_at(min(grant.created or now, now))
+        if taken is not None and is_another(taken, grant.amount, made_in):
+            return refused_order(NAME_TAKEN, name_taken(taken, "grant"), generation, now, before)
+        return grant_status(grant, None if taken is None else taken.period, generation, now, before)
 
     def _correction(self, name: str, before: Json, generation: int, now: int) -> Json | None:
         books = self.books
@@ -91,6 +95,26 @@ class OrderAnswers:
         if name in account.refused:
             return refused_order(REFUSED, account.refused[name], generation, now, before)
         period = account.period_at(found.effective)
-        if period is None or name not in account.corrections:
+        taken = account.corrections.get(name)
+        if period is None or taken is None:
             return None
+        if is_another(taken, found.amount, period):
+            return refused_order(NAME_TAKEN, name_taken(taken, "correction"), generation, now, before)
         return correction_status(found, period, generation, now, before)
+
+
+def is_another(taken: Taken, amount: int, period: Period | None) -> bool:
+    """Whether what the ledger holds under an order's name is not that order: the name had been used before.
+
+    An order that was made anew as it was, such as from a backup of the cluster, is the same one in the same period.
+    """
+    return taken.amount != amount or (period is not None and taken.period != period.start)
+
+
+def name_taken(taken: Taken, kind: str) -> str:
+    """What is said of an order whose name was used before."""
+    return (
+        f"Nothing was done: the ledger holds a {kind} of this name, of {display(taken.amount)} GPU-hours in the period "
+        f"from {format_instant(taken.period)}, and each name counts once, also where its object was deleted. Make this "
+        "one under another name."
+    )

@@ -199,8 +199,8 @@ def timeless(status: Json) -> Json:
     return rest
 
 
-def grant_status(grant: Grant, period: Period | None, generation: int, now: int, before: Json) -> Json:
-    """What a grant says of itself once it was dealt with: applied to a period, or lapsed as its period was over."""
+def grant_status(grant: Grant, period: int | None, generation: int, now: int, before: Json) -> Json:
+    """What a grant says of itself once it was dealt with: applied to the period that starts then, or lapsed."""
     if period is None:
         message = "The period in which this grant was made is over and was never metered: nothing was added."
         lapsed = [_condition("Applied", False, "Lapsed", message)]
@@ -208,7 +208,7 @@ def grant_status(grant: Grant, period: Period | None, generation: int, now: int,
     status = {
         "observedGeneration": generation,
         "applied": True,
-        "period": format_instant(period.start),
+        "period": format_instant(period),
         "appliedAt": format_exact(now),
         "microGPUSeconds": str(grant.amount),
     }

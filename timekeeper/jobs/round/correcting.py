@@ -8,8 +8,10 @@ from timekeeper.jobs.memory.accounts import Account
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.round.desk import Desk, raise_if_general
 from timekeeper.rules.corrections import Correction
+from timekeeper.rules.orders import Taken
 from timekeeper.rules.periods import Period
 from timekeeper.rules.timestamps import HOUR
+from timekeeper.store import book, reading
 from timekeeper.store.ledger import CorrectionEntry, apply_corrections
 from timekeeper.store.standing import Standing
 
@@ -26,8 +28,9 @@ def apply_due_corrections(desk: Desk, now: int) -> set[str]:
     due = due_corrections(books, now)
     if not due:
         return set()
-    entries = [_entry(found, account, period) for found, account, period in due]
+    entries = [_entry(books, found, account, period) for found, account, period in due]
     desk.step("correct")
+    book.note_restored(desk.client, [entry.account for entry in entries if not entry.namespace])
     answers = apply_corrections(desk.client, desk.epoch, now, entries)
     kept = desk.replicated("corrections", [entry.account for entry in entries])
     for (found, account, period), answer in zip(due, answers, strict=True):
@@ -40,8 +43,14 @@ def apply_due_corrections(desk: Desk, now: int) -> set[str]:
             _log.error("correction not applied", correction=found.name, budget=account.name, error=str(answer))
             continue
         if kept:
-            account.corrections.add(found.name)
+            account.corrections[found.name] = _taken(desk, found, account, period, answer)
     return {entry.account for entry in entries}
+
+
+def _taken(desk: Desk, found: Correction, account: Account, period: Period, answer: Standing) -> Taken:
+    """What the store holds under a correction's name, which it may have held before."""
+    ours = Taken(period.start, found.amount)
+    return ours if answer.new else reading.orders_of(desk.client, account.name)[1].get(found.name, ours)
 
 
 def due_corrections(books: Books, now: int) -> list[tuple[Correction, Account, Period]]:
@@ -56,7 +65,12 @@ def due_corrections(books: Books, now: int) -> list[tuple[Correction, Account, P
         if account is None or found.refused or found.name in account.corrections or found.name in account.refused:
             continue
         period = account.period_at(found.effective)
-        if period is not None and found.effective <= now:
+        if found.effective <= now and not found.applied and not _paid_for(books, found):
+            account.refused[found.name] = (
+                f"{found.budget} has never paid for the namespace {found.namespace!r}: write one in spec.namespace for "
+                "which it has, or leave it out"
+            )
+        elif period is not None and found.effective <= now:
             due.append((found, account, period))
         elif period is None and found.effective <= now and not found.applied:
             account.refused[found.name] = "no period of this budget that the ledger knows holds spec.effectivePeriod"
@@ -68,13 +82,21 @@ def hour(found: Correction) -> int:
     return found.effective // HOUR
 
 
-def _entry(found: Correction, account: Account, period: Period) -> CorrectionEntry:
+def _paid_for(books: Books, found: Correction) -> bool:
+    """Whether use of the namespace is looked for among what the budget has spent."""
+    paid = (payer for _, payer in books.assignments.get(found.namespace, ()))
+    return not found.namespace or found.budget in paid
+
+
+def _entry(books: Books, found: Correction, account: Account, period: Period) -> CorrectionEntry:
+    # Where it has been forgotten since that the namespace was ever the budget's, nobody would look for it there.
+    namespace = found.namespace if _paid_for(books, found) else ""
     return CorrectionEntry(
         account.name,
         period.start,
         found.name,
         found.amount,
-        found.namespace,
+        namespace,
         found.note,
         hour(found),
         again=found.applied,

@@ -9,9 +9,11 @@ from timekeeper.jobs.memory.due import due_grants
 from timekeeper.jobs.round.desk import Desk, raise_if_general
 from timekeeper.jobs.round.striking import SpentBy, spending
 from timekeeper.rules.grants import Grant
+from timekeeper.rules.orders import Taken
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import Pot
 from timekeeper.store import reading
+from timekeeper.store.calls import StoreError
 from timekeeper.store.ledger import GrantEntry, apply_grants
 from timekeeper.store.standing import Standing
 
@@ -27,7 +29,7 @@ def apply_due_grants(desk: Desk, now: int) -> set[str]:
     books = desk.books
     due, lapsed = due_grants(books, now)
     for account, name in lapsed:
-        account.grants.add(name)
+        account.grants[name] = None
     if not due:
         return set()
     spent_by = spending(desk, now)
@@ -45,11 +47,20 @@ def apply_due_grants(desk: Desk, now: int) -> set[str]:
             raise_if_general(answer)
             _log.error("grant not applied", grant=entry.name, budget=entry.account, error=str(answer))
         if kept:
-            account.grants.add(entry.name)
+            account.grants[entry.name] = _taken(desk, entry, answer)
             account.unconfirmed.discard(entry.name)
         else:
             account.unconfirmed.add(entry.name)
     return {entry.account for entry in entries}
+
+
+def _taken(desk: Desk, entry: GrantEntry, answer: Standing | StoreError) -> Taken | None:
+    """What the store holds under a grant's name, which it may have held before; None where it refused it."""
+    if isinstance(answer, StoreError):
+        return None
+    if answer.new:
+        return Taken(entry.period, entry.amount)
+    return reading.orders_of(desk.client, entry.account)[0].get(entry.name)
 
 
 def _take_pot(desk: Desk, account: Account, entry: GrantEntry, *, new: bool) -> None:

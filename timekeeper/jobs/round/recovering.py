@@ -100,6 +100,7 @@ def _is_there(account: Account) -> bool:
 def _tell_of_loss(desk: Desk, budget: Json) -> None:
     message = (
         "The store of the ledger had been emptied. Spending starts again from the last checkpoint; sessions "
-        "that ended after it and whose pods are gone are not charged."
+        "that ended after it and whose pods are gone are not charged, and grants and corrections whose objects were "
+        "deleted are not there any more."
     )
     desk.source.tell(Notice(budget, "LedgerRestored", message, warning=True))

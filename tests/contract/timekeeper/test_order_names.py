@@ -1,0 +1,132 @@
+"""Each name of a grant or a correction counts once, also where its object was deleted and another one made."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.keeper_stage import NOON, Stage, published
+from timekeeper.jobs.memory.accounts import Account
+from timekeeper.jobs.news.answering import OrderAnswers
+from timekeeper.rules.money import GPU_HOUR
+from timekeeper.rules.timestamps import DAY
+from timekeeper.store import reading
+
+
+def order(stage: Stage, kind: str, gpu_hours: Any) -> None:
+    """Makes a grant or a correction called `extra`."""
+    if kind == "grant":
+        stage.grant("extra", "a", gpu_hours)
+    else:
+        stage.correct("extra", "a", gpu_hours, stage.now)
+
+
+def delete(stage: Stage, kind: str) -> None:
+    """Deletes it, and its status with it."""
+    (stage.folder / f"{kind}s" / "extra.json").unlink()
+    (stage.folder / "status" / f"{kind}-extra.json").unlink()
+
+
+def told(stage: Stage, kind: str) -> tuple[str, str]:
+    """Why it was or was not applied, and in which words."""
+    assert stage.keeper is not None
+    OrderAnswers(stage.source, stage.keeper.books).write(stage.now)
+    stage.source.refresh()
+    mirror = stage.source.mirrors.grants if kind == "grant" else stage.source.mirrors.corrections
+    (item,) = mirror.items()
+    (condition,) = item["status"]["conditions"]
+    assert item["status"]["applied"] is (condition["status"] == "True")
+    return condition["reason"], condition["message"]
+
+
+def held(stage: Stage, kind: str) -> int:
+    """What the ledger holds under that kind."""
+    return sum(entry.amount for entry in reading.ledger_page(stage.client, "a", "", 100) if entry.kind == kind)
+
+
+def account(stage: Stage) -> Account:
+    assert stage.keeper is not None
+    return stage.keeper.books.accounts["a"]
+
+
+@pytest.mark.parametrize("kind", ["grant", "correction"])
+def test_another_order_under_a_used_name_changes_nothing_and_says_so_under_every_leader(
+    stage: Stage, kind: str
+) -> None:
+    stage.budget("a", ["team-a"])
+    order(stage, kind, 5)
+    stage.round()
+    assert told(stage, kind)[0] in {"Added", "Corrected"}
+    delete(stage, kind)
+    stage.round(10)
+    order(stage, kind, 7)
+    stage.round(10)
+    reason, message = told(stage, kind)
+    assert reason == "NameTaken"
+    assert f"a {kind} of this name, of 5.00 GPU-hours in the period from 2026-01-01T00:00:00Z" in message
+    stage.lead()
+    stage.round(10)
+    assert told(stage, kind)[0] == "NameTaken"
+    assert held(stage, kind) == 5 * GPU_HOUR
+
+
+def test_a_grant_of_a_later_period_does_not_pass_for_the_earlier_one_of_its_name(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], period={"every": "day"})
+    order(stage, "grant", 5)
+    stage.round()
+    assert told(stage, "grant")[0] == "Added"
+    delete(stage, "grant")
+    stage.round(DAY // 10**9)
+    order(stage, "grant", 5)
+    stage.round(10)
+    assert told(stage, "grant")[0] == "NameTaken"
+    assert published(stage, "a").granted == 0
+
+
+@pytest.mark.parametrize("kind", ["grant", "correction"])
+def test_the_same_order_made_anew_as_from_a_backup_of_the_cluster_is_the_same_one(stage: Stage, kind: str) -> None:
+    stage.budget("a", ["team-a"])
+    order(stage, kind, 5)
+    stage.round()
+    said = told(stage, kind)
+    delete(stage, kind)
+    stage.round(10)
+    order(stage, kind, 5)
+    stage.lead()
+    stage.round(10)
+    assert told(stage, kind) == said
+    assert held(stage, kind) == 5 * GPU_HOUR
+
+
+@pytest.mark.parametrize("kind", ["grant", "correction"])
+def test_one_that_was_told_to_come_too_late_for_its_name_does_not_come_with_an_emptied_store(
+    stage: Stage, kind: str
+) -> None:
+    stage.budget("a", ["team-a"])
+    order(stage, kind, 5)
+    stage.round()
+    told(stage, kind)
+    delete(stage, kind)
+    stage.round(10)
+    order(stage, kind, 7)
+    stage.round(10)
+    assert told(stage, kind)[0] == "NameTaken"
+    stage.client.flushall()
+    stage.lead()
+    stage.round(10)
+    assert held(stage, kind) == 0
+
+
+def test_a_new_leader_knows_what_the_store_has_taken(stage: Stage) -> None:
+    stage.budget("a", ["team-a"])
+    stage.grant("more", "a", 2)
+    stage.correct("refund", "a", 1, NOON)
+    stage.round()
+    stage.round(1)
+    before = account(stage)
+    stage.lead()
+    stage.round(1)
+    found = account(stage)
+    assert (found.grants, found.corrections, found.unconfirmed) == (before.grants, before.corrections, set())
+    assert (found.grants.keys(), found.corrections.keys()) == ({"more"}, {"refund"})
