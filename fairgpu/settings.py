@@ -60,7 +60,7 @@ def load_settings(model: type[SectionType], environ: Mapping[str, str], file: Pa
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(_explain(error)) from error
+        raise SettingsError(_explain(error, model)) from error
 
 
 def environment_name(path: tuple[str, ...]) -> str:
@@ -127,12 +127,26 @@ def _given(value: Any) -> str:
     return f"a group with {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, dict) else repr(value)
 
 
-def _explain(error: ValidationError) -> str:
+def _explain(error: ValidationError, model: type[BaseModel]) -> str:
     lines = []
     for fault in error.errors(include_url=False, include_context=False):
         path = tuple(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            lines.append(_unknown(path, model))
+            continue
         given = _given(fault["input"])
         secret = any(word in path[-1] for word in ("password", "secret", "token")) if path else False
         shown = "a value that is not shown" if secret else given[:80]
         lines.append(f"{'.'.join(path)} ({environment_name(path)}): given {shown}; {fault['msg']}")
     return "\n".join(lines)
+
+
+def _unknown(path: tuple[str, ...], model: type[BaseModel]) -> str:
+    """Names the setting that may be meant: of the same group if one is close, else of the same name elsewhere."""
+    known = list(fields(model))
+    beside = {one[: len(path)][-1] for one in known if one[: len(path) - 1] == path[:-1]}
+    close = difflib.get_close_matches(path[-1], beside, n=1)
+    elsewhere = [one for one in known if one[-1] == path[-1]]
+    meant = (*path[:-1], close[0]) if close else next(iter(elsewhere), None)
+    hint = f"; write {'.'.join(meant)}" if meant else f"; allowed there: {', '.join(sorted(beside))}" if beside else ""
+    return f"{'.'.join(path)}: there is no such setting{hint}"

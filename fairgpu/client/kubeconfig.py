@@ -25,7 +25,7 @@ def current_token(environ: Mapping[str, str]) -> str:
         config.load_kube_config(config_file=named, client_configuration=configuration)
         header = str(configuration.auth_settings().get("BearerToken", {}).get("value") or "")
     except (ConfigException, OSError) as error:
-        raise KubeconfigError(f"no kubeconfig can be used: {error}") from error
+        raise KubeconfigError(f"no kubeconfig can be used: {str(error).rstrip('.')}") from error
     scheme, _, token = header.partition(" ")  # a password stands in the same place, as Basic
     if scheme != "Bearer" or not token:
         raise KubeconfigError(f"the current user of {named} has no token")

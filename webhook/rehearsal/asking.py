@@ -24,6 +24,9 @@ from webhook.settings import read_settings
 
 TIMEOUT_SECONDS = 10.0
 REFUSED_STATUS = 1
+FETCH_CA = (
+    "kubectl get mutatingwebhookconfiguration zz-fairgpu -o jsonpath='{.webhooks[0].clientConfig.caBundle}' | base64 -d"
+)
 CA_SHOWN = "(the timekeeper's CA)"
 
 
@@ -34,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
         spaces = {manifest.namespace or arguments.namespace for manifest in manifests}
         review = _remote(arguments.webhook, arguments.ca_file) if arguments.webhook else _local(arguments, spaces)
         rehearsals = [rehearse(manifest, arguments.namespace, getpass.getuser(), review) for manifest in manifests]
-    except (ManifestError, RehearsalError) as error:
+    except (ManifestError, RehearsalError, CommandError) as error:
         print(f"fairgpu admit: {error}", file=sys.stderr)  # noqa: T201 - a person reads this
         return USAGE_STATUS
     if arguments.output == "json":
@@ -62,7 +65,9 @@ def _local(arguments: argparse.Namespace, namespaces: set[str]) -> Review:
 
 
 def _remote(url: str, ca_file: Path | None) -> Review:
-    context = ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    if not url.startswith("https://"):
+        raise CommandError(f"--webhook: given {url}; allowed: an https:// address; write https://localhost:8443")
+    context = _trust(ca_file)
     pool = urllib3.PoolManager(ssl_context=context, timeout=TIMEOUT_SECONDS, retries=False)
 
     def review(route: str, body: bytes) -> bytes:
@@ -76,3 +81,13 @@ def _remote(url: str, ca_file: Path | None) -> Review:
         return bytes(response.data)
 
     return review
+
+
+def _trust(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(ca_file) if ca_file else None)
+    except (OSError, ssl.SSLError) as error:
+        raise CommandError(
+            f"--ca-file: given {ca_file} ({error.strerror or error}); allowed: a file with the webhook's CA in PEM;"
+            f" write what this prints into one:\n    {FETCH_CA}"
+        ) from error

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +13,7 @@ from typing import Any
 import yaml
 
 from webhook.admission.templates import TEMPLATE_PATHS, pod_template
-from webhook.admission.verdict import mapping, objects
+from webhook.admission.verdict import mapping
 
 STANDARD_INPUT = "-"
 SUFFIXES = (".yaml", ".yml", ".json")
@@ -64,9 +66,12 @@ def read_manifests(paths: list[str]) -> list[Manifest]:
     """The objects in files, in folders (not below), and in the standard input for `-`.
 
     Raises:
-        ManifestError: a file cannot be read, or is no YAML.
+        ManifestError: a file cannot be read, is no YAML, or holds something else than objects; or there is none.
     """
-    return [manifest for path in paths for file in _files(path) for manifest in _read(file)]
+    found = [manifest for path in paths for file in _files(path) for manifest in _read(file)]
+    if not found:
+        raise ManifestError(f"{', '.join(paths)}: no manifests in there")
+    return found
 
 
 def _files(path: str) -> list[str]:
@@ -79,16 +84,46 @@ def _files(path: str) -> list[str]:
 def _read(file: str) -> Iterator[Manifest]:
     try:
         text = sys.stdin.read() if file == STANDARD_INPUT else Path(file).read_text()
-        documents = list(yaml.safe_load_all(text))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, RecursionError) as error:
+        documents = [_as_json(document) for document in yaml.safe_load_all(text)]
+    except OSError as error:
+        raise ManifestError(f"{file}: {error.strerror}") from error
+    except (ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
         raise ManifestError(f"{file}: {error}") from error
     for document in documents:
         if document is None:
             continue
         if not isinstance(document, dict):
             raise ManifestError(f"{file}: a document is no object but a {type(document).__name__}")
-        if str(document.get("kind", "")).endswith("List"):
-            for _, item in objects(document.get("items")):
-                yield Manifest(file, item)
+        if str(document.get("kind", "")).endswith("List") and "items" in document:
+            yield from _listed(file, document["items"])
         else:
             yield Manifest(file, document)
+
+
+def _listed(file: str, items: Any) -> Iterator[Manifest]:
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
+        raise ManifestError(f"{file}: items: given {json.dumps(items)[:80]}; allowed: a list of objects")
+    for item in items:
+        yield Manifest(file, item)
+
+
+def _as_json(document: Any) -> Any:
+    """What a YAML document is once it is JSON, as everything is that reaches an API server.
+
+    Raises:
+        TypeError, ValueError: it has what JSON has not.
+    """
+    text = json.dumps(document, default=str)
+    return json.loads(text, parse_int=_number, parse_constant=_no_number)
+
+
+def _number(text: str) -> int | float:
+    """A whole number that fits into 64 bits as itself, any other as the nearest double (RFC 8259 section 6)."""
+    value = int(text)
+    if value.bit_length() < 64:
+        return value
+    return float(text) if math.isfinite(float(text)) else _no_number(text)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text[:20]} is no number that JSON can carry")

@@ -74,8 +74,7 @@ def rehearse(manifest: Manifest, namespace: str, user: str, review: Review) -> R
         if not answer["allowed"]:
             return Rehearsal(manifest, namespace, Outcome.REFUSED, pod, pod, [], message=_message(answer))
     mutated = _ask("mutate", "Pod", pod, namespace, user, review)
-    operations = orjson.loads(base64.b64decode(mutated.get("patch") or "W10="))
-    after = jsonpatch.apply_patch(pod, operations)
+    operations, after = _patched(pod, mutated.get("patch") or "W10=")
     warnings += mutated.get("warnings") or []
     refusal = mutated if not mutated["allowed"] else None
     if refusal is None:
@@ -106,9 +105,7 @@ def review_body(subject: Subject, *, dry_run: bool = True) -> bytes:
                 "oldObject": subject.old_item or None,
                 "dryRun": dry_run,
             },
-        },
-        default=str,
-        option=orjson.OPT_NON_STR_KEYS,
+        }
     )
 
 
@@ -124,13 +121,23 @@ def _ask(route: str, kind: str, item: dict[str, Any], namespace: str, user: str,
         item=item,
         old_item={},
     )
+    body = review_body(subject)
     try:
-        response = orjson.loads(review(route, review_body(subject)))["response"]
+        response = orjson.loads(review(route, body))["response"]
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise RehearsalError(f"the webhook's answer is no AdmissionReview: {error!r}") from error
     if not isinstance(response, dict) or "allowed" not in response:
         raise RehearsalError("the webhook's answer has no verdict")
     return response
+
+
+def _patched(pod: dict[str, Any], encoded: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The operations in an answer's patch, and the pod after them."""
+    try:
+        operations = orjson.loads(base64.b64decode(encoded))
+        return operations, jsonpatch.apply_patch(pod, operations)
+    except (ValueError, TypeError, jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        raise RehearsalError(f"the webhook's answer has no patch that fits: {error!r}") from error
 
 
 def _message(response: dict[str, Any]) -> str:

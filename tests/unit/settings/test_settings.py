@@ -62,6 +62,25 @@ def test_a_bad_file_stops_the_start(tmp_path: Path, text: str) -> None:
         load_settings(Settings, {}, file)
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("service: {listen_prt: 1}", "service.listen_prt: there is no such setting; write service.listen_port"),
+        ("service: {state: {}}", "service.state: there is no such setting; write service.states"),
+        ("service: {stale_after_seconds: 5}", "; write service.states.stale_after_seconds"),
+        ("service: {states: {zzz: 5}}", "service.states.zzz: there is no such setting; allowed there: stale_after_s"),
+    ],
+)
+def test_a_key_that_is_unknown_in_a_file_is_answered_with_what_may_have_been_meant(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    file = tmp_path / "settings.yaml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(Settings, {}, file)
+    assert said in str(caught.value)
+
+
 def test_a_secret_that_is_wrong_is_not_shown() -> None:
     with pytest.raises(SettingsError) as caught:
         load_settings(Settings, {"FAIRGPU_SERVICE_REDIS_PASSWORD": "[hunter2]"})

@@ -92,12 +92,53 @@ def test_manifests_come_from_the_standard_input_too(monkeypatch: pytest.MonkeyPa
     assert main(["admit", "-f", "-"]) == 1
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "a: b: c"])
-def test_a_file_that_is_no_manifest_is_named(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        "[1]",
+        "a: b: c",
+        "",
+        "---",
+        "a: .nan",
+        f"a: {'9' * 400}",
+        f"a: {'9' * 5000}",
+        "a: 2026-13-45",
+        "{[a]: b}",
+        "kind: List\nitems: 3",
+        "kind: List\nitems: [3]",
+    ],
+    ids=lambda text: text[:20],
+)
+def test_a_file_without_manifests_is_named(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert admit(tmp_path, text) == 2
     assert "manifests.yaml" in capsys.readouterr().err
 
 
-def test_a_state_that_is_none_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert admit(tmp_path, GOOD, "--state", "rich") == 1
-    assert "allowed: unlimited, open, grace, over, held" in capsys.readouterr().err
+def test_a_file_that_is_not_there_is_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["admit", "-f", "/nowhere/pod.yaml"]) == 2
+    assert capsys.readouterr().err == "fairgpu admit: /nowhere/pod.yaml: No such file or directory\n"
+
+
+def test_an_amount_past_all_bounds_is_refused_as_it_would_be_on_a_cluster(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, BAD.replace("150", str(10**30))) == 1
+    assert "it passes 9223372036854775807" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--state", "rich"), "--state: given rich; allowed: unlimited, open, grace, over, held"),
+        (("--settings", "/nowhere/settings.yaml"), "/nowhere/settings.yaml"),
+        (("--webhook", "http://localhost:1"), "--webhook: given http://localhost:1; allowed: an https:// address"),
+        (("--webhook", "https://localhost:1", "--ca-file", "/nowhere/ca.crt"), "--ca-file: given /nowhere/ca.crt"),
+        (("--webhook", "https://localhost:1", "--ca-file", __file__), "a file with the webhook's CA in PEM"),
+    ],
+)
+def test_what_cannot_be_asked_is_never_taken_for_a_refusal(
+    tmp_path: Path, arguments: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, GOOD, *arguments) == 2
+    assert said in capsys.readouterr().err
