@@ -257,3 +257,19 @@ SIM_EXPORT nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(int *version)
     *version = (int)nvml_seat.node->settings.driver_version;
     return NVML_SUCCESS;
 }
+
+/* No NVLink, as between most cards in slots; PyTorch asks for both by name. */
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemoteDeviceType(
+    nvmlDevice_t device, unsigned int link, nvmlIntNvLinkDeviceType_t *type)
+{
+    nvmlReturn_t result = nvml_check(device);
+    (void)link, (void)type;
+    return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, unsigned int link, nvmlPciInfo_t *pci)
+{
+    nvmlReturn_t result = nvml_check(device);
+    (void)link, (void)pci;
+    return result == NVML_SUCCESS ? NVML_ERROR_NOT_SUPPORTED : result;
+}

@@ -1,5 +1,6 @@
 """However a program looks for the driver's functions, it finds the shim's, or the driver's where there is none."""
 
+import platform
 import re
 import subprocess
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 from node import BUILD, Node
 
 ROOT = BUILD.parent
+LIBRARIES = ["libvcuda.so.1", "shipped/x86_64/libvcuda.so.1", "shipped/aarch64/libvcuda.so.1"]
 HOOKS = re.findall(r"^HOOK\((\w+)\)$", (ROOT / "src" / "hooks.def").read_text(encoding="utf-8"), re.MULTILINE)
 
 
@@ -46,27 +48,36 @@ def test_hooks_have_the_same_prototype_in_every_release(release: str) -> None:
     assert differing == {}
 
 
-def exported(library: Path) -> set[str]:
-    listing = subprocess.run(["nm", "-D", "--defined-only", str(library)], capture_output=True, text=True, check=True)
-    return {line.split()[2].split("@")[0] for line in listing.stdout.splitlines()}
+def dynamic(library: Path, *what: str) -> str:
+    """What readelf says of a library, whichever processor it is for."""
+    command = ["readelf", "-W", *what, str(library)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
-def test_the_shim_exports_its_hooks_and_nothing_else() -> None:
+@pytest.mark.parametrize("library", LIBRARIES, ids=str)
+def test_the_shim_exports_its_hooks_and_nothing_else(library: str) -> None:
     nvml = re.findall(r"^HOOK\((\w+)\)$", (ROOT / "src" / "nvml_hooks.def").read_text(encoding="utf-8"), re.MULTILINE)
-    assert exported(BUILD / "libvcuda.so.1") == {*HOOKS, *nvml, "dlsym", "dlvsym"}
+    rows = [line.split() for line in dynamic(BUILD / library, "--dyn-syms").splitlines()]
+    exported = {row[7].split("@")[0] for row in rows if len(row) == 8 and row[4] == "GLOBAL" and row[6].isdigit()}
+    assert exported == {*HOOKS, *nvml, "dlsym", "dlvsym"}
 
 
-def test_the_shim_carries_no_version_names_of_its_own() -> None:
+@pytest.mark.parametrize("library", LIBRARIES, ids=str)
+def test_the_shim_carries_no_version_names_of_its_own(library: str) -> None:
     # With a named version the loader would not take its dlsym for the C library's.
-    report = subprocess.run(
-        ["readelf", "-V", str(BUILD / "libvcuda.so.1")], capture_output=True, text=True, check=True
-    ).stdout
-    assert "Version definition" not in report
+    assert "Version definition" not in dynamic(BUILD / library, "-V")
 
 
-def test_the_shim_in_use_reads_nothing_from_the_environment() -> None:
-    listing = subprocess.run(["nm", "-D", str(BUILD / "libvcuda.so.1")], capture_output=True, text=True, check=True)
-    assert "getenv" not in listing.stdout
+@pytest.mark.parametrize("library", LIBRARIES, ids=str)
+def test_the_shim_in_use_reads_nothing_from_the_environment(library: str) -> None:
+    assert "getenv" not in dynamic(BUILD / library, "--dyn-syms")
+
+
+def test_the_shim_as_it_is_shipped_loads_and_hands_on(node: Node) -> None:
+    container = node.container("a")
+    container.library = BUILD / "shipped" / platform.machine() / "libvcuda.so.1"
+    out, errors = container.start("resolve").communicate(timeout=240)
+    assert (out.split()[-2:], errors) == (["0", "12"], "")
 
 
 def test_no_hook_is_entered_by_the_shim_itself() -> None:

@@ -46,7 +46,7 @@ $(TESTS)/cudart-%: tests/real/cudart.c $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -DSTATIC_RUNTIME $< $(HEADERS)/$*/libcudart_static.a -o $@ -ldl -lrt
 
-test: all programs $(RUNTIMES) sanitizers $(B)/real/.fetched
+test: all shipped programs $(RUNTIMES) sanitizers $(B)/real/.fetched
 	PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider tests
 
 # Figures, as JSON rows on standard output.
