@@ -1,12 +1,18 @@
 # The shim's tests: programs in C that run under the shim, and pytest that starts them and looks at what came of it.
 TESTS := $(B)/tests
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c))
-UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead
+UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead \
+  $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions)
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
 
 $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $^ -o $@ -ldl
+
+# A program that has nothing of the shim in it: it is looked at from outside.
+$(TESTS)/unit/launch_instructions: tests/unit/launch_instructions.c $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
 
 # As old programs are, linked with the driver and the shim before it only at run time.
 $(TESTS)/resolve: tests/resolve.c $(HEADERS)/.fetched simgpu
@@ -29,7 +35,8 @@ $(BENCH)/virtual_time.so: bench/virtual_time.c
 	$(CC) -std=c11 -O2 $(WARNINGS) -fPIC -shared -pthread $< -o $@ -ldl
 
 .PHONY: programs
-programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS) $(TESTS)/actor-asan $(BENCH)/virtual_time.so
+programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS) $(TESTS)/actor-asan $(BENCH)/virtual_time.so \
+  $(BENCH)/null/libcuda.so.1
 
 # Programs that are not ours, from their published wheels: they speak the driver API.
 REAL := numba==0.61.2 cuda-bindings==13.5.0 cuda-pathfinder==1.9.0

@@ -1,0 +1,135 @@
+/* launches.c: what a program sees of how its launches are admitted.
+ *
+ *     launches longest KERNEL COUNT    launches so many one by one; prints the microseconds that the longest took
+ *     launches flag                    a kernel that spins until the host says go, which it does after a second launch:
+ *                                      prints "RESULT MICROSECONDS", of the whole and of the second launch
+ *     launches captured                captures on one stream, in the strictest mode, while another thread launches on
+ *                                      another: prints "RESULT NODES"
+ */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels.h"
+
+#define CAPTURED 100
+
+static void *library;
+#define CU(name) ((__typeof__(name) *)dlsym(library, #name))
+
+static CUcontext context;
+static CUstream streams[2];
+static int done; /* atomic: 1 once the other thread need not launch any more */
+static unsigned long launched; /* by it; atomic */
+
+static uint64_t now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+static void begin(void)
+{
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == NULL || CU(cuInit)(0) != CUDA_SUCCESS || CU(cuDevicePrimaryCtxRetain)(&context, 0) != CUDA_SUCCESS ||
+        CU(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        exit(3);
+    for (int i = 0; i < 2; i++)
+        if (CU(cuStreamCreate)(&streams[i], CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+            exit(3);
+}
+
+static CUfunction kernel(const char *name)
+{
+    CUmodule module;
+    CUfunction function = NULL;
+    if (CU(cuModuleLoadData)(&module, kernel_module(name)) != CUDA_SUCCESS ||
+        CU(cuModuleGetFunction)(&function, module, name) != CUDA_SUCCESS)
+        exit(4);
+    return function;
+}
+
+/* Microseconds that a launch took. */
+static uint64_t launch(CUfunction function, CUstream stream, void **parameters)
+{
+    uint64_t before = now_us();
+    if (CU(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, stream, parameters, NULL) != CUDA_SUCCESS)
+        exit(5);
+    return now_us() - before;
+}
+
+static int longest(const char *name, int count)
+{
+    CUfunction function = kernel(name);
+    uint64_t most = 0;
+    for (int i = 0; i < count; i++) {
+        uint64_t took = launch(function, streams[0], NULL);
+        most = took > most ? took : most;
+    }
+    printf("%lu\n", (unsigned long)most);
+    return 0;
+}
+
+static int flag(void)
+{
+    uint32_t *word;
+    if (CU(cuMemAllocHost_v2)((void **)&word, sizeof *word) != CUDA_SUCCESS)
+        return 6;
+    *word = 0;
+    launch(kernel("flag"), streams[0], (void *[]){&word});
+    uint64_t took = launch(kernel("spin_us_10"), streams[1], NULL);
+    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+    printf("%d %lu\n", (int)CU(cuStreamSynchronize)(streams[0]), (unsigned long)took);
+    return 0;
+}
+
+static void *other(void *function)
+{
+    CU(cuCtxPushCurrent_v2)(context);
+    while (__atomic_load_n(&done, __ATOMIC_ACQUIRE) == 0) {
+        launch(function, streams[0], NULL);
+        __atomic_add_fetch(&launched, 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+static int captured(void)
+{
+    CUfunction function = kernel("spin_us_100");
+    CUgraph graph = NULL;
+    size_t nodes = 0;
+    pthread_t thread;
+    pthread_create(&thread, NULL, other, function);
+    CU(cuStreamBeginCapture_v2)(streams[1], CU_STREAM_CAPTURE_MODE_GLOBAL);
+    unsigned long before = __atomic_load_n(&launched, __ATOMIC_ACQUIRE);
+    for (int i = 0; i < CAPTURED; i++) {
+        launch(function, streams[1], NULL);
+        nanosleep(&(struct timespec){0, 500000}, NULL);
+    }
+    while (__atomic_load_n(&launched, __ATOMIC_ACQUIRE) < before + CAPTURED)
+        nanosleep(&(struct timespec){0, 500000}, NULL);
+    CUresult result = CU(cuStreamEndCapture)(streams[1], &graph);
+    if (result == CUDA_SUCCESS)
+        CU(cuGraphGetNodes)(graph, NULL, &nodes);
+    __atomic_store_n(&done, 1, __ATOMIC_RELEASE);
+    pthread_join(thread, NULL);
+    printf("%d %zu\n", (int)result, nodes);
+    return 0;
+}
+
+int main(int count, char **arguments)
+{
+    begin();
+    if (count == 4 && strcmp(arguments[1], "longest") == 0)
+        return longest(arguments[2], atoi(arguments[3]));
+    if (count == 2 && strcmp(arguments[1], "flag") == 0)
+        return flag();
+    return count == 2 && strcmp(arguments[1], "captured") == 0 ? captured() : 2;
+}
