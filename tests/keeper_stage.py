@@ -176,12 +176,12 @@ class Stage:
         return sum(row.figures.billed for row in usage.rows())
 
 
-def report(stage: Stage, uid: str, seq: int, busy_seconds: float) -> None:
+def report(stage: Stage, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
     """What a pod's sidecar reports of its one device."""
     busy, span = int(busy_seconds * SECOND), 100 * SECOND
     device = {"uuid": f"GPU-{uid}", "busyNs": busy, "spanNs": span, "memoryPeakMiB": 0, "launches": 1, "oom": 0}
     body = json.dumps([{"name": "main", "devices": [device]}])
-    take_reports(stage.client, stage.now, [PodReport(uid, "b", seq, body)])
+    take_reports(stage.client, stage.now, [PodReport(uid, boot, seq, body, busy // 1000)])
 
 
 def published(stage: Stage, account: str) -> Summary:

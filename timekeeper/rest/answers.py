@@ -80,7 +80,7 @@ class LedgerAnswer(Answer):
 class SessionAnswer(Answer):
     """A pod's reservation on the meter; `end` is null while it runs, `amount` is that of the present period.
 
-    `used` is the GPU time that its containers used since its sidecar started, as its latest report says it; null before
+    `used` is the GPU time that its containers used, as its reports tell, over all starts of its sidecar; null before
     there is one. It is no money.
     """
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import nlargest
 
-import orjson
 import redis
 import structlog
 
@@ -43,7 +42,7 @@ class SessionFigures:
         rate: what it spends now.
         amount: what it has cost in the present period of its account.
         reported_at: when its pod last reported; None if never.
-        used: GPU time that its containers used since its sidecar started, as that report says; None if it says nothing.
+        used: GPU time that its containers used, as its reports tell; None where there are none.
     """
 
     session: Session
@@ -157,7 +156,7 @@ class Book:
         figures = self._client.pipeline(transaction=False)
         for session, account in page:
             figures.hget(keys.AccountKeys(account).amounts(int(periods[account] or 0)), session.uid)
-            figures.hmget(keys.report(session.uid), ["at", "body"])
+            figures.hmget(keys.report(session.uid), ["at", "used"])
         answers = figures.execute()
         now = self._now()
         return [
@@ -167,7 +166,7 @@ class Book:
                 rate=rate_now(session.tariff, now),
                 amount=int(answers[2 * index].split(b" ")[2]) if answers[2 * index] else 0,
                 reported_at=int(answers[2 * index + 1][0]) if answers[2 * index + 1][0] else None,
-                used=_used(answers[2 * index + 1][1]),
+                used=None if answers[2 * index + 1][1] is None else int(answers[2 * index + 1][1]),
             )
             for index, (session, account) in enumerate(page)
         ]
@@ -176,14 +175,6 @@ class Book:
 def is_budget(summary: Summary) -> bool:
     """Whether a GPUBudget stands behind these figures, to which money can be granted."""
     return bool(summary.enforcement)
-
-
-def _used(body: bytes | None) -> int | None:
-    """The GPU time in a report's counters, in microGPU-seconds."""
-    if not body:
-        return None
-    busy_ns: int = sum(device["busyNs"] for container in orjson.loads(body) for device in container["devices"])
-    return busy_ns // 1000
 
 
 def _decoded(name: str, text: str) -> Summary | None:

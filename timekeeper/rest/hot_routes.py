@@ -59,7 +59,8 @@ class ReportRoute:
             raise ProblemError(413, "content-too-large", f"a report has at most {MAX_REPORT_BYTES} bytes")
         report = _REPORT.validate_json(request.body)
         containers = _CONTAINERS.dump_json(report.containers).decode()
-        submission = Submission(pod.uid, report.boot, report.seq, containers, self._now())
+        used = sum(device.busyNs for container in report.containers for device in container.devices) // 1000
+        submission = Submission(pod.uid, report.boot, report.seq, containers, self._now(), used)
         outcome = await self._submissions.submit(submission)
         self._outcomes[outcome].inc()
         refuse_unless_running(outcome, pod)

@@ -26,12 +26,16 @@ STATES_PER_CALL = 2000
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """A report as it is taken over: one of a boot only if its `seq` is higher than any before."""
+    """A report as it is taken over: one of a boot only if its `seq` is higher than any before.
+
+    `used` is the GPU time that its counters come to, in microGPU-seconds since the boot.
+    """
 
     uid: str
     boot: str
     seq: int
     body: str
+    used: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,5 +190,5 @@ def take_reports(client: redis.Redis, now: int, reports: Sequence[PodReport]) ->
 
 def take_report_call(report: PodReport, now: int) -> Call:
     """The script call that takes over one report, for whoever sends it by other means."""
-    arguments = (report.boot, report.seq, now, report.body, REPORT_SECONDS, MAX_BOOTS)
+    arguments = (report.boot, report.seq, now, report.body, REPORT_SECONDS, MAX_BOOTS, report.used)
     return Call("take_report", (keys.report(report.uid),), arguments)

@@ -78,7 +78,9 @@ by its start.
     fairgpu:{notices}:told            hash    UID of a budget -> what of it was told outside the cluster, as JSON
     fairgpu:{notices}:outbox          stream  m: messages that are still to be delivered, as JSON
 
-    fairgpu:{UID}:report              hash    at, body: the latest report of a pod; b:BOOT -> the last seq of each boot
+    fairgpu:{UID}:report              hash    at, body: the latest report of a pod; used: the GPU time that all its
+                                              boots told of, in microGPU-seconds; b:BOOT -> the last seq of each boot,
+                                              u:BOOT -> what that one told of
 """
 
 from __future__ import annotations

@@ -55,6 +55,11 @@ class StoredAmount:
     flag: str
     cut: Cut | None = None
 
+    @property
+    def used(self) -> int:
+        """What reports told of so far, as it is put down to hours."""
+        return (self.cut.used or 0) if self.cut is not None else 0
+
 
 def account_names(client: redis.Redis) -> list[str]:
     """Every account, by name."""
@@ -242,6 +247,15 @@ def reports(client: redis.Redis, uids: Sequence[str]) -> list[bytes | str | None
     for uid in uids:
         pipeline.hget(keys.report(uid), "body")
     return pipeline.execute() if uids else []
+
+
+def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
+    """The GPU time that each pod's reports tell of, in microGPU-seconds; None where it never sent any."""
+    pipeline = client.pipeline(transaction=False)
+    for uid in uids:
+        pipeline.hget(keys.report(uid), "used")
+    answers = pipeline.execute() if uids else []
+    return [None if found is None else int(found) for found in answers]
 
 
 @dataclass(frozen=True, slots=True)

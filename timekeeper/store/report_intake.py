@@ -23,6 +23,7 @@ class Submission:
         sequence: the report's number within that start.
         body: the counters, as JSON; empty for a bare proof of life.
         received_at: nanoseconds since 1970.
+        used: the GPU time that the counters come to, in microGPU-seconds.
     """
 
     uid: str
@@ -30,6 +31,7 @@ class Submission:
     sequence: int
     body: str
     received_at: int
+    used: int = 0
 
 
 class Outcome(Enum):
@@ -77,6 +79,6 @@ class ReportIntake:
 def _call(submission: Submission) -> Call:
     """A report, or a bare proof of life, which leaves what was reported as it is."""
     if submission.boot:
-        report = PodReport(submission.uid, submission.boot, submission.sequence, submission.body)
-        return take_report_call(report, submission.received_at)
+        told = (submission.uid, submission.boot, submission.sequence, submission.body, submission.used)
+        return take_report_call(PodReport(*told), submission.received_at)
     return Call("keep_alive", (keys.report(submission.uid),), (submission.received_at, REPORT_SECONDS))

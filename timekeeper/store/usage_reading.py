@@ -12,24 +12,18 @@ from typing import Any
 import orjson
 import redis
 
-from timekeeper.metering.attribution import Attribution
-from timekeeper.metering.cuts import Cut, cuts
-from timekeeper.metering.segments import Assignments, spans
-from timekeeper.metering.sessions import Session
+from timekeeper.metering.segments import Assignments
 from timekeeper.rules.periods import Period
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run
-from timekeeper.store.reading import StoredAmount, read_amount
-from timekeeper.store.records import decode_session
+from timekeeper.store.running_use import Added, Running, added, read_running, reported
 from timekeeper.usage.dimensions import dimension_values
 from timekeeper.usage.folding import FOREVER, months_of, read_folded
 from timekeeper.usage.rows import Row, Use
 from timekeeper.usage.windows import Window
 
 ALWAYS = Window(0, FOREVER)
-Added = tuple[int, tuple[int, int, int]]
-"""An hour, and what was billed and reserved of core and memory in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +89,17 @@ def accounts_usage(
     """
     months = months_of(within)
     calls = [_read_call(name, months, known) for name in accounts]
+    found = []
     for name, answer in zip(accounts, run(client, calls), strict=True):
         if isinstance(answer, StoreError):
             raise answer
         if answer is not None:
-            yield _account_usage(name, answer, assignments, within, details=details)
+            found.append((name, answer, _open_sessions(name, answer, within)))
+    counts = reported(client, [running for _, _, sessions in found for running in sessions])
+    for name, answer, sessions in found:
+        until = int(answer[0] or 0)
+        adding = [(each, added(each, assignments, until, counts[each.session.uid])) for each in sessions]
+        yield _account_usage(name, answer, within, adding, details=details)
 
 
 def restored(client: redis.Redis) -> list[str]:
@@ -120,24 +120,31 @@ def _read_call(name: str, months: Sequence[str], known: Known) -> Call:
     return Call("read_usage", touched, (known.past.get(name, b""), known.since, *months))
 
 
+def _open_sessions(name: str, answer: Any, within: Window) -> list[Running]:
+    """Those that may have added something to a window."""
+    settled, periods, *_, stored = answer
+    if int(settled or 0) <= within.start:
+        return []
+    starts = [int(period) for period in periods if period]
+    ends = [FOREVER, *starts]
+    return read_running(name, [Period(*each) for each in zip(starts, ends, strict=False)], stored)
+
+
 def _account_usage(
-    name: str, answer: Any, assignments: Mapping[str, Assignments], within: Window, *, details: bool
+    name: str, answer: Any, within: Window, sessions: Iterable[tuple[Running, Iterator[Added]]], *, details: bool
 ) -> AccountUsage:
-    settled, periods, past, known, stored, folded, sessions = answer
+    settled, _, past, known, stored, folded, _ = answer
     first, end = within.start // HOUR, within.end // HOUR
     put_down, running = Use(), Use()
     for blob in folded:
         if blob is not None:
             read_folded(blob, put_down, first, end, details=details)
     _read_hours(put_down, zip(stored[::2], stored[1::2], strict=True), first, end)
-    until = int(settled or 0)
-    if sessions and until > within.start:
-        starts = [int(period) for period in periods if period]
-        for session, added in _running_sessions(name, starts, sessions, assignments, until):
-            place = len(running.dimensions)
-            running.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
-            running.stretches += [(hour, 1, place, *cut, None) for hour, cut in added if first <= hour < end]
-    return AccountUsage(name, until, past, bool(known), put_down, running)
+    for (_, session, _), added_since in sessions:
+        place = len(running.dimensions)
+        running.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
+        running.stretches += [(hour, 1, place, *figures) for hour, figures in added_since if first <= hour < end]
+    return AccountUsage(name, int(settled or 0), past, bool(known), put_down, running)
 
 
 def _read_hours(use: Use, stored: Iterable[tuple[bytes, bytes]], first: int, end: int) -> None:
@@ -161,44 +168,3 @@ def read_rows(stored: Iterable[tuple[bytes, bytes]]) -> list[Row]:
     use = Use()
     _read_hours(use, stored, 0, FOREVER)
     return use.rows()
-
-
-def _running_sessions(
-    name: str, periods: Sequence[int], running: Sequence[Any], assignments: Mapping[str, Assignments], until: int
-) -> Iterator[tuple[Session, Iterator[Added]]]:
-    """What open sessions have added, each given by its record and what stands of it in the two latest periods."""
-    for record, *amounts in zip(running[::3], running[1::3], running[2::3], strict=True):
-        session = decode_session(record)
-        known = assignments.get(session.namespace, ((0, name),))
-        for index, (start, text) in enumerate(zip(periods, amounts, strict=False)):
-            end = FOREVER if index == 0 else periods[0]
-            if text is not None:
-                yield session, _running(name, session, known, Period(start, end), read_amount(text), until)
-
-
-def _running(
-    name: str, session: Session, known: Assignments, period: Period, amount: StoredAmount, until: int
-) -> Iterator[Added]:
-    """What a session has added since its last cut: what is not posted of its amount, in the hours since then."""
-    stretches = [
-        span
-        for span in spans(known, lambda account: [period] if account == name else (), session.start, until)
-        if span.account == name
-    ]
-    if amount.amount == amount.posted and not stretches:
-        return
-    taken = amount.cut or Cut(0, amount.posted, 0, 0)
-    shown = session.attribution or Attribution()
-    if stretches:
-        found = cuts(stretches, session.tariff, shown, amount.cut, amount.amount)
-    else:
-        found = [Cut(taken.until + 1, amount.amount, taken.core, taken.memory)]
-    yield from _differences(taken, found)
-
-
-def _differences(taken: Cut, found: Sequence[Cut]) -> Iterator[Added]:
-    for cut in found:
-        added = cut.billed - taken.billed, cut.core - taken.core, cut.memory - taken.memory
-        if any(added):
-            yield cut.hour, added
-        taken = cut

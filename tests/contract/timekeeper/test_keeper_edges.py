@@ -77,7 +77,7 @@ def test_what_a_pod_reported_is_not_kept_for_weeks_once_it_is_gone(stage: Stage)
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
     stage.round(1)
-    take_reports(stage.client, stage.now, [PodReport("p1", "b", 1, "[]")])
+    take_reports(stage.client, stage.now, [PodReport("p1", "b", 1, "[]", 0)])
     stage.round(1)
     assert stage.client.ttl(keys.report("p1")) > 30 * 86400
     stage.remove("p1")

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from fractions import Fraction
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import NOON, Stage, report
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.metering.bill import Bill
-from timekeeper.rules.money import GPU_SECOND, SECOND
+from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.pricing import PricePoint
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import book, reading
-from timekeeper.store.book import PodReport, take_reports
 
 
 def priced(price: int) -> KeeperRules:
     return KeeperRules(prices={"A100": (PricePoint(0, Fraction(price)),)})
-
-
-def report(stage: Stage, uid: str, seq: int, busy_seconds: int) -> None:
-    device = {"uuid": f"GPU-{uid}", "busyNs": busy_seconds * SECOND, "spanNs": 0, "memoryPeakMiB": 0}
-    body = json.dumps([{"name": "main", "devices": [device]}])
-    take_reports(stage.client, stage.now, [PodReport(uid, "b", seq, body)])
 
 
 def test_a_changed_price_holds_under_every_later_leader(stage: Stage) -> None:

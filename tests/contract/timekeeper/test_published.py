@@ -75,15 +75,22 @@ def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) ->
 
 def test_only_later_reports_of_a_boot_are_taken_over(client: redis.Redis) -> None:
     reports = [("boot-1", 1), ("boot-1", 3), ("boot-1", 2), ("boot-1", 3), ("boot-2", 0), ("boot-1", 2), ("boot-1", 4)]
-    taken = take_reports(client, 5, [PodReport("uid", boot, seq, f"{boot} {seq}") for boot, seq in reports])
+    taken = take_reports(client, 5, [PodReport("uid", boot, seq, f"{boot} {seq}", 0) for boot, seq in reports])
     assert taken == [True, True, False, False, True, False, True]
     assert client.hget(keys.report("uid"), "body") == "boot-1 4"
     assert client.ttl(keys.report("uid")) > 0
 
 
+def test_what_was_used_adds_up_over_boots_whatever_comes_twice_or_late(client: redis.Redis) -> None:
+    told = [("a", 1, 100), ("a", 3, 300), ("b", 1, 20), ("a", 2, 200), ("b", 1, 20), ("a", 4, 310), ("b", 2, 25)]
+    take_reports(client, 5, [PodReport("uid", boot, seq, "[]", used) for boot, seq, used in told])
+    assert reading.used(client, ["uid"]) == [335]
+
+
 def test_no_number_of_boots_grows_a_pods_reports_without_bound(client: redis.Redis) -> None:
-    take_reports(client, 5, [PodReport("uid", f"boot-{number}", 1, "{}") for number in range(500)])
-    assert client.hlen(keys.report("uid")) < 80
+    take_reports(client, 5, [PodReport("uid", f"boot-{number}", 1, "{}", 7) for number in range(500)])
+    assert client.hlen(keys.report("uid")) < 140
+    assert reading.used(client, ["uid", "other"]) == [3500, None]
 
 
 def test_open_sessions_are_found_by_uid_and_page_by_page(client: redis.Redis) -> None:

@@ -1,15 +1,14 @@
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any
 
-from tests.keeper_stage import NOON, Stage
+from tests.keeper_stage import NOON, Stage, report
 from tests.mirrored_world import MirroredWorld
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rest.usage_finding import find
 from timekeeper.rest.usage_query import Query
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import book, reading
 from timekeeper.store.ledger import Opening, open_periods, take_epoch
@@ -109,12 +108,6 @@ def node(name: str, percent: int) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name}, "status": {"capacity": {"fairgpu.io/gpu-core": str(percent)}}}
 
 
-def report(stage: Stage, uid: str, seconds: int, seq: int) -> None:
-    device = {"uuid": f"GPU-{uid}", "busyNs": seconds * SECOND, "spanNs": 0, "memoryPeakMiB": 1}
-    body = json.dumps([{"name": "main", "devices": [device]}])
-    book.take_reports(stage.client, stage.now, [book.PodReport(uid, "b1", seq, body)])
-
-
 def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was_reported(stage: Stage) -> None:
     stage.budget("hourly", ["team-a"], period={"every": "hour"})
     stage.pod("p1", "team-a")
@@ -122,7 +115,7 @@ def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was
     stage.round(0)
     for hour, busy in enumerate((600, 900, 2700)):
         stage.pass_time(3600)
-        report(stage, "p1", busy, hour)
+        report(stage, "p1", hour, busy)
         if hour == 1:
             stage.lead()  # whoever leads next knows from the store what was told before
         stage.round(0)

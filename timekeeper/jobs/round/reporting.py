@@ -1,25 +1,26 @@
 """Puts the GPU time that pods report down to the hours that are about to be written. It is no money: it shows waste.
 
-Reports count from a pod's start on. What they had come to when a period began is part of the session's record, so that
-each period gets its own.
+Reports count from a pod's start on, and what they tell of between two looks at them belongs to the period that the
+session was in. So the session's record holds, for each period, at what count it began there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import redis
 
 from timekeeper.jobs.memory.metered import Key, Metered
 from timekeeper.jobs.round.settling import Plan
-from timekeeper.jobs.round.using import read_use
-from timekeeper.metering.cuts import with_used
+from timekeeper.metering.cuts import used_since, with_used
 from timekeeper.store import reading
+from timekeeper.store.ledger import Action, Item, Kind
+from timekeeper.store.records import encode_session
 
 
 def with_reports(client: redis.Redis, plans: Sequence[Plan]) -> list[Plan]:
-    """The plans, their cuts with what the sessions' latest reports tell of.
+    """The plans, their cuts with what the sessions' reports tell of.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -27,39 +28,74 @@ def with_reports(client: redis.Redis, plans: Sequence[Plan]) -> list[Plan]:
     cutting = [
         index for index, plan in enumerate(plans) if not plan.plain and any(item.cuts for item in plan.items.values())
     ]
-    bodies = reading.reports(client, [plans[index].metered.session.uid for index in cutting])
+    counts = reading.used(client, [plans[index].metered.session.uid for index in cutting])
     result = list(plans)
-    for index, body in zip(cutting, bodies, strict=True):
-        if body is not None:
-            result[index] = _with_report(plans[index], body)
+    for index, count in zip(cutting, counts, strict=True):
+        metered = plans[index].metered
+        if count is not None:
+            metered.reported = max(metered.reported or 0, count)
+        if metered.reported is not None:
+            result[index] = _with_count(plans[index], metered.reported)
     return result
 
 
-def _with_report(plan: Plan, body: bytes | str) -> Plan:
+def _with_count(plan: Plan, reported: int) -> Plan:
     metered = plan.metered
-    busy = sum(counters.busy_ns for counters in read_use(body).values()) // 1000
-    metered.reported = max(metered.reported or 0, busy)
-    used = _used(metered, list(plan.items))
-    items = {
-        key: item._replace(cuts=tuple(with_used(item.cuts, metered.cut_at.get(key), metered.session.start, used[key])))
-        for key, item in plan.items.items()
-    }
+    before = _until_now(metered, plan.items)
+    present = _from_now(metered, plan.items, before)
+    used = _put_down(metered, plan.items, before, reported)
+    begun = present != before
+    if begun:
+        _begin(metered, plan.items, present, reported - used[present])
+    start = metered.session.start
+    items = {}
+    for key, item in plan.items.items():
+        cuts = with_used(item.cuts, metered.cut_at.get(key), max(start, key[1]), used[key])
+        items[key] = item._replace(cuts=tuple(cuts))
+        if item.record or (begun and key == present):
+            # In the same step, so that whoever reads the record and the amount finds both of the same moment.
+            action = Action.OPEN if item.action is Action.HOLD else item.action
+            items[key] = items[key]._replace(action=action, record=encode_session(metered.session))
     return plan._replace(items=items)
 
 
-def _used(metered: Metered, keys: Sequence[Key]) -> dict[Key, int]:
-    """What was used in each of these periods so far, by the reports."""
-    reported = metered.reported or 0
-    bases = {(account, period): base for account, period, base in metered.session.report_bases}
-    ordered = sorted({*keys, *metered.written}, key=lambda key: key[1])
-    for key in ordered:
-        bases.setdefault(key, reported if bases else 0)
-    used = {}
-    for key, following in zip(ordered, [*ordered[1:], None], strict=True):
-        until = reported if following is None else bases[following]
-        used[key] = max(until - bases[key], 0)
-    kept = tuple((*key, bases[key]) for key in ordered)
-    if kept != metered.session.report_bases and any(base for *_, base in kept):
-        metered.session = replace(metered.session, report_bases=kept)
-        metered.record_stale = True
+def _put_down(metered: Metered, items: Mapping[Key, Item], before: Key, reported: int) -> dict[Key, int]:
+    """What was used in each of these periods so far: what is new, in the one that the session was in until now."""
+    used = {key: _taken(metered, key) for key in items}
+    if before in used and not metered.closed:
+        bases = {(account, period): base for account, period, base in metered.session.report_bases}
+        used[before] = used_since(reported, bases.get(before, 0), used[before])
     return used
+
+
+def _begin(metered: Metered, items: Mapping[Key, Item], present: Key, base: int) -> None:
+    """Notes in a session's record at what count a period began for it."""
+    known = {(account, period): each for account, period, each in metered.session.report_bases}
+    bases = {key: each for key, each in known.items() if key in items or key in metered.written} | {present: base}
+    if any(bases.values()):
+        kept = tuple((*key, each) for key, each in sorted(bases.items()))
+        metered.session, metered.record_stale = replace(metered.session, report_bases=kept), True
+
+
+def _taken(metered: Metered, key: Key) -> int:
+    cut = metered.cut_at.get(key)
+    return (cut.used or 0) if cut is not None else 0
+
+
+def _until_now(metered: Metered, items: Mapping[Key, Item]) -> Key:
+    """The period that a session was in when it was last told of; where none is known, the first of those given."""
+    recorded = [key for key in metered.written if key[0] == metered.recorded_in]
+    cut = [key for key in metered.written if key in metered.cut_at]
+    known = recorded or cut
+    return max(known, key=_period) if known else min(items, key=_period)
+
+
+def _from_now(metered: Metered, items: Mapping[Key, Item], before: Key) -> Key:
+    """The period that a session goes on in, or in which it ended."""
+    told = (key for key, item in items.items() if item.action is Action.OPEN or item.kind is Kind.CLOSE)
+    recorded = (key for key in items if key[0] == metered.recorded_in)
+    return next(told, None) or max((before, *recorded), key=_period)
+
+
+def _period(key: Key) -> int:
+    return key[1]

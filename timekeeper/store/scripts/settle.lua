@@ -6,7 +6,8 @@
 --         uid, amount, action and, unless the action is `hold`, kind, namespace, pod, note, record, dimensions, cuts
 --       hold   sets the amount
 --       open   sets the amount and writes the session down as open
---       post   sets the amount and writes what the ledger does not hold of it as an entry of this kind
+--       post   sets the amount and writes what the ledger does not hold of it as an entry of this kind; and, where a
+--              record is given, that
 --       move   as post; the session goes on under another account
 --       close  as post; the session has ended
 --       gone   as close; and its pod has left the API server. Anything but this takes it back
@@ -123,7 +124,7 @@ end
 redis.call('HSET', amounts, unpack(written))
 write_rows(hours, rows, head, instant)
 for _, item in ipairs(accepted) do
-  if item.action == 'open' then
+  if item.action == 'open' or (item.action == 'post' and item.record ~= '') then
     redis.call('HSET', sessions, item.uid, item.record)
   elseif item.action == 'close' then
     redis.call('HSET', ended, item.uid, item.record)

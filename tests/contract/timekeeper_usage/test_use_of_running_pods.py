@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.keeper_stage import NOON, Stage, report
+from tests.redis_server import RedisServer
+from timekeeper.rest.usage_finding import find
+from timekeeper.rest.usage_query import Query
+from timekeeper.rules.money import GPU_SECOND
+from timekeeper.rules.timestamps import DAY
+from timekeeper.store import reading
+from timekeeper.store.usage_reading import accounts_usage
+from timekeeper.usage.windows import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ALWAYS = Window(NOON - 60 * DAY, NOON + 60 * DAY)
+NAMESPACES = ("team-a", "team-b")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as running:
+        yield running
+
+
+def used(stage: Stage, *aggregate: str, step: str | None = None) -> dict[tuple[str, ...], int | None]:
+    """What was used, by key; with a step the hour of the day comes first."""
+    window = ALWAYS if step is None else Window(NOON, NOON + DAY // 4)
+    found = find(stage.client, Query(window, step, aggregate, 1000), stage.now)
+    hours = {item: f"{(item.step.start - NOON) // (DAY // 24)}" for item in found.items}
+    return {((hours[item],) if step else ()) + item.key: item.figures.used for item in found.items}
+
+
+def put_down(stage: Stage, account: str) -> int:
+    """What is used by what is put down to hours, and not only told of what runs."""
+    (usage,) = accounts_usage(stage.client, [account], reading.assignments(stage.client))
+    return sum(stretch[-1] or 0 for stretch in usage.put_down.stretches)
+
+
+def test_use_is_told_as_soon_as_it_was_reported_and_settled_long_before_the_ledger_has_it(stage: Stage) -> None:
+    stage.pod("p1", "team-a")
+    stage.pod("p2", "team-b")
+    stage.round(0)
+    stage.pass_time(60)
+    report(stage, "p1", 1, 45)
+    stage.round(0)
+    assert used(stage, "namespace") == {("team-a",): 45 * GPU_SECOND, ("team-b",): None}
+    assert put_down(stage, "namespace:team-a") == 0
+
+
+def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(stage: Stage) -> None:
+    stage.pod("p1", "team-a")
+    stage.round(0)
+    stage.pass_time(3600)
+    report(stage, "p1", 1, 1800)
+    stage.round(0)
+    report(stage, "p1", 1, 10, boot="second")
+    stage.lead()
+    stage.round(0)
+    stage.round(3600)
+    assert used(stage, "namespace", step="1h") == {("0", "team-a"): 1800 * GPU_SECOND, ("1", "team-a"): 10 * GPU_SECOND}
+    assert put_down(stage, "namespace:team-a") == 1810 * GPU_SECOND
+
+
+def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_stays_where_it_was(stage: Stage) -> None:
+    stage.budget("one", ["team-a"])
+    stage.budget("two", ["nobody"])
+    stage.pod("p1", "team-a")
+    stage.round(0)
+    for number, (paid, total) in enumerate([("one", 100), ("two", 150), ("one", 157), ("two", 160)]):
+        stage.budget("one", ["team-a" if paid == "one" else "none"])
+        stage.budget("two", ["team-a" if paid == "two" else "nobody"])
+        stage.round(0)
+        stage.pass_time(300)
+        report(stage, "p1", number, total)
+        stage.round(0)
+    stage.remove("p1")
+    stage.round(1)
+    assert used(stage, "budget") == {("one",): 107 * GPU_SECOND, ("two",): 53 * GPU_SECOND}
+
+
+class Reporting:
+    """Who runs where, and what their sidecars have told of: an account of it that knows nothing of settlements."""
+
+    def __init__(self, stage: Stage) -> None:
+        self.stage = stage
+        self.namespace: list[str] = []
+        self.running: set[int] = set()
+        self.boots: list[list[int]] = []
+        self.reports = 0
+
+    def start(self, namespace: str) -> None:
+        """A pod begins."""
+        index = len(self.namespace)
+        self.stage.pod(f"p{index}", namespace)
+        self.namespace.append(namespace)
+        self.boots.append([0])
+        self.running.add(index)
+
+    def report(self, index: int, seconds: int, *, anew: bool) -> None:
+        """A sidecar reports; a new start of it counts from 0."""
+        boots = self.boots[index]
+        if anew:
+            boots.append(0)
+        boots[-1] += seconds
+        self.reports += 1
+        report(self.stage, f"p{index}", self.reports, boots[-1], boot=f"b{len(boots)}")
+
+    def end(self, index: int) -> None:
+        """A pod is deleted."""
+        self.stage.remove(f"p{index}")
+        self.running.discard(index)
+
+    def told(self, namespace: str) -> int:
+        """All that was reported there, in microGPU-seconds."""
+        found = [sum(boots) for name, boots in zip(self.namespace, self.boots, strict=True) if name == namespace]
+        return sum(found) * GPU_SECOND
+
+
+def happen(world: Reporting, kind: str, choice: int) -> None:
+    running = sorted(world.running)
+    match kind:
+        case "start":
+            world.start(NAMESPACES[choice % 2])
+        case "report" | "restart" if running:
+            world.report(running[choice % len(running)], choice, anew=kind == "restart")
+        case "end" if running:
+            world.end(running[choice % len(running)])
+        case "lead":
+            world.stage.lead()
+        case "move":
+            paid = [NAMESPACES[index] for index in (0, 1) if choice >> index & 1]
+            world.stage.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
+
+
+events = st.lists(
+    st.tuples(
+        st.sampled_from(["start", "report", "report", "restart", "end", "lead", "move"]),
+        st.integers(0, 200),
+        st.sampled_from([1, 59, 600, 3600, 5000]),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@settings(max_examples=min(settings.default.max_examples, 25))
+@given(events)
+def test_what_is_told_of_use_is_what_was_reported_while_pods_run_and_once_the_ledger_has_it_all(
+    server: RedisServer, tmp_path_factory: pytest.TempPathFactory, found: list[tuple[str, int, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("cluster")
+    with server.client() as client:
+        client.flushall()
+        stage = Stage(folder, client)
+        world = Reporting(stage)
+        stage.lead()
+        world.start("team-a")
+        stage.round(0)
+        for kind, choice, seconds in found:
+            happen(world, kind, choice)
+            stage.round(0)
+            stage.round(seconds)
+            assert_is_what_was_reported(world)
+        for index in sorted(world.running):
+            world.end(index)
+        stage.round(1)
+        assert_is_what_was_reported(world)
+        accounts = reading.account_names(client)
+        assert sum(put_down(stage, account) for account in accounts) == sum(map(world.told, NAMESPACES))
+    shutil.rmtree(folder)
+
+
+def assert_is_what_was_reported(world: Reporting) -> None:
+    told = used(world.stage, "namespace")
+    for namespace in NAMESPACES:
+        assert (told.get((namespace,)) or 0) == world.told(namespace)
