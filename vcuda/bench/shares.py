@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -88,22 +89,30 @@ def started(node: Node, tenants: list[Tenant], seconds: float, *, shim: bool) ->
     if not shim:
         for container in containers:
             container.config.unlink()
-    with paged(node, containers):
-        running = [
-            [container.start("spin", str(seconds), *program) for program in tenant.programs]
-            for container, tenant in zip(containers, tenants, strict=True)
-        ]
-        everyone = [process for processes in running for process in processes]
-        for process in everyone:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in everyone:
-            assert process.stdin is not None
-            process.stdin.write("\n")
-            process.stdin.flush()
-        yield running
-        for process in everyone:
-            process.communicate()
+    programs = [
+        (container, program)
+        for container, tenant in zip(containers, tenants, strict=True)
+        for program in tenant.programs
+    ]
+    with paged(node, containers), begun(programs, seconds) as running:
+        ends = list(accumulate(len(tenant.programs) for tenant in tenants))
+        yield [running[first:end] for first, end in pairwise([0, *ends])]
+
+
+@contextmanager
+def begun(programs: list[tuple[Container, tuple[str, ...]]], seconds: float) -> Iterator[list[Popen]]:
+    """Programs (spin.c, with these arguments) that were told to begin at once; their end is waited for."""
+    running = [container.start("spin", str(seconds), *program) for container, program in programs]
+    for process in running:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in running:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    yield running
+    for process in running:
+        process.communicate()
 
 
 @contextmanager
