@@ -134,7 +134,7 @@ def wait_for_policies(plane: ControlPlane) -> None:
     }
     for policy, attempt in attempts.items():
         wait_until(partial(_refused, attempt, policy), f"{policy} is in force")
-    plane.admin.api.delete(f"/api/v1/namespaces/{namespace}")
+    plane.remove_pods(namespace)
 
 
 def _refused(attempt: Callable[[], object], policy: str) -> bool:
