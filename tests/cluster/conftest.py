@@ -63,7 +63,7 @@ def installation(control_plane: ControlPlane) -> list[Manifest]:
 
 @pytest.fixture
 def make_namespace(control_plane: ControlPlane) -> Iterator[Callable[..., str]]:
-    """Create namespaces (`make_namespace(prefix, labels=..., annotations=...)`); the test's end empties them of pods."""
+    """Create namespaces (`make_namespace(prefix, labels=..., annotations=...)`); the test's end takes their pods."""
     made: list[str] = []
 
     def make(prefix: str = "team-", **metadata: Any) -> str:

@@ -137,6 +137,41 @@ def wait_for_policies(plane: ControlPlane) -> None:
     plane.remove_pods(namespace)
 
 
+def wait_for_webhooks(plane: ControlPlane) -> None:
+    """Returns once the API server asks FairGPU's webhooks, both of them, and trusts who answers.
+
+    It hears of their configurations, and of the CA that the webhook writes into these, some time after they are stored.
+    """
+    wait_until(partial(_mutated, plane), "GPU pods are sent to the mutating webhook")
+    limits = {"tencent.com/vcuda-core": "30"}  # without its memory
+    container = {"name": "main", "image": "example.org/app:1", "resources": {"limits": limits}}
+    labels = {"app": "wrong"}
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "wrong"},
+        "spec": {
+            "selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": {"containers": [container]}},
+        },
+    }
+    create = partial(plane.admin.kubectl, "create", "--dry-run=server", "-f", "-", stdin=deployment, check=False)
+    wait_until(lambda: "vcuda-memory" in create().stderr, "templates are sent to the validating webhook")
+
+
+def _mutated(plane: ControlPlane) -> bool:
+    """Whether a pod with a GPU would be given the sidecar; without the webhook, or with one unknown, it is refused."""
+    container = {"name": "main", "image": "example.org/app:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "probe"}, "spec": {"containers": [container]}}
+    try:
+        admitted = plane.admin.api.create("/api/v1/namespaces/default/pods", pod, query={"dryRun": "All"})
+    except ApiError as error:
+        if error.status in {403, 422, 500}:
+            return False
+        raise
+    return "initContainers" in admitted["spec"]
+
+
 def _refused(attempt: Callable[[], object], policy: str) -> bool:
     try:
         attempt()

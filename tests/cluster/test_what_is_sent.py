@@ -177,8 +177,9 @@ def test_what_happens_to_a_gpu_pod_later_is_sent_too_and_its_end_is_not(
     api.patch(f"{pods}/gpu/status", {"status": {"message": "waiting"}})
     api.delete(f"{pods}/gpu", {"gracePeriodSeconds": 0})
 
-    seen = [(r["operation"], r.get("subResource", ""), r["path"]) for r in webhook.requests]
-    assert seen == [
+    # The API server asks again where the object in its cache turned out not to be the newest.
+    seen = dict.fromkeys((r["operation"], r.get("subResource", ""), r["path"]) for r in webhook.requests)
+    assert list(seen) == [
         ("UPDATE", "", "/mutate"),
         ("UPDATE", "", "/validate"),
         ("UPDATE", "ephemeralcontainers", "/validate"),

@@ -21,7 +21,7 @@ from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import create_node
 from tests.cluster.demonstration.stage import FINANCE, ClusterStage
-from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render
+from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render, wait_for_webhooks
 from tests.cluster.services.replicas import Ports, environment, service, timekeeper_jobs, webhook_replica
 from tests.ports import free_ports
 from tests.waiting import wait_until
@@ -55,6 +55,7 @@ def build(screen: Screen, stack: ExitStack, folder: Path) -> ClusterStage:
     gpus.start()
     stack.callback(gpus.stop)
     wait_until(lambda: _ca_is_there(plane), "the timekeeper has published its CA", READY_LIMIT_SECONDS)
+    wait_for_webhooks(plane)
     screen.done("Redis, timekeeper and webhook run, each under its own account")
     return ClusterStage(
         screen=screen,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
-from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render
+from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render, wait_for_webhooks
 from tests.cluster.services.balancer import Balancer, balancing
 from tests.cluster.services.replicas import Ports, Replicas, timekeeper_jobs, timekeeper_replica
 from tests.ports import free_ports
@@ -58,4 +58,5 @@ def running_services(plane: ControlPlane, end_proof: str = "observe") -> Iterato
         webhooks.start(1)
         apply(plane, [m for m in render(plane, webhook_port=webhook) if m["kind"] in WEBHOOK_CONFIGURATIONS])
         wait_until(lambda: len(balancer.ready) == 2, "both replicas of the webhook are ready")
+        wait_for_webhooks(plane)
         yield Services(redis, timekeeper, balancer, webhooks, jobs)
