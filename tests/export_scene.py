@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.keeper_stage import Stage
 from tests.redis_server import RedisServer
 from tests.waiting import LIMIT_S
 from timekeeper.export import document
-from timekeeper.export.destination import ExportError, Folder, Stored
+from timekeeper.export.destination import ExportError, Folder, MayWrite, Stored
 from timekeeper.export.months import window_of
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.exporting import Exporter
@@ -40,6 +40,7 @@ class Away(Folder):
         self.away = False
         self.dies_after_writing = False
         self.written = 0
+        self.before_writing: Callable[[], None] = lambda: None
         self.asked, self.answers = threading.Event(), threading.Event()
         self.answers.set()
 
@@ -47,9 +48,10 @@ class Away(Folder):
         self._check()
         return super().read(name)
 
-    def write(self, name: str, body: bytes, replacing: str | None) -> str:
+    def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
         self._check()
-        tag = super().write(name, body, replacing)
+        self.before_writing()
+        tag = super().write(name, body, replacing, may_write)
         self.written += 1
         if self.dies_after_writing:
             raise KeyboardInterrupt
@@ -63,8 +65,11 @@ class Away(Folder):
 
 
 class Term:
+    def __init__(self) -> None:
+        self.leads = True
+
     def number(self) -> int | None:
-        return 1
+        return 1 if self.leads else None
 
 
 class Scene:
@@ -77,6 +82,7 @@ class Scene:
         self.place = Away(folder)
         self.keeper = stage.lead()
         self.seconds = 0.0
+        self.term = Term()
         self.registry = CollectorRegistry()
         self.restart()
 
@@ -85,7 +91,7 @@ class Scene:
         self.registry = CollectorRegistry()
         measures = ExportMeasures(self.registry)
         self.exporter = Exporter(
-            self.stage.client, self.place, Term(), KEPT.hourly_days, measures, clock=lambda: self.seconds
+            self.stage.client, self.place, self.term, KEPT.hourly_days, measures, clock=lambda: self.seconds
         )
 
     def pass_days(self, days: int) -> None:

@@ -17,7 +17,7 @@ import obstore
 from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
-from timekeeper.export.destination import ChangedError, ExportError, Stored
+from timekeeper.export.destination import ChangedError, DeposedError, ExportError, MayWrite, Stored
 from timekeeper.export_settings import BucketSettings
 
 if TYPE_CHECKING:
@@ -60,8 +60,10 @@ class Bucket:
 
         return self._if_there(run)
 
-    def write(self, name: str, body: bytes, replacing: str | None) -> str:
+    def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
         """Puts a file there with If-None-Match or If-Match: a leader that was replaced overwrites nothing."""
+        if not may_write():
+            raise DeposedError(f"{self._place}: {name} is left to the leader")
 
         def run(store: S3Store) -> str:
             put = obstore.put(

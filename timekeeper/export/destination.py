@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+LOCK = ".fairgpu-writes"
+"""The file that whoever writes to a folder holds a lock on."""
+BESIDE = ".new"
 
 
 class ExportError(RuntimeError):
@@ -29,6 +35,14 @@ class MonthUnavailableError(ExportError):
         self.reason = reason
 
 
+class DeposedError(ExportError):
+    """Another leader has followed this one, which writes nothing more."""
+
+
+MayWrite = Callable[[], bool]
+"""Whether whoever writes may still do so: a process that stood still finds that another one leads now."""
+
+
 class Stored(NamedTuple):
     """A file as it was found; its tag differs from that of any other content under this name."""
 
@@ -48,21 +62,23 @@ class Destination(Protocol):
     def read(self, name: str) -> Stored | None:
         """A file; None where it is not there."""
 
-    def write(self, name: str, body: bytes, replacing: str | None) -> str:
+    def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
         """Puts a file there, whole or not at all; its tag.
 
         Args:
             name: its name.
             body: its bytes.
             replacing: the tag of what it replaces; None where nothing is there.
+            may_write: asked once all is ready.
 
         Raises:
             ChangedError: something else is there.
+            DeposedError: `may_write` said no.
         """
 
 
 class Folder:
-    """A folder, such as a mounted volume."""
+    """A folder, such as a mounted volume. One process at a time writes to it, a lock on a file in its hands."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -93,26 +109,53 @@ class Folder:
         except OSError as error:
             raise _failed(self._folder / name, error) from error
 
-    def write(self, name: str, body: bytes, replacing: str | None) -> str:
-        """Writes a file beside, and renames it once the disk has it."""
-        if self.tag(name) != replacing:
-            raise ChangedError(f"{self._folder / name} is not what it was")
+    def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
+        """Writes a file beside, and renames it once the disk has it.
+
+        From the look at what is there until the rename nobody else writes: whoever stands still in between keeps the
+        lock, and who was replaced before finds it out in `may_write`. The kernel lets the lock go with the process.
+        """
+        try:
+            with self._locked():
+                if self.tag(name) != replacing:
+                    raise ChangedError(f"{self._folder / name} is not what it was")
+                self._replace(name, body, may_write)
+                return self.tag(name) or ""
+        except OSError as error:
+            raise _failed(self._folder / name, error) from error
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        lock = os.open(self._folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ExportError(f"{self._folder}: another timekeeper is writing there") from None
+            yield
+        finally:
+            os.close(lock)
+
+    def _replace(self, name: str, body: bytes, may_write: MayWrite) -> None:
+        for left in self._folder.glob(f".{name}.*{BESIDE}"):
+            left.unlink(missing_ok=True)  # of a process that was killed: who has the lock is the only one that writes
         beside = None
         try:
-            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=f".{name}.", delete=False) as file:
+            with tempfile.NamedTemporaryFile(dir=self._folder, prefix=f".{name}.", suffix=BESIDE, delete=False) as file:
                 beside = Path(file.name)
                 file.write(body)
                 file.flush()
                 os.fchmod(file.fileno(), 0o640)
                 os.fsync(file.fileno())
+            if not may_write():
+                raise DeposedError(f"{self._folder / name} is left to the leader")
             beside.rename(self._folder / name)
+            beside = None
             _sync(self._folder)
-        except OSError as error:
+        finally:
             if beside is not None:
                 with contextlib.suppress(OSError):
                     beside.unlink(missing_ok=True)
-            raise _failed(self._folder / name, error) from error
-        return self.tag(name) or ""
 
 
 def _tag(found: os.stat_result) -> str:

@@ -15,7 +15,7 @@ import redis
 import structlog
 
 from timekeeper.export import document
-from timekeeper.export.destination import ChangedError, Destination, ExportError
+from timekeeper.export.destination import ChangedError, DeposedError, Destination, ExportError
 from timekeeper.export.document import Account, Document, DocumentError
 from timekeeper.export.months import closed_months, file_name, window_of
 from timekeeper.jobs.measures import ExportMeasures
@@ -133,6 +133,11 @@ class Exporter:
     def _see_to(self, month: str, known: Exports) -> None:
         try:
             outcome = self._export(month, known)
+            if not self._leads():
+                return  # whoever leads now looks at the file itself
+        except DeposedError as error:
+            _log.warning("month left to who leads now", month=month, error=str(error))
+            return
         except (ExportError, DocumentError) as error:
             self._failed(month, error)
             return
@@ -142,6 +147,9 @@ class Exporter:
         self._not_before[month] = self._clock() + AGAIN_SECONDS
         self._measures.outcomes.labels("written" if outcome.written else "unchanged").inc()
         _log.info("month exported", month=month, rows=outcome.export.rows, written=outcome.written)
+
+    def _leads(self) -> bool:
+        return self._term is not None and self._leading.number() == self._term
 
     def _export(self, month: str, known: Exports) -> Outcome:
         name, change, last = file_name(month), known.changes.get(month, 0), known.written.get(month)
@@ -164,7 +172,7 @@ class Exporter:
         return self._put(name, merged, change, stored.tag)
 
     def _put(self, name: str, made: Document, change: int, replacing: str | None) -> Outcome:
-        tag = self._destination.write(name, made.body, replacing)
+        tag = self._destination.write(name, made.body, replacing, self._leads)
         back = self._destination.read(name)
         if back is None or back.body != made.body:
             raise ExportError(f"{name} was written, and is another one when it is read back")

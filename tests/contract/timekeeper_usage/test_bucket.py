@@ -9,7 +9,7 @@ from fairgpu.certificates import make_authority, make_leaf
 from tests.ports import free_port
 from tests.s3_server import BUCKET, S3Server, running_s3_server, s3_server
 from timekeeper.export.bucket import Bucket
-from timekeeper.export.destination import ChangedError, ExportError
+from timekeeper.export.destination import ChangedError, DeposedError, ExportError
 from timekeeper.export_settings import BucketSettings
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def test_a_file_is_there_whole_under_its_prefix(s3_server: S3Server, credentials
     assert place.names() == []
     assert place.read(NAME) is None
     assert place.tag(NAME) is None
-    tag = place.write(NAME, b"1" * 9_000_000, None)
+    tag = place.write(NAME, b"1" * 9_000_000, None, lambda: True)
     assert place.read(NAME) == (b"1" * 9_000_000, tag)
     assert place.tag(NAME) == tag
     assert place.names() == [NAME]
@@ -50,19 +50,31 @@ def test_a_file_is_there_whole_under_its_prefix(s3_server: S3Server, credentials
 
 def test_what_somebody_else_wrote_is_not_replaced(s3_server: S3Server, credentials: Path) -> None:
     place = bucket(s3_server, credentials)
-    first = place.write(NAME, b"first", None)
+    first = place.write(NAME, b"first", None, lambda: True)
     with pytest.raises(ChangedError):
-        place.write(NAME, b"other", None)
-    second = place.write(NAME, b"second", first)
+        place.write(NAME, b"other", None, lambda: True)
+    second = place.write(NAME, b"second", first, lambda: True)
     with pytest.raises(ChangedError):
-        place.write(NAME, b"late", first)
+        place.write(NAME, b"late", first, lambda: True)
     assert place.read(NAME) == (b"second", second)
+
+
+def test_who_leads_no_more_writes_nothing(s3_server: S3Server, credentials: Path) -> None:
+    place = bucket(s3_server, credentials)
+    with pytest.raises(DeposedError):
+        place.write(NAME, b"late", None, lambda: False)
+    assert place.names() == []
 
 
 def test_access_denied_is_told_without_a_secret(s3_server: S3Server, credentials: Path) -> None:
     place = bucket(s3_server, credentials)
     s3_server.refuse_everybody()
-    asked = [place.names, lambda: place.read(NAME), lambda: place.write(NAME, b"x", None), lambda: place.tag(NAME)]
+    asked = [
+        place.names,
+        lambda: place.read(NAME),
+        lambda: place.write(NAME, b"x", None, lambda: True),
+        lambda: place.tag(NAME),
+    ]
     for ask in asked:
         with pytest.raises(ExportError) as caught:
             ask()
@@ -73,7 +85,11 @@ def test_access_denied_is_told_without_a_secret(s3_server: S3Server, credentials
 
 def test_a_bucket_that_is_away_or_was_never_made_is_told_of(s3_server: S3Server, credentials: Path) -> None:
     missing = bucket(s3_server, credentials, name="no-such-bucket")
-    for ask in (lambda: missing.read(NAME), lambda: missing.tag(NAME), lambda: missing.write(NAME, b"x", None)):
+    for ask in (
+        lambda: missing.read(NAME),
+        lambda: missing.tag(NAME),
+        lambda: missing.write(NAME, b"x", None, lambda: True),
+    ):
         with pytest.raises(ExportError, match="NoSuchBucket"):
             ask()
     away = bucket(s3_server, credentials, endpoint=f"http://127.0.0.1:{free_port()}")
@@ -83,7 +99,7 @@ def test_a_bucket_that_is_away_or_was_never_made_is_told_of(s3_server: S3Server,
 
 def test_credentials_are_read_anew_each_time(s3_server: S3Server, credentials: Path) -> None:
     place = bucket(s3_server, credentials)
-    place.write(NAME, b"first", None)
+    place.write(NAME, b"first", None, lambda: True)
     (credentials / "secret_access_key").unlink()
     with pytest.raises(ExportError, match="secret_access_key cannot be read"):
         place.read(NAME)
@@ -102,7 +118,7 @@ def test_a_store_behind_a_ca_of_ones_own_is_trusted_by_its_file_alone(tmp_path: 
     try:
         server.start().make_bucket()
         place = bucket(server, credentials, ca_file=tmp_path / "ca.crt")
-        place.write(NAME, b"first", None)
+        place.write(NAME, b"first", None, lambda: True)
         assert place.names() == [NAME]
         with pytest.raises(ExportError):
             bucket(server, credentials).names()
