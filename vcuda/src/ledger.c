@@ -36,6 +36,13 @@ static bool initialise(struct ledger *ledger)
     return error == 0;
 }
 
+/* The file is made of holes at first, and to touch one in a full tmpfs is SIGBUS. */
+static bool fill_holes(int file, const struct stat *status)
+{
+    return status->st_blocks * 512 >= VCUDA_LEDGER_SIZE || fallocate(file, 0, 0, VCUDA_LEDGER_SIZE) == 0 ||
+           errno == EOPNOTSUPP;
+}
+
 struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)
 {
     struct stat status;
@@ -51,10 +58,13 @@ struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)
         close(file);
         return NULL;
     }
-    struct ledger *ledger = mmap(NULL, VCUDA_LEDGER_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    void *mapped = MAP_FAILED;
+    if (fill_holes(file, &status))
+        mapped = mmap(NULL, VCUDA_LEDGER_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    struct ledger *ledger = mapped;
     bool good = ledger != MAP_FAILED;
     if (!good)
-        snprintf(reason, reason_size, "mmap: %s", strerror(errno));
+        snprintf(reason, reason_size, "it cannot be mapped: %s", strerror(errno));
     if (good && __atomic_load_n(&ledger->public.magic, __ATOMIC_ACQUIRE) == 0) {
         while (flock(file, LOCK_EX) != 0 && errno == EINTR)
             ;

@@ -2,16 +2,17 @@
 
 import os
 import random
-import struct
-import zlib
 from pathlib import Path
 
 import pytest
+from agent import SIZE as PAGE_SIZE
 from agent import Agent, Tenant
-from node import Container, Node, Share
+from node import BUILD, SANITIZERS, Container, Node, Share, sealed
 
 LEDGER_LOCK_ENDS = 4096 + 128
 """A lock that was overwritten can be waited for in vain: that is the container's own harm."""
+
+INVALID_DEVICE = 101
 
 
 def answers_of(container: Container) -> tuple[list[str], str]:
@@ -42,7 +43,7 @@ def test_a_config_with_a_wrong_field_is_refused_by_name(node: Node, at: int, val
     container = node.container("a")
     body = bytearray(container.packed()[:-4])
     body[at : at + len(value)] = value
-    container.config.write_bytes(bytes(body) + struct.pack("<I", zlib.crc32(bytes(body))))
+    container.config.write_bytes(sealed(bytes(body)))
     results, errors = answers_of(container)
     assert results[0] == "802"
     assert errors.count("\n") == 1
@@ -74,6 +75,45 @@ def test_a_ledger_that_is_missing_or_of_another_size_refuses_cuda(node: Node) ->
     assert answers_of(container)[0][0] == "802"
 
 
+def test_a_ledger_in_a_full_tmpfs_refuses_cuda_with_one_line(node: Node) -> None:
+    """The file is there, and has holes: to touch one would end the program."""
+    container = node.container("a")
+    full_disk = str(BUILD / "tests" / "unit" / "full_disk.so")
+    container.settings["LD_PRELOAD"] = ":".join([*SANITIZERS, full_disk, str(container.library)])
+    results, errors = answers_of(container)
+    assert results[0] == "802"
+    assert errors.count("\n") == 1
+    assert "No space left on device" in errors
+
+
+def test_a_ledger_that_may_only_be_read_refuses_cuda_with_one_line(node: Node) -> None:
+    container = node.container("a")
+    container.ledger.chmod(0o444)
+    for folder in (container.folder, *container.folder.parents[:4]):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    user = "65534" if os.getuid() == 0 else str(os.getuid())
+    out, errors = container.start("actor").communicate(f"setuid {user}\ninit\n", timeout=240)
+    assert out == "0 0 0\n802 0 0\n"
+    assert errors.count("\n") == 1
+    assert "Permission denied" in errors
+
+
+def test_a_config_that_names_a_gpu_which_is_not_there_gives_no_gpu(node: Node) -> None:
+    container = node.container("a", Share(ordinal=7))
+    assert container.run("init", "devices", "ctx") == [[0, 0, 0], [0, 0, 0], [INVALID_DEVICE, 0, 0]]
+
+
+def test_usage_that_has_no_room_stops_nobody_and_is_told_once(node: Node) -> None:
+    container = node.container("a")
+    path = bytes(container.usage).ljust(96, b"\0")
+    body = container.packed()[:-4].replace(path, b"/dev/full".ljust(96, b"\0"))
+    container.config.write_bytes(sealed(body))
+    results, errors = answers_of(container)
+    assert results == ["0", "0", "0", "0"]
+    assert errors.count("\n") == 1
+    assert "usage is not reported" in errors
+
+
 def test_a_usage_file_that_cannot_be_written_stops_nobody(node: Node) -> None:
     container = node.container("a")
     container.usage.mkdir()
@@ -86,6 +126,31 @@ def test_a_program_works_by_its_share_alone_without_a_page(node: Node) -> None:
     assert results == ["0", "0", "0", "0"]
     assert errors.count("\n") == 1
     assert "configured share alone" in errors
+
+
+@pytest.mark.parametrize("size", [0, 100, PAGE_SIZE + 1])
+def test_a_page_of_another_size_leaves_the_share_alone(node: Node, size: int) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0))
+    os.truncate(page, size)
+    results, errors = answers_of(node.container("a", Share(core=50, schedule=str(page))))
+    assert results == ["0", "0", "0", "0"]
+    assert errors.count("\n") == 1
+    assert "configured share alone" in errors
+
+
+def test_a_page_of_a_later_version_leaves_the_share_alone(node: Node) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0))
+    page.write_bytes(page.read_bytes()[:8] + b"\x02" + page.read_bytes()[9:])
+    assert answers_of(node.container("a", Share(core=50, schedule=str(page)))) == (["0", "0", "0", "0"], "")
+
+
+def test_a_page_on_which_the_slot_is_anothers_leaves_the_share_alone(node: Node) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 3))
+    container = node.container("a", Share(core=50, slot=4, schedule=str(page)))
+    assert answers_of(container) == (["0", "0", "0", "0"], "")
 
 
 def test_a_stale_page_goes_on_as_it_was(node: Node) -> None:

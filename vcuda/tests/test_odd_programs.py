@@ -21,6 +21,17 @@ steps = [first.cuInit(0), second.cuInit(0), second.cuDevicePrimaryCtxRetain(ctyp
 print(*steps)
 """
 
+CLOSING = """
+import _ctypes, ctypes
+context, pointer = ctypes.c_void_p(), ctypes.c_uint64()
+for _ in range(3):
+    library = ctypes.CDLL("libcuda.so.1")
+    print(library.cuInit(0), library.cuCtxCreate_v2(ctypes.byref(context), 0, 0),
+          *[library.cuMemAlloc_v2(ctypes.byref(pointer), ctypes.c_size_t(700 << 20)) for _ in range(2)])
+    library.cuCtxDestroy_v2(context)
+    _ctypes.dlclose(library._handle)
+"""
+
 
 def test_the_memory_of_a_program_before_exec_is_given_back(node: Node) -> None:
     page = node.folder / "page"
@@ -78,6 +89,15 @@ def test_of_two_drivers_in_one_process_the_first_serves_all_who_ask(node: Node) 
     )
     assert done.stdout.split() == ["0", "0", "0", "0", "0", "2", "0", "13000"]
     assert node.truth("a")[1] == 756 * MIB
+
+
+def test_a_program_that_closes_the_driver_and_opens_it_again_is_held_as_before(node: Node) -> None:
+    container = node.container("a")
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSING], env=container.environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["0", "0", "0", str(OUT_OF_MEMORY)] * 3
+    assert node.truth("a")[1] == 956 * MIB
 
 
 def test_above_the_soft_limit_memory_is_managed_and_below_it_is_plain(node: Node) -> None:

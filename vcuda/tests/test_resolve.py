@@ -3,10 +3,11 @@
 import platform
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from node import BUILD, Node
+from node import BUILD, Container, Node
 
 ROOT = BUILD.parent
 LIBRARIES = ["libvcuda.so.1", "shipped/x86_64/libvcuda.so.1", "shipped/aarch64/libvcuda.so.1"]
@@ -26,6 +27,27 @@ def test_outside_fairgpu_the_resolver_gives_the_drivers_own_functions(node: Node
     container.config.unlink()
     out, _ = container.start("resolve").communicate(timeout=240)
     assert out.endswith("0 12\n")
+
+
+def names_found(container: Container, *, shim: bool) -> list[str]:
+    """Hooked functions that dlsym finds in the driver."""
+    given = container.environment()
+    if not shim:
+        del given["LD_PRELOAD"]
+    program = (
+        "import ctypes, sys; cuda = ctypes.CDLL('libcuda.so.1'); print(*[n for n in sys.argv if hasattr(cuda, n)])"
+    )
+    command = [sys.executable, "-c", program, *HOOKS]
+    return subprocess.run(command, env=given, capture_output=True, text=True, check=True).stdout.split()
+
+
+@pytest.mark.parametrize("release", ["11.8", "12", "13"])
+def test_a_function_that_the_driver_lacks_is_not_made_up(node: Node, release: str) -> None:
+    node.driver = BUILD / "simgpu" / release
+    container = node.container("a")
+    with_shim = names_found(container, shim=True)
+    assert with_shim == names_found(container, shim=False)
+    assert "cuInit" in with_shim
 
 
 def prototypes(release: str) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 TESTS := $(B)/tests
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c))
 UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead \
-  $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions)
+  $(TESTS)/unit/full_disk.so $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions)
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
 
 $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
@@ -13,6 +13,10 @@ $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
 $(TESTS)/unit/launch_instructions: tests/unit/launch_instructions.c $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
+
+$(TESTS)/unit/full_disk.so: tests/unit/full_disk.c
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) -fPIC -shared $< -o $@
 
 # As old programs are, linked with the driver and the shim before it only at run time.
 $(TESTS)/resolve: tests/resolve.c $(HEADERS)/.fetched simgpu
