@@ -17,6 +17,7 @@ from typing import Any
 
 FOLDER = Path(__file__).parent
 RESULT = Path("build/bench.json")
+FIELDS = ("name", "value", "unit", "goal", "met", "context")
 
 
 def available() -> list[str]:
@@ -33,7 +34,7 @@ def measure(names: list[str]) -> list[dict[str, Any]]:
             continue
         for row in module.rows():
             print(line(row), flush=True)
-            rows.append(row)
+            rows.append({field: row[field] for field in FIELDS})
     return rows
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import http.client
 import re
+import resource
 import shutil
 import ssl
 import subprocess
@@ -28,12 +29,17 @@ Requests = Sequence[tuple[str, bytes]]
 
 @dataclass(frozen=True)
 class Load:
-    """What came of it: latencies in seconds, and answers a second of all clients together."""
+    """What came of it: latencies in seconds, answers a second of all clients together, and the clients' own part.
+
+    Attributes:
+        client_spent: processor seconds that the clients spent on a request, kernel included.
+    """
 
     p50: float
     p99: float
     rate: float
     answers: int
+    client_spent: float
 
 
 def measure(port: int, requests: Requests, clients: int, seconds: int) -> Load:
@@ -55,14 +61,23 @@ def measure(port: int, requests: Requests, clients: int, seconds: int) -> Load:
             program, "--threads", "1", "--connections", str(clients), "--duration", f"{seconds}s",
             "--timeout", f"{ANSWER_LIMIT_SECONDS}s", "--script", str(SCRIPT), f"https://localhost:{port}", *arguments,
         ]  # fmt: skip
+        before = spent_by_ended_children()
         done = subprocess.run(command, capture_output=True, text=True, check=False)
+        spent = spent_by_ended_children() - before
     outcome = re.search(r"^outcome (\d+) (\d+) (\d+) (\d+) (\d+)$", done.stdout, re.MULTILINE)
     if outcome is None:
         raise RuntimeError(done.stdout + done.stderr)
     p50, p99, answers, duration, failed = map(int, outcome.groups())
     if failed or not answers:
         raise RuntimeError(f"{failed} of {answers} requests failed:\n{done.stdout}")
-    return Load(p50=p50 / 1e6, p99=p99 / 1e6, rate=answers / duration * 1e6, answers=answers)
+    rate = answers / duration * 1e6
+    return Load(p50=p50 / 1e6, p99=p99 / 1e6, rate=rate, answers=answers, client_spent=spent / answers)
+
+
+def spent_by_ended_children() -> float:
+    """Processor seconds of this process's children that have ended, in user and kernel mode (getrusage(2))."""
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def check_keep_alive(port: int, requests: Requests) -> None:

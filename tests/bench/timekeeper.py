@@ -81,7 +81,7 @@ def states(rest: RestServer, redis_server: RedisServer) -> list[dict[str, Any]]:
 def row(name: str, value: float, unit: str, goal: float | None, context: str, *, at_least: bool) -> dict[str, Any]:
     met = None if goal is None else value >= goal if at_least else value <= goal
     sign = ">=" if at_least else "<="
-    shown = "" if goal is None else f"{sign} {goal:g}"
+    shown = None if goal is None else f"{sign} {goal:g}"
     return {"name": name, "value": value, "unit": unit, "goal": shown, "met": met, "context": context}
 
 
