@@ -52,12 +52,12 @@ def write(accounts: Iterable[Account]) -> Document:
     target = io.BytesIO()
     digest, rows = hashlib.sha256(), 0
     with gzip.GzipFile(filename="", mode="wb", fileobj=target, mtime=0, compresslevel=6) as file:
-        for text in _texts(accounts):
+        for text, count in _texts(accounts):
             data = text.encode()
             digest.update(data)
             file.write(data)
-            rows += data.count(b"\r\n")
-    return Document(target.getvalue(), digest.hexdigest(), rows - 1)
+            rows += count
+    return Document(target.getvalue(), digest.hexdigest(), rows)
 
 
 def read(body: bytes) -> Iterator[tuple[str, Row]]:
@@ -133,16 +133,17 @@ def _time_by_dimensions(rows: Iterable[Row]) -> dict[Dimensions, tuple[int, int]
     return sums
 
 
-def _texts(accounts: Iterable[Account]) -> Iterator[str]:
+def _texts(accounts: Iterable[Account]) -> Iterator[tuple[str, int]]:
+    """The CSV in pieces, each with how many rows it tells: names may hold line ends, so that these count nothing."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")  # RFC 4180
     writer.writerow(HEADER)
     for name, rows in accounts:
         writer.writerows(_line(name, row) for row in rows)
-        yield buffer.getvalue()
+        yield buffer.getvalue(), len(rows)
         buffer.seek(0)
         buffer.truncate()
-    yield buffer.getvalue()
+    yield buffer.getvalue(), 0
 
 
 def _line(account: str, row: Row) -> list[Any]:

@@ -7,7 +7,7 @@ import gzip
 import io
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from timekeeper.export.document import HEADER, Account, DocumentError, content_sha256, merge, read, write
@@ -52,6 +52,7 @@ def unlisted(body: bytes) -> dict[str, list[Row]]:
 
 
 @given(accounts)
+@example({"a": [Row(FIRST, 1, Dimensions("team-a", owner="two\r\nlines"), Figures())]})
 def test_what_is_written_is_read_again(found: dict[str, list[Row]]) -> None:
     made = write(listed(found))
     assert unlisted(made.body) == found
