@@ -48,7 +48,9 @@ class RedisServer:
     def start(self) -> Self:
         """Starts the server and returns once it has loaded its files and answers."""
         options = ["--bind", "127.0.0.1", "--port", str(self.port), "--dir", str(self.folder), "--save", "",
-                   "--appendonly", "yes", "--appendfsync", "everysec"]  # fmt: skip
+                   "--appendonly", "yes", "--appendfsync", "everysec",
+                   # By default Redis 7 lets a replica wait 5 seconds for others to be sent the same file.
+                   "--repl-diskless-sync-delay", "0"]  # fmt: skip
         with (self.folder / "redis.log").open("ab") as log:
             # As Python, it is not ended by a write beyond what limit_files allows: it fails like one on a full disk.
             self.process = subprocess.Popen(

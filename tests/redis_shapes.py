@@ -38,7 +38,7 @@ class SentinelShape:
         self.folder = folder
         self._watchful = watchful
         self.servers = [RedisServer(_made(folder / "server-0"), *settings)]
-        follow = ("--replicaof", "127.0.0.1", str(self.servers[0].port), "--repl-diskless-sync-delay", "0")
+        follow = ("--replicaof", "127.0.0.1", str(self.servers[0].port))
         for number in range(1, replicas + 1):
             self.servers.append(RedisServer(_made(folder / f"server-{number}"), *follow, *settings))
         self.ports = [free_port() for _ in range(sentinels)]

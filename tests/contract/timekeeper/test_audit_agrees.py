@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from tests.keeper_stage import Stage, report
 from tests.redis_server import RedisServer
-from tests.waiting import LIMIT_S
-from timekeeper.audit.auditing import Question, Surroundings, audit
+from tests.waiting import LIMIT_S, wait_until
+from timekeeper.audit.auditing import POLL_SECONDS, Question, Surroundings, audit
 from timekeeper.audit.world import see
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.news.writing import StatusWriter
@@ -153,9 +153,10 @@ def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisSer
         for index in range(40):
             play.do(("pod", NAMESPACES[index % 3], 33))
         play.settle()
-        ending, failed = threading.Event(), []
+        ending, failed, turns = threading.Event(), [], 0
 
         def keep() -> None:
+            nonlocal turns
             try:
                 for number in range(400):
                     if ending.is_set():
@@ -164,16 +165,23 @@ def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisSer
                     play.do(("pod", NAMESPACES[number % 3], 30))
                     play.do(("round", 3.3, number % 3 == 0))
                     play.write()
+                    turns += 1
             except Exception as error:  # noqa: BLE001 - told by the test
                 failed.append(error)
 
         keeper = threading.Thread(target=keep)
         keeper.start()
+
+        def wait(_seconds: float) -> bool:
+            """Until one whole turn has passed, however long that takes here."""
+            enough = turns + 2
+            wait_until(lambda: turns >= enough or not keeper.is_alive(), "the books are kept")
+            return False
+
         try:
-            around = Surroundings(
-                client, lambda: see(stage.source.mirrors, None), lambda: stage.now, threading.Event().wait
-            )
-            found = [audit(around, Question(patience_seconds=60)) for _ in range(8)]
+            around = Surroundings(client, lambda: see(stage.source.mirrors, None), lambda: stage.now, wait)
+            question = Question(patience_seconds=3 * POLL_SECONDS)
+            found = [audit(around, question) for _ in range(8) if not wait(0)]
         finally:
             ending.set()
             keeper.join(LIMIT_S)

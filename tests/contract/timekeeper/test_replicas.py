@@ -27,10 +27,7 @@ def replica(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
     folder = tmp_path / "replica"
     folder.mkdir()
     options = ("--replicaof", "127.0.0.1", str(redis_server.port))
-    with (
-        redis_server.client() as client,
-        RedisServer(folder, *options, "--repl-diskless-sync", "no") as server,
-    ):
+    with redis_server.client() as client, RedisServer(folder, *options) as server:
         wait_until(
             lambda: client.info("replication").get("slave0", {}).get("state") == "online", "the replica is online"
         )
@@ -43,7 +40,7 @@ def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
     folder.mkdir()
     with redis_server.client() as client:
         stage = Stage(folder, client)
-        stage.lead(KeeperRules(replica_wait_seconds=1.0))
+        stage.lead(KeeperRules(replica_wait_seconds=0.3))
         yield stage
 
 

@@ -46,9 +46,17 @@ def settings_of(shape: str, folder: Path) -> Iterator[RedisSettings]:
             yield RedisSettings(url=server.url)
 
 
-@pytest.fixture(params=SHAPES)
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[redis.Redis]:
-    with settings_of(request.param, tmp_path) as settings, connect(settings) as client:
+@pytest.fixture(scope="module", params=SHAPES)
+def shape(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisSettings]:
+    with settings_of(request.param, tmp_path_factory.mktemp(request.param)) as settings:
+        yield settings
+
+
+@pytest.fixture
+def store(shape: RedisSettings) -> Iterator[redis.Redis]:
+    with connect(shape) as client:
+        client.flushall()
+        client.script_flush()
         yield client
 
 
