@@ -20,11 +20,13 @@ from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.difference import Difference
 from timekeeper.audit.world import see
 from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.rules.money import GPU_HOUR
 from timekeeper.store import reading
 from timekeeper.store.calls import FencedError, StoreError
 
 TEAMS = {"team-a": "a", "team-b": "b", "team-c": "namespace:team-c"}
 """Namespaces and who pays for them; no budget names the last one."""
+MICRO_GPU_HOUR = GPU_HOUR // 10**6
 Result = TypeVar("Result")
 
 
@@ -39,13 +41,15 @@ class Held:
 
 
 class ChaosStory:
-    """Pods come, finish and, once they are settled, go; leaders come and go."""
+    """Pods come, finish and, once they are settled, go; money is granted, and books are set right; leaders change."""
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self.stage = stage
         self.random = Random(seed)
         self.pods: dict[str, Held] = {}
         self.objects: dict[str, dict[str, Any]] = {}
+        self.granted = dict.fromkeys(TEAMS.values(), 0)
+        self.corrected = dict.fromkeys(TEAMS.values(), 0)
         self.writer: StatusWriter | None = None
         stage.budget("a", ["team-a"])
         stage.budget("b", ["team-b"])
@@ -69,6 +73,7 @@ class ChaosStory:
         for uid in self.random.sample(running, len(running) // 3):
             self.stage.finish(self.objects[uid])
             self.pods[uid].end = self.stage.now
+        self._order(f"order-{len(self.pods)}")
         self.stage.pass_time(self.random.choice([1, 7, 60, 600]))
 
     def live(self, steps: int) -> None:
@@ -97,9 +102,11 @@ class ChaosStory:
             self.writer.write(self.stage.now)
 
     def error(self, names: tuple[str, ...] = tuple(TEAMS.values())) -> dict[str, int]:
-        """What the store says that these accounts have spent, less what they have."""
-        known = {name for name in names if reading.standing(self.stage.client, name, MONTH) is not None}
-        return {name: (self.stage.spent(name) if name in known else 0) - self.truth(name) for name in names}
+        """What the store says that these accounts have spent, less what they have; where that is 0, of grants."""
+        known = {name: reading.standing(self.stage.client, name, MONTH) for name in names}
+        granted = {name: 0 if found is None else found.granted for name, found in known.items()}
+        spent = {name: 0 if found is None else self.stage.spent(name) for name, found in known.items()}
+        return {name: spent[name] - self.truth(name) or granted[name] - self.granted[name] for name in names}
 
     def differences(self) -> tuple[Difference, ...]:
         """What the auditor, who recomputes every figure by other means, finds wrong."""
@@ -111,11 +118,25 @@ class ChaosStory:
 
     def truth(self, account: str) -> int:
         """What an account has spent, pod by pod."""
-        return sum(
+        held = (
             pod.rate * ((self.stage.now if pod.end is None else pod.end) - pod.start) // 10**9
             for pod in self.pods.values()
             if TEAMS[pod.namespace] == account
         )
+        return sum(held) + self.corrected[account]
+
+    def _order(self, name: str) -> None:
+        """Now and then somebody grants money, or sets right what was spent."""
+        kind, budget = self.random.choice(["grant", "correct", "", "", ""]), self.random.choice(["a", "b"])
+        amount = self.random.choice([-5, 7, 1_000_000])
+        if kind == "grant":
+            self.stage.grant(name, budget, f"{amount / 10**6:.6f}")
+            self.granted[budget] += amount * MICRO_GPU_HOUR
+        elif kind == "correct":
+            # Less than nothing cannot have been spent, where not all has been settled either.
+            amount = abs(amount)
+            self.stage.correct(name, budget, f"{amount / 10**6:.6f}", self.stage.now)
+            self.corrected[budget] += amount * MICRO_GPU_HOUR
 
     def _start(self, uid: str) -> None:
         core, namespace = self.random.choice([1, 33, 100]), self.random.choice(sorted(TEAMS))

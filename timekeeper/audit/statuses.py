@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import accumulate
 from typing import Any
 
 from timekeeper.audit.burning import check_burning
@@ -62,8 +63,11 @@ def _check_amounts(
     sight: Sight,
     written: int,
 ) -> Iterator[Difference]:
-    granted = sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY and entry.at <= written)
-    spent, told = _money(status, "spent"), _money(status, "granted")
+    granted, spent, told = _granted(snapshot, written), _money(status, "spent"), _money(status, "granted")
+    # By a clock that was ahead for a moment, what had been granted then is of a time to come.
+    ahead = accumulate(entry.amount for entry in snapshot.entries if entry.kind in MONEY and entry.at > sight.now)
+    if told in {granted + part for part in ahead}:
+        granted = told
     if told != granted:
         reason = "the ledger's grants up to when it was written"
         yield _difference(snapshot, "granted", _shown(told), str(granted), reason)
@@ -92,6 +96,10 @@ def _check_amounts(
         yield _difference(
             snapshot, "remaining", _shown(remaining), str(available - spent), "its own available and spent"
         )
+
+
+def _granted(snapshot: Snapshot, until: int) -> int:
+    return sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY and entry.at <= until)
 
 
 def _check_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, written: int) -> Iterator[Difference]:
