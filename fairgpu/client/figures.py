@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 _STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
@@ -28,6 +28,11 @@ def moment(text: str | None) -> str:
     if text is None:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def utc_moment(text: str) -> str:
+    """An instant in UTC, in which use is put down to days, to the minute."""
+    return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def span(start: str, end: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from fairgpu.client import transport
-from fairgpu.client.figures import gpu_hours, moment, percent
+from fairgpu.client.figures import gpu_hours, percent, utc_moment
 from fairgpu.client.server import Server, from_environment
 from fairgpu.client.tables import table
 from fairgpu.commands import CommandError
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _print(json.dumps(answer, indent=2))
     if not answer["items"]:
         window = answer["window"]
-        return _print(f"Nothing was held from {moment(window['start'])} to {moment(window['end'])}.")
+        return _print(f"Nothing was held from {utc_moment(window['start'])} to {utc_moment(window['end'])} UTC.")
     return _print(usage_table(answer))
 
 
@@ -62,14 +62,14 @@ def usage_table(answer: Json) -> str:
     """The items, one in a line; amounts in GPU-hours."""
     stepped = answer["step"] is not None
     money = answer["currency"]
-    headings = [*(["from"] if stepped else []), *answer["aggregate"]]
+    headings = [*(["from (UTC)"] if stepped else []), *answer["aggregate"]]
     headings += ["billed", "core", "memory", "used", "used %", *([money["code"]] if money else [])]
     rows = []
     for item in answer["items"]:
         figures = [gpu_hours(item[name]) for name in ("billed", "core", "memory", "used")]
         share = percent(item["used"], item["core"]) if item["used"] is not None else ""
         cost = [f"{item['cost']:,.2f}"] if money else []
-        start = [moment(item["start"])] if stepped else []
+        start = [utc_moment(item["start"])] if stepped else []
         rows.append((*start, *item["key"].values(), *figures, share, *cost))
     return table(headings, rows)
 

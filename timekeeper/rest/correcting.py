@@ -9,10 +9,12 @@ from fairgpu import names
 from fairgpu.cluster.api import Json
 from timekeeper.rest import answers
 from timekeeper.rest.bodies import CorrectionRequest
+from timekeeper.rest.figures import Book
 from timekeeper.rest.guard import may_correct
 from timekeeper.rest.ordering import gpu_hours_text, known_budget, order_name, place, unused_name
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, invalid
+from timekeeper.rules.money import display, from_signed_gpu_hours
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
 _log = structlog.get_logger()
@@ -27,10 +29,10 @@ def add_correction_routes(app: Flask, parts: Parts) -> None:
         wanted = CorrectionRequest.model_validate_json(request.get_data())
         name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), "correction")
         known_budget(parts.book, wanted.budget)
-        if wanted.namespace is not None and not parts.book.has_paid_for(wanted.budget, wanted.namespace):
-            raise invalid("namespace", wanted.namespace, f"a namespace that {wanted.budget!r} has paid for, or nothing")
         item = correction_object(name, wanted, effective_text(wanted.effectivePeriod, parts.now()), caller.name)
-        unused_name(parts.book, item, parts.corrections)
+        if parts.corrections.read(name) is None:
+            unused_name(parts.book, item, parts.corrections)
+            acceptable(parts.book, item["spec"])
         found, made = place(item, parts.corrections)
         if made:
             hours = item["spec"]["gpuHours"]
@@ -55,6 +57,24 @@ def correction_object(name: str, wanted: CorrectionRequest, effective: str, call
     if wanted.namespace is not None:
         spec["namespace"] = wanted.namespace
     return {"apiVersion": names.BUDGET_API, "kind": "GPUCorrection", "metadata": {"name": name}, "spec": spec}
+
+
+def acceptable(book: Book, spec: Json) -> None:
+    """Refuses at once what the leader would refuse later, by the books as they are.
+
+    Raises:
+        ProblemError: the budget has never paid for the namespace, or has no such period, or has spent less in it.
+    """
+    budget, namespace = spec["budget"], spec.get("namespace")
+    if namespace is not None and not book.has_paid_for(budget, namespace):
+        raise invalid("namespace", namespace, f"a namespace that {budget!r} pays or has paid for, or nothing")
+    spent = book.spent_in_period_of(budget, parse_instant(spec["effectivePeriod"]))
+    if spent is None:
+        allowed = f"a moment in a period that the ledger of {budget!r} knows"
+        raise invalid("effectivePeriod", spec["effectivePeriod"], allowed)
+    if from_signed_gpu_hours(spec["gpuHours"]) < min(-spent, 0):
+        allowed = f"no less than {display(min(-spent, 0))}, as no more was spent in that period"
+        raise invalid("gpuHours", spec["gpuHours"], allowed)
 
 
 def effective_text(value: str, now: int) -> str:

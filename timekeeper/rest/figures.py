@@ -98,6 +98,12 @@ class Book:
         names = keys.AccountKeys(account)
         return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
 
+    def spent_in_period_of(self, account: str, instant: int) -> int | None:
+        """What was spent in the period that holds an instant; None where the ledger knows of none."""
+        found = reading.period_at(self._client, account, instant)
+        standing = None if found is None else reading.standing(self._client, account, found.start)
+        return None if standing is None else standing.total
+
     def ledger(self, account: str, after: str, limit: int) -> list[LedgerEntry]:
         """Entries after the one of that id, oldest first; from the first one where it is empty.
 

@@ -90,6 +90,13 @@ def standing(client: redis.Redis, account: str, period: int) -> Standing | None:
     return _standing(client.hmget(keys.AccountKeys(account).period(period), SUMS))
 
 
+def period_at(client: redis.Redis, account: str, instant: int) -> Period | None:
+    """The period of an account that holds an instant."""
+    found: Any = client.hgetall(keys.AccountKeys(account).periods)
+    periods = (Period(int(start), int(end)) for start, end in found.items())
+    return next((period for period in periods if period.holds(instant)), None)
+
+
 def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, Taken], dict[str, Taken]]:
     """The grants and the corrections that an account has taken, by name."""
     names = keys.AccountKeys(account)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CORRECTION = {
     "budget": "research",
-    "gpuHours": "-2.5",
+    "gpuHours": "-1.5",
     "effectivePeriod": "2026-01-01T00:00:00Z",
     "reason": "a failed node",
 }
@@ -36,7 +36,7 @@ def test_a_correction_becomes_a_gpucorrection_that_says_who_asked(rest: RestServ
     assert answer.status == 201
     assert answer.document == {"name": name, **CORRECTION, "namespace": "team-a", "requestedBy": "admin"}
     found = parse_correction(json.loads((rest.folder / "corrections" / f"{name}.json").read_text()))
-    assert (found.amount, found.budget, found.requested_by) == (-5 * GPU_HOUR // 2, "research", "admin")
+    assert (found.amount, found.budget, found.requested_by) == (-3 * GPU_HOUR // 2, "research", "admin")
 
 
 def test_the_same_key_corrects_once_and_another_correction_under_it_is_refused(rest: RestServer) -> None:
@@ -44,7 +44,7 @@ def test_the_same_key_corrects_once_and_another_correction_under_it_is_refused(r
     answers = [order(rest, CORRECTION, key=key) for _ in range(3)]
     assert [answer.status for answer in answers] == [201, 200, 200]
     assert len({answer.document["name"] for answer in answers}) == 1
-    same = {**CORRECTION, "effectivePeriod": "2026-01-01T01:00:00+01:00", "gpuHours": -2.5}
+    same = {**CORRECTION, "effectivePeriod": "2026-01-01T01:00:00+01:00", "gpuHours": -1.5}
     assert order(rest, same, key=key).status == 200
     assert_problem(order(rest, {**CORRECTION, "effectivePeriod": "2026-01-02T00:00:00Z"}, key=key), 409)
     assert_problem(order(rest, {**CORRECTION, "namespace": "team-a2"}, key=key), 409)
@@ -78,6 +78,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "too much": ({"gpuHours": 10**9}, "gpuHours"),
     "no period": ({"effectivePeriod": None}, "effectivePeriod"),
     "a period that is none": ({"effectivePeriod": "January"}, "effectivePeriod"),
+    "more than was spent": ({"gpuHours": "-2.000001"}, "gpuHours"),
+    "a period that nobody knows": ({"effectivePeriod": "2025-12-31T23:59:59Z"}, "effectivePeriod"),
     "a period to come": ({"effectivePeriod": "2100-01-01T00:00:00Z"}, "effectivePeriod"),
     "no reason": ({"reason": " "}, "reason"),
     "an unknown budget": ({"budget": "nobody-has-it"}, "budget"),

@@ -150,10 +150,10 @@ def test_the_command_prints_a_table(
     status, text = told(used, monkeypatch, capsys, "--by", "namespace,model", "--step", "day")
     assert status == 0
     assert [line.split() for line in text.splitlines()] == [
-        ["FROM", "NAMESPACE", "MODEL", "BILLED", "CORE", "MEMORY", "USED", "USED", "%"],
-        ["2026-01-15", "00:00:00", "team-a", "A100", "0.1", "0.1", "0.000012", "-", "-"],
-        ["2026-01-15", "00:00:00", "team-b", "A100", "0.2", "0.2", "0.000012", "-", "-"],
-        ["2026-01-15", "00:00:00", "team-c", "A100", "0.3", "0.3", "0.000012", "-", "-"],
+        ["FROM", "(UTC)", "NAMESPACE", "MODEL", "BILLED", "CORE", "MEMORY", "USED", "USED", "%"],
+        ["2026-01-15", "00:00", "team-a", "A100", "0.1", "0.1", "0.000012", "-", "-"],
+        ["2026-01-15", "00:00", "team-b", "A100", "0.2", "0.2", "0.000012", "-", "-"],
+        ["2026-01-15", "00:00", "team-c", "A100", "0.3", "0.3", "0.000012", "-", "-"],
     ]
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from fairgpu.client.figures import gpu_hours, span
+from fairgpu.client.figures import gpu_hours, span, utc_moment
 from fairgpu.client.tables import table
 
 
@@ -12,6 +12,10 @@ def test_columns_are_aligned_and_numbers_stand_at_the_right() -> None:
         "a              5.00",
         "research   1,234.00",
     ]
+
+
+def test_the_days_of_use_are_told_in_utc_wherever_somebody_reads_them() -> None:
+    assert utc_moment("2026-01-15T01:30:00+01:00") == "2026-01-15 00:30"
 
 
 def test_what_is_absent_is_a_dash_so_that_columns_can_be_counted() -> None:
