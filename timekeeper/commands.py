@@ -1,4 +1,4 @@
-"""`fairgpu timekeeper serve` and `jobs`, the REST API and the work of the one that leads, and `fairgpu audit`."""
+"""`fairgpu timekeeper serve`, `jobs` and `months` (REST, the leader's work, its files), and `fairgpu audit`."""
 
 from __future__ import annotations
 
@@ -23,6 +23,14 @@ def register(subparsers: Any) -> None:
     actions = timekeeper.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add(actions, "serve", "serve the REST API until told to end", run_serve)
     _add(actions, "jobs", "meter pods and keep the budgets' books while leading, until told to end", run_jobs)
+    months = _add(actions, "months", "what became of each month's file, and settle one in conflict", run_months)
+    months.add_argument(
+        "action",
+        choices=("list", "keep", "rewrite"),
+        help="list: what became of each month; keep: the file is right as it is; "
+        "rewrite: write what the store holds, and put the old file aside",
+    )
+    months.add_argument("month", nargs="?", metavar="MONTH", help="which, for keep and rewrite, such as 2026-10")
     audit = _add(subparsers, "audit", "recompute the books and say where a figure differs", run_audit)
     audit.add_argument("--budget", action="append", metavar="NAME", help="this budget alone; may be given again")
     audit.add_argument("--period", metavar="START", help="the period that starts then, such as 2026-01-01T00:00:00Z")
@@ -70,6 +78,16 @@ def run_audit(arguments: argparse.Namespace) -> int:
     configure_logs(settings.log_level)
     with connect(settings.redis) as client:
         return run(client, settings, arguments, os.environ)
+
+
+def run_months(arguments: argparse.Namespace) -> int:
+    """Tells what became of each month, or settles one."""
+    from timekeeper.months_command import run  # noqa: PLC0415
+    from timekeeper.store.connection import connect  # noqa: PLC0415
+
+    settings = _settings(arguments)
+    with connect(settings.redis) as client:
+        return run(client, settings, arguments)
 
 
 def _settings(arguments: argparse.Namespace) -> TimekeeperSettings:

@@ -95,20 +95,21 @@ def content_sha256(body: bytes) -> str:
     return digest.hexdigest()
 
 
-def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account]) -> Iterator[Account]:
+def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss: bool = False) -> Iterator[Account]:
     """What a file holds, with the new rows of each account that has any in place of its old ones.
 
     Both come by account. Accounts whose month the store has forgotten stay as they are in the file.
 
     Raises:
         DocumentError: the file holds more of an account's time than the new rows do. Money may be taken back, but the
-            time of a month that is closed grows less only where part of it was lost.
+            time of a month that is closed grows less only where part of it was lost; unless `allow_loss` says that it
+            is known.
     """
     fresh = ((name, 0, rows) for name, rows in new if rows)
     old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda found: found[0]))
     for name, found in groupby(heapq.merge(fresh, old, key=lambda item: item[:2]), key=lambda item: item[0]):
         newest, *before = (rows for _, _, rows in found)
-        for rows in before:
+        for rows in () if allow_loss else before:
             _hold_to(name, rows, newest)
         yield name, newest
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import redis
@@ -161,6 +161,8 @@ class Exporter:
                 raise ConflictError(f"{name} is gone, and the store no longer holds all of that month")
             return self._put(name, alone, change, None)
         there = document.content_sha256(stored.body)
+        if last is not None and (last.sha256, last.change) == (there, change):
+            return Outcome(replace(last, tag=stored.tag), written=False)
         if there == alone.sha256:
             return Outcome(Export(change, there, alone.rows, stored.tag), written=False)
         merged = document.write(self._merged(stored.body, exports.month_rows(self._client, window)))

@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.export_scene import JANUARY, KEPT
+from timekeeper.export import document
+from timekeeper.jobs import resolving
+from timekeeper.jobs.resolving import Month, State, UndecidableError
+from timekeeper.store import exports, keys
+
+if TYPE_CHECKING:
+    from tests.export_scene import Scene
+
+NAME = f"usage-{JANUARY}.csv.gz"
+
+
+@pytest.fixture
+def changed(scene: Scene) -> bytes:
+    """Somebody has changed January's file, and the leader has told of it."""
+    scene.pass_days(30)
+    scene.archive()
+    scene.export()
+    file = scene.folder / NAME
+    body = gzip.compress(gzip.decompress(file.read_bytes()).replace(b"team-a", b"team-x"), mtime=0)
+    file.write_bytes(body)
+    scene.restart()
+    scene.export()
+    assert scene.pending() == 1
+    assert state(scene) is State.WAITING
+    return body
+
+
+def state(scene: Scene) -> State:
+    found = resolving.look(scene.stage.client, scene.place, scene.stage.now, KEPT.hourly_days)
+    return next(month.state for month in found if month.month == JANUARY)
+
+
+def namespaces(scene: Scene) -> set[str]:
+    return {row.dimensions.namespace for _, row in document.read((scene.folder / NAME).read_bytes())}
+
+
+def test_a_file_that_is_kept_is_in_conflict_no_more_and_stays_as_it_is(scene: Scene, changed: bytes) -> None:
+    resolving.keep(scene.stage.client, scene.place, JANUARY)
+    assert state(scene) is State.KEPT
+    scene.export()
+    assert scene.pending() == 0
+    assert scene.count("conflict") == 1
+    assert (scene.folder / NAME).read_bytes() == changed
+
+
+def test_what_is_learned_after_a_file_was_kept_must_be_decided_anew(scene: Scene, changed: bytes) -> None:
+    resolving.keep(scene.stage.client, scene.place, JANUARY)
+    exports.note_late_changes(scene.stage.client, [JANUARY])
+    scene.export()
+    assert scene.count("conflict") == 2
+    assert (scene.folder / NAME).read_bytes() == changed
+
+
+def test_a_file_that_is_rewritten_says_what_the_store_holds_and_the_old_one_stays_beside(
+    scene: Scene, changed: bytes
+) -> None:
+    _, aside = resolving.rewrite(scene.stage.client, scene.place, JANUARY)
+    assert namespaces(scene) == {"team-a", "team-b"}
+    assert aside is not None
+    assert (scene.folder / aside).read_bytes() == changed
+    assert state(scene) is State.WRITTEN
+    scene.export()
+    assert scene.pending() == 0
+    assert scene.count("conflict") == 1
+
+
+def test_what_the_store_has_forgotten_stays_in_a_file_that_is_rewritten(scene: Scene) -> None:
+    scene.pass_days(120)
+    scene.archive()
+    scene.export()
+    whole = scene.billed(JANUARY)
+    scene.archive()
+    hour = next(row.hour for account, row in document.read((scene.folder / NAME).read_bytes()) if account == "research")
+    scene.stage.client.hset(keys.AccountKeys("research").hours, f'{hour} ["team-a"]', "3600000000 3600000000 5 -")
+    scene.archive()
+    scene.export()
+    assert scene.count("conflict") == 1
+    resolving.rewrite(scene.stage.client, scene.place, JANUARY)
+    assert scene.billed(JANUARY) == whole | {"research": 1}
+    scene.export()
+    assert scene.pending() == 0
+
+
+def test_nothing_is_written_over_a_month_of_which_the_store_holds_nothing(scene: Scene, changed: bytes) -> None:
+    scene.stage.client.flushall()
+    with pytest.raises(UndecidableError, match="the store holds nothing of 2026-01"):
+        resolving.rewrite(scene.stage.client, scene.place, JANUARY)
+    assert (scene.folder / NAME).read_bytes() == changed
+
+
+def test_what_is_no_month_of_use_is_not_kept(scene: Scene, changed: bytes) -> None:
+    (scene.folder / NAME).write_bytes(changed[:-9])
+    with pytest.raises(UndecidableError, match="is no month of use"):
+        resolving.keep(scene.stage.client, scene.place, JANUARY)
+    (scene.folder / NAME).unlink()
+    with pytest.raises(UndecidableError, match="there is no usage-2026-01"):
+        resolving.keep(scene.stage.client, scene.place, JANUARY)
+    resolving.rewrite(scene.stage.client, scene.place, JANUARY)
+    assert namespaces(scene) == {"team-a", "team-b"}
+
+
+def test_every_closed_month_is_listed(scene: Scene) -> None:
+    scene.pass_days(60)
+    scene.archive()
+    scene.export()
+    found = resolving.look(scene.stage.client, scene.place, scene.stage.now, KEPT.hourly_days)
+    assert [(month.month, month.state) for month in found] == [(JANUARY, State.WRITTEN), ("2026-02", State.WRITTEN)]
+    assert all(isinstance(month, Month) and month.rows for month in found)
+
+
+def command(scene: Scene, *arguments: str, export: str = "") -> subprocess.CompletedProcess[str]:
+    settings = scene.folder.parent / "settings.yaml"
+    port = scene.stage.client.connection_pool.connection_kwargs["port"]
+    settings.write_text(
+        f"timekeeper: {{redis: {{url: 'redis://127.0.0.1:{port}/0'}}, usage: {{hourly_days: 2}}{export}}}"
+    )
+    program = str(Path(sys.executable).with_name("fairgpu"))
+    typed = [program, "timekeeper", "months", "--settings", str(settings), *arguments]
+    return subprocess.run(typed, capture_output=True, text=True, check=False, timeout=120)
+
+
+@pytest.mark.usefixtures("changed")
+def test_the_command_lists_and_settles_months(scene: Scene) -> None:
+    place = f", export: {{folder: '{scene.folder}'}}"
+    assert command(scene, "list", export=place).stdout.splitlines()[0] == "2026-01   waiting    34 rows"
+    done = command(scene, "keep", JANUARY, export=place)
+    assert (done.returncode, done.stdout) == (0, "2026-01: the file stays as it is (34 rows)\n")
+    done = command(scene, "rewrite", JANUARY, export=place)
+    assert done.stdout.startswith(
+        "2026-01: written from what the store holds (34 rows); what was there is usage-2026-01"
+    )
+
+
+def test_the_command_says_what_cannot_be_and_what_to_do_instead(scene: Scene) -> None:
+    place = f", export: {{folder: '{scene.folder}'}}"
+    wrong = {
+        ("keep",): "MONTH: keep needs one, such as 2026-10",
+        ("keep", "2026-13"): "MONTH: '2026-13' is no month: write it as 2026-10",
+        ("rewrite", "2199-01"): "MONTH: 2199-01 is not closed before 2199-02-04T00:00:00Z",
+    }
+    for arguments, words in wrong.items():
+        done = command(scene, *arguments, export=place)
+        assert done.returncode != 0
+        assert words in done.stderr
+    assert "set timekeeper.export.folder" in command(scene, "list").stderr
