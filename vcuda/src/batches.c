@@ -99,7 +99,7 @@ void pacer_stream_ends(CUstream stream)
     pthread_mutex_lock(&registry_lock);
     for (struct registered *thread = registry; thread != NULL; thread = thread->next)
         for (int i = 0; i < BATCHES; i++)
-            if (thread->batches[i].stream == stream)
+            if (__atomic_load_n(&thread->batches[i].stream, __ATOMIC_RELAXED) == stream)
                 batches_close(&thread->batches[i], 0);
     pthread_mutex_unlock(&registry_lock);
 }

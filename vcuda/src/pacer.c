@@ -161,7 +161,7 @@ static void admit(CUstream stream, struct batch *batch, CUcontext context, int i
         spans_begin(queue, stream);
         uint64_t now = clock_ns();
         account_active(index, now, false);
-        batch->stream = stream;
+        __atomic_store_n(&batch->stream, stream, __ATOMIC_RELAXED);
         batch->serial = queue->serial;
         batch->opened_ns = now;
         batch->granted = batches_any_captures() ? 1 : grant(queue, work);
@@ -200,7 +200,7 @@ void pacer_admit_slowly(CUstream stream, struct batch *batch)
 void pacer_context_made(int index)
 {
     if (config.device_count == 1)
-        pacer_gate = &pacer_gates[index];
+        __atomic_store_n(&pacer_gate, &pacer_gates[index], __ATOMIC_RELAXED);
     helper_start();
 }
 

@@ -13,7 +13,7 @@
 /* What a thread may still launch on one stream without asking. Its owner writes it; the helper revokes it by
  * clearing `turn`, under the lock of `queue`. */
 struct batch {
-    CUstream stream;     /* written by the owner under the queue's lock */
+    CUstream stream;     /* written by the owner alone. Atomic: whoever ends a stream looks at everybody's */
     uint64_t turn;       /* the gate's value when it was granted; 0: nothing is granted. Atomic */
     uint32_t credits;    /* launches left; written by the owner alone. Atomic */
     uint32_t granted;    /* this and what follows: under the queue's lock */
@@ -34,7 +34,7 @@ struct gate {
 extern struct gate pacer_gates[VCUDA_MAX_DEVICES];
 
 /* The gate of the container's only device; with several devices, one that is never open, so that each launch
- * asks (the stream does not tell the device). */
+ * asks (the stream does not tell the device). Set when a context is made; atomic. */
 extern struct gate *pacer_gate;
 
 void pacer_admit_slowly(CUstream stream, struct batch *batch);
@@ -46,7 +46,7 @@ static inline void pacer_admit(CUstream stream)
     uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
     uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
     if (likely(batch->stream == stream && turn != 0 && credits != 0 &&
-               turn == __atomic_load_n(&pacer_gate->turn, __ATOMIC_RELAXED)))
+               turn == __atomic_load_n(&__atomic_load_n(&pacer_gate, __ATOMIC_RELAXED)->turn, __ATOMIC_RELAXED)))
         __atomic_store_n(&batch->credits, credits - 1, __ATOMIC_RELAXED);
     else
         pacer_admit_slowly(stream, batch);

@@ -1,13 +1,16 @@
 """What holding launches costs a program, how long it can last, and what it must not disturb."""
 
+import os
 import platform
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
 from agent import PERIOD_NS, Agent, Tenant
-from node import BUILD, Container, Node, Share, ended, until
+from node import BUILD, MIB, Container, Node, Share, ended, until
 
+IN_CI = os.environ.get("CI") == "true"
 HOLD_LIMIT_US = 100_000
 SLEEP_US = 200
 """How much longer a wait on the virtual clock can last than it was asked for: looks at the clock cost time on it."""
@@ -64,6 +67,18 @@ def test_a_capture_in_the_strictest_mode_is_not_spoilt_by_what_the_shim_looks_at
     with Agent(node, page, Tenant("a", 0)):
         out, errors = container.start("launches", "captured").communicate(timeout=240)
     assert (out, errors) == ("0 100\n", "")
+
+
+def test_threads_that_launch_capture_and_end_streams_at_once_race_for_nothing(node: Node) -> None:
+    """The whole shim in a program built for the thread sanitizer, which ends it with 66 and tells of each race."""
+    page = node.folder / "page"
+    container = node.container("a", Share(memory=8192 * MIB, schedule=str(page)))
+    given = container.environment()
+    del given["LD_PRELOAD"]
+    command = ["setarch", "-R", str(BUILD / "tests" / "launching-tsan"), "100" if IN_CI else "20"]
+    with Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS * 3 // 5),))):
+        done = subprocess.run(command, env=given, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def blocked_by_helpers(pid: int) -> list[int]:

@@ -92,7 +92,7 @@ bench: bench-programs
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 $(eval $(call LIBRARY,$(B)/asan,-DVCUDA_TESTING $(ASAN)))
 ALONE := $(filter-out src/loader.c,$(wildcard src/*.c))
-SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/threads-asan $(TESTS)/parsers-asan
+SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/launching-tsan $(TESTS)/threads-asan $(TESTS)/parsers-asan
 
 # Everything but the loader's part, in one program: TSan wants the whole program compiled for it.
 $(TESTS)/%-tsan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetched
