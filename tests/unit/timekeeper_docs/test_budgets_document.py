@@ -11,18 +11,27 @@ from pathlib import Path
 import pytest
 
 from fairgpu.allocation import DeviceShare
+from fairgpu.states import BudgetState
+from timekeeper.jobs.memory.accounts import Account
+from timekeeper.jobs.memory.figures import Figures
+from timekeeper.jobs.memory.rules import keeper_rules
+from timekeeper.jobs.news.statuses import conditions_of
+from timekeeper.jobs.pods.gates import Claim, released
 from timekeeper.metering.bill import Bill, billed
-from timekeeper.rules.budgets import WEEKDAYS
+from timekeeper.metering.pods import PodFacts
+from timekeeper.metering.segments import amounts, span_cost, spans
+from timekeeper.rules.budgets import WEEKDAYS, Budget
 from timekeeper.rules.burn import Burn, lasts_until
 from timekeeper.rules.commitments import commitment
 from timekeeper.rules.corrections import parse_correction
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, cost, display, from_gpu_hours, from_signed_gpu_hours
-from timekeeper.rules.periods import Every, PeriodRule, first_period
-from timekeeper.rules.pots import Pot, burn, rolled_over
-from timekeeper.rules.pricing import PricePoint, devices_rate
-from timekeeper.rules.state import Limits, OnExhausted, state
+from timekeeper.rules.periods import Every, Period, PeriodRule, first_period
+from timekeeper.rules.pots import Pot, burn, carried, rolled_over
+from timekeeper.rules.pricing import PricePoint, devices_rate, price_changes
+from timekeeper.rules.state import Enforcement, Limits, OnExhausted, published, state
 from timekeeper.rules.timestamps import format_instant, parse_duration, parse_instant
+from timekeeper.settings import read_settings
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "budgets.md"
 NOTHING = "-"
@@ -36,6 +45,12 @@ def rows(first_column: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]
 
 
+def example(word: str) -> str:
+    """The YAML in the document that holds a word."""
+    blocks = DOCUMENT.read_text().split("```yaml\n")[1:]
+    return next(block.partition("```")[0] for block in blocks if word in block.partition("```")[0])
+
+
 @pytest.mark.parametrize("row", rows("vGPUs"), ids="/".join)
 def test_the_rate_of_a_reservation_is_as_documented(row: list[str]) -> None:
     gpus, core, memory, total = (int(cell) for cell in row[:4])
@@ -44,6 +59,31 @@ def test_the_rate_of_a_reservation_is_as_documented(row: list[str]) -> None:
     rate = devices_rate(devices, prices, instant=1, best_effort_floor_percent=10)
     assert str(rate) == row[5]
     assert f"{rate * 86400 / GPU_HOUR:.2f}" == row[6]
+
+
+@pytest.mark.parametrize("row", rows("a pod from"), ids="/".join)
+def test_a_namespace_that_moves_pays_as_documented(row: list[str]) -> None:
+    start, moved, end = (parse_instant(cell) for cell in row[:3])
+    month = first_period(PeriodRule(), start)
+    paid = amounts(((0, GPU_SECOND),), list(spans(((0, "old"), (moved, "new")), lambda _: [month], start, end)))
+    assert [paid.get((name, month.start), 0) for name in ("old", "new")] == [from_gpu_hours(cell) for cell in row[3:]]
+
+
+@pytest.mark.parametrize("row", rows("the state by its figures"), ids="/".join)
+def test_what_admission_goes_by_is_as_documented(row: list[str]) -> None:
+    assert published(BudgetState(row[0]), Enforcement(row[1])) == row[2]
+
+
+@pytest.mark.parametrize("row", rows("model"), ids="/".join)
+def test_what_a_model_costs_over_time_is_as_documented(row: list[str], tmp_path: Path) -> None:
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(example("prices:"))
+    prices = keeper_rules(read_settings({}, settings)).prices
+    start, end = parse_instant(row[1]), parse_instant(row[2])
+    device = DeviceShare("GPU-1", row[0], 81920, 100, 1)
+    changes = (start, *price_changes(prices, start, end))
+    rates = tuple((since, devices_rate([device], prices, since, 10)) for since in changes)
+    assert span_cost(rates, start, end) == from_gpu_hours(row[3])
 
 
 @pytest.mark.parametrize("row", rows("rate"), ids="/".join)
@@ -95,6 +135,41 @@ def test_the_state_of_a_budget_is_as_documented(row: list[str]) -> None:
     now = parse_instant("2026-03-01T00:00:00Z")
     elapsed = optional(spent_up_for, parse_duration)
     assert state(limits, from_gpu_hours(spent), None if elapsed is None else now - elapsed, now) == expected
+
+
+@pytest.mark.parametrize("row", rows("`minRuntime`"), ids="/".join)
+def test_who_is_let_go_from_the_gate_is_as_documented(row: list[str]) -> None:
+    whole, left = from_gpu_hours(row[1]), from_gpu_hours(row[2])
+    budget = Budget("a", allowance=whole, on_exhausted=OnExhausted.HOLD)
+    limits = Limits(whole, on_exhausted=OnExhausted.HOLD)
+    spent_up = BudgetState.OPEN if left else BudgetState.HELD
+    found = Figures(Period(0, 1), 0, limits, whole - left, 0, None, spent_up, spent_up, 0)
+    queue = [waiting(place, int(gpus), parse_duration(row[0])) for place, gpus in enumerate(row[3].split(", "))]
+    let_go = [str(claim.rate // GPU_SECOND) for claim in released(Account("a", budget), found, queue, 0)]
+    assert (", ".join(let_go) or NOTHING) == row[4]
+
+
+def waiting(place: int, gpus: int, min_runtime: int) -> Claim:
+    """A pod at the gate, and what it must be able to pay."""
+    pod = PodFacts(f"u{place}", "ns", f"p{place}", "", place, None, False, False, False, None, True, None)
+    return Claim(pod, gpus * GPU_SECOND, cost(gpus * GPU_SECOND, min_runtime))
+
+
+@pytest.mark.parametrize("row", rows("GPU-hours available"), ids="/".join)
+def test_from_when_on_conditions_hold_is_as_documented(row: list[str]) -> None:
+    limits, spent = Limits(from_gpu_hours(row[0])), from_gpu_hours(row[1])
+    found = Figures(Period(0, 1), 0, limits, spent, 0, None, BudgetState.OPEN, BudgetState.OPEN, 0)
+    told = {condition["type"]: condition["status"] for condition in conditions_of(found, {}, None)}
+    assert [told["HalfSpent"], told["MostlySpent"], told["Exhausted"]] == row[2:]
+
+
+@pytest.mark.parametrize("row", rows("own"), ids="/".join)
+def test_what_the_next_period_begins_with_is_as_documented(row: list[str]) -> None:
+    end = parse_instant("2026-02-01T00:00:00Z")
+    given = [part.split() for part in row[1].split(", ")]
+    pots = {name: Pot(name, int(amount), end + place + 1) for place, (name, amount) in enumerate(given)}
+    left = [f"{pot.name} {pot.amount}" for pot in carried(int(row[0]), pots, end, int(row[2]))]
+    assert (", ".join(left) or NOTHING) == row[3]
 
 
 @pytest.mark.parametrize("row", rows("remaining"), ids="/".join)
