@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fairgpu.settings_faults import explain
 
 ENVIRONMENT_PREFIX = "FAIRGPU"
 MAX_FILE_BYTES = 1 << 20
@@ -51,16 +53,17 @@ def load_settings(model: type[SectionType], environ: Mapping[str, str], file: Pa
         file: the YAML file, where there is one.
 
     Raises:
-        SettingsError: a value is of the wrong type or out of range, or a key is unknown.
+        SettingsError: a value is of the wrong type or out of range, a key is unknown, or a section is misspelt.
     """
     document = _read_file(file) if file else {}
     values: dict[str, Any] = {key: value for key, value in document.items() if key in model.model_fields}
+    _refuse_misspelt(document, model.model_fields)
     for path, text in _environment(model, environ):
         _place(values, path, text)
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(_explain(error, model)) from error
+        raise SettingsError(explain(error, list(fields(model)), environment_name)) from error
 
 
 def environment_name(path: tuple[str, ...]) -> str:
@@ -81,14 +84,26 @@ def _read_file(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
-            raise SettingsError(f"{file}: larger than {MAX_FILE_BYTES} bytes")
+    except OSError as error:
+        raise SettingsError(f"{file}: {error.strerror}") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise SettingsError(f"{file}: larger than {MAX_FILE_BYTES} bytes")
+    try:
         document = yaml.safe_load(data) or {}
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise SettingsError(f"{file}: cannot be read as YAML: {error}") from error
     if not isinstance(document, dict):
         raise SettingsError(f"{file}: given a {type(document).__name__}; allowed: a map of sections")
     return document
+
+
+def _refuse_misspelt(sections: Iterable[Any], known: Iterable[str]) -> None:
+    """A section of another service is not ours to read; one that is nearly ours was meant to be."""
+    own = set(known)
+    for section in sections:
+        close = difflib.get_close_matches(str(section), own, n=1, cutoff=0.8)
+        if close and section not in own:
+            raise SettingsError(f"{section}: there is no such section; write {close[0]}")
 
 
 def _environment(model: type[BaseModel], environ: Mapping[str, str]) -> Iterator[tuple[tuple[str, ...], Any]]:
@@ -120,33 +135,3 @@ def _place(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
         values[group] = dict(inner) if isinstance(inner, dict) else {}
         values = values[group]
     values[name] = value
-
-
-def _given(value: Any) -> str:
-    """A value for people; of a group its keys alone, as a secret may stand among its values."""
-    return f"a group with {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, dict) else repr(value)
-
-
-def _explain(error: ValidationError, model: type[BaseModel]) -> str:
-    lines = []
-    for fault in error.errors(include_url=False, include_context=False):
-        path = tuple(str(part) for part in fault["loc"])
-        if fault["type"] == "extra_forbidden":
-            lines.append(_unknown(path, model))
-            continue
-        given = _given(fault["input"])
-        secret = any(word in path[-1] for word in ("password", "secret", "token")) if path else False
-        shown = "a value that is not shown" if secret else given[:80]
-        lines.append(f"{'.'.join(path)} ({environment_name(path)}): given {shown}; {fault['msg']}")
-    return "\n".join(lines)
-
-
-def _unknown(path: tuple[str, ...], model: type[BaseModel]) -> str:
-    """Names the setting that may be meant: of the same group if one is close, else of the same name elsewhere."""
-    known = list(fields(model))
-    beside = {one[: len(path)][-1] for one in known if one[: len(path) - 1] == path[:-1]}
-    close = difflib.get_close_matches(path[-1], beside, n=1)
-    elsewhere = [one for one in known if one[-1] == path[-1]]
-    meant = (*path[:-1], close[0]) if close else next(iter(elsewhere), None)
-    hint = f"; write {'.'.join(meant)}" if meant else f"; allowed there: {', '.join(sorted(beside))}" if beside else ""
-    return f"{'.'.join(path)}: there is no such setting{hint}"

@@ -5,19 +5,54 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, model_validator
 
 from fairgpu import names
 from fairgpu.commands import CommandError
 from fairgpu.dialects.reading import DialectSettings
+from fairgpu.quantity import QuantityError, parse_quantity
 from fairgpu.settings import Section, SettingsError, load_settings
 
 USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
+
+
+def _at_least(least: str) -> AfterValidator:
+    def check(given: str) -> str:
+        try:
+            enough = parse_quantity(given) >= parse_quantity(least)
+        except QuantityError as error:
+            raise ValueError(f"{error}: write one such as {least!r}") from error
+        if not enough:
+            raise ValueError(f"less than the reporter needs: write {least!r} or more")
+        return given
+
+    return AfterValidator(check)
+
+
+def _https(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        whole = parts.scheme == "https" and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        whole = False
+    if not whole or parts.username or parts.query or parts.fragment:
+        raise ValueError(
+            "tokens are sent there: write an address such as https://fairgpu-timekeeper.fairgpu-system.svc"
+        )
+    return url
+
+
+TimekeeperAddress = Annotated[str, AfterValidator(_https)]
+PriorityClassName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
+PriorityValue = Annotated[int, Field(ge=-(2**31), le=10**9)]
+"""What the API server allows in a class that is not one of its own
+(https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/#priorityclass)."""
 
 
 class Serving(Section):
@@ -36,7 +71,7 @@ class Serving(Section):
 class States(Section):
     """The timekeeper, and what holds while it has not answered."""
 
-    url: str = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
+    url: TimekeeperAddress = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
     ca_file: Path | None = None
     """The timekeeper's CA in PEM; without it, the ConfigMap that the timekeeper keeps it in is read."""
     token_file: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
@@ -52,25 +87,33 @@ class States(Section):
 class Priorities(Section):
     """The classes that GPU pods get. Where the API server knows a class, its own value and policy win."""
 
-    in_budget_class: str = names.IN_BUDGET_CLASS
-    in_budget_value: int = 1000
-    over_budget_class: str = names.OVER_BUDGET_CLASS
-    over_budget_value: int = 0
+    in_budget_class: PriorityClassName = names.IN_BUDGET_CLASS
+    in_budget_value: PriorityValue = 1000
+    over_budget_class: PriorityClassName = names.OVER_BUDGET_CLASS
+    over_budget_value: PriorityValue = 0
     preemption: Literal["never", "scheduler"] = "never"
     keep: tuple[str, ...] = ()
     """Classes of the users' own that stay on their pods, whatever the budget says."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.in_budget_class == self.over_budget_class:
+            raise ValueError("in_budget_class and over_budget_class are one class: a spent budget would change nothing")
+        if self.over_budget_value > self.in_budget_value:
+            raise ValueError("over_budget_value is above in_budget_value: pods over budget would go first")
+        return self
 
 
 class Sidecar(Section):
     """The reporter that is put into each GPU pod."""
 
-    image: str = "fairgpu/sidecar:0.1.0"
+    image: Annotated[str, Field(pattern=r"^\S+$")] = "fairgpu/sidecar:0.1.0"
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    cpu: str = "10m"
-    memory: str = "40Mi"
+    cpu: Annotated[str, _at_least("1m")] = "10m"
+    memory: Annotated[str, _at_least("32Mi")] = "40Mi"
     run_as_user: Annotated[int, Field(ge=1)] = 65532
-    timekeeper_url: str = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
-    token_seconds: Annotated[int, Field(ge=600)] = 3600
+    timekeeper_url: TimekeeperAddress = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
+    token_seconds: Annotated[int, Field(ge=600, le=2**32)] = 3600
 
 
 class Dialects(Section):
@@ -105,6 +148,12 @@ class Certificates(Section):
     check_seconds: Seconds = 30
     spread_seconds: Annotated[float, Field(ge=0)] = 120
     """How long an API server may go on with an authority that is no longer in the configurations."""
+
+    @model_validator(mode="after")
+    def _leaf_within_authority(self) -> Self:
+        if self.leaf_seconds > self.authority_seconds:
+            raise ValueError("leaf_seconds is above authority_seconds: a certificate does not outlive who signed it")
+        return self
 
 
 class Webhook(Section):
