@@ -12,6 +12,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests.cluster.control_plane.build import ControlPlaneBinariesError, control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
+from tests.cluster.control_plane.identities import Identity
 from tests.cluster.installation import Manifest, install
 
 HERE = Path(__file__).parent
@@ -63,7 +64,10 @@ def installation(control_plane: ControlPlane) -> list[Manifest]:
 
 @pytest.fixture
 def make_namespace(control_plane: ControlPlane) -> Iterator[Callable[..., str]]:
-    """Create namespaces (`make_namespace(prefix, labels=..., annotations=...)`); the test's end takes their pods."""
+    """Create namespaces (`make_namespace(prefix, labels=..., annotations=...)`); the test's end takes their pods.
+
+    What would make pods anew is made with `create_workload`.
+    """
     made: list[str] = []
 
     def make(prefix: str = "team-", **metadata: Any) -> str:
@@ -73,6 +77,23 @@ def make_namespace(control_plane: ControlPlane) -> Iterator[Callable[..., str]]:
     yield make
     for name in made:
         control_plane.remove_pods(name)
+
+
+@pytest.fixture
+def create_workload(
+    control_plane: ControlPlane, make_namespace: Callable[..., str]
+) -> Iterator[Callable[[Identity, str, Manifest], None]]:
+    """Create what makes pods (`create_workload(who, path, manifest)`); the test's end deletes it, then its pods."""
+    assert make_namespace  # ends later
+    made: list[str] = []
+
+    def create(who: Identity, path: str, manifest: Manifest) -> None:
+        who.api.create(path, manifest)
+        made.append(f"{path}/{manifest['metadata']['name']}")
+
+    yield create
+    for path in made:
+        control_plane.admin.api.delete(path, {"propagationPolicy": "Background"})
 
 
 @pytest.fixture

@@ -129,13 +129,15 @@ def test_no_pod_brings_an_allocation_along(editor: Identity, pods: str, pod: Pod
     assert "metadata.annotations[fairgpu.io/allocation]: FairGPU's scheduler writes it" in refused(editor, pods, pod)
 
 
-def test_a_job_gets_no_gpu_past_the_guard_either(editor: Identity, namespace: str) -> None:
+def test_a_job_gets_no_gpu_past_the_guard_either(
+    editor: Identity, namespace: str, create_workload: Callable[[Identity, str, Pod], None]
+) -> None:
     template = plain_pod()
     del template["apiVersion"], template["kind"], template["metadata"]["name"]
     template["spec"]["restartPolicy"] = "Never"
     template["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": {"template": template}}
-    editor.api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
+    create_workload(editor, f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
 
     def refusal() -> str | None:
         events = editor.api.get(f"/api/v1/namespaces/{namespace}/events")["items"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -106,10 +107,14 @@ CONTROLLERS = {
 
 @pytest.mark.parametrize("kind", CONTROLLERS)
 def test_the_pods_of_a_controller_are_metered_and_put_down_to_it(
-    user: Identity, namespace: str, pods: str, kind: str
+    user: Identity,
+    namespace: str,
+    pods: str,
+    kind: str,
+    create_workload: Callable[[Identity, str, Manifest], None],
 ) -> None:
     base, plural, manifest = CONTROLLERS[kind]
-    user.api.create(f"{base}/namespaces/{namespace}/{plural}", manifest)
+    create_workload(user, f"{base}/namespaces/{namespace}/{plural}", manifest)
     (made,) = wait_until(lambda: user.api.get(pods)["items"], "the controller's pod")
     assert made["spec"]["initContainers"][0]["name"] == "fairgpu-sidecar"
     assert made["spec"]["schedulerName"] == "fairgpu-scheduler"
