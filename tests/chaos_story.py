@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import redis
 
 from tests.keeper_stage import MONTH, Stage
-from tests.waiting import LIMIT_S
+from tests.waiting import FIRST_PAUSE_S, LIMIT_S, LONGEST_PAUSE_S
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.difference import Difference
 from timekeeper.audit.world import see
@@ -147,6 +147,7 @@ class ChaosStory:
 def persisted(attempt: Callable[[], Result]) -> Result:
     """The result of something that is tried again while the store does not take part."""
     deadline = time.monotonic() + LIMIT_S
+    pause = FIRST_PAUSE_S
     while True:
         try:
             return attempt()
@@ -155,4 +156,5 @@ def persisted(attempt: Callable[[], Result]) -> Result:
         except (StoreError, redis.RedisError):
             if time.monotonic() > deadline:
                 raise
-            time.sleep(0.01)
+            time.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)

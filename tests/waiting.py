@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 LIMIT_S = 120.0
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.1
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1
 
 T = TypeVar("T")
 
@@ -18,7 +18,7 @@ def wait_until(probe: Callable[[], T | None], what: str, limit_s: float = LIMIT_
     Raises TimeoutError with `what` and the last answer once `limit_s` has passed.
     """
     deadline = time.monotonic() + limit_s
-    pause = _FIRST_PAUSE_S
+    pause = FIRST_PAUSE_S
     while True:
         answer = probe()
         if answer:
@@ -26,4 +26,4 @@ def wait_until(probe: Callable[[], T | None], what: str, limit_s: float = LIMIT_
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {limit_s} s; the last answer was {answer!r}")
         time.sleep(pause)
-        pause = min(pause * 1.5, _LONGEST_PAUSE_S)
+        pause = min(pause * 1.5, LONGEST_PAUSE_S)

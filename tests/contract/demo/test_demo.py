@@ -14,6 +14,8 @@ from fairgpu.demo.children import StepError
 from fairgpu.demo.stage import Stage
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.patient
+
 FAIRGPU = Path(sysconfig.get_path("scripts")) / "fairgpu"
 LIMIT_SECONDS = 800
 

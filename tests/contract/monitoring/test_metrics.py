@@ -13,6 +13,8 @@ import yaml
 from tests.contract.monitoring.queries import OF_THE_TARGET, read_query
 from tests.contract.monitoring.scraping import Families, running_services, scrape
 
+pytestmark = pytest.mark.patient
+
 ROOT = Path(__file__).parents[3]
 MONITORING = ROOT / "deploy" / "monitoring"
 RULES = [rule for group in yaml.safe_load((MONITORING / "rules.yaml").read_text())["spec"]["groups"]

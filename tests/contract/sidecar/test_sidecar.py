@@ -12,6 +12,8 @@ from tests.report_server import Answer, Received, ReportServer, make_certificate
 from tests.shim_writer import Device, usage_record, write_usage
 from tests.waiting import LIMIT_S
 
+pytestmark = pytest.mark.patient
+
 Start = Callable[..., RunningSidecar]
 UUID = "GPU-8f6d2c1e-0a53-4c27-9a3d-5d4f7b1e2c90"
 

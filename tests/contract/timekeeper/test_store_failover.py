@@ -22,6 +22,8 @@ from timekeeper.store.servers import identity
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.patient
+
 PROMOTIONS = 20 if os.environ.get("CI") == "true" else 2
 EXACT = {"a": 0, "b": 0, "namespace:team-c": 0}
 

@@ -17,6 +17,8 @@ from timekeeper.store.connection import connect
 if TYPE_CHECKING:
     from pathlib import Path
 
+pytestmark = pytest.mark.patient
+
 PROMOTIONS = 20 if os.environ.get("CI") == "true" else 4
 WITH_REPLICA = ("--min-replicas-to-write", "1", "--min-replicas-max-lag", "2")
 EXACT = {"a": 0, "b": 0, "namespace:team-c": 0}

@@ -5,9 +5,13 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
+
 from tests.admission import gpu_pod, read_answer, review
 from tests.waiting import wait_until
 from tests.webhook_server import WebhookServer
+
+pytestmark = pytest.mark.patient
 
 BODY = review(gpu_pod())
 # Long enough for what happens meanwhile on a machine that is busy.

@@ -7,9 +7,13 @@ import ssl
 import time
 from pathlib import Path
 
+import pytest
+
 from tests.admission import gpu_pod, read_answer, review
 from tests.waiting import LIMIT_S
 from tests.webhook_server import WebhookServer
+
+pytestmark = pytest.mark.patient
 
 # A leaf has a third of its life left when it is renewed, and a bundle is out for `spread_seconds` before it is needed:
 # that is how long a busy machine may stand still here without anybody being at fault.

@@ -17,6 +17,8 @@ from tests.rest_server import RestServer
 from tests.waiting import wait_until
 from tests.webhook_server import WebhookServer
 
+pytestmark = pytest.mark.patient
+
 BUDGET_STATE = "fairgpu.io/budget-state"
 
 
