@@ -74,8 +74,9 @@ class WholeUsage:
         for usage in self._read(sums, accounts, NOTHING_KNOWN):
             past[usage.account] = usage.past
             if closed is not None:
-                closed.add(usage.account, usage.put_down.between(self._first, limit))
-            sums.add(usage.account, usage.put_down.between(limit, self._end))
+                closed.add(usage.account, usage.put_down)
+            if limit < self._end:
+                sums.add(usage.account, usage.put_down.between(limit, self._end))
             sums.add(usage.account, usage.running)
         if closed is not None:
             part = Part(self._first, limit, past, closed.cells)

@@ -43,7 +43,7 @@ def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges
     taken = due[:MOST_ROWS]
     if not taken:
         return True
-    months = _by_month(read_rows((field, stored[field]) for field in taken))
+    months = _by_month(read_rows(taken, [stored[field] for field in taken]))
     found: Any = client.hmget(names.folded, list(months))
     changes: list[Any] = []
     for (month, rows), blob in zip(months.items(), found, strict=True):

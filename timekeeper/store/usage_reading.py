@@ -5,6 +5,8 @@ Every function may raise redis.RedisError.
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +26,7 @@ from timekeeper.usage.rows import Row, Use
 from timekeeper.usage.windows import Window
 
 ALWAYS = Window(0, FOREVER)
+_WIDE = re.compile(rb"[0-9]{19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +142,7 @@ def _account_usage(
     for blob in folded:
         if blob is not None:
             read_folded(blob, put_down, first, end, details=details)
-    _read_hours(put_down, zip(stored[::2], stored[1::2], strict=True), first, end)
+    _read_hours(put_down, stored[::2], stored[1::2], first, end)
     for (_, session, _), added_since in sessions:
         place = len(running.dimensions)
         running.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
@@ -147,24 +150,31 @@ def _account_usage(
     return AccountUsage(name, int(settled or 0), past, bool(known), put_down, running)
 
 
-def _read_hours(use: Use, stored: Iterable[tuple[bytes, bytes]], first: int, end: int) -> None:
+def _read_hours(use: Use, fields: Sequence[bytes], values: Sequence[bytes], first: int, end: int) -> None:
     """Adds those rows of an account's hours, fields and values, that lie between two hours."""
+    if not fields:
+        return
+    offset = len(use.dimensions)
     places: dict[bytes, int] = {}
-    for field, value in stored:
-        space = field.index(b" ")
-        hour = int(field[:space])
+    for field, figures in zip(fields, _figures(values), strict=True):
+        text_of_hour, text = field.split(b" ", 1)
+        hour = int(text_of_hour)
         if first <= hour < end:
-            text = field[space + 1 :]
-            place = places.setdefault(text, len(use.dimensions))
-            if place == len(use.dimensions):
-                use.dimensions.append(orjson.loads(text))
-            billed, core, memory, used = value.split(b" ")
-            reported = None if used == b"-" else int(used)
-            use.stretches.append((hour, 1, place, int(billed), int(core), int(memory), reported))
+            place = places.setdefault(text, len(places))
+            use.stretches.append((hour, 1, offset + place, *figures))
+    use.dimensions += orjson.loads(b"[" + b",".join(places) + b"]")
 
 
-def read_rows(stored: Iterable[tuple[bytes, bytes]]) -> list[Row]:
+def _figures(values: Sequence[bytes]) -> list[list[Any]]:
+    """The figures of rows, read in one go: a question across all accounts reads some hundred thousand of them."""
+    text = b"[[" + b"],[".join(values) + b"]]"
+    document = text.replace(b" -]", b" null]").replace(b" ", b",")
+    # orjson makes floats of what takes more than 64 bits.
+    return (json.loads if _WIDE.search(document) else orjson.loads)(document)  # type: ignore[no-any-return]
+
+
+def read_rows(fields: Sequence[bytes], values: Sequence[bytes]) -> list[Row]:
     """Rows as they stand in an account's hours, fields and values."""
     use = Use()
-    _read_hours(use, stored, 0, FOREVER)
+    _read_hours(use, fields, values, 0, FOREVER)
     return use.rows()

@@ -73,6 +73,9 @@ def key_reader(
         namespaces: of these alone, where some are named: anything else has no key.
     """
     picks = [_pick(name, account) for name in names]
+    if len(picks) == 1 and namespaces is None:
+        (only,) = picks
+        return lambda values: (only(values),)
 
     def key(values: Sequence[Any]) -> Key | None:
         if namespaces is not None and (values[0] or UNKNOWN) not in namespaces:

@@ -80,14 +80,14 @@ class Sums:
             FoldedHoursError: something lies across a step's edge.
         """
         key_of = key_reader(self.aggregate, account, namespaces)
-        keys: dict[int, Key | None] = {}
+        keys = [key_of(values) for values in use.dimensions]
+        before, cells = (-1, 0), None
         for hour, hours, place, billed, core, memory, used in use.stretches:
-            if place not in keys:
-                keys[place] = key_of(use.dimensions[place])
             key = keys[place]
             if key is None:
                 continue
-            cells = self._cells(hour, hours)
+            if before != (hour, hours):
+                before, cells = (hour, hours), self._cells(hour, hours)
             if cells is None:
                 continue
             cell = cells.get(key)

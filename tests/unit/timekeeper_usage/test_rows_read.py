@@ -1,0 +1,32 @@
+"""Rows are read from an account's hours as they stand there, figures of any size to the last unit."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from timekeeper.store.usage_reading import read_rows
+from timekeeper.usage.dimensions import Dimensions, values_of
+from timekeeper.usage.rows import Figures, Row
+
+amounts = st.one_of(st.integers(-(10**6), 10**6), st.integers(-(10**24), 10**24))
+figures = st.builds(Figures, amounts, amounts, amounts, st.one_of(st.none(), amounts))
+labels = st.dictionaries(st.text(), st.text(), max_size=2).map(lambda found: tuple(sorted(found.items())))
+dimensions = st.builds(Dimensions, st.text(), st.text(), st.just("A 100 -"), labels=labels)
+rows = st.builds(Row, st.integers(0, 10**6), st.just(1), dimensions, figures)
+
+
+def stored(row: Row) -> tuple[bytes, bytes]:
+    """A row as the store's scripts write it."""
+    billed, core, memory, used = row.figures
+    field = f"{row.hour} {json.dumps(values_of(row.dimensions), separators=(',', ':'), ensure_ascii=False)}"
+    return field.encode(), f"{billed} {core} {memory} {'-' if used is None else used}".encode()
+
+
+@given(st.lists(rows, max_size=8))
+@example([Row(1, 1, Dimensions("a"), Figures(-5, 2**63, -(2**64), -1)), Row(1, 1, Dimensions("a"), Figures())])
+def test_rows_are_read_as_they_were_written(found: list[Row]) -> None:
+    fields, values = [stored(row)[0] for row in found], [stored(row)[1] for row in found]
+    assert read_rows(fields, values) == found
