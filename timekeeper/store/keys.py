@@ -47,6 +47,8 @@ by its start.
                                               d pod, x note (packed, see notes.py)
     fairgpu:{ACCOUNT}:segments        hash    "ID PERIOD" -> older entries, packed (see segments.py): the id of the last
                                               one, and the latest period of any
+    fairgpu:{ACCOUNT}:segment-order   zset    "TIME-COUNTER NAME" of each of them, the id in 20 digits each (all scores
+                                              are 0), so that a page finds its own; one that lacks any is passed over
 
     fairgpu:{book}:epoch              string  the latest epoch given to a leader
     fairgpu:{book}:format             string  the highest FORMAT that a leader wrote in; lower ones do not lead
@@ -190,6 +192,11 @@ class AccountKeys:
     def segments(self) -> str:
         """Older entries, packed."""
         return self._key("segments")
+
+    @property
+    def segment_order(self) -> str:
+        """The names of those in the order of their entries."""
+        return self._key("segment-order")
 
     @property
     def ledger(self) -> str:

@@ -43,7 +43,9 @@ def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> b
     replaced = (old_name.decode(), sha1(old, usedforsecurity=False).hexdigest()) if old is not None else ("", "")
     name = f"{taken[-1].id} {max(entry.period for entry in entries)}"
     arguments = (epoch, taken[0].id, taken[-1].id, name, pack_entries(entries), *replaced)
-    done = run_one(client, Call("pack_ledger", (names.head, names.ledger, names.segments), arguments))
+    done = run_one(
+        client, Call("pack_ledger", (names.head, names.ledger, names.segments, names.segment_order), arguments)
+    )
     return bool(done) and len(taken) == len(due) < SEGMENT_ENTRIES
 
 

@@ -34,7 +34,8 @@ def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: S
     names = keys.AccountKeys(account)
     folded: Any = client.hkeys(names.folded)
     months = [month for month in folded if month.decode() < month_of(min(before, earliest) // HOUR)]
-    kept = (names.head, names.periods, names.folded, names.ledger, names.segments, names.grants, names.corrections)
+    ledger = (names.ledger, names.segments, names.segment_order)
+    kept = (names.head, names.periods, names.folded, *ledger, names.grants, names.corrections)
     touched = (*kept, *_of_periods(names, periods))
     arguments: tuple[Any, ...] = (epoch, earliest, len(periods), *periods, *months)
     run_one(client, Call("prune", touched, arguments))
@@ -49,7 +50,7 @@ def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequenc
     """
     names = keys.AccountKeys(account)
     holding = (names.head, names.sessions, names.ended, names.hours, names.folded, names.segments, names.ledger)
-    further = (names.periods, names.grants, names.corrections, *_of_periods(names, periods))
+    further = (names.segment_order, names.periods, names.grants, names.corrections, *_of_periods(names, periods))
     if not run_one(client, Call("drop_account", (*holding, *further), (epoch,))):
         return False
     client.srem(keys.ACCOUNTS, account)

@@ -150,7 +150,7 @@ def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> li
     while True:
         missing = limit - len(entries)
         most_segments = -(-missing // SEGMENT_ENTRIES) + 1
-        call = Call("read_ledger", (names.ledger, names.segments), (after, most_segments, missing))
+        call = Call("read_ledger", (names.ledger, names.segments, names.segment_order), (after, most_segments, missing))
         segments, last, latest = run_one(client, call)
         place = entry_order(after) if after else (-1, 0)
         found = [entry for segment in segments for entry in unpack_entries(segment) if entry_order(entry.id) > place]

@@ -79,6 +79,24 @@ def test_a_segment_grows_until_it_is_full_and_stays_as_it_is_from_then_on(client
     assert len(everything(client)) == 14
 
 
+def test_segments_that_were_packed_before_there_was_an_order_of_them_are_read_all_the_same_and_get_one(
+    client: redis.Redis,
+) -> None:
+    post(client, range(1, 36))
+    before = everything(client)
+    while not pack_ledger(client, EPOCH, "a", before[24].at):
+        pass
+    client.delete(NAMES.segment_order)
+    assert everything(client) == before
+    assert reading.ledger_page(client, "a", before[12].id, 15) == before[13:28]
+    while not pack_ledger(client, EPOCH, "a", before[29].at):
+        pass
+    ordered = [name.partition(b" ")[2] for name in client.zrange(NAMES.segment_order, 0, -1)]
+    known = client.hkeys(NAMES.segments)
+    assert ordered == sorted(known, key=lambda name: entry_order(name.decode().partition(" ")[0]))
+    assert everything(client) == before
+
+
 def test_an_entry_that_is_not_due_stays_with_all_after_it(client: redis.Redis) -> None:
     post(client, range(1, 5))
     before = everything(client)

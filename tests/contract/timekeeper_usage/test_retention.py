@@ -108,6 +108,7 @@ def test_segments_are_forgotten_with_the_last_period_that_they_hold(stage: Stage
             patch.setattr(ledger_packing, "SEGMENT_ENTRIES", 3)
             archivist(stage, keeper).archive(stage.now)
     left = stage.client.hkeys(keys.AccountKeys("research").segments)
+    assert len(left) == stage.client.zcard(keys.AccountKeys("research").segment_order)
     assert left
     assert early not in left
     (account,) = reading.load_accounts(stage.client, ["research"], latest_periods=100)

@@ -1,10 +1,10 @@
 -- Puts a segment in the place of the ledger's oldest entries, and of the segment before it where that had room for them.
 --
--- KEYS  head, ledger, segments
+-- KEYS  head, ledger, segments, order
 -- ARGV  epoch, the id of the ledger's first entry and of the last one that is taken, the new segment's name, the segment,
 --       and the name and SHA-1 of the one that it takes the place of, or nothing and nothing
 -- Returns 1, or 0 where anything is not as it is expected.
-local head, ledger, segments = unpack(KEYS)
+local head, ledger, segments, order = unpack(KEYS)
 local epoch, first, last, name, segment, old_name, old_sha1 = unpack(ARGV)
 local refused = refusal(head, epoch)
 if refused then
@@ -18,10 +18,21 @@ if old_name ~= '' then
   if redis.sha1hex(redis.call('HGET', segments, old_name) or '') ~= old_sha1 then
     return 0
   end
+end
+local ordered = is_ordered(order, segments)
+if old_name ~= '' then
   redis.call('HDEL', segments, old_name)
+  redis.call('ZREM', order, in_order(old_name))
 end
 -- What makes room comes first: a store that is full refuses only a script that begins by taking more.
 local time, counter = string.match(last, '^(%d+)-(%d+)$')
 redis.call('XTRIM', ledger, 'MINID', time .. '-' .. string.format('%d', tonumber(counter) + 1))
 redis.call('HSET', segments, name, segment)
+redis.call('ZADD', order, 0, in_order(name))
+if not ordered then
+  redis.call('DEL', order)
+  for _, known in ipairs(redis.call('HKEYS', segments)) do
+    redis.call('ZADD', order, 0, in_order(known))
+  end
+end
 return 1

@@ -1,8 +1,8 @@
 -- Forgets what of an account is too old: whole periods with all that is theirs, folded months, entries.
 --
--- KEYS  head, periods, folded, ledger, segments, grants, corrections, then the further keys of the periods that go
+-- KEYS  head, periods, folded, ledger, segments, order of segments, grants, corrections, then the further keys of the periods that go
 -- ARGV  epoch, the start of the earliest period that stays, how many periods go, their starts, the months that go
-local head, periods, folded, ledger, segments, grants, corrections = unpack(KEYS, 1, 7)
+local head, periods, folded, ledger, segments, order, grants, corrections = unpack(KEYS, 1, 8)
 local refused = refusal(head, ARGV[1])
 if refused then
   return refused
@@ -16,7 +16,7 @@ end
 for position = 4 + tonumber(ARGV[3]), #ARGV do
   redis.call('HDEL', folded, ARGV[position])
 end
-for position = 8, #KEYS do
+for position = 9, #KEYS do
   redis.call('DEL', KEYS[position])
 end
 for _, applied in ipairs({grants, corrections}) do
@@ -38,6 +38,7 @@ end
 for _, name in ipairs(redis.call('HKEYS', segments)) do
   if not stays(string.match(name, ' (%d+)$')) then
     redis.call('HDEL', segments, name)
+    redis.call('ZREM', order, in_order(name))
   end
 end
 if redis.call('EXISTS', segments) == 1 then
