@@ -160,13 +160,6 @@ def described(measured: list[Window]) -> str:
     return f"got {got}, {count} windows; machine late {late:.0f} percent of the time"
 
 
-def launches(folder: Path, tenants: list[Tenant], seconds: float, *, shim: bool = True) -> list[float]:
-    """Launches a second of each tenant on the machine's own GPU: all that one can know there."""
-    with started(Node(folder, driver=None), tenants, seconds, shim=shim) as running:
-        counts = [sum(int(process.communicate()[0]) for process in processes) for processes in running]
-    return [count / seconds for count in counts]
-
-
 def row(name: str, value: float, unit: str, goal: str, *, met: bool, context: str) -> dict[str, Any]:
     """One figure."""
     return {

@@ -90,6 +90,7 @@ CUresult sim_submit(CUstream stream, const struct sim_op *op, uint64_t *position
         uint64_t earliest = sim_earliest(view.device, context->index, stream->channel, channel->head + 1);
         uint64_t now = view.device->clock_ns;
         sim_unlock(&view);
+        sim_poll_flags(context); /* another thread may set the one that the queue waits for */
         sleep_towards(now, earliest, &pause_ns);
     }
 }

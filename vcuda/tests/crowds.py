@@ -9,7 +9,7 @@ from node import MIB, Container, Node, ended, until
 
 @dataclass(frozen=True)
 class Race:
-    """What came of it: allocations made and refused, and the most that the GPU held, in bytes."""
+    """What came of one: allocations made and refused, and the most that the GPU held, in bytes."""
 
     allocations: int
     refusals: int
@@ -39,7 +39,13 @@ def killed(container: Container, wanted: int) -> None:
 
 
 def raced(node: Node, container: Container, processes: int, threads: int, seconds: int) -> Race:
-    """Lets processes of many threads allocate and free at once for so long."""
+    """Lets processes of many threads allocate and free at once for so long, on the simulated GPU."""
+    allocations, refusals = race(container, processes, threads, seconds)
+    return Race(allocations, refusals, node.truth(container.folder.name)[1])
+
+
+def race(container: Container, processes: int, threads: int, seconds: int) -> tuple[int, int]:
+    """How many allocations were made and refused in it."""
     arguments = (str(seconds), str(threads), str(20 * MIB))
     crowd = [container.start("churn", *arguments, str(i)) for i in range(processes)]
     for process in crowd:
@@ -50,4 +56,4 @@ def raced(node: Node, container: Container, processes: int, threads: int, second
         process.stdin.write("\n")
         process.stdin.flush()
     answers = [process.communicate(timeout=seconds + 160)[0].split() for process in crowd]
-    return Race(sum(int(a[0]) for a in answers), sum(int(a[1]) for a in answers), node.truth(container.folder.name)[1])
+    return sum(int(a[0]) for a in answers), sum(int(a[1]) for a in answers)

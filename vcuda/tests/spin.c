@@ -1,14 +1,15 @@
 /* spin.c: launches simulated kernels for a while, as fast as it is let.
  *
- *     spin SECONDS MICROSECONDS [STREAMS] [graph | completed]     prints "LAUNCHES"
+ *     spin SECONDS MICROSECONDS [STREAMS [graph] [completed]]     prints "LAUNCHES"
  *
  * The kernels take turns on the streams; with `graph`, eight of them are captured and launched together. With `completed`
- * it launches on one stream, never more than some milliseconds of work ahead, and counts what was completed: a queue of a
+ * it is never more than some milliseconds of work ahead on each stream, and counts what was completed: a queue of a
  * thousand long kernels would say little of what the GPU did. Writes "ready" and begins when it gets a line.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <dlfcn.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -39,14 +40,37 @@ static CUgraphExec captured(CUfunction function, CUstream stream)
     return executable;
 }
 
+/* What is launched, and where. */
+struct work {
+    CUfunction function;
+    CUgraphExec graph; /* NULL: the function alone */
+    CUstream streams[16];
+    unsigned long stream_count;
+    unsigned long group; /* launches before it is looked how far the GPU has come */
+};
+
+static void launch(const struct work *work, unsigned long number)
+{
+    static __typeof__(cuLaunchKernel) *one;
+    static __typeof__(cuGraphLaunch) *together;
+    CUstream stream = work->streams[number % work->stream_count];
+    if (one == NULL) {
+        one = CU(cuLaunchKernel);
+        together = CU(cuGraphLaunch);
+    }
+    CUresult result = work->graph != NULL ? together(work->graph, stream)
+                                          : one(work->function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    if (result != CUDA_SUCCESS)
+        exit(6);
+}
+
 #define AHEAD 4 /* groups of launches in flight */
 
-/* Launches for so long and returns how many were completed then. */
-static unsigned long completed(CUfunction function, CUstream stream, double seconds, int microseconds)
+/* Launches for so long and returns how many were completed then. Each group goes to one stream. */
+static unsigned long completed(const struct work *work, double seconds)
 {
     CUevent events[AHEAD];
-    unsigned long group = microseconds < 2000 ? 2000ul / (unsigned long)microseconds : 1, begun = 0, done = 0;
-    __typeof__(cuLaunchKernel) *launch = CU(cuLaunchKernel);
+    unsigned long begun = 0, done = 0;
     __typeof__(cuEventRecord) *record = CU(cuEventRecord);
     __typeof__(cuEventSynchronize) *wait = CU(cuEventSynchronize);
     for (int i = 0; i < AHEAD; i++)
@@ -55,49 +79,54 @@ static unsigned long completed(CUfunction function, CUstream stream, double seco
     for (double end = now() + seconds; now() < end;) {
         if (begun - done == AHEAD && wait(events[done++ % AHEAD]) != CUDA_SUCCESS)
             exit(8);
-        for (unsigned long i = 0; i < group; i++)
-            if (launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS)
-                exit(6);
-        if (record(events[begun++ % AHEAD], stream) != CUDA_SUCCESS)
+        for (unsigned long i = 0; i < work->group; i++)
+            launch(work, begun);
+        if (record(events[begun % AHEAD], work->streams[begun % work->stream_count]) != CUDA_SUCCESS)
             exit(8);
+        begun++;
     }
-    return done * group;
+    return done * work->group;
+}
+
+static bool asked(int count, char **arguments, const char *word)
+{
+    for (int i = 4; i < count; i++)
+        if (strcmp(arguments[i], word) == 0)
+            return true;
+    return false;
 }
 
 int main(int count, char **arguments)
 {
     CUcontext context;
     CUmodule module;
-    CUfunction function;
-    CUstream streams[16] = {0};
+    struct work work = {.stream_count = count > 3 ? strtoul(arguments[3], NULL, 10) : 1};
+    double seconds = count > 2 ? atof(arguments[1]) : 0;
+    unsigned long microseconds = count > 2 ? strtoul(arguments[2], NULL, 10) : 0, launches = 0;
     char name[64];
-    int number = count > 3 ? atoi(arguments[3]) : 1;
-    unsigned long launches = 0;
+    if (microseconds == 0 || work.stream_count == 0 || work.stream_count > 16)
+        return 2;
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL || CU(cuInit)(0) != CUDA_SUCCESS || CU(cuDevicePrimaryCtxRetain)(&context, 0) != CUDA_SUCCESS)
         return 3;
     CU(cuCtxPushCurrent_v2)(context);
-    snprintf(name, sizeof name, "spin_us_%s", arguments[2]);
+    snprintf(name, sizeof name, "spin_us_%lu", microseconds);
     if (CU(cuModuleLoadData)(&module, kernel_module(name)) != CUDA_SUCCESS ||
-        CU(cuModuleGetFunction)(&function, module, name) != CUDA_SUCCESS)
+        CU(cuModuleGetFunction)(&work.function, module, name) != CUDA_SUCCESS)
         return 4;
-    for (int i = 0; i < number; i++)
-        CU(cuStreamCreate)(&streams[i], CU_STREAM_NON_BLOCKING);
-    CUgraphExec graph = count > 4 && strcmp(arguments[4], "graph") == 0 ? captured(function, streams[0]) : NULL;
-    int counting = count > 4 && strcmp(arguments[4], "completed") == 0;
-    __typeof__(cuLaunchKernel) *launch = CU(cuLaunchKernel);
+    for (unsigned long i = 0; i < work.stream_count; i++)
+        CU(cuStreamCreate)(&work.streams[i], CU_STREAM_NON_BLOCKING);
+    if (asked(count, arguments, "graph"))
+        work.graph = captured(work.function, work.streams[0]);
+    work.group = work.graph == NULL && microseconds < 2000 ? 2000 / microseconds : 1;
     puts("ready");
     fflush(stdout);
     getchar();
-    if (counting)
-        launches = completed(function, streams[0], atof(arguments[1]), atoi(arguments[2]));
-    for (double end = now() + atof(arguments[1]); !counting && now() < end; launches++) {
-        CUstream stream = streams[launches % (unsigned long)number];
-        CUresult result = graph != NULL ? CU(cuGraphLaunch)(graph, stream)
-                                        : launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
-        if (result != CUDA_SUCCESS)
-            return 6;
-    }
+    if (asked(count, arguments, "completed"))
+        launches = completed(&work, seconds);
+    else
+        for (double end = now() + seconds; now() < end; launches++)
+            launch(&work, launches);
     printf("%lu\n", launches);
     fflush(stdout);
     _Exit(0); /* what is still queued is not waited for */

@@ -1,6 +1,9 @@
 /* A program's first steps on the simulated GPU. */
 #include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "check.h"
 
@@ -83,6 +86,49 @@ static void a_destroyed_context_says_so(void)
     OK(cuCtxPopCurrent(NULL));
 }
 
+enum { DEPTH = 1024, MORE = 20 };
+
+static CUcontext shared;
+static CUfunction short_one;
+static CUstream full;
+static int launched; /* into it; atomic */
+
+static void *fill(void *unused)
+{
+    (void)unused;
+    OK(cuCtxSetCurrent(shared));
+    for (int i = 0; i < DEPTH + MORE; i++) {
+        launch(short_one, full);
+        __atomic_add_fetch(&launched, 1, __ATOMIC_RELEASE);
+    }
+    return NULL;
+}
+
+static void a_queue_takes_1024_launches_and_blocks_the_next(void)
+{
+    pthread_t thread;
+    void *word = NULL;
+    short_one = kernel("spin_us_1");
+    OK(cuCtxGetCurrent(&shared));
+    OK(cuStreamCreate(&full, CU_STREAM_NON_BLOCKING));
+    launch(short_one, full); /* its module is loaded now: later that would wait for the GPU */
+    OK(cuMemHostAlloc(&word, 4096, 0));
+    void *parameters[] = {&word};
+    OK(cuLaunchKernel(kernel("flag"), 1, 1, 1, 1, 1, 1, 0, full, parameters, NULL)); /* nothing gets past it */
+    CHECK(pthread_create(&thread, NULL, fill, NULL) == 0);
+    for (double limit = seconds() + 60; __atomic_load_n(&launched, __ATOMIC_ACQUIRE) < DEPTH - 1; usleep(1000)) {
+        CHECK(seconds() < limit);
+    }
+    usleep(20000);
+    CHECK(__atomic_load_n(&launched, __ATOMIC_ACQUIRE) == DEPTH - 1);
+    __atomic_store_n((uint32_t *)word, 1, __ATOMIC_RELEASE);
+    CHECK(pthread_join(thread, NULL) == 0);
+    OK(cuStreamSynchronize(full));
+    CHECK(launched == DEPTH + MORE);
+    OK(cuStreamDestroy(full));
+    OK(cuMemFreeHost(word));
+}
+
 int main(void)
 {
     size_t left = 0, total = 0;
@@ -92,6 +138,7 @@ int main(void)
     HOLDS(events_measure_what_a_kernel_takes);
     HOLDS(the_legacy_stream_waits_for_blocking_streams);
     HOLDS(both_resolvers_give_the_form_of_the_version_asked_for);
+    HOLDS(a_queue_takes_1024_launches_and_blocks_the_next);
     HOLDS(a_destroyed_context_says_so);
     return 0;
 }
