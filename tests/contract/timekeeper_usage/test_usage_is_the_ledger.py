@@ -5,7 +5,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.keeper_stage import NOON, Stage
@@ -37,8 +37,8 @@ class Truth:
 
     def __init__(self) -> None:
         self.held: list[tuple[str, int, int, int | None]] = []
-        self.shared: set[str] = set()
-        """The namespaces that the shared budget pays for, or did."""
+        self.shared: dict[str, int] = {}
+        """The namespaces that the shared budget pays for, or did, and since when."""
         self.corrected: list[tuple[str, int, int]] = []
 
     def start(self, namespace: str, core: int, now: int) -> None:
@@ -48,6 +48,11 @@ class Truth:
     def end(self, index: int, now: int) -> None:
         namespace, rate, start, _ = self.held[index]
         self.held[index] = (namespace, rate, start, now)
+
+    def share(self, namespaces: list[str], now: int) -> None:
+        """The shared budget pays for these: one that it paid for no longer than this very instant was never its own."""
+        kept = {name: since for name, since in self.shared.items() if since < now or name in namespaces}
+        self.shared = dict.fromkeys(namespaces, now) | kept
 
     def in_hour(self, namespace: str, hour: int, now: int) -> Fraction:
         """What a namespace held in an hour, in microGPU-seconds."""
@@ -80,7 +85,7 @@ def step(stage: Stage, truth: Truth, kind: str, choice: int) -> None:
         case "move":
             paid = [NAMESPACES[index] for index in (0, 1) if choice >> index & 1]
             stage.budget("shared", paid or ["nobody"], period={"every": ("hour", "day")[choice % 2]})
-            truth.shared |= {*(paid or ["nobody"])}
+            truth.share(paid or ["nobody"], stage.now)
         case "correct" if truth.shared:
             whose = ["", *sorted(truth.shared)][choice % (len(truth.shared) + 1)]
             spec = {"namespace": whose} if whose else {}
@@ -102,6 +107,7 @@ steps = st.lists(
 
 @settings(max_examples=min(settings.default.max_examples, 200))
 @given(steps)
+@example([("move", 1, 0, True), ("move", 2, 0, True), ("correct", 1, 0, True)])
 def test_what_is_told_of_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hour_to_what_was_held_in_it(
     server: RedisServer, tmp_path_factory: pytest.TempPathFactory, found: list[tuple[str, int, int, bool]]
 ) -> None:
