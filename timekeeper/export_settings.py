@@ -14,11 +14,13 @@ class BucketSettings(Section):
     """An S3-compatible bucket. Credentials are never settings: see `credentials_folder`."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")] | None = None
+    """The bucket, on S3 or a store that speaks its protocol; nothing is exported into one where none is named."""
     prefix: Annotated[str, Field(max_length=512, pattern=r"^[^/](.*[^/])?$")] | None = None
     """What the names of all files begin with, a `/` after it."""
     endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+/?$")] | None = None
     """Where the store answers; AWS in `region` where nothing is said. http:// is for a store on the same node."""
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")] = "us-east-1"
+    """Where the bucket is; of a store of your own it may be anything."""
     virtual_hosted: bool = False
     """Whether the bucket is part of the endpoint's host name, and not of the path."""
     ca_file: Path | None = None

@@ -93,6 +93,7 @@ class RedisSettings(Section):
     username: str | None = None
     """The ACL user; `default` where none is named. Of the store that the manifests bring it is `timekeeper`."""
     password: SecretStr | None = None
+    """The password at the servers; from a Secret, in the environment."""
     timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     """How long one answer of Redis may take."""
     replica_wait_seconds: Annotated[float, Field(ge=0, le=30)] = 1.0

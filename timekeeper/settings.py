@@ -26,14 +26,19 @@ class ServeSettings(Section):
     """How the REST API is served."""
 
     host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known before it starts
+    """The address that it listens on."""
     port: Port = 8443
+    """The port of the REST API and the dashboard, over TLS."""
     metrics_port: Port = 9090
+    """The port of metrics, without TLS."""
     workers: Annotated[int, Field(ge=1, le=64)] = 2
+    """How many processes answer."""
     max_connections: Annotated[int, Field(ge=1)] = 2000
-    """Per worker."""
+    """How many connections a worker holds; one more takes the place of the one that is idle for longest."""
     drain_seconds: Annotated[float, Field(ge=0)] = 5
     """After SIGTERM, how long new connections are still served."""
     access_log: bool = False
+    """Whether each request is an event in the log."""
     certificate_names: tuple[str, ...] = ()
     """Further DNS names and addresses in the server's certificate, beside those of the Service."""
     report_interval_seconds: Annotated[int, Field(ge=1, le=300)] = 60
@@ -113,10 +118,13 @@ class JobsSettings(Section):
     audit_seconds: Annotated[float, Field(ge=60, le=86_400)] = 3600.0
     """How often the leading process recomputes the books and says where they differ."""
     lease_name: str = "fairgpu-timekeeper"
+    """The Lease that whoever runs the jobs holds."""
     lease_seconds: Annotated[int, Field(ge=2, le=300)] = 15
     """How long a leader that falls silent keeps the Lease."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known before it starts
+    """The address of the metrics of the jobs."""
     metrics_port: Port = 9091
+    """Their port, without TLS."""
     budget_series: Annotated[int, Field(ge=0, le=100_000)] = 2000
     """How many budgets get metrics of their own, GPUBudgets before those of single namespaces; 0 for none."""
 
@@ -142,6 +150,7 @@ class TimekeeperSettings(Section):
     folder: Path | None = None
     """Standalone mode: the folder that stands in for a cluster. Served on loopback alone."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least that is logged."""
     redis: RedisSettings = RedisSettings()
     serve: ServeSettings = ServeSettings()
     metering: MeteringSettings = MeteringSettings()

@@ -59,39 +59,55 @@ class Serving(Section):
     """Where and how the webhook listens."""
 
     host: str = "0.0.0.0"  # noqa: S104 - in its pod it is reached from outside
+    """The address that it listens on."""
     port: Port = 8443
+    """The port of reviews and probes, over TLS."""
     metrics_port: Port = 9090
+    """The port of metrics, without TLS."""
     workers: Annotated[int, Field(ge=1, le=64)] = 2
+    """How many processes answer."""
     keepalive_seconds: Annotated[int, Field(ge=1)] = 120
+    """How long a connection may be idle."""
     drain_seconds: Annotated[float, Field(ge=0)] = 5
+    """After SIGTERM, how long new connections are still taken, while balancers learn of the end."""
     finish_seconds: Annotated[float, Field(ge=0)] = 15
+    """After that, how long requests under way are waited for."""
     access_log: bool = False
+    """Whether each request is an event in the log."""
 
 
 class States(Section):
     """The timekeeper, and what holds while it has not answered."""
 
     url: TimekeeperAddress = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
+    """Where the webhook asks the timekeeper for the states of budgets."""
     ca_file: Path | None = None
     """The timekeeper's CA in PEM; without it, the ConfigMap that the timekeeper keeps it in is read."""
     token_file: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-    """Read again at each request."""
+    """The token by which the timekeeper knows the webhook; read again at each request."""
     wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
+    """How long the timekeeper may hold a question for which there is no news."""
     stale_after_seconds: Seconds = 120
+    """From which age on an audit annotation says how old the state was that decided."""
     first_wait_seconds: Annotated[float, Field(ge=0)] = 10
     """How long a worker that has just started takes no review for want of states; then it goes by `when_unknown`."""
     when_unknown: Literal["in-budget", "over-budget", "refuse"] = "in-budget"
-    """For a pod whose namespace's state was never known since the webhook started."""
+    """What counts for a pod whose namespace's state was never known since the webhook started."""
 
 
 class Priorities(Section):
     """The classes that GPU pods get. Where the API server knows a class, its own value and policy win."""
 
     in_budget_class: PriorityClassName = names.IN_BUDGET_CLASS
+    """The PriorityClass of pods whose budget has money."""
     in_budget_value: PriorityValue = 1000
+    """Its value while the class is not seen on the API server."""
     over_budget_class: PriorityClassName = names.OVER_BUDGET_CLASS
+    """The PriorityClass of pods whose budget is spent."""
     over_budget_value: PriorityValue = 0
+    """Its value while the class is not seen on the API server."""
     preemption: Literal["never", "scheduler"] = "never"
+    """never: GPU pods push nobody out; scheduler: the stock scheduler may evict for them, without notice."""
     keep: tuple[str, ...] = ()
     """Classes of the users' own that stay on their pods, whatever the budget says."""
 
@@ -108,22 +124,34 @@ class Sidecar(Section):
     """The reporter that is put into each GPU pod."""
 
     image: Annotated[str, Field(pattern=r"^\S+$")] = "fairgpu/sidecar:0.1.0"
+    """The image; set from the ConfigMap fairgpu-sidecar-image by the manifests, as it is in the policy fairgpu-spec."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
+    """When kubelets pull it."""
     cpu: Annotated[str, _at_least("1m")] = "10m"
+    """Its request and its limit of processor; at least 1m."""
     memory: Annotated[str, _at_least("32Mi")] = "40Mi"
+    """Its request and its limit of memory; at least 32Mi."""
     run_as_user: Annotated[int, Field(ge=1)] = 65532
+    """The user and the group that it runs as."""
     timekeeper_url: TimekeeperAddress = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
+    """Where it reports."""
     token_seconds: Annotated[int, Field(ge=600, le=2**32)] = 3600
+    """How long each of its tokens is valid; kubelets renew them in time."""
 
 
 class Dialects(Section):
     """How requests are read."""
 
     max_gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 16
+    """The most GPUs that a node has; who asks for more is refused."""
     hami_plain_gpu: Literal["whole", "leave"] = "whole"
+    """What `nvidia.com/gpu` alone means: whole GPUs, or another device plugin's, left alone."""
     aliyun_memory_unit_mib: Annotated[int, Field(ge=1)] = 1024
+    """What one of `aliyun.com/gpu-mem` is."""
     volcano_memory_unit_mib: Annotated[int, Field(ge=1)] = 1
+    """What one of `volcano.sh/vgpu-memory` is (Volcano's gpuMemoryFactor)."""
     best_effort: Literal["allow", "refuse"] = "allow"
+    """Whether pods may ask for GPU time that others leave idle (core 0)."""
 
     @cached_property
     def reading(self) -> DialectSettings:
@@ -140,12 +168,17 @@ class Certificates(Section):
     """The webhook's own authority and certificate."""
 
     namespace: str = names.SYSTEM_NAMESPACE
+    """Where the Secret is."""
     secret: str = f"{names.WEBHOOK_SERVICE}-tls"
+    """The Secret that holds the authority and the certificate."""
     names: tuple[str, ...] = (f"{names.WEBHOOK_SERVICE}.{names.SYSTEM_NAMESPACE}.svc",)
     """What the certificate is for: the DNS name that the API server calls."""
     authority_seconds: Annotated[int, Field(ge=10)] = 3 * 365 * 86400
+    """How long an authority is valid; the next comes well before, and both are trusted meanwhile."""
     leaf_seconds: Annotated[int, Field(ge=5)] = 90 * 86400
+    """How long a certificate is valid; it is renewed well before."""
     check_seconds: Seconds = 30
+    """How often each replica looks whether there is something to renew or to take over."""
     spread_seconds: Annotated[float, Field(ge=0)] = 120
     """How long an API server may go on with an authority that is no longer in the configurations."""
 
@@ -166,13 +199,16 @@ class Webhook(Section):
     dialects: Dialects = Dialects()
     certificates: Certificates = Certificates()
     scheduler: str = names.SCHEDULER_NAME
+    """The `schedulerName` of GPU pods."""
     end_proof: Literal["observe", "finalizer"] = "observe"
     """finalizer: GPU pods get the finalizer fairgpu.io/meter, which the timekeeper, told the same, removes once their
     end is in the ledger."""
     templates: Literal["warn", "refuse", "ignore"] = "warn"
     """What a faulty pod template in a Deployment, Job and so on gets."""
     timekeeper_ca_config_map: str = f"{names.TIMEKEEPER_SERVICE}-ca"
+    """The ConfigMap in which the timekeeper publishes its CA."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least that is logged."""
 
 
 class Settings(Section):

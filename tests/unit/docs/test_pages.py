@@ -12,6 +12,7 @@ import yaml
 
 from fairgpu.commands import build_parser
 from fairgpu.settings import fields
+from tests import settings_page
 from tests.unit.docs.pages import PAGES, ROOT, Link, anchors, commands, links
 from timekeeper.settings import Settings as TimekeeperSettings
 from webhook.settings import Settings as WebhookSettings
@@ -98,6 +99,11 @@ def test_every_setting_that_is_named_exists() -> None:
         unknown = [name for name in named if name not in known | groups]
         wrong += [f"{page.name}: {name}" for name in unknown if not name.startswith(below)]
     assert wrong == []
+
+
+def test_the_reference_of_settings_has_each_with_its_default_and_what_it_does() -> None:
+    assert settings_page.PAGE.read_text() == settings_page.page(), "python -m tests.settings_page writes it"
+    assert [row for row in settings_page.page().splitlines() if row.endswith("|  |")] == []
 
 
 def test_every_metric_that_is_named_is_described() -> None:
