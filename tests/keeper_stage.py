@@ -18,6 +18,7 @@ from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.sources.folder import FolderSource
 from timekeeper.store import keys, reading
+from timekeeper.store.account_loading import load_accounts
 from timekeeper.store.book import PodReport, take_reports
 from timekeeper.store.ledger import MONEY_KINDS, take_epoch
 from timekeeper.store.summaries import Summary, decode_summary
@@ -164,7 +165,7 @@ class Stage:
         posted = sum(entry.amount for entry in entries if entry.period == period and entry.kind not in MONEY_KINDS)
         unposted = sum(found.amount - found.posted for found in stored.values())
         assert posted + unposted == standing.total
-        (found,) = reading.load_accounts(self.client, [account], latest_periods=10_000)
+        (found,) = load_accounts(self.client, [account], latest_periods=10_000)
         # Behind a clock that was ahead, use is told once it is posted.
         if found.periods[-1].start <= self.now:
             assert self.put_down(account) == sum(each.total for each in found.standings.values())

@@ -21,6 +21,7 @@ from tests.waiting import LIMIT_S, wait_until
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.store import reading
+from timekeeper.store.account_loading import load_accounts
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -74,7 +75,7 @@ class Team:
 
 def spent(server: RedisServer, team: Team) -> int:
     with server.client() as client:
-        (account,) = reading.load_accounts(client, [team.namespace])
+        (account,) = load_accounts(client, [team.namespace])
         return sum(standing.total for standing in account.standings.values())
 
 

@@ -28,6 +28,7 @@ from tests.waiting import LIMIT_S, wait_until
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.store import reading
+from timekeeper.store.account_loading import load_accounts
 from timekeeper.store.keys import AccountKeys
 
 pytestmark = pytest.mark.usefixtures("installation")
@@ -123,7 +124,7 @@ def team(control_plane: ControlPlane, namespace: str) -> Team:
 def spent(server: RedisServer, team: Team) -> int:
     """What the store says that the budget has spent in its periods."""
     with server.client() as client:
-        (account,) = reading.load_accounts(client, [team.namespace]) or [None]
+        (account,) = load_accounts(client, [team.namespace]) or [None]
         return sum(standing.total for standing in account.standings.values()) if account else -1
 
 

@@ -23,6 +23,7 @@ from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
 from timekeeper.audit.asking import question_of
 from timekeeper.audit.auditing import Surroundings
+from timekeeper.audit.world import World as AuditedWorld
 from timekeeper.audit.world import see
 from timekeeper.export.places import destination
 from timekeeper.jobs.auditing import AuditMeasures, Auditor
@@ -78,39 +79,54 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
     client = connect_to_store(settings.redis)
-    source: Source = (
-        ClusterSource(api, time.time_ns, random.random) if api else FolderSource(folder or Path(), time.time_ns)
-    )
+    source = _source(api, folder)
     term, measures = Term(time.monotonic), JobMeasures()
     notified = settings.notifications
     most = notified.max_waiting if notified.url_file is not None else 0
     work = Work(World(client, source, term, time.time_ns, most), rules, measures, step)
     measures.registry.register(BookSeries(work.books, settings.jobs.budget_series))
-    store = StoreMeasures(measures.registry)
     host = settings.jobs.metrics_host if api else LOOPBACK
     server = serve_measures(host, settings.jobs.metrics_port, measures, lambda: _healthy(work))
     source.start(ending.wait)
     campaign = _campaign(settings.jobs, api, folder, term, client, ending)
     scheduler = schedule(work, settings.jobs)
-    around = Surroundings(
-        client, lambda: see(source.mirrors, settings.metering.default_budget), time.time_ns, ending.wait
-    )
-    auditor = Auditor(around, question_of(settings), source, term, AuditMeasures(measures.registry))
+    store = StoreMeasures(measures.registry)
     beside(scheduler, "health", lambda: store.look(client), HEALTH_SECONDS)
+    auditor = _auditor(settings, client, source, term, measures, ending)
     beside(scheduler, "audit", auditor.audit, settings.jobs.audit_seconds, FIRST_AUDIT_SECONDS)
     exporter = _exporter(settings, client, term, measures, ending)
     courier = _courier(settings.notifications, client, term, measures, ending)
     ending.wait()
     scheduler.shutdown(wait=True)
     campaign.join(settings.redis.timeout_seconds)
-    if courier is not None:
-        courier.join(settings.notifications.timeout_seconds)
-    if exporter is not None:
-        exporter.join(settings.redis.timeout_seconds)
+    for thread, seconds in ((courier, notified.timeout_seconds), (exporter, settings.redis.timeout_seconds)):
+        if thread is not None:
+            thread.join(seconds)
     server.shutdown()
     server.server_close()
     client.close()
     return 0
+
+
+def _source(api: KubernetesAPI | None, folder: Path | None) -> Source:
+    if api is None:
+        return FolderSource(folder or Path(), time.time_ns)
+    return ClusterSource(api, time.time_ns, random.random)
+
+
+def _auditor(
+    settings: TimekeeperSettings,
+    client: redis.Redis,
+    source: Source,
+    term: Term,
+    measures: JobMeasures,
+    ending: threading.Event,
+) -> Auditor:
+    def look() -> AuditedWorld | None:
+        return see(source.mirrors, settings.metering.default_budget)
+
+    around = Surroundings(client, look, time.time_ns, ending.wait)
+    return Auditor(around, question_of(settings), source, term, AuditMeasures(measures.registry))
 
 
 def _courier(

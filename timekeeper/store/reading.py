@@ -12,7 +12,6 @@ import redis
 from timekeeper.metering.cuts import Cut
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import Session
-from timekeeper.rules.burn import BurnRecord
 from timekeeper.rules.orders import Taken
 from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import Pot
@@ -20,27 +19,12 @@ from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, run_one
 from timekeeper.store.entries import LedgerEntry, entry_order, read_entry
-from timekeeper.store.records import decode_assignments, decode_burn, decode_prices, decode_session
+from timekeeper.store.records import decode_assignments, decode_prices, decode_session
 from timekeeper.store.segments import SEGMENT_ENTRIES, unpack_entries
 from timekeeper.store.standing import Standing, read_standing
 
 BATCH = 500
 SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredAccount:
-    """An account as a new leader finds it; periods in order, standings and pots by their start."""
-
-    name: str
-    periods: tuple[Period, ...]
-    standings: Mapping[int, Standing]
-    sessions: tuple[Session, ...]
-    ended: tuple[Session, ...]
-    grants: Mapping[str, Taken]
-    corrections: Mapping[str, Taken]
-    pots: Mapping[int, Mapping[str, Pot]]
-    burn: BurnRecord | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,28 +50,9 @@ def account_names(client: redis.Redis) -> list[str]:
     return sorted(_text(name) for name in client.smembers(keys.ACCOUNTS))
 
 
-def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int = 2) -> list[StoredAccount]:
-    """Accounts with their sessions and the sums of their latest periods; those not in the store are left out."""
-    accounts = []
-    for start in range(0, len(names), BATCH):
-        chunk = names[start : start + BATCH]
-        pipeline = client.pipeline(transaction=False)
-        for name in chunk:
-            account = keys.AccountKeys(name)
-            for key in (account.periods, account.sessions, account.ended):
-                pipeline.hgetall(key)
-            pipeline.hgetall(account.grants)
-            pipeline.hgetall(account.corrections)
-            pipeline.hmget(account.head, ["burn", "version"])
-        answers = pipeline.execute()
-        found = [_Found(name, *answers[6 * index : 6 * index + 6]) for index, name in enumerate(chunk)]
-        accounts.extend(_with_standings(client, [item for item in found if item.periods], latest_periods))
-    return accounts
-
-
 def standing(client: redis.Redis, account: str, period: int) -> Standing | None:
     """What a period stands at; None where it was never opened."""
-    return _standing(client.hmget(keys.AccountKeys(account).period(period), SUMS))
+    return standing_of(client.hmget(keys.AccountKeys(account).period(period), SUMS))
 
 
 def period_at(client: redis.Redis, account: str, instant: int) -> Period | None:
@@ -104,12 +69,12 @@ def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, Taken], dict
     pipeline.hgetall(names.grants)
     pipeline.hgetall(names.corrections)
     grants, corrections = pipeline.execute()
-    return _orders(grants), _orders(corrections)
+    return orders_by_name(grants), orders_by_name(corrections)
 
 
 def pots(client: redis.Redis, account: str, period: int) -> dict[str, Pot]:
     """A period's money that expires on its own, by name."""
-    return _pots(client.hgetall(keys.AccountKeys(account).pots(period)))
+    return pots_by_name(client.hgetall(keys.AccountKeys(account).pots(period)))
 
 
 def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, StoredAmount]:
@@ -265,58 +230,18 @@ def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
     return [None if found is None else int(found) for found in answers]
 
 
-@dataclass(frozen=True, slots=True)
-class _Found:
-    name: str
-    periods: Mapping[Any, Any]
-    sessions: Mapping[Any, Any]
-    ended: Mapping[Any, Any]
-    grants: Mapping[Any, Any]
-    corrections: Mapping[Any, Any]
-    head: Sequence[Any]
-
-
-def _with_standings(client: redis.Redis, found: Sequence[_Found], latest_periods: int) -> list[StoredAccount]:
-    pipeline = client.pipeline(transaction=False)
-    periods_of = []
-    for item in found:
-        periods = sorted((int(start), int(end)) for start, end in item.periods.items())
-        periods_of.append([Period(start, end) for start, end in periods])
-        for start, _ in periods[-latest_periods:]:
-            sums = keys.AccountKeys(item.name).period(start)
-            pipeline.hmget(sums, SUMS)
-            pipeline.hgetall(keys.AccountKeys(item.name).pots(start))
-    answers = iter(pipeline.execute())
-    accounts = []
-    for item, periods_found in zip(found, periods_of, strict=True):
-        latest = [(period.start, next(answers), next(answers)) for period in periods_found[-latest_periods:]]
-        burn, version = item.head
-        standings = {start: _standing(sums, version) for start, sums, _ in latest}
-        accounts.append(
-            StoredAccount(
-                item.name,
-                tuple(periods_found),
-                {start: sums for start, sums in standings.items() if sums is not None},
-                tuple(decode_session(text) for text in item.sessions.values()),
-                tuple(decode_session(text) for text in item.ended.values()),
-                _orders(item.grants),
-                _orders(item.corrections),
-                {start: _pots(found) for start, _, found in latest if found},
-                decode_burn(burn) if burn else None,
-            )
-        )
-    return accounts
-
-
-def _standing(sums: Sequence[Any], version: Any = None) -> Standing | None:
+def standing_of(sums: Sequence[Any], version: Any = None) -> Standing | None:
+    """What a period stands at, from its SUMS and the account's version; None where it was never opened."""
     return None if sums[0] is None else read_standing([*sums, version])
 
 
-def _orders(found: Mapping[Any, Any]) -> dict[str, Taken]:
+def orders_by_name(found: Mapping[Any, Any]) -> dict[str, Taken]:
+    """Grants or corrections as they stand in an account."""
     return {_text(name): Taken(*map(int, _text(text).split(" "))) for name, text in found.items()}
 
 
-def _pots(found: Mapping[Any, Any]) -> dict[str, Pot]:
+def pots_by_name(found: Mapping[Any, Any]) -> dict[str, Pot]:
+    """A period's pots as they stand in it."""
     result = {}
     for key, text in found.items():
         amount, expires, since, flag = _text(text).split(" ")

@@ -24,6 +24,7 @@ from tests.redis_server import RedisServer
 from tests.waiting import wait_until
 from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.store import reading
+from timekeeper.store.account_loading import load_accounts
 
 METER = "fairgpu.io/meter"
 BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
@@ -76,7 +77,7 @@ class Team:
 
     def spent(self, server: RedisServer) -> int:
         with server.client() as client:
-            (account,) = reading.load_accounts(client, [self.budget])
+            (account,) = load_accounts(client, [self.budget])
         return sum(standing.total for standing in account.standings.values())
 
 

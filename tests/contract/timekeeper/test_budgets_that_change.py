@@ -8,6 +8,7 @@ from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading
+from timekeeper.store.account_loading import load_accounts
 from timekeeper.store.calls import StoreEmptyError
 
 
@@ -58,7 +59,7 @@ def test_a_budget_that_is_deleted_across_a_periods_end_while_nobody_leads_pays_u
     month = published(stage, "namespace:team-a").period_start
     assert stage.spent("namespace:team-a", month) == 7210 * GPU_SECOND
     assert stage.spent("a", NOON + 3 * HOUR) == 60 * GPU_SECOND
-    (account,) = reading.load_accounts(stage.client, ["a"])
+    (account,) = load_accounts(stage.client, ["a"])
     assert account.periods[-1].start == NOON + 3 * HOUR
 
 

@@ -16,6 +16,7 @@ from timekeeper.audit.difference import Figure
 from timekeeper.redis_settings import RedisSettings
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.store import reading
+from timekeeper.store.account_loading import load_accounts
 from timekeeper.store.connection import connect
 from timekeeper.store.keys import AccountKeys
 from timekeeper.store.ledger_packing import pack_ledger
@@ -83,7 +84,7 @@ def test_the_books_are_kept_and_read_alike_in_every_shape(stage: Stage) -> None:
         stage.remove(f"{team}-ends")
     stage.round(10)
     assert [stage.spent(team) for team in TEAMS] == [30 * GPU_SECOND] * len(TEAMS)
-    standings = {account.name: account.standings for account in reading.load_accounts(stage.client, TEAMS)}
+    standings = {account.name: account.standings for account in load_accounts(stage.client, TEAMS)}
     assert [found.granted for found in standings[TEAMS[0]].values()] == [5 * GPU_HOUR]
     assert reading.account_names(stage.client) == sorted(TEAMS)
     assert reading.open_sessions(stage.client, "", 100) == sorted((f"{team}-runs", team) for team in TEAMS)

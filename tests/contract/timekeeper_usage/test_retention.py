@@ -10,6 +10,7 @@ from timekeeper.rest.usage_query import Query
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import keys, ledger_packing, reading
+from timekeeper.store.account_loading import load_accounts
 from timekeeper.store.calls import FencedError
 from timekeeper.store.ledger import take_epoch
 from timekeeper.usage.grouping import FoldedHoursError
@@ -76,7 +77,7 @@ def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(stage: S
     for _ in range(30):
         stage.round(7 * 86_400)
     archivist(stage, keeper).archive(stage.now)
-    (account,) = reading.load_accounts(stage.client, ["research"], latest_periods=100)
+    (account,) = load_accounts(stage.client, ["research"], latest_periods=100)
     kept = stage.now - 3 * 31 * DAY
     assert kept - 31 * DAY <= account.periods[0].start <= kept
     assert account.grants == {}
@@ -111,7 +112,7 @@ def test_segments_are_forgotten_with_the_last_period_that_they_hold(stage: Stage
     assert len(left) == stage.client.zcard(keys.AccountKeys("research").segment_order)
     assert left
     assert early not in left
-    (account,) = reading.load_accounts(stage.client, ["research"], latest_periods=100)
+    (account,) = load_accounts(stage.client, ["research"], latest_periods=100)
     latest = [max(int(name.split()[1]) for name in left), account.periods[0].start]
     assert latest == sorted(latest, reverse=True)
     stage.spent("research", account.periods[-1].start)
@@ -132,9 +133,7 @@ def test_the_account_of_a_namespace_long_gone_is_forgotten(stage: Stage) -> None
     assert not list(stage.client.scan_iter("*team-gone*"))
     stage.round(60)
     assert "namespace:team-gone" not in reading.account_names(stage.client)
-    assert stage.spent(
-        "namespace:team-a", reading.load_accounts(stage.client, ["namespace:team-a"])[0].periods[-1].start
-    )
+    assert stage.spent("namespace:team-a", load_accounts(stage.client, ["namespace:team-a"])[0].periods[-1].start)
     stage.pod("p3", "team-gone")
     stage.round(60)
     stage.round(60)

@@ -15,6 +15,7 @@ from timekeeper.rest.usage_query import Query, place_of
 from timekeeper.rules.money import GPU_HOUR, SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import reading
+from timekeeper.store.account_loading import load_accounts
 from timekeeper.usage.dimensions import UNKNOWN
 from timekeeper.usage.windows import Window
 
@@ -134,7 +135,7 @@ def assert_is_the_ledger(stage: Stage) -> None:
     everything = 0
     told = find(stage.client, Query(ALWAYS, None, ("budget",), 1000), stage.now)
     billed = {item.key[0]: item.figures.billed for item in told.items}
-    for account in reading.load_accounts(stage.client, reading.account_names(stage.client), latest_periods=10_000):
+    for account in load_accounts(stage.client, reading.account_names(stage.client), latest_periods=10_000):
         spent = sum(stage.spent(account.name, period.start) for period in account.periods)
         assert billed.get(account.name, 0) == spent
         everything += spent

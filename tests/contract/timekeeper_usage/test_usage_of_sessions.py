@@ -10,7 +10,8 @@ from timekeeper.rest.usage_finding import find
 from timekeeper.rest.usage_query import Query
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store import book, reading
+from timekeeper.store import book
+from timekeeper.store.account_loading import load_accounts
 from timekeeper.store.ledger import Opening, open_periods, take_epoch
 from timekeeper.usage.rows import Figures
 from timekeeper.usage.windows import Window
@@ -129,7 +130,7 @@ def test_what_a_lost_store_had_spent_is_told_as_nobodys(stage: Stage) -> None:
     stage.budget("research", ["team-a"])
     keeper = stage.lead()
     stage.round(0)
-    period = reading.load_accounts(stage.client, ["research"])[0].periods[-1]
+    period = load_accounts(stage.client, ["research"])[0].periods[-1]
     stage.client.flushall()
     opening = Opening("research", period.start, period.end, checkpoint=7 * GPU_HOUR)
     open_periods(stage.client, keeper.epoch, stage.now, [opening])

@@ -19,6 +19,7 @@ from timekeeper.rules.pots import OWN, Pot
 from timekeeper.rules.pricing import amended
 from timekeeper.rules.timestamps import TimeError, parse_instant
 from timekeeper.store import book, reading
+from timekeeper.store.account_loading import StoredAccount, load_accounts
 
 
 def load(client: redis.Redis, books: Books, now: int) -> set[str]:
@@ -31,7 +32,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     books.memory = books.memory or remember(books)
     books.budgets.take_stored(reading.budgets(client))
     _take_assignments(client, books)
-    stored = reading.load_accounts(client, reading.account_names(client))
+    stored = load_accounts(client, reading.account_names(client))
     books.accounts = {
         account.name: Account(
             account.name,
@@ -167,7 +168,7 @@ def _take_assignments(client: redis.Redis, books: Books) -> None:
     books.assignments = {**stored, **books.assignments}
 
 
-def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.StoredAccount], now: int) -> None:
+def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount], now: int) -> None:
     sessions = books.pods.sessions
     for metered in sessions.all():
         metered.forget_store()
@@ -181,7 +182,7 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[reading.Store
     book.renew_index(client, ((session.uid, account.name) for account in stored for session in account.sessions))
 
 
-def _take_amounts(client: redis.Redis, books: Books, stored: list[reading.StoredAccount]) -> None:
+def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]) -> None:
     """A period holds an amount of every pod that ever ran in it: only those are read that still matter."""
     payers: dict[str, set[str]] = {}
     for namespace, known in books.assignments.items():

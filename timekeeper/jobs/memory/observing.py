@@ -184,21 +184,12 @@ class PodView:
         fresh = {uid: read_pod(item) for uid, item in items.items() if self._objects.get(uid) is not item}
         self.newest = latest_believed([self.newest, *(facts.created for facts in fresh.values())], now, clocks.witness)
         self.as_of = now = max(now, self.newest)
-        for uid, facts in fresh.items():
-            self._stir(facts)
-            if uid in self.facts and self.facts[uid].gated and not facts.gated:
-                self.let_in[uid] = now
-            self.facts[uid] = facts
+        for facts in fresh.values():
+            self._take_in(facts, now)
             changed |= self._observe(facts, rules, silent, reported, now)
         departures = mirror.take_departures()
         self.as_of = now = max(now, clocks.ours())
-        while departures:
-            try:
-                changed |= self._depart(departures[0], silent, reported, now)
-            except Exception:
-                mirror.return_departures(departures)
-                raise
-            departures.pop(0)
+        changed |= self._depart_all(mirror, departures, silent, reported, now)
         for uid in self.facts.keys() - items.keys():
             self._stir(self.facts.pop(uid))
             self.let_in.pop(uid, None)
@@ -208,6 +199,28 @@ class PodView:
         self.namespaces = {facts.namespace for facts in self.facts.values()}
         self._objects = items
         self._behind = False
+        return changed
+
+    def _take_in(self, facts: PodFacts, now: int) -> None:
+        """Notes what a pod shows."""
+        self._stir(facts)
+        known = self.facts.get(facts.uid)
+        if known is not None and known.gated and not facts.gated:
+            self.let_in[facts.uid] = now
+        self.facts[facts.uid] = facts
+
+    def _depart_all(
+        self, mirror: Mirror, departures: list[Departure], silent: dict[str, int], reported: Reported, now: int
+    ) -> set[str]:
+        """Ends the sessions of those that left; should that break off, the mirror tells of the others once more."""
+        changed: set[str] = set()
+        while departures:
+            try:
+                changed |= self._depart(departures[0], silent, reported, now)
+            except Exception:
+                mirror.return_departures(departures)
+                raise
+            departures.pop(0)
         return changed
 
     def take_stirred(self) -> set[str]:

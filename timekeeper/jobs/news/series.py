@@ -14,6 +14,42 @@ from timekeeper.jobs.memory.figures import Figures
 from timekeeper.rules.burn import lasts_until, runs_out_early
 from timekeeper.rules.money import GPU_SECOND, SECOND
 
+AMOUNTS: Mapping[str, tuple[str, Callable[[Account, Figures], float]]] = {
+    "allowance_gpu_seconds": (
+        "What the budget allows in each period.",
+        lambda account, _: (account.budget.allowance or 0) / GPU_SECOND,
+    ),
+    "available_gpu_seconds": (
+        "What may be spent in the present period, with all that was added to it.",
+        lambda _, found: (found.limits.available or 0) / GPU_SECOND,
+    ),
+    "spent_gpu_seconds": (
+        "What was spent in the present period; falls to 0 where the next one begins.",
+        lambda _, found: found.spent / GPU_SECOND,
+    ),
+    "remaining_gpu_seconds": (
+        "What is left in the present period; negative once overspent.",
+        lambda _, found: found.remaining / GPU_SECOND,
+    ),
+    "spending_gpus": (
+        "What running reservations spend: GPU-seconds a second.",
+        lambda _, found: found.rate / GPU_SECOND,
+    ),
+    "committed_gpu_seconds": (
+        "What pods that were let in may still spend, where admission is safe.",
+        lambda _, found: found.committed / GPU_SECOND,
+    ),
+    "period_start_timestamp_seconds": (
+        "When the present period began.",
+        lambda _, found: found.period.start / SECOND,
+    ),
+    "period_end_timestamp_seconds": (
+        "When the next period begins.",
+        lambda _, found: found.period.end / SECOND,
+    ),
+}
+"""Figures of a budget, by what their metric is called: what it says, and its value."""
+
 
 @dataclass(frozen=True, slots=True)
 class BooksRead:
@@ -58,46 +94,16 @@ class BookSeries(Collector):
 
 
 def _budgets(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
-    amounts: Mapping[str, tuple[str, Callable[[Account, Figures], float]]] = {
-        "allowance_gpu_seconds": (
-            "What the budget allows in each period.",
-            lambda account, _: (account.budget.allowance or 0) / GPU_SECOND,
-        ),
-        "available_gpu_seconds": (
-            "What may be spent in the present period, with all that was added to it.",
-            lambda _, found: (found.limits.available or 0) / GPU_SECOND,
-        ),
-        "spent_gpu_seconds": (
-            "What was spent in the present period; falls to 0 where the next one begins.",
-            lambda _, found: found.spent / GPU_SECOND,
-        ),
-        "remaining_gpu_seconds": (
-            "What is left in the present period; negative once overspent.",
-            lambda _, found: found.remaining / GPU_SECOND,
-        ),
-        "spending_gpus": (
-            "What running reservations spend: GPU-seconds a second.",
-            lambda _, found: found.rate / GPU_SECOND,
-        ),
-        "committed_gpu_seconds": (
-            "What pods that were let in may still spend, where admission is safe.",
-            lambda _, found: found.committed / GPU_SECOND,
-        ),
-        "period_start_timestamp_seconds": (
-            "When the present period began.",
-            lambda _, found: found.period.start / SECOND,
-        ),
-        "period_end_timestamp_seconds": (
-            "When the next period begins.",
-            lambda _, found: found.period.end / SECOND,
-        ),
-    }
-    for name, (text, value) in amounts.items():
+    for name, (text, value) in AMOUNTS.items():
         family = GaugeMetricFamily(f"fairgpu_budget_{name}", text, labels=["budget"])
         for account, found in told:
             family.add_metric([account.name], value(account, found))
         yield family
     yield from _forecasts(told)
+    yield _states(told)
+
+
+def _states(told: Sequence[tuple[Account, Figures]]) -> Metric:
     states = GaugeMetricFamily(
         "fairgpu_budget_state",
         "1 for the state that the budget is in, 0 for the others.",
@@ -106,7 +112,7 @@ def _budgets(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
     for account, found in told:
         for state in BudgetState:
             states.add_metric([account.name, state.value], float(found.state is state))
-    yield states
+    return states
 
 
 def _forecasts(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:

@@ -69,8 +69,7 @@ class Keeper:
             StoreError: the store refused or does not answer; the next round does what is missing.
             FencedError: another leader has followed this one.
         """
-        desk = self._desk
-        mirrors = desk.source.mirrors
+        mirrors = self._desk.source.mirrors
         if any(getattr(mirrors, name).confirmed_at is None for name in mirrors.__slots__):
             raise NotReadyError("not every collection has been seen yet")
         try:
@@ -81,28 +80,33 @@ class Keeper:
             now = max(now, self.books.pods.as_of)
             if full:
                 touched = set(self.books.accounts)
-            open_due_periods(desk, now, touched)
-            touched |= apply_due_grants(desk, now) | apply_due_corrections(desk, now)
-            strike_due(desk, now, touched)
-            settle_accounts(desk, now, touched)
-            if full and self._repriced:
-                desk.step("prices")
-                book.write_prices(desk.client, self.books.prices)
-                self._repriced = False
-            desk.step("publish")
-            publish(desk, now, touched)
-            for name in touched:
-                self.books.accounts[name].forget_what_is_over(now)
+            self._settle(now, touched, full=full)
             if full:
-                desk.step("watched")
-                book.write_watched(desk.client, min(now, mirrors.pods.confirmed_at or 0))
-                note_capacity(desk, now)
+                self._desk.step("watched")
+                book.write_watched(self._desk.client, min(now, mirrors.pods.confirmed_at or 0))
+                note_capacity(self._desk, now)
         except redis.RedisError as error:
             raise StoreUnavailableError(f"Redis does not answer: {error}") from error
         except StoreEmptyError:
             self._loaded = False
             raise
         return touched
+
+    def _settle(self, now: int, touched: set[str], *, full: bool) -> None:
+        """Brings accounts up to an instant; those that get or lose money on the way are added to them."""
+        desk = self._desk
+        open_due_periods(desk, now, touched)
+        touched |= apply_due_grants(desk, now) | apply_due_corrections(desk, now)
+        strike_due(desk, now, touched)
+        settle_accounts(desk, now, touched)
+        if full and self._repriced:
+            desk.step("prices")
+            book.write_prices(desk.client, self.books.prices)
+            self._repriced = False
+        desk.step("publish")
+        publish(desk, now, touched)
+        for name in touched:
+            self.books.accounts[name].forget_what_is_over(now)
 
     def _look_at_the_store(self) -> None:
         """Begins anew with a Redis that was restarted or replaced.
