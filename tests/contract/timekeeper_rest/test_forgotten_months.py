@@ -36,7 +36,7 @@ def test_a_forgotten_month_is_told_from_the_bucket_and_never_as_nothing(
     place = destination(ExportSettings.model_validate({"bucket": bucket}))
     assert place is not None
     row = Row(window_of(MONTH).start // HOUR, 24, Dimensions("team-a"), Figures(7 * GPU_HOUR, 5, 3, 2))
-    place.write(file_name(MONTH), document.write([("research", [row])]).body, None)
+    place.write(file_name(MONTH), document.write([("research", [row])]).body, None, lambda: True)
     folder = tmp_path / "served"
     with RestServer(folder, redis_server.url, settings={"export": {"bucket": bucket}}) as rest:
         answer = rest.as_person("finance", "GET", ASKED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,7 +22,9 @@ BASE = ROOT / "deploy" / "base"
 Manifest = dict[str, Any]
 
 
+@cache
 def manifests() -> list[Manifest]:
+    """All of them, read once for all tests, which change none."""
     documents = (yaml.safe_load_all(file.read_text()) for file in sorted(BASE.rglob("*.yaml")))
     return [document for group in documents for document in group if document and "kind" in document]
 
