@@ -42,6 +42,8 @@ def timed(container: Container, *arguments: str, shim: bool, processes: int = 1)
     pipe = subprocess.PIPE
     running = [subprocess.Popen([CALLS, *arguments], env=given, stdout=pipe, text=True) for _ in range(processes)]  # noqa: S603
     answers = [[float(word) for word in process.communicate()[0].split()] for process in running]
+    if any(process.returncode != 0 for process in running):
+        raise RuntimeError(f"calls {' '.join(arguments)} ended with {[process.returncode for process in running]}")
     return statistics.mean(a[0] for a in answers), statistics.mean(a[1] for a in answers)
 
 

@@ -15,6 +15,7 @@
 NOTHING(cuInit, (unsigned int flags))
 NOTHING(cuCtxPushCurrent_v2, (CUcontext context))
 NOTHING(cuEventSynchronize, (CUevent event))
+NOTHING(cuStreamSynchronize, (CUstream stream))
 NOTHING(cuMemFree_v2, (CUdeviceptr pointer))
 NOTHING(cuEventDestroy_v2, (CUevent event))
 NOTHING(cuLaunchKernel, (CUfunction f, unsigned int a, unsigned int b, unsigned int c, unsigned int d, unsigned int e,

@@ -31,6 +31,7 @@ class Tenant:
     limit: int = 0
     core: int = 100
     policy: int = 0
+    trim_permille: int = 0
 
 
 class Agent:
@@ -70,7 +71,18 @@ class Agent:
             held = 0
         share = sum(length for _, length in tenant.turns) * 1000 // PERIOD_NS
         return SLOT.pack(
-            1000 + tenant.slot, tenant.limit, held, sampled, 0, tenant.core, share, tenant.policy, 1, 0, 0, 0
+            1000 + tenant.slot,
+            tenant.limit,
+            held,
+            sampled,
+            0,
+            tenant.core,
+            share,
+            tenant.policy,
+            1,
+            tenant.trim_permille,
+            0,
+            0,
         )
 
     def write(self) -> None:

@@ -4,27 +4,34 @@ import os
 import platform
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from agent import PERIOD_NS, Agent, Tenant
 from node import BUILD, MIB, Container, Node, Share, ended, until
 
+sys.path.append(str(BUILD.parent / "bench"))
+import costs
+from shares import work_done
+
 IN_CI = os.environ.get("CI") == "true"
 HOLD_LIMIT_US = 100_000
 SLEEP_US = 200
 """How much longer a wait on the virtual clock can last than it was asked for: looks at the clock cost time on it."""
+NEAR_POINTS = 3
+"""The second that is looked at cuts a period, and the first launches ask one by one."""
 INTERNAL = {32, 33}
 """Signals that the C library keeps for itself; it lets nobody block them."""
 
 
 def on_a_virtual_clock(node: Node, container: Container, *command: str) -> list[int]:
-    """What a program prints, run alone on a clock that only it moves."""
+    """What a program prints last, run alone on a clock that only it moves."""
     container.settings["VIRTUAL_TIME"] = str(node.folder / "clock")
     container.settings["LD_PRELOAD"] = f"{BUILD / 'bench' / 'virtual_time.so'}:{container.library}"
     out, errors = container.start(*command).communicate(timeout=240)
     assert errors == "", errors
-    return [int(word) for word in out.split()]
+    return [int(word) for word in out.splitlines()[-1].split()]
 
 
 @pytest.mark.parametrize("kernel", ["spin_us_10", "spin_ms_1"])
@@ -34,6 +41,29 @@ def test_no_launch_is_held_for_more_than_a_tenth_of_a_second(node: Node, kernel:
     container = node.container("a", Share(schedule=str(page)))
     (longest,) = on_a_virtual_clock(node, container, "launches", "longest", kernel, "20")
     assert HOLD_LIMIT_US - SLEEP_US <= longest <= HOLD_LIMIT_US + SLEEP_US
+
+
+def percent_of_a_second(node: Node, container: Container) -> float:
+    """How much of the GPU's time a program completes that launches all it can for a second."""
+    on_a_virtual_clock(node, container, "spin", "1", "100")
+    return work_done(node)["a"] / 1e7
+
+
+@pytest.mark.parametrize(("trim_permille", "percent"), [(0, 60), (500, 30)])
+def test_a_container_completes_what_its_turns_allow_as_far_as_they_are_trimmed(
+    node: Node, trim_permille: int, percent: int
+) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS * 6 // 10),), trim_permille=trim_permille))
+    container = node.container("a", Share(core=60, schedule=str(page)))
+    assert abs(percent_of_a_second(node, container) - percent) < NEAR_POINTS
+
+
+def test_a_container_without_a_good_page_completes_what_its_share_allows(node: Node) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 3))
+    container = node.container("a", Share(core=30, schedule=str(page)))
+    assert abs(percent_of_a_second(node, container) - 30) < NEAR_POINTS
 
 
 def test_a_kernel_that_waits_for_what_is_launched_behind_it_gets_it(node: Node) -> None:
@@ -101,6 +131,16 @@ def test_no_handler_of_the_programs_ever_runs_on_a_thread_of_the_shim(node: Node
         until(lambda: len(blocked_by_helpers(actor.pid)) == 1)
         (mask,) = blocked_by_helpers(actor.pid)
     assert {number for number in range(1, 65) if mask >> (number - 1) & 1 == 0} <= allowed
+
+
+@pytest.mark.parametrize("arguments", [("launch", "1"), ("alloc", "1"), ("init",)])
+def test_the_benchmark_of_calls_runs_with_the_shim_and_without(node: Node, arguments: tuple[str, ...]) -> None:
+    node.driver = BUILD / "bench" / "null"
+    container = node.container("a", Share(memory=65536 * MIB))
+    for shim in (True, False):
+        given = costs.environment(container, shim=shim)
+        done = subprocess.run([costs.CALLS, *arguments], env=given, capture_output=True, text=True, check=True)
+        assert (len(done.stdout.split()), done.stderr) == (0 if arguments == ("init",) else 2, "")
 
 
 if platform.machine() == "x86_64":

@@ -40,7 +40,7 @@ $(BENCH)/virtual_time.so: bench/virtual_time.c
 
 .PHONY: programs
 programs: $(B)/testing/libvcuda.so.1 $(PROGRAMS) $(UNITS) $(TESTS)/actor-asan $(BENCH)/virtual_time.so \
-  $(BENCH)/null/libcuda.so.1
+  $(BENCH)/null/libcuda.so.1 $(BENCH)/calls
 
 # Programs that are not ours, from their published wheels: they speak the driver API.
 REAL := numba==0.61.2 cuda-bindings==13.5.0 cuda-pathfinder==1.9.0
