@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.keeper_stage import MONTH, Stage
+from tests.keeper_stage import MONTH, NOON, Stage
 from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.memory.price_history import PRICES, kept_prices, read_prices
 from timekeeper.jobs.news.keeping import CONFIRM, CheckpointKeeper, fitting, shards_of
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.rules.pricing import PricePoint, amended
 from timekeeper.store import reading
 
 if TYPE_CHECKING:
@@ -97,6 +101,42 @@ def test_a_budget_that_pays_by_now_is_not_charged_what_the_namespace_had_spent_b
     stage.lead(RULES)
     stage.round(10)
     assert stage.spent("x") == 40 * GPU_SECOND
+
+
+@pytest.mark.parametrize("loss", ["emptied", "went back"])
+def test_what_was_metered_is_not_priced_again_by_a_new_leader_of_a_store_that_lost_the_prices(
+    stage: Stage, loss: str
+) -> None:
+    rules = [replace(RULES, prices={"A100": (PricePoint(0, Fraction(price)),)}) for price in (1, 2)]
+    stage.lead(rules[0])
+    stage.pod("runs", "team-x")
+    stage.round()
+    stage.round(30)
+    before = {key: stage.client.dump(key) for key in stage.client.scan_iter()} if loss == "went back" else {}
+    stage.lead(rules[1])
+    stage.round(0)
+    stage.round(20)
+    assert keeper_of(stage).write(stage.now) == 1
+    stage.client.flushall()
+    for key, content in before.items():
+        stage.client.restore(key, 0, content)
+    stage.lead(rules[1])
+    stage.round(10)
+    assert stage.spent(ACCOUNT) == (30 + 2 * 30) * GPU_SECOND
+    stage.lead(rules[1])
+    stage.round(10)
+    assert stage.spent(ACCOUNT) == (30 + 2 * 40) * GPU_SECOND
+
+
+def test_prices_that_the_settings_tell_are_not_kept_and_what_is_none_is_passed_over() -> None:
+    points = (PricePoint(0, Fraction(1)), PricePoint(NOON, Fraction(3, 2)))
+    configured = {"A100": points}
+    charged = amended(configured, configured, NOON - 1)
+    assert kept_prices(charged, configured) == {}
+    assert kept_prices(amended({}, {}, NOON), {}) == {}
+    changed = amended(charged, {"A100": (PricePoint(0, Fraction(7)),)}, NOON + 5)
+    assert read_prices(kept_prices(changed, configured)) == changed
+    assert [read_prices(found) for found in ({}, {PRICES: None}, {PRICES: {"prices": "x"}}, {PRICES: 5})] == [{}] * 4
 
 
 def test_what_has_not_changed_is_not_written_again_and_what_is_over_leaves(stage: Stage) -> None:

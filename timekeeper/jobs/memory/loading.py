@@ -223,6 +223,23 @@ def reprice(books: Books, now: int) -> bool:
     return True
 
 
+def bring_rates_up(books: Books, since: int) -> None:
+    """Gives sessions of a store that went back to before a change of prices the rates that they had from then on.
+
+    Args:
+        books: with the prices as they were charged.
+        since: the first change that the store did not know of, in nanoseconds since 1970.
+    """
+    for metered in books.pods.sessions.all():
+        session = metered.session
+        if metered.reservation is None or metered.closed:
+            continue
+        rates = tariff(metered.reservation, books.prices, max(since, session.start), books.rules.charge)
+        known = from_now_on(session.tariff, rates)
+        if known != session.tariff:
+            metered.session, metered.record_stale = replace(session, tariff=known), True
+
+
 def from_now_on(rates: Tariff, later: Tariff) -> Tariff:
     """The rates until the first instant of `later`, and from then on those of `later`."""
     since, rate = later[0]

@@ -1,7 +1,8 @@
 """Keeps checkpoints of the namespaces that no GPUBudget pays for in a few objects of the API server.
 
 A GPUBudget has a status to hold its own. The others share some objects, each account always in the same one, so that
-what changes of one namespace is one small write.
+what changes of one namespace is one small write. With them are the prices as they were charged, where the settings do
+not tell them any more.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import structlog
 from timekeeper.jobs.memory.accounts import Account
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.figures import Figures
+from timekeeper.jobs.memory.price_history import PRICES, kept_prices
 from timekeeper.jobs.news.statuses import Json, checkpoint_of, checkpoint_status
 from timekeeper.rules.money import SECOND
 from timekeeper.sources.source import CHECKPOINT_SHARDS, ChangedMeanwhileError, RefusedError, Source
@@ -63,7 +65,8 @@ class CheckpointKeeper:
 
     def _documents(self, now: int) -> dict[str, Json]:
         books = self.books
-        return {
+        prices = kept_prices(books.prices, books.rules.prices)
+        return prices | {
             name: checkpoint_status(account, found, now)
             for name, account in books.accounts.items()
             if not account.is_budget and (found := books.figures.get(name)) is not None and _matters(account, found)
@@ -80,7 +83,7 @@ class CheckpointKeeper:
             return False
         assert self._written is not None  # noqa: S101 - the caller has read them
         self._written[number] = (now, shard)
-        for name in kept:
+        for name in kept.keys() - {PRICES}:
             account = self.books.accounts[name]
             account.checkpoint = checkpoint_of(account, self.books.figures[name], now)
         return True
@@ -95,15 +98,19 @@ def shards_of(documents: Json) -> dict[int, Json]:
 
 
 def fitting(shard: Json, most_bytes: int) -> Json:
-    """The accounts of a shard that fit into so many bytes; those with the largest sums come first."""
+    """What of a shard fits into so many bytes; the prices come first, then accounts with the largest sums."""
     kept: Json = {}
     size = 2
-    for name in sorted(shard, key=lambda name: -int(shard[name]["checkpoint"]["closedMicroGPUSeconds"])):
+    for name in sorted(shard, key=lambda name: (name != PRICES, -_closed(shard[name]))):
         size += len(json.dumps({name: shard[name]}))
         if size > most_bytes:
             break
         kept[name] = shard[name]
     return kept
+
+
+def _closed(document: Json) -> int:
+    return int(document.get("checkpoint", {}).get("closedMicroGPUSeconds", 0))
 
 
 def _matters(account: Account, found: Figures) -> bool:
@@ -113,6 +120,6 @@ def _matters(account: Account, found: Figures) -> bool:
 
 def _timeless(shard: Json) -> Json:
     return {
-        name: {**document, "checkpoint": {**document["checkpoint"], "time": "", "version": 0}}
+        name: {**document, "checkpoint": {**document.get("checkpoint", {}), "time": "", "version": 0}}
         for name, document in shard.items()
     }

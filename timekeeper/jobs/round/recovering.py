@@ -8,9 +8,10 @@ import structlog
 
 from fairgpu.cluster.api import Json
 from timekeeper.jobs.memory.accounts import DEFAULT_PREFIX, Account
-from timekeeper.jobs.memory.loading import bring_back, load, reprice, take_checkpoints
+from timekeeper.jobs.memory.loading import bring_back, bring_rates_up, load, reprice, take_checkpoints
 from timekeeper.jobs.memory.moves import read_moves
 from timekeeper.jobs.memory.observing import nodes_that_are_silent
+from timekeeper.jobs.memory.price_history import first_forgotten, later_prices, read_prices
 from timekeeper.jobs.round.desk import Desk
 from timekeeper.jobs.round.paying import assign, open_due_periods
 from timekeeper.jobs.round.restoring import MAX_NOTICES, restore_accounts
@@ -34,12 +35,12 @@ def take_over(desk: Desk, now: int) -> bool:
     """
     books, mirrors = desk.books, desk.source.mirrors
     _claim(desk)
-    stored_prices = reading.prices(desk.client)
-    books.prices = books.prices or stored_prices
+    stored_prices, kept = reading.prices(desk.client), desk.source.read_checkpoints()
+    remembered = books.prices or later_prices(stored_prices, read_prices(kept), now)
+    books.prices = remembered
     load(desk.client, books, now)
     books.budgets.refresh(mirrors)
     _bring_moves_back(desk)
-    kept = desk.source.read_checkpoints()
     _bring_payers_back(desk, kept)
     assign(desk, now)
     lost, behind = take_checkpoints(books, kept)
@@ -50,6 +51,8 @@ def take_over(desk: Desk, now: int) -> bool:
     books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now, desk.clocks)
     restore_accounts(desk, there, now)
     books.pods.end_missing(reading.watched(desk.client), desk.reported, now)
+    if stored_prices and remembered != stored_prices:
+        bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     reprice(books, now)
     lost |= behind - there
     for name in sorted(lost):
