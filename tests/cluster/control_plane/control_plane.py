@@ -23,6 +23,8 @@ from tests.ports import free_ports
 from tests.waiting import wait_until
 
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
+_STOP_LIMIT_S = 2.0
+"""The API server waits up to a minute for those who watch it to leave. All that it knows is in etcd: it may be killed."""
 
 
 class ControlPlane:
@@ -157,7 +159,7 @@ def running_control_plane(binaries: Path) -> Iterator[ControlPlane]:
         environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin", "TMPDIR": str(folder), "GOGC": "300"}
 
         def start(name: str) -> None:
-            run = partial(running, name, commands[name], folder / f"{name}.log", environment)
+            run = partial(running, name, commands[name], folder / f"{name}.log", environment, _STOP_LIMIT_S)
             plane.servers[name] = stack.enter_context(Restartable(run))
 
         start("etcd")
