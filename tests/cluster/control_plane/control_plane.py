@@ -24,7 +24,7 @@ from tests.waiting import wait_until
 
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
 _STOP_LIMIT_S = 2.0
-"""The API server waits up to a minute for those who watch it to leave. All that it knows is in etcd: it may be killed."""
+"""The API server waits up to a minute for its watchers to leave. All that it knows is in etcd: it may be killed."""
 
 
 class ControlPlane:
