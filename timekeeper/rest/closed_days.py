@@ -1,7 +1,8 @@
 """Remembers what days long closed came to, so that a question over all accounts need not add a million rows up again.
 
 Accounts are divided into parts. Of a part, the sums by day are remembered under what was asked to aggregate by, with
-the `past` of each of its accounts: as soon as one of these is another, the part is added up anew.
+the `past` of each of its accounts: as soon as one of these is another, the part is added up anew. Days that close, and
+accounts that come, are added to it.
 """
 
 from __future__ import annotations

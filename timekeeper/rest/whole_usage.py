@@ -56,14 +56,28 @@ class WholeUsage:
         if part is None or not part.answers(self._first, self._limit):
             return False
         since = min(part.end, self._end)
-        found = list(self._read(sums, accounts, Known(part.past, since)))
-        if len(found) != len(part.past) or not all(usage.known for usage in found):
+        # Accounts that are new are read from the part's first day on, so that it can hold them from now on.
+        within = Window(part.first * HOUR, self.within.end)
+        found = list(self._read(sums, accounts, within, Known(part.past, since)))
+        if {usage.account for usage in found if usage.known} != part.past.keys():
             return False
         part.add_to(sums, self._first, since)
         for usage in found:
             sums.add(usage.account, usage.put_down)
             sums.add(usage.account, usage.running)
+        self._remember_more(key, part, found)
         return True
+
+    def _remember_more(self, key: PartKey, part: Part, found: Sequence[AccountUsage]) -> None:
+        """Remembers the days that have closed since, and the accounts that have come, with what is known."""
+        come = {usage.account: usage.past for usage in found if usage.account not in part.past}
+        if self._limit < part.end or (self._limit == part.end and not come):
+            return
+        closed = Sums(Steps(whole_days(part.first, self._limit)), key[1])
+        part.add_to(closed, part.first, part.end)
+        for usage in found:
+            closed.add(usage.account, usage.put_down)
+        self.closed.remember(key, Part(part.first, self._limit, {**part.past, **come}, closed.cells))
 
     def _add_anew(self, sums: Sums, key: PartKey, accounts: Sequence[str]) -> None:
         """Adds a part, and remembers what its closed days came to."""
@@ -71,7 +85,7 @@ class WholeUsage:
         days = whole_days(self._first, limit)
         closed = Sums(Steps(days), sums.aggregate) if days else None
         past: dict[str, bytes] = {}
-        for usage in self._read(sums, accounts, NOTHING_KNOWN):
+        for usage in self._read(sums, accounts, self.within, NOTHING_KNOWN):
             past[usage.account] = usage.past
             if closed is not None:
                 closed.add(usage.account, usage.put_down)
@@ -83,11 +97,11 @@ class WholeUsage:
             part.add_to(sums, self._first, limit)
             self.closed.remember(key, part)
 
-    def _read(self, sums: Sums, accounts: Sequence[str], known: Known) -> Iterator[AccountUsage]:
+    def _read(self, sums: Sums, accounts: Sequence[str], within: Window, known: Known) -> Iterator[AccountUsage]:
         details = asks_for_details(sums.aggregate)
         for start in range(0, len(accounts), READ_AT_ONCE):
             chunk = accounts[start : start + READ_AT_ONCE]
-            yield from accounts_usage(self.client, chunk, self.assignments, self.within, details=details, known=known)
+            yield from accounts_usage(self.client, chunk, self.assignments, within, details=details, known=known)
 
     @property
     def _first(self) -> int:

@@ -8,7 +8,8 @@ import pytest
 
 from tests.keeper_stage import MONTH, NOON, Stage
 from timekeeper.jobs.archiving import Archivist
-from timekeeper.rest.closed_days import ClosedDays
+from timekeeper.jobs.memory.accounts import default_account
+from timekeeper.rest.closed_days import LAGGING_DAYS, ClosedDays, divided
 from timekeeper.rest.usage_finding import find
 from timekeeper.rest.usage_query import Query, read_query
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
@@ -135,3 +136,27 @@ def test_a_closed_day_is_read_once(stage: Stage) -> None:
     stage.client.hdel(hours, first)
     assert answer(stage, ("model",), "1d", closed) == before
     assert answer(stage, ("model",), "1d", None) != before
+
+
+def test_days_that_close_and_accounts_that_come_are_added_to_what_is_remembered(stage: Stage) -> None:
+    beside = next(
+        name
+        for name in (f"newcomers-{number}" for number in range(1000))
+        if len(divided(["a", default_account(name)])) == 1
+    )
+    closed = ClosedDays()
+    for _ in range(5):
+        stage.round(86_400)
+    answer(stage, ("model",), "1d", closed)
+    hours = keys.AccountKeys("a").hours
+    first, *_ = sorted(stage.client.hkeys(hours))
+    early = stage.client.hget(hours, first)
+    stage.client.hdel(hours, first)
+    stage.pod("p4", beside)
+    stage.round(60)
+    found: list[Item] = []
+    for _ in range(LAGGING_DAYS + 2):
+        stage.round(86_400)
+        found = answer(stage, ("model",), "1d", closed)
+    stage.client.hset(hours, first, early)
+    assert found == answer(stage, ("model",), "1d", None)
