@@ -10,7 +10,8 @@
 
 /* Guarded by sim_process_lock. */
 static struct {
-    int alive;
+    int references; /* handles and mappings; 0: free */
+    size_t size;
     struct {
         size_t offset; /* plus one; 0: free */
         CUmemGenericAllocationHandle memory;
@@ -20,7 +21,51 @@ static struct {
 static int number_of(CUmemGenericAllocationHandle handle)
 {
     uint64_t number = handle - HANDLE;
-    return handle >= HANDLE && number < OBJECTS && objects[number].alive ? (int)number : -1;
+    return handle >= HANDLE && number < OBJECTS && objects[number].references != 0 ? (int)number : -1;
+}
+
+int sim_is_multicast(CUmemGenericAllocationHandle handle)
+{
+    return handle >= HANDLE && handle - HANDLE < OBJECTS;
+}
+
+/* With the last reference goes all that is bound. */
+static CUresult refer(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes)
+{
+    pthread_mutex_lock(&sim_process_lock);
+    int number = number_of(handle);
+    if (number >= 0) {
+        objects[number].references += change;
+        if (bytes != NULL) {
+            *bytes = objects[number].size;
+        }
+    }
+    for (int i = 0; number >= 0 && objects[number].references == 0 && i < BINDINGS; i++) {
+        if (objects[number].bindings[i].offset != 0) {
+            objects[number].bindings[i].offset = 0;
+            sim_physical_ref(sim_physical_unpack(objects[number].bindings[i].memory), -1, NULL);
+        }
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    return number >= 0 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+}
+
+CUresult sim_reference(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes)
+{
+    return sim_is_multicast(handle) ? refer(handle, change, bytes)
+                                    : sim_physical_ref(sim_physical_unpack(handle), change, bytes);
+}
+
+/* The recommended size is that of a large GPU's. */
+SIM_EXPORT CUresult CUDAAPI cuMulticastGetGranularity(size_t *granularity, const CUmulticastObjectProp *properties,
+                                                      CUmulticastGranularity_flags option)
+{
+    SIM_ENTER(COST_QUERY);
+    if (granularity == NULL || properties == NULL) {
+        return CUDA_ERROR_INVALID_VALUE;
+    }
+    *granularity = option == CU_MULTICAST_GRANULARITY_MINIMUM ? SIM_GRANULE : 256 * SIM_GRANULE;
+    return CUDA_SUCCESS;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *handle, const CUmulticastObjectProp *properties)
@@ -32,8 +77,9 @@ SIM_EXPORT CUresult CUDAAPI cuMulticastCreate(CUmemGenericAllocationHandle *hand
     }
     pthread_mutex_lock(&sim_process_lock);
     for (unsigned int i = 0; i < OBJECTS && result != CUDA_SUCCESS; i++) {
-        if (!objects[i].alive) {
-            objects[i].alive = 1;
+        if (objects[i].references == 0) {
+            objects[i].references = 1;
+            objects[i].size = properties->size;
             *handle = HANDLE + i;
             result = CUDA_SUCCESS;
         }

@@ -15,35 +15,21 @@ struct ticket {
     uint64_t address;
 };
 
-/* Gives an allocation a physical allocation of its own; one cut from a shared granule stays its owner's. */
-static CUresult own(struct sim_allocation *found)
-{
-    struct sim_physical made;
-    if (found->handle != 0 || found->granule != NULL || found->charged == 0) {
-        return CUDA_SUCCESS;
-    }
-    CUresult result = sim_physical_split(found->context, found->charged, &made);
-    if (result == CUDA_SUCCESS) {
-        found->handle = sim_physical_pack(made);
-        found->charged = 0;
-    }
-    return result;
-}
-
 static CUresult describe(struct ticket *ticket, CUdeviceptr address)
 {
     CUresult result = CUDA_ERROR_INVALID_VALUE;
     pthread_mutex_lock(&sim_process_lock);
     struct sim_allocation *found = sim_allocation_within(address);
     if (found != NULL && found->kind != SIM_MANAGED && found->kind != SIM_MAPPED && found->kind != SIM_FOREIGN) {
-        result = own(found);
-        *ticket = (struct ticket){.handle = found->handle, .bytes = found->bytes, .address = found->address};
+        CUmemGenericAllocationHandle handle = 0;
+        result = sim_allocation_own(found, &handle);
+        *ticket = (struct ticket){.handle = handle, .bytes = found->bytes, .address = found->address};
     }
     pthread_mutex_unlock(&sim_process_lock);
     return result;
 }
 
-static CUresult attach(CUdeviceptr *address, const struct ticket *ticket)
+static CUresult attach(CUdeviceptr *address, const struct ticket *ticket, enum sim_memory kind)
 {
     CUcontext context = NULL;
     CUresult result = sim_context_get(&context);
@@ -60,7 +46,7 @@ static CUresult attach(CUdeviceptr *address, const struct ticket *ticket)
         return result;
     }
     *made = (struct sim_allocation){
-        .context = context, .bytes = ticket->bytes, .kind = SIM_FOREIGN, .handle = ticket->handle};
+        .context = context, .bytes = ticket->bytes, .kind = kind, .handle = ticket->handle};
     pthread_mutex_lock(&sim_process_lock);
     made->address = sim_addresses(ticket->bytes, SIM_GRANULE);
     sim_allocation_add(made);
@@ -86,7 +72,7 @@ static CUresult open_ipc(CUdeviceptr *address, CUipcMemHandle handle, unsigned i
     struct ticket ticket;
     memcpy(&ticket, handle.reserved, sizeof ticket);
     int good = ticket.bytes != 0 && (flags & ~(unsigned)CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS) == 0;
-    return good ? attach(address, &ticket) : CUDA_ERROR_INVALID_VALUE;
+    return good ? attach(address, &ticket, SIM_FOREIGN) : CUDA_ERROR_INVALID_VALUE;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuIpcOpenMemHandle(CUdeviceptr *address, CUipcMemHandle handle, unsigned int flags)
@@ -107,32 +93,41 @@ SIM_EXPORT CUresult CUDAAPI cuIpcCloseMemHandle(CUdeviceptr address)
     return sim_release(address, SIM_FOREIGN);
 }
 
-/* A pool's memory stays its exporter's: the importer only gets an address. */
+/* Whole granules of what a pool handed out live on until nobody has them; the rest stays its exporter's. */
 SIM_EXPORT CUresult CUDAAPI cuMemPoolExportPointer(CUmemPoolPtrExportData *data, CUdeviceptr address)
 {
     SIM_ENTER(COST_VIRTUAL);
+    struct ticket ticket = {0};
     pthread_mutex_lock(&sim_process_lock);
-    const struct sim_allocation *found = sim_allocation_find(address);
+    struct sim_allocation *found = sim_allocation_find(address);
     int good = data != NULL && found != NULL && found->kind == SIM_POOLED;
-    struct ticket ticket = {.bytes = good ? found->bytes : 0, .address = address};
+    CUresult result = good ? sim_allocation_own(found, &ticket.handle) : CUDA_ERROR_INVALID_VALUE;
+    ticket.bytes = good ? found->bytes : 0;
+    ticket.address = address;
     pthread_mutex_unlock(&sim_process_lock);
-    if (!good) {
-        return CUDA_ERROR_INVALID_VALUE;
+    if (result == CUDA_SUCCESS) {
+        memset(data, 0, sizeof *data);
+        memcpy(data->reserved, &ticket, sizeof ticket);
     }
-    memset(data, 0, sizeof *data);
-    memcpy(data->reserved, &ticket, sizeof ticket);
-    return CUDA_SUCCESS;
+    return result;
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemPoolImportPointer(CUdeviceptr *address, CUmemoryPool pool, CUmemPoolPtrExportData *data)
 {
     SIM_ENTER(COST_VIRTUAL);
     struct ticket ticket = {0};
-    if (pool == NULL || data == NULL) {
+    if (pool == NULL || data == NULL || !pool->imported) {
         return CUDA_ERROR_INVALID_VALUE;
     }
     memcpy(&ticket, data->reserved, sizeof ticket);
-    return ticket.bytes == 0 ? CUDA_ERROR_INVALID_VALUE : attach(address, &ticket);
+    CUresult result = ticket.bytes == 0 ? CUDA_ERROR_INVALID_VALUE : attach(address, &ticket, SIM_IMPORTED);
+    if (result == CUDA_SUCCESS) {
+        pthread_mutex_lock(&sim_process_lock);
+        pool->reserved += ticket.bytes;
+        pool->used += ticket.bytes;
+        pthread_mutex_unlock(&sim_process_lock);
+    }
+    return result;
 }
 
 /* An imported pool is empty: pointers come into it one by one. */
@@ -160,7 +155,11 @@ SIM_EXPORT CUresult CUDAAPI cuMemPoolImportFromShareableHandle(CUmemoryPool *poo
     if (pool == NULL || (intptr_t)shared < 0 || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    return sim_pool_make(pool, 0);
+    CUresult result = sim_pool_make(pool, 0);
+    if (result == CUDA_SUCCESS) {
+        (*pool)->imported = 1;
+    }
+    return result;
 }
 
 struct CUextMemory_st {
@@ -191,7 +190,7 @@ SIM_EXPORT CUresult CUDAAPI cuExternalMemoryGetMappedBuffer(CUdeviceptr *address
         return CUDA_ERROR_INVALID_VALUE;
     }
     struct ticket ticket = {.bytes = buffer->size};
-    return attach(address, &ticket);
+    return attach(address, &ticket, SIM_FOREIGN);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuDestroyExternalMemory(CUexternalMemory memory)

@@ -65,7 +65,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemCreate(CUmemGenericAllocationHandle *handle, si
 SIM_EXPORT CUresult CUDAAPI cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     SIM_ENTER(COST_VIRTUAL);
-    return sim_physical_ref(sim_physical_unpack(handle), -1, NULL);
+    return sim_reference(handle, -1, NULL);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t offset, CUmemGenericAllocationHandle handle,
@@ -73,15 +73,14 @@ SIM_EXPORT CUresult CUDAAPI cuMemMap(CUdeviceptr address, size_t bytes, size_t o
 {
     SIM_ENTER(COST_VIRTUAL);
     uint64_t there = 0;
-    struct sim_physical physical = sim_physical_unpack(handle);
     struct sim_allocation *made = calloc(1, sizeof *made);
     if (made == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
     CUresult result = flags != 0 || offset != 0 || bytes == 0 ? CUDA_ERROR_INVALID_VALUE
-                                                              : sim_physical_ref(physical, 1, &there);
+                                                              : sim_reference(handle, 1, &there);
     if (result == CUDA_SUCCESS && bytes > there) {
-        sim_physical_ref(physical, -1, NULL);
+        sim_reference(handle, -1, NULL);
         result = CUDA_ERROR_INVALID_VALUE;
     }
     if (result != CUDA_SUCCESS) {
@@ -110,7 +109,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemUnmap(CUdeviceptr address, size_t bytes)
         }
         pthread_mutex_unlock(&sim_process_lock);
         if (found != NULL) {
-            result = sim_physical_ref(sim_physical_unpack(found->handle), -1, NULL);
+            result = sim_reference(found->handle, -1, NULL);
             free(found);
         }
     }
@@ -134,7 +133,7 @@ SIM_EXPORT CUresult CUDAAPI cuMemRetainAllocationHandle(CUmemGenericAllocationHa
         return CUDA_ERROR_INVALID_VALUE;
     }
     *handle = held;
-    return sim_physical_ref(sim_physical_unpack(held), 1, NULL);
+    return sim_reference(held, 1, NULL);
 }
 
 /* The descriptor's own lock on its file tells the node, as long as any copy of it is open, that the memory is held. */

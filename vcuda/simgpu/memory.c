@@ -5,6 +5,7 @@
 #include "memory.h"
 
 #include "handle.h"
+#include "pool.h"
 
 #include <stdlib.h>
 #include <sys/mman.h>
@@ -100,9 +101,41 @@ struct sim_granule {
     uint64_t address;
     uint64_t used;
     uint32_t live;
+    CUmemGenericAllocationHandle handle; /* of its memory once some of it was handed out to others; else the context has it */
 };
 
 static struct sim_granule *open_granule; /* the one that still has room */
+
+static CUresult split(CUcontext context, uint64_t bytes, CUmemGenericAllocationHandle *handle)
+{
+    struct sim_physical made;
+    CUresult result = sim_physical_split(context, bytes, &made);
+    if (result == CUDA_SUCCESS) {
+        *handle = sim_physical_pack(made);
+    }
+    return result;
+}
+
+CUresult sim_allocation_own(struct sim_allocation *found, CUmemGenericAllocationHandle *handle)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (found->granule != NULL) {
+        result = found->granule->handle != 0 ? CUDA_SUCCESS : split(found->context, SIM_GRANULE, &found->granule->handle);
+        *handle = found->granule->handle;
+        return result;
+    }
+    /* Of a pool's memory whole granules can leave it. */
+    uint64_t bytes = found->kind == SIM_POOLED ? found->bytes / SIM_GRANULE * SIM_GRANULE : found->charged;
+    if (found->handle == 0 && bytes != 0) {
+        result = split(found->context, bytes, &found->handle);
+        found->charged = 0;
+        if (result == CUDA_SUCCESS && found->kind == SIM_POOLED) {
+            found->pool->split += bytes;
+        }
+    }
+    *handle = found->handle;
+    return result;
+}
 
 static CUresult cut(CUcontext context, struct sim_allocation *made)
 {
@@ -174,14 +207,18 @@ static void give_back(struct sim_allocation *gone)
 {
     struct sim_granule *granule = gone->granule;
     if (granule != NULL && --granule->live == 0) {
-        sim_discharge(granule->context, SIM_GRANULE);
+        if (granule->handle != 0) {
+            sim_physical_ref(sim_physical_unpack(granule->handle), -1, NULL);
+        } else {
+            sim_discharge(granule->context, SIM_GRANULE);
+        }
         if (open_granule == granule) {
             open_granule = NULL;
         }
         free(granule);
     }
     if (gone->kind == SIM_POOLED) {
-        sim_pool_returned(gone->pool, gone->bytes);
+        sim_pool_returned(gone->pool, gone->bytes, gone->handle != 0 ? gone->bytes / SIM_GRANULE * SIM_GRANULE : 0);
     }
     if (gone->handle != 0) {
         sim_physical_ref(sim_physical_unpack(gone->handle), -1, NULL);
@@ -197,7 +234,8 @@ CUresult sim_release(uint64_t address, enum sim_memory kind)
 {
     pthread_mutex_lock(&sim_process_lock);
     struct sim_allocation *found = sim_allocation_find(address);
-    int frees = found != NULL && (found->kind == kind || (kind == SIM_LINEAR && found->kind == SIM_MANAGED));
+    int frees = found != NULL && (found->kind == kind || (kind == SIM_LINEAR && (found->kind == SIM_MANAGED ||
+                                  found->kind == SIM_POOLED || found->kind == SIM_IMPORTED)));
     if (frees) {
         sim_allocation_remove(found);
         give_back(found);

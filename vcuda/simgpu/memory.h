@@ -4,7 +4,7 @@
 
 #include "driver.h"
 
-enum sim_memory { SIM_LINEAR, SIM_MANAGED, SIM_ARRAY, SIM_POOLED, SIM_MAPPED, SIM_FOREIGN };
+enum sim_memory { SIM_LINEAR, SIM_MANAGED, SIM_ARRAY, SIM_POOLED, SIM_MAPPED, SIM_FOREIGN, SIM_IMPORTED };
 
 struct sim_granule;
 
@@ -28,8 +28,16 @@ static inline uint64_t sim_granules(uint64_t bytes)
 CUresult sim_allocate(CUcontext context, uint64_t bytes, enum sim_memory kind, uint64_t *address);
 CUresult sim_release(uint64_t address, enum sim_memory kind);
 
-/* A pool's allocation has gone; the caller holds sim_process_lock. */
-void sim_pool_returned(CUmemoryPool pool, uint64_t bytes);
+/* Gives an allocation a physical allocation of its own, which others can refer to; a small one all that its granule has. It
+ * is 0 for what has no memory of its own. The caller holds sim_process_lock. */
+CUresult sim_allocation_own(struct sim_allocation *found, CUmemGenericAllocationHandle *handle);
+
+/* One reference more or less to physical memory or to a multicast object. */
+CUresult sim_reference(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes);
+int sim_is_multicast(CUmemGenericAllocationHandle handle);
+
+/* A pool's allocation has gone, and `taken_along` of the pool's memory with it; the caller holds sim_process_lock. */
+void sim_pool_returned(CUmemoryPool pool, uint64_t bytes, uint64_t taken_along);
 
 /* The table itself; the caller holds sim_process_lock. */
 uint64_t sim_addresses(uint64_t bytes, uint64_t alignment);

@@ -37,6 +37,7 @@ static void adopt(CUmemoryPool pool, CUcontext context)
         pool->life = context->life;
         pool->reserved = 0; /* went with the context before */
         pool->used = 0;
+        pool->split = 0;
     }
 }
 
@@ -139,16 +140,18 @@ static CUresult release(CUdeviceptr address, CUstream handle)
     return result == CUDA_ERROR_INVALID_VALUE ? sim_release(address, SIM_LINEAR) : result;
 }
 
-void sim_pool_returned(CUmemoryPool pool, uint64_t bytes)
+void sim_pool_returned(CUmemoryPool pool, uint64_t bytes, uint64_t taken_along)
 {
     pool->used -= bytes < pool->used ? bytes : pool->used;
+    pool->reserved -= taken_along < pool->reserved ? taken_along : pool->reserved;
+    pool->split -= taken_along < pool->split ? taken_along : pool->split;
 }
 
 SIM_TWINS(cuMemAllocAsync, _ptsz, COST_MEMORY, (CUdeviceptr *address, size_t bytes, CUstream stream),
           allocate(address, bytes, NULL, stream))
 SIM_TWINS(cuMemAllocFromPoolAsync, _ptsz, COST_MEMORY,
           (CUdeviceptr *address, size_t bytes, CUmemoryPool pool, CUstream stream),
-          pool == NULL ? CUDA_ERROR_INVALID_VALUE : allocate(address, bytes, pool, stream))
+          pool == NULL || pool->imported ? CUDA_ERROR_INVALID_VALUE : allocate(address, bytes, pool, stream))
 SIM_TWINS(cuMemFreeAsync, _ptsz, COST_MEMORY, (CUdeviceptr address, CUstream stream), release(address, stream))
 
 CUresult sim_pool_make(CUmemoryPool *pool, uint32_t device)
@@ -177,8 +180,9 @@ CUresult sim_pool_end(CUmemoryPool pool)
     if (found) {
         *link = pool->next;
         currents[pool->device] = currents[pool->device] == pool ? NULL : currents[pool->device];
-        pool->used = 0;
-        sim_pool_shrink(pool, 0);
+        if (backed(pool)) {
+            sim_discharge(pool->context, pool->reserved - pool->split);
+        }
         free(pool);
     }
     pthread_mutex_unlock(&sim_process_lock);

@@ -14,6 +14,8 @@ struct CUmemPoolHandle_st {
     uint64_t used;
     uint64_t reserved_high;
     uint64_t used_high;
+    uint64_t split; /* of what is reserved, what others can refer to: no longer the context's */
+    int imported; /* another process's: nothing is allocated from it, what was imported shows in its figures */
 };
 
 /* The pool that a device's streams allocate from, NULL for its default; under sim_process_lock, as the next two. */

@@ -2,6 +2,7 @@
 #include "account.h"
 
 #include "clock.h"
+#include "process.h"
 #include "state.h"
 
 #define PEER_NS 10000000u /* a process counts as at work for so long after it last said so */

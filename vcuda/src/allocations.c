@@ -152,14 +152,17 @@ int allocations_count(struct allocations *all, enum kind kind, uint64_t key, int
     return count;
 }
 
-void allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uint64_t extent)
+bool allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uint64_t extent, struct allocation *before)
 {
     struct stripe *stripe = stripe_of(all, kind, key);
     pthread_mutex_lock(&stripe->lock);
     struct allocation *row = present(stripe, kind, key);
-    if (row != NULL)
+    if (row != NULL) {
+        *before = *row;
         row->extent = extent;
+    }
     pthread_mutex_unlock(&stripe->lock);
+    return row != NULL;
 }
 
 bool allocations_take_of_context(struct allocations *all, uint64_t context, struct allocation *found)

@@ -6,20 +6,24 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Pointers and handles of different kinds may have the same value. */
+/* Pointers and handles of different kinds may have the same value. LINEAR, BLOCK, PHYSICAL: `extent` 1 means exported. */
 enum kind {
     KIND_NONE = 0,
     KIND_LINEAR,   /* CUdeviceptr of cuMemAlloc and its kin; `owner` is its block when it shares one */
     KIND_BLOCK,    /* address / 2 MiB + 1 of a block that small linear allocations share; count of them */
     KIND_CONTEXT,  /* CUcontext; bytes is the estimate charged for it, count its retains */
     KIND_LIMIT,    /* CUcontext and CUlimit; what was set with cuCtxSetLimit */
-    KIND_PHYSICAL, /* CUmemGenericAllocationHandle; count of its handles and mappings */
+    KIND_PHYSICAL, /* CUmemGenericAllocationHandle; count of its handles and mappings; `owner`: enum origin */
     KIND_MAPPING,  /* CUdeviceptr of cuMemMap; `owner` is the handle, `extent` how long it is */
     KIND_ARRAY,    /* CUarray, CUmipmappedArray */
     KIND_EXTERNAL, /* CUexternalMemory */
     KIND_GRAPH,    /* CUgraphExec that allocates: `extent` is how much at most, `owner` since which trim it is mapped */
     KIND_GREEN,    /* CUgreenCtx; `owner` is its CUcontext, `extent` the CUdevice */
+    KIND_IMPORT,   /* CUdeviceptr of another process's memory; count of how often it was opened */
 };
+
+/* What is behind a handle of physical memory. Only what was made here is charged here. */
+enum origin { ORIGIN_MADE = 0, ORIGIN_IMPORTED, ORIGIN_MULTICAST };
 
 struct allocation {
     uint64_t key;
@@ -31,6 +35,13 @@ struct allocation {
     uint16_t kind;
     uint16_t count;
 };
+
+/* Others may hold it after this process has let go of it. */
+static inline bool allocation_exported(const struct allocation *allocation)
+{
+    unsigned kind = allocation->kind;
+    return allocation->extent != 0 && (kind == KIND_LINEAR || kind == KIND_BLOCK || kind == KIND_PHYSICAL);
+}
 
 #define ALLOCATION_STRIPES 32
 
@@ -55,8 +66,8 @@ bool allocations_take(struct allocations *all, enum kind kind, uint64_t key, str
 bool allocations_join(struct allocations *all, const struct allocation *allocation);
 /* Adds `change` to the count; returns the new count, and at 0 removes it. -1 when it is not there. */
 int allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found);
-/* Sets the extent of a row. */
-void allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uint64_t extent);
+/* Sets the extent of a row; `before` is what it was. False when it is not there. */
+bool allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uint64_t extent, struct allocation *before);
 /* Removes one row of the context, until there is none. */
 bool allocations_take_of_context(struct allocations *all, uint64_t context, struct allocation *found);
 

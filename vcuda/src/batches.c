@@ -1,6 +1,7 @@
 /* batches.c: what threads were granted, from the first launch to the span that it becomes. */
 #include "batches.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #include "account.h"

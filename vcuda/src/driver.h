@@ -7,9 +7,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-#define EXPORT __attribute__((visibility("default")))
-#define likely(x) __builtin_expect(!!(x), 1)
-#define unlikely(x) __builtin_expect(!!(x), 0)
+#include "compiler.h"
 
 struct driver {
 #define HOOK(name) __typeof__(name) *name;

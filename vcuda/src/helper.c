@@ -6,8 +6,11 @@
 #include <sys/prctl.h>
 
 #include "clock.h"
+#include "complain.h"
 #include "pacer.h"
+#include "process.h"
 #include "schedule_page.h"
+#include "state.h"
 #include "usage_file.h"
 
 #define BUSY_PAUSE_NS 2000000u    /* while work is in flight */
@@ -92,6 +95,9 @@ static void *work(void *unused)
         if (now > cared + CARE_NS) {
             take_care(now);
             cared = now;
+        } else if (pools_shrinking(now)) {
+            pools_settle(NULL);
+            quiet = 0;
         }
         if (quiet > IDLE_AFTER)
             rest();

@@ -6,6 +6,10 @@
 #ifndef VCUDA_HOOK_H
 #define VCUDA_HOOK_H
 
+#include "charge.h"
+#include "device.h"
+#include "orphans.h"
+#include "process.h"
 #include "state.h"
 
 /* Returns the driver's own answer unless the shim is active. */
@@ -46,7 +50,7 @@ static inline bool freeing(enum kind kind, uint64_t key, struct allocation *allo
 static inline CUresult freed(CUresult result, bool ours, const struct allocation *allocation)
 {
     if (ours && result == CUDA_SUCCESS) {
-        discharge(allocation->device, allocation->bytes);
+        give_up(allocation);
     } else if (ours) {
         allocations_put(&process()->allocations, allocation);
         confirm(allocation->device, allocation->bytes);

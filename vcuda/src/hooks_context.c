@@ -66,25 +66,29 @@ CREATES(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *parameters, uns
 struct estate {
     int index;
     uint64_t bytes;
+    uint64_t exported; /* of these, what others may hold */
 };
 
 /* `index` where it is known; otherwise that of the context's own row. */
 static struct estate begin_end(CUcontext context, int index)
 {
-    struct estate estate = {index, 0};
+    struct estate estate = {index, 0, 0};
     struct allocation allocation;
     pacer_context_ends(context);
     device_context_ends();
     while (allocations_take_of_context(&process()->allocations, (uint64_t)(uintptr_t)context, &allocation)) {
         estate.bytes += allocation.bytes;
+        estate.exported += allocation_exported(&allocation) ? allocation.bytes : 0;
         if (allocation.kind == KIND_BLOCK)
             linear_block_lost(allocation.device);
+        if (allocation.kind == KIND_IMPORT)
+            opened_of_others(-(int)allocation.count);
     }
     if (allocations_take(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &allocation)) {
         estate.bytes += allocation.bytes;
         estate.index = allocation.device;
     }
-    estate.bytes += pools_forget_context(context) + graph_memory_forget_context(context);
+    estate.bytes += pools_forget_context(context, &estate.exported) + graph_memory_forget_context(context);
     loosen(estate.index, estate.bytes);
     return estate;
 }
@@ -92,10 +96,12 @@ static struct estate begin_end(CUcontext context, int index)
 /* When the driver refuses to end it (it was no context), there was nothing to take. */
 static CUresult ended(CUresult result, struct estate estate)
 {
-    if (result == CUDA_SUCCESS)
-        discharge(estate.index, estate.bytes);
-    else
+    if (result == CUDA_SUCCESS) {
+        discharge(estate.index, estate.bytes - estate.exported);
+        orphan(estate.index, estate.exported);
+    } else {
         confirm(estate.index, estate.bytes);
+    }
     return result;
 }
 
@@ -145,7 +151,7 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
 /* The last release ends the primary context, and so does a reset, whoever else retains it. */
 static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimaryCtxRelease_v2) *driver_does)
 {
-    struct estate estate = {0, 0};
+    struct estate estate = {0, 0, 0};
     int index = device_index(device);
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
@@ -205,7 +211,7 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     struct allocation row;
     PASS_UNLESS_ACTIVE(cuGreenCtxDestroy, green);
     bool ours = allocations_take(&process()->allocations, KIND_GREEN, (uint64_t)(uintptr_t)green, &row);
-    struct estate estate = {0, 0};
+    struct estate estate = {0, 0, 0};
     if (ours)
         estate = begin_end((CUcontext)(uintptr_t)row.owner, device_index((CUdevice)row.extent));
     CUresult result = ended(REAL(cuGreenCtxDestroy)(green), estate);

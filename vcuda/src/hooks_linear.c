@@ -116,13 +116,26 @@ EXPORT CUresult cuMemAllocManaged(CUdeviceptr *pointer, size_t bytes, unsigned i
     return settle(result, index, bytes, *pointer, context);
 }
 
-#define FREES(name, type)                                                   \
-    EXPORT CUresult name(type pointer)                                      \
-    {                                                                       \
-        struct allocation allocation;                                       \
-        PASS_UNLESS_ACTIVE(name, pointer);                                  \
-        bool ours = linear_freeing(pointer, &allocation);                   \
-        return linear_freed(REAL(name)(pointer), ours, &allocation);        \
+/* Memory that came from a pool, of this process or of another, may be freed so, too. */
+static CUresult freed_otherwise(CUresult result, uint64_t pointer)
+{
+    struct allocation import;
+    if (result == CUDA_SUCCESS) {
+        if (allocations_take(&process()->allocations, KIND_IMPORT, pointer, &import))
+            opened_of_others(-(int)import.count);
+        pools_will_shrink();
+    }
+    return result;
+}
+
+#define FREES(name, type)                                                                                         \
+    EXPORT CUresult name(type pointer)                                                                            \
+    {                                                                                                             \
+        struct allocation allocation;                                                                             \
+        PASS_UNLESS_ACTIVE(name, pointer);                                                                        \
+        bool ours = linear_freeing(pointer, &allocation);                                                         \
+        CUresult result = REAL(name)(pointer);                                                                    \
+        return ours ? linear_freed(result, true, &allocation) : freed_otherwise(result, pointer);                 \
     }
 
 FREES(cuMemFree, CUdeviceptr_v1)

@@ -1,9 +1,10 @@
-/* hooks_virtual.c: physical memory of its own right. It is charged to its maker until nobody refers to it: handles and
- * mappings of this process are counted here; what descriptors or other processes hold is left to the container's
- * orphans, which end when the node sees the driver's figure fall. So is what arrays and multicast objects refer to: when
- * a stream or another GPU lets go of it is not ours to see. */
+/* hooks_virtual.c: physical memory of its own right. It is charged to its maker until nobody refers to it: handles,
+ * mappings and bindings of this process are counted here; what descriptors or other processes hold is left to the
+ * container's orphans, which end when the node sees the driver's figure fall. So is what lies under sparse arrays: when a
+ * stream lets go of it is not ours to see. */
 #include "hook.h"
-#include "orphans.h"
+#include "multicast.h"
+#include "physical.h"
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,
                             unsigned long long flags)
@@ -24,37 +25,13 @@ EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, c
     return result;
 }
 
-/* One reference fewer, before the driver drops it; the charge is loose until `dropped` knows whether it was the last. */
-static bool dropping(uint64_t handle, struct allocation *physical)
-{
-    bool ours = allocations_find(&process()->allocations, KIND_PHYSICAL, handle, physical);
-    if (ours)
-        loosen(physical->device, physical->bytes);
-    return ours;
-}
-
-static void dropped(CUresult result, uint64_t handle, bool ours, const struct allocation *physical)
-{
-    struct allocation now;
-    if (!ours)
-        return;
-    bool last = result == CUDA_SUCCESS &&
-                allocations_count(&process()->allocations, KIND_PHYSICAL, handle, -1, &now) == 0;
-    if (!last)
-        confirm(physical->device, physical->bytes);
-    else if (now.extent == 0)
-        discharge(physical->device, physical->bytes);
-    else
-        orphan(physical->device, physical->bytes); /* exported: somebody may hold it still */
-}
-
 EXPORT CUresult cuMemRelease(CUmemGenericAllocationHandle handle)
 {
     struct allocation physical;
     PASS_UNLESS_ACTIVE(cuMemRelease, handle);
-    bool ours = dropping(handle, &physical);
+    bool ours = physical_dropping(handle, &physical);
     CUresult result = REAL(cuMemRelease)(handle);
-    dropped(result, handle, ours, &physical);
+    physical_dropped(result, handle, ours, &physical);
     return result;
 }
 
@@ -90,11 +67,11 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
     PASS_UNLESS_ACTIVE(cuMemUnmap, pointer, size);
     CUdeviceptr end = pointer + size;
     while (pointer < end && allocations_take(&process()->allocations, KIND_MAPPING, pointer, &mapping)) {
-        bool ours = dropping(mapping.owner, &physical);
+        bool ours = physical_dropping(mapping.owner, &physical);
         CUresult result = REAL(cuMemUnmap)(pointer, mapping.extent);
         if (result != CUDA_SUCCESS)
             allocations_put(&process()->allocations, &mapping);
-        dropped(result, mapping.owner, ours, &physical);
+        physical_dropped(result, mapping.owner, ours, &physical);
         if (result != CUDA_SUCCESS)
             return result;
         pointer += mapping.extent;
@@ -105,19 +82,25 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
                                              CUmemAllocationHandleType type, unsigned long long flags)
 {
-    struct allocation physical;
     PASS_UNLESS_ACTIVE(cuMemExportToShareableHandle, shareable, handle, type, flags);
     CUresult result = REAL(cuMemExportToShareableHandle)(shareable, handle, type, flags);
-    if (result == CUDA_SUCCESS && allocations_find(&process()->allocations, KIND_PHYSICAL, handle, &physical))
-        allocations_mark(&process()->allocations, KIND_PHYSICAL, handle, 1);
+    if (result == CUDA_SUCCESS)
+        shared_with_others(KIND_PHYSICAL, handle);
     return result;
 }
 
-/* Somebody may hold it after its last handle and mapping are gone. */
-static void held_elsewhere(CUresult result, CUmemGenericAllocationHandle handle)
+/* Whoever exported it pays. Where this process did, the handle that it gets is one more reference to its own. */
+EXPORT CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle *handle, void *shareable,
+                                               CUmemAllocationHandleType type)
 {
-    if (result == CUDA_SUCCESS)
-        allocations_mark(&process()->allocations, KIND_PHYSICAL, handle, 1);
+    PASS_UNLESS_ACTIVE(cuMemImportFromShareableHandle, handle, shareable, type);
+    CUresult result = REAL(cuMemImportFromShareableHandle)(handle, shareable, type);
+    if (result == CUDA_SUCCESS) {
+        struct allocation import = {.key = *handle, .owner = ORIGIN_IMPORTED, .kind = KIND_PHYSICAL, .count = 1};
+        if (!allocations_join(&process()->allocations, &import))
+            opened_of_others(+1);
+    }
+    return result;
 }
 
 #define MAPS_ARRAYS(name)                                                                                    \
@@ -125,48 +108,11 @@ static void held_elsewhere(CUresult result, CUmemGenericAllocationHandle handle)
     {                                                                                                        \
         PASS_UNLESS_ACTIVE(name, list, count, stream);                                                       \
         CUresult result = REAL(name)(list, count, stream);                                                   \
-        for (unsigned int i = 0; list != NULL && i < count; i++)                                             \
+        for (unsigned int i = 0; result == CUDA_SUCCESS && i < count; i++)                                   \
             if (list[i].memOperationType == CU_MEM_OPERATION_TYPE_MAP)                                       \
-                held_elsewhere(result, list[i].memHandle.memHandle);                                         \
+                shared_with_others(KIND_PHYSICAL, list[i].memHandle.memHandle);                              \
         return result;                                                                                       \
     }
 
 MAPS_ARRAYS(cuMemMapArrayAsync)
 MAPS_ARRAYS(cuMemMapArrayAsync_ptsz)
-
-/* The physical memory whose mapping begins here; of one that begins before, its handle is asked for and given back. */
-static CUmemGenericAllocationHandle mapped_at(CUdeviceptr pointer)
-{
-    struct allocation mapping;
-    CUmemGenericAllocationHandle handle = 0;
-    if (allocations_find(&process()->allocations, KIND_MAPPING, pointer, &mapping))
-        return mapping.owner;
-    if (REAL(cuMemRetainAllocationHandle)(&handle, (void *)(uintptr_t)pointer) == CUDA_SUCCESS)
-        REAL(cuMemRelease)(handle);
-    return handle;
-}
-
-#define BINDS(name, memory, parameters, ...)                                                                 \
-    EXPORT CUresult name parameters                                                                          \
-    {                                                                                                        \
-        PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                                                               \
-        CUresult result = REAL(name)(__VA_ARGS__);                                                           \
-        held_elsewhere(result, memory);                                                                      \
-        return result;                                                                                       \
-    }
-
-typedef CUmemGenericAllocationHandle handle_of;
-
-BINDS(cuMulticastBindMem, from,
-      (handle_of object, size_t offset, handle_of from, size_t from_offset, size_t size, unsigned long long flags), object,
-      offset, from, from_offset, size, flags)
-BINDS(cuMulticastBindMem_v2, from,
-      (handle_of object, CUdevice device, size_t offset, handle_of from, size_t from_offset, size_t size,
-       unsigned long long flags),
-      object, device, offset, from, from_offset, size, flags)
-BINDS(cuMulticastBindAddr, mapped_at(from),
-      (handle_of object, size_t offset, CUdeviceptr from, size_t size, unsigned long long flags), object, offset, from,
-      size, flags)
-BINDS(cuMulticastBindAddr_v2, mapped_at(from),
-      (handle_of object, CUdevice device, size_t offset, CUdeviceptr from, size_t size, unsigned long long flags), object,
-      device, offset, from, size, flags)

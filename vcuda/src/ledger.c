@@ -1,4 +1,4 @@
-/* ledger.c: opening, locking and charging. */
+/* ledger.c: opening, and charging. */
 #include "ledger.h"
 
 #include <errno.h>
@@ -24,16 +24,11 @@ static uint64_t realtime_ns(void)
  * since the magic comes last. */
 static bool initialise(struct ledger *ledger)
 {
-    pthread_mutexattr_t attributes;
-    pthread_mutexattr_init(&attributes);
-    pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-    pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-    int error = pthread_mutex_init(&ledger->lock, &attributes);
-    pthread_mutexattr_destroy(&attributes);
+    bool made = ledger_make_lock(ledger);
     ledger->public.version = VCUDA_LEDGER_VERSION;
     ledger->public.epoch_ns = realtime_ns();
     __atomic_store_n(&ledger->public.magic, VCUDA_LEDGER_MAGIC, __ATOMIC_RELEASE);
-    return error == 0;
+    return made;
 }
 
 /* The file is made of holes at first, and to touch one in a full tmpfs is SIGBUS. */
@@ -66,11 +61,11 @@ struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)
     if (!good)
         snprintf(reason, reason_size, "it cannot be mapped: %s", strerror(errno));
     if (good && __atomic_load_n(&ledger->public.magic, __ATOMIC_ACQUIRE) == 0) {
-        while (flock(file, LOCK_EX) != 0 && errno == EINTR)
-            ;
-        if (__atomic_load_n(&ledger->public.magic, __ATOMIC_ACQUIRE) == 0)
+        good = ledger_lock_file(file);
+        if (!good)
+            snprintf(reason, reason_size, "another process keeps it locked");
+        else if (__atomic_load_n(&ledger->public.magic, __ATOMIC_ACQUIRE) == 0)
             initialise(ledger);
-        flock(file, LOCK_UN);
     }
     close(file);
     if (good && (ledger->public.magic != VCUDA_LEDGER_MAGIC || ledger->public.version != VCUDA_LEDGER_VERSION)) {
@@ -104,40 +99,6 @@ void ledger_begin_window(struct ledger *ledger, int device)
     __atomic_store_n(&shared->settled_ns, clock_ns(), __ATOMIC_SEQ_CST);
 }
 
-/* The last owner died at some instruction: the words are true, what was derived from them may not be. */
-static void mend(struct ledger *ledger)
-{
-    for (int device = 0; device < VCUDA_MAX_DEVICES; device++) {
-        uint64_t total = 0;
-        for (int i = 0; i < LEDGER_SLOTS; i++)
-            if (ledger->slots[i].state != SLOT_FREE)
-                total += ledger->slots[i].charged[device];
-        __atomic_store_n(&ledger->devices[device].total, total, __ATOMIC_RELAXED);
-        ledger_begin_window(ledger, device);
-    }
-}
-
-bool ledger_lock(struct ledger *ledger)
-{
-    int error = pthread_mutex_trylock(&ledger->lock);
-    if (error == EBUSY) {
-        struct timespec until;
-        clock_gettime(CLOCK_REALTIME, &until);
-        until.tv_sec += LEDGER_LOCK_SECONDS;
-        error = pthread_mutex_timedlock(&ledger->lock, &until);
-    }
-    if (error == EOWNERDEAD) {
-        mend(ledger);
-        error = pthread_mutex_consistent(&ledger->lock);
-    }
-    return error == 0;
-}
-
-void ledger_unlock(struct ledger *ledger)
-{
-    pthread_mutex_unlock(&ledger->lock);
-}
-
 static bool is_of(const struct ledger_slot *slot, uint64_t pid, uint64_t start_time, uint64_t namespace)
 {
     return slot->state == SLOT_LIVE && slot->pid == pid && slot->start_time == start_time && slot->namespace == namespace;
@@ -163,6 +124,7 @@ int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint
     if (chosen >= 0) {
         struct ledger_slot *slot = &ledger->slots[chosen];
         memset(slot, 0, sizeof *slot);
+        memset(&ledger->sharing[chosen], 0, sizeof ledger->sharing[chosen]);
         slot->pid = pid;
         slot->start_time = start_time;
         slot->namespace = namespace;
@@ -235,7 +197,7 @@ bool ledger_charge(struct ledger *ledger, int slot, int device, uint64_t bytes, 
     uint64_t *word = &ledger->slots[slot].charged[device];
     if (!ledger_lock(ledger))
         return false;
-    uint64_t held = shared->total + shared->overhead;
+    uint64_t held = ledger_held(ledger, device);
     bool fits = force || (bytes <= limit && held <= limit - bytes);
     if (fits) {
         ledger_loosen(ledger, slot, device, bytes);
@@ -265,5 +227,6 @@ void ledger_discharge(struct ledger *ledger, int slot, int device, uint64_t byte
 uint64_t ledger_held(const struct ledger *ledger, int device)
 {
     const struct ledger_device *shared = &ledger->devices[device];
-    return __atomic_load_n(&shared->total, __ATOMIC_RELAXED) + __atomic_load_n(&shared->overhead, __ATOMIC_RELAXED);
+    uint64_t sum, total = __atomic_load_n(&shared->total, __ATOMIC_RELAXED);
+    return __builtin_add_overflow(total, __atomic_load_n(&shared->overhead, __ATOMIC_RELAXED), &sum) ? UINT64_MAX : sum;
 }

@@ -60,6 +60,13 @@ struct ledger_device {
     uint64_t reserved[1];
 };
 
+/* What a process shares with others; both atomic. */
+struct ledger_sharing {
+    uint64_t exported[VCUDA_MAX_DEVICES]; /* of `charged`, what others may go on holding when it has let go, or is dead */
+    uint64_t imported;                    /* allocations of other processes that it has open */
+    uint64_t reserved[7];
+};
+
 struct ledger {
     struct vcuda_ledger_public public;
     char padding_public[4096 - sizeof(struct vcuda_ledger_public)];
@@ -72,6 +79,7 @@ struct ledger {
     uint64_t reserved[12];
     struct ledger_device devices[VCUDA_MAX_DEVICES];
     struct ledger_slot slots[LEDGER_SLOTS];
+    struct ledger_sharing sharing[LEDGER_SLOTS]; /* of each slot */
 };
 _Static_assert(sizeof(struct ledger) <= VCUDA_LEDGER_SIZE, "the ledger fits its file");
 
@@ -79,11 +87,24 @@ _Static_assert(sizeof(struct ledger) <= VCUDA_LEDGER_SIZE, "the ledger fits its 
  * another version or not writable. */
 struct ledger *ledger_open(const char *path, char *reason, size_t reason_size);
 
-/* Takes the lock, mending the totals when its last owner died. False when it cannot be had (a stopped process
- * holds it for longer than LEDGER_LOCK_SECONDS, or the file was tampered with): then nothing may be changed. */
-#define LEDGER_LOCK_SECONDS 10
+/* Takes the lock, repairing the ledger when its last owner died, and the lock itself when it cannot be one. False when it
+ * cannot be had: a stopped process holds it for longer than LEDGER_LOCK_MS, or what lies there is no lock any more and
+ * cannot be made one. Then nothing may be changed. */
+#ifndef LEDGER_LOCK_MS
+#define LEDGER_LOCK_MS 10000
+#endif
 bool ledger_lock(struct ledger *ledger);
 void ledger_unlock(struct ledger *ledger);
+
+/* Makes the lock, of a new ledger and of one whose lock was overwritten. */
+bool ledger_make_lock(struct ledger *ledger);
+/* An exclusive flock on the ledger's file, for at most as long as the lock is waited for. */
+bool ledger_lock_file(int file);
+
+/* Under the lock: whether everything in the ledger can be true, and making it so. A slot in no known state counts as a dead
+ * process's, so that the node's word decides; charges that no GPU could hold are forgotten; totals are derived anew. */
+bool ledger_plausible(const struct ledger *ledger);
+void ledger_repair(struct ledger *ledger);
 
 /* Finds a slot for this process. -1 when all are taken. Takes the lock itself. */
 int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint64_t namespace);
@@ -108,6 +129,15 @@ void ledger_set_total(struct ledger_device *device, uint64_t total);
 uint64_t ledger_most_unsettled(const struct ledger_slot *slot, int device);
 /* Under the lock: forgets what was noted for the judgement of samples. Only samples begun later may be used. */
 void ledger_begin_window(struct ledger *ledger, int device);
+
+/* Of what a slot has charged, so much was exported. And how many allocations of others it opened or closed. No lock. */
+void ledger_export(struct ledger *ledger, int slot, int device, uint64_t bytes);
+void ledger_import(struct ledger *ledger, int slot, int change);
+/* Whether some process that lives, or died after this time, has memory of others open. */
+bool ledger_imports_open(const struct ledger *ledger, uint64_t died_since_ns);
+/* Moves what the slot's process has let go of, and others may hold, to the container's orphans. False when there is no slot
+ * for them: then nothing has changed. Takes the lock itself. */
+bool ledger_orphan(struct ledger *ledger, int slot, int device, uint64_t bytes);
 
 /* What counts against the limit now, in bytes. One unlocked read. */
 uint64_t ledger_held(const struct ledger *ledger, int device);

@@ -44,14 +44,22 @@ void ledger_sweep(struct ledger *ledger)
     free(suspects);
 }
 
-/* Under the lock: forgets up to `bytes` of what the dead that died before `before_ns` still have charged. */
-static void release_dead(struct ledger *ledger, int device, uint64_t bytes, uint64_t before_ns)
+static uint64_t least(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
+/* Under the lock: forgets up to `bytes` of what the dead that died before `before_ns` still have charged; with
+ * `but_exported` nothing of what others may have open. */
+static void release_dead(struct ledger *ledger, int device, uint64_t bytes, uint64_t before_ns, bool but_exported)
 {
     for (int i = 0; i < LEDGER_SLOTS && (uint64_t)i < ledger->slots_used; i++) {
         struct ledger_slot *slot = &ledger->slots[i];
         if (slot->state != SLOT_DEAD || slot->died_ns >= before_ns)
             continue;
-        uint64_t part = slot->charged[device] < bytes ? slot->charged[device] : bytes;
+        uint64_t exported = __atomic_load_n(&ledger->sharing[i].exported[device], __ATOMIC_RELAXED);
+        uint64_t kept = but_exported ? least(exported, slot->charged[device]) : 0;
+        uint64_t part = least(slot->charged[device] - kept, bytes);
         bytes -= part;
         __atomic_store_n(&slot->charged[device], slot->charged[device] - part, __ATOMIC_RELEASE);
         ledger_set_total(&ledger->devices[device], ledger->devices[device].total - part);
@@ -113,13 +121,17 @@ void ledger_true_up(struct ledger *ledger, int device, const struct vcuda_slot *
         return;
     if (!ledger_lock(ledger))
         return;
+    if (!ledger_plausible(ledger))
+        ledger_repair(ledger);
     if (!sampled) {
-        release_dead(ledger, device, UINT64_MAX, now_ns > TEARDOWN_NS ? now_ns - TEARDOWN_NS : 0);
+        uint64_t before_ns = now_ns > TEARDOWN_NS ? now_ns - TEARDOWN_NS : 0;
+        release_dead(ledger, device, UINT64_MAX, before_ns, ledger_imports_open(ledger, before_ns));
     } else if (page->driver_sampled_ns > shared->settled_ns) { /* another process may have used it by now */
         uint64_t held = page->driver_bytes;
         uint64_t overhead = above(held, shared->high);
         /* Also when nothing is let go: slots of the dead with nothing left in them become free. */
-        release_dead(ledger, device, let_go(ledger, device, held, page->driver_sampled_ns), page->driver_sampled_ns);
+        release_dead(ledger, device, let_go(ledger, device, held, page->driver_sampled_ns), page->driver_sampled_ns,
+                     false);
         __atomic_store_n(&shared->overhead, overhead, __ATOMIC_RELAXED); /* ledger_held reads it unlocked */
         ledger_begin_window(ledger, device);
         if (shared->total + overhead > shared->peak)

@@ -83,7 +83,10 @@ CUresult linear_freed(CUresult result, bool ours, const struct allocation *alloc
     if (result == CUDA_SUCCESS &&
         allocations_count(&process()->allocations, KIND_BLOCK, allocation->owner, -1, &block) == 0) {
         __atomic_sub_fetch(&process()->blocks[allocation->device], 1, __ATOMIC_ACQ_REL);
-        keep_or_discharge(allocation->device);
+        if (allocation_exported(&block))
+            give_up(&block);
+        else
+            keep_or_discharge(allocation->device);
     } else {
         confirm(allocation->device, GRANULE);
     }

@@ -2,6 +2,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "charge.h"
 #include "clock.h"
 #include "nvml_library.h"
 #include "state.h"

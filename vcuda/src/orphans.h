@@ -1,10 +1,20 @@
-/* orphans.h: memory that outlives whoever pays for it. */
+/* orphans.h: memory that other processes may hold after its maker has let go of it, or dies. */
 #ifndef VCUDA_ORPHANS_H
 #define VCUDA_ORPHANS_H
 
-#include <stdint.h>
+#include "allocations.h"
 
-/* Moves a loose charge of this process to the container, until the node has seen the driver release it. */
+/* Notes that others can get at an allocation from now on; once, however often it is exported. */
+void shared_with_others(enum kind kind, uint64_t key);
+/* The same for so much of a pool. */
+void others_may_hold(int index, uint64_t bytes);
+/* This process opened memory of another (+1), or closed it. */
+void opened_of_others(int change);
+
+/* After the driver let go of a loose charge of this process: gone, or, where it was exported, the container's until the
+ * node has seen the driver release it. */
+void give_up(const struct allocation *allocation);
+/* The same for a part of something exported. */
 void orphan(int index, uint64_t bytes);
 
 #endif

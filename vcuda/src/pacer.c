@@ -6,8 +6,10 @@
 #include "account.h"
 #include "batches.h"
 #include "clock.h"
+#include "device.h"
 #include "helper.h"
 #include "spans.h"
+#include "state.h"
 
 #define ALONE_NS 8000000u      /* the same while nobody else has a turn: who wakes shares the GPU for so long */
 #define BATCH_NS 500000u       /* of estimated work granted at a time */

@@ -8,7 +8,8 @@
 
 #include <stdint.h>
 
-#include "state.h"
+#include "config.h"
+#include "driver.h"
 
 /* What a thread may still launch on one stream without asking. Its owner writes it; the helper revokes it by
  * clearing `turn`, under the lock of `queue`. */

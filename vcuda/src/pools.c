@@ -1,9 +1,15 @@
 #include "pools.h"
 
+#include "charge.h"
+#include "clock.h"
+#include "device.h"
 #include "granule.h"
-#include "state.h"
+#include "helper.h"
+#include "orphans.h"
+#include "process.h"
 
-#define STEP (32ull << 20) /* pools grow by multiples of this */
+#define STEP (32ull << 20)        /* pools grow by multiples of this */
+#define SHRINKS_WITHIN_NS 100000000u /* after a free: most programs wait for their stream so soon */
 
 /* What the pool has reserved from the device; `fallback` when the driver does not say. */
 static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which, uint64_t fallback)
@@ -12,27 +18,73 @@ static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which, uint64_t
     return REAL(cuMemPoolGetAttribute)(pool, which, &value) == CUDA_SUCCESS ? value : fallback;
 }
 
-/* Under the lock. NULL when there is no room for one more: then its memory goes uncounted until the node sees it. */
+/* Under the lock: the pool's row, or a free one (of pool NULL). NULL when there is neither. */
 static struct pool *row_of(CUmemoryPool pool)
 {
     struct pools *all = &process()->pools;
-    CUcontext context;
-    int index;
-    for (int i = 0; i < POOLS; i++)
+    struct pool *free = NULL;
+    for (int i = 0; i < POOLS; i++) {
         if (all->rows[i].pool == pool)
             return &all->rows[i];
-    for (int i = 0; i < POOLS; i++)
-        if (all->rows[i].pool == NULL && current_device(&context, &index)) {
-            all->rows[i] = (struct pool){pool, context, index, 0};
-            return &all->rows[i];
-        }
-    return NULL;
+        if (free == NULL && all->rows[i].pool == NULL)
+            free = &all->rows[i];
+    }
+    return free;
+}
+
+bool pools_add(CUmemoryPool pool, int index)
+{
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    struct pool *row = row_of(pool);
+    if (row != NULL)
+        *row = (struct pool){.pool = pool, .index = index};
+    pthread_mutex_unlock(&all->lock);
+    return row != NULL;
+}
+
+void pools_export(CUmemoryPool pool)
+{
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    struct pool *row = row_of(pool);
+    if (row != NULL && row->pool != NULL && row->index != POOL_UNCHARGED && !row->exported) {
+        row->exported = true;
+        others_may_hold(row->index, row->charged);
+    }
+    pthread_mutex_unlock(&all->lock);
+}
+
+/* Under the lock: the row to allocate by; a pool of the driver's own making is the current device's. */
+static struct pool *row_to_use(CUmemoryPool pool)
+{
+    struct pool *row = row_of(pool);
+    CUcontext context;
+    int index;
+    if (row == NULL || (row->context == NULL && !current_device(&context, &index)))
+        return NULL;
+    if (row->pool == NULL)
+        *row = (struct pool){.pool = pool, .index = index};
+    if (row->context == NULL)
+        row->context = context;
+    return row;
+}
+
+/* Under the lock: the driver let go of so much, loosened before. */
+static void given_back(const struct pool *row, uint64_t bytes)
+{
+    if (row->exported)
+        orphan(row->index, bytes);
+    else
+        discharge(row->index, bytes);
 }
 
 /* Under the lock: makes the charge what the pool has reserved, of which `set_aside` is charged already and not
  * confirmed. False when that would pass the limit; then nothing has changed but `set_aside`, which is given back. */
 static bool settle(struct pool *row, uint64_t set_aside)
 {
+    if (row->index == POOL_UNCHARGED)
+        return true;
     uint64_t reserved = attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, row->charged);
     uint64_t have = row->charged + set_aside;
     if (reserved > have && !charge(row->index, reserved - have)) {
@@ -46,8 +98,10 @@ static bool settle(struct pool *row, uint64_t set_aside)
     } else {
         discharge(row->index, set_aside);
         loosen(row->index, row->charged - reserved);
-        discharge(row->index, row->charged - reserved);
+        given_back(row, row->charged - reserved);
     }
+    if (row->exported && reserved > row->charged)
+        others_may_hold(row->index, reserved - row->charged);
     row->charged = reserved;
     return true;
 }
@@ -64,10 +118,10 @@ CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(
 {
     struct pools *all = &process()->pools;
     pthread_mutex_lock(&all->lock);
-    struct pool *row = row_of(pool);
-    if (row == NULL) {
+    struct pool *row = row_to_use(pool);
+    if (row == NULL || row->index == POOL_UNCHARGED) {
         pthread_mutex_unlock(&all->lock);
-        return allocate(call);
+        return row == NULL ? CUDA_ERROR_OUT_OF_MEMORY : allocate(call);
     }
     uint64_t most = granule_up(bytes, STEP);
     bool reserved = most >= bytes && charge(row->index, most);
@@ -114,16 +168,32 @@ struct pool pools_forget(CUmemoryPool pool)
     return found;
 }
 
-uint64_t pools_forget_context(CUcontext context)
+uint64_t pools_forget_context(CUcontext context, uint64_t *exported)
 {
     struct pools *all = &process()->pools;
     uint64_t sum = 0;
     pthread_mutex_lock(&all->lock);
-    for (int i = 0; i < POOLS; i++)
-        if (all->rows[i].pool != NULL && all->rows[i].context == context) {
-            sum += all->rows[i].charged;
-            all->rows[i] = (struct pool){0};
-        }
+    for (int i = 0; i < POOLS; i++) {
+        struct pool *row = &all->rows[i];
+        if (row->pool == NULL || row->context == NULL || row->context != context)
+            continue;
+        sum += row->charged;
+        *exported += row->exported ? row->charged : 0;
+        row->charged = 0;
+        row->context = NULL;
+    }
     pthread_mutex_unlock(&all->lock);
     return sum;
+}
+
+void pools_will_shrink(void)
+{
+    __atomic_store_n(&process()->pools.shrinking_ns, clock_ns(), __ATOMIC_RELAXED);
+    helper_wake();
+}
+
+bool pools_shrinking(uint64_t now_ns)
+{
+    uint64_t since = __atomic_load_n(&process()->pools.shrinking_ns, __ATOMIC_RELAXED);
+    return since != 0 && now_ns < since + SHRINKS_WITHIN_NS;
 }

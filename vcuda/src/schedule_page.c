@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "complain.h"
 #include "state.h"
 
 #define READ_TRIES 8

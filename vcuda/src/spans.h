@@ -2,7 +2,9 @@
 #ifndef VCUDA_SPANS_H
 #define VCUDA_SPANS_H
 
-#include "state.h"
+#include <pthread.h>
+
+#include "driver.h"
 
 #define SPANS 64 /* batches in flight at one time in a context */
 

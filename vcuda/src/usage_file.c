@@ -5,7 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "charge.h"
 #include "clock.h"
+#include "complain.h"
 #include "crc32.h"
 #include "state.h"
 #include "usage.h"

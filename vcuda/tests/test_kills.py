@@ -32,6 +32,9 @@ def test_a_kill_after_any_instruction_leaves_a_whole_ledger(tmp_path: Path) -> N
         "freed_then_left",
         "timed_out_in_the_window",
         "leaving_amid_a_call",
+        "open_when_given_up",
+        "freed_while_open",
+        "orphans_without_a_free_slot",
     ],
 )
 def test_no_sample_frees_what_the_driver_still_holds(tmp_path: Path, case: str) -> None:
@@ -39,8 +42,9 @@ def test_no_sample_frees_what_the_driver_still_holds(tmp_path: Path, case: str) 
     assert charged == held
 
 
-def test_a_sample_frees_what_the_driver_let_go_of(tmp_path: Path) -> None:
-    charged, held = released(tmp_path, "let_go")
+@pytest.mark.parametrize("case", ["let_go", "closed_when_given_up"])
+def test_what_nobody_holds_is_freed(tmp_path: Path, case: str) -> None:
+    charged, held = released(tmp_path, case)
     assert charged == held
 
 

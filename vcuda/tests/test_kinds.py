@@ -8,6 +8,7 @@ from agent import Agent, Tenant
 from node import MIB, OUT_OF_MEMORY, Node, Share, until
 
 CONTEXT = 256 * MIB
+INVALID_DEVICE = 101
 Ask = Callable[[str], list[int]]
 
 
@@ -49,17 +50,99 @@ def test_exported_memory_is_charged_to_the_container_while_a_descriptor_may_hold
         assert ask(f"alloc b {760 * MIB}")[0] == OUT_OF_MEMORY
 
 
-@pytest.mark.parametrize("reference", ["bind", "tile"])
-def test_memory_under_an_array_or_a_multicast_object_is_charged_after_its_handle_is_gone(
-    node: Node, reference: str
-) -> None:
+def test_memory_under_a_sparse_array_is_charged_after_its_handle_is_gone(node: Node) -> None:
     page = node.folder / "page"
     container = node.container("a", Share(schedule=str(page)))
     with Agent(node, page, Tenant("a", 0)), container.session() as ask:
         begun(ask)
-        assert [ask(f"create a {64 * MIB}")[0], ask(f"{reference} a")[0], ask("drop a")[0]] == [0, 0, 0]
+        assert [ask(f"create a {64 * MIB}")[0], ask("tile a")[0], ask("drop a")[0]] == [0, 0, 0]
         assert node.truth("a")[0] == container.charged() == CONTEXT + 64 * MIB
         assert ask(f"alloc b {760 * MIB}")[0] == OUT_OF_MEMORY
+
+
+@pytest.mark.parametrize("gone", ["unbind o", "drop o"])
+def test_what_is_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_object_is_gone(
+    node: Node, gone: str
+) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        lines = [f"create a {64 * MIB}", "object o", "bind a o", "drop a"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert ask(gone)[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
+def test_a_mapped_multicast_object_keeps_what_is_bound_when_its_handle_is_gone(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        lines = [f"create a {64 * MIB}", "object o", "bind a o", "drop a", f"map o {2 * MIB}", "drop o"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert ask(f"unmap o {2 * MIB}")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
+@pytest.mark.parametrize(("memory", "recommended"), [(80 * 1024 * MIB, 512 * MIB), (512 * MIB, 2 * MIB)])
+def test_the_granularity_recommended_for_multicast_is_one_that_the_slice_can_use(
+    node: Node, memory: int, recommended: int
+) -> None:
+    container = node.container("a", Share(memory=memory))
+    assert container.run("init", "ctx", "granularity")[-1] == [0, recommended, 0]
+
+
+def test_a_pool_is_charged_to_the_device_that_it_was_made_for(node: Node) -> None:
+    node.settings["SIMGPU_DEVICES"] = "2"
+    container = node.container("a", Share(), Share(ordinal=1, slot=1))
+    with container.session() as ask:
+        begun(ask)
+        assert [ask("newpool 1 1")[0], ask(f"from a {40 * MIB} 1")[0]] == [0, 0]
+        assert [container.charged(0), container.charged(1)] == [CONTEXT, 64 * MIB]
+        assert [ask("freeasync a")[0], ask("endpool 1")[0]] == [0, 0]
+        assert [container.charged(0), container.charged(1)] == [CONTEXT, 0]
+
+
+def test_a_pool_on_a_device_of_somebody_else_is_refused(node: Node) -> None:
+    node.settings["SIMGPU_DEVICES"] = "2"
+    assert node.container("a").run("init", "ctx", "newpool 1 1")[-1] == [INVALID_DEVICE, 0, 0]
+
+
+def test_what_a_pool_no_longer_keeps_is_given_back_without_a_trim(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask("newpool 1 0")[0], ask(f"keep 1 {512 * MIB}")[0], ask(f"from a {40 * MIB} 1")[0]] == [0, 0, 0]
+        assert ask("freeasync a")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert [ask("keep 1 0")[0], ask("wait")[0]] == [0, 0]
+        assert node.truth("a")[0] == CONTEXT
+        until(lambda: container.charged() == CONTEXT)
+
+
+def test_plain_memory_freed_in_a_streams_order_is_discharged(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask(f"alloc a {40 * MIB}")[0], ask("alloc b 1000")[0]] == [0, 0]
+        assert [ask("freeasync a")[0], ask("freeasync b")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
+def test_memory_of_a_pool_freed_as_plain_memory_is_discharged(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask(f"async a {40 * MIB}")[0], ask("free a")[0], ask("wait")[0]] == [0, 0, 0]
+        until(lambda: container.charged() == node.truth("a")[0] == CONTEXT)
+
+
+@pytest.mark.parametrize("verb", ["node", "anynode"])
+def test_a_graphs_allocation_that_can_never_fit_is_refused_when_it_is_added(node: Node, verb: str) -> None:
+    container = node.container("a")
+    answers = container.run("init", "ctx", f"{verb} - {1024 * MIB}", f"{verb} - {1026 * MIB}")
+    assert [answer[0] for answer in answers] == [0, 0, 0, OUT_OF_MEMORY]
 
 
 def test_a_green_context_is_charged_as_the_primary_context_that_it_keeps(node: Node) -> None:

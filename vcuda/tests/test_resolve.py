@@ -70,6 +70,34 @@ def test_hooks_have_the_same_prototype_in_every_release(release: str) -> None:
     assert differing == {}
 
 
+STANDS_BEFORE = {
+    "resolve": r"cuGetProcAddress",
+    "contexts": r"cuInit|cuCtx(Create|Destroy|Detach|SetLimit)|cuDevicePrimaryCtx(Retain|Release|Reset)"
+    r"|cuGreenCtx(Create|Destroy)",
+    "report": r"cuMemGetInfo|cuDeviceTotalMem",
+    "linear": r"cuMem(Alloc|AllocPitch|Free|AllocManaged)",
+    "pools": r"cuMem(AllocAsync|AllocFromPoolAsync|FreeAsync)"
+    r"|cuMemPool(Create|Destroy|TrimTo|SetAttribute|ImportFromShareableHandle|ExportToShareableHandle|ImportPointer)",
+    "virtual memory": r"cuMem(Create|Release|Map|Unmap|RetainAllocationHandle|MapArrayAsync)"
+    r"|cuMem(ExportTo|ImportFrom)ShareableHandle|cuMulticast[A-Za-z]+",
+    "arrays": r"cuArray(3D)?Create|cuArrayDestroy|cuMipmappedArray(Create|Destroy)",
+    "sharing": r"cuIpc(Get|Open|Close)MemHandle|cu(Import|Destroy)ExternalMemory",
+    "launches": r"cuLaunch(Kernel(Ex)?|CooperativeKernel(MultiDevice)?|Grid(Async)?)?|cuGraphLaunch",
+    "graphs": r"cuGraph(Instantiate[A-Za-z]*|Upload|ExecDestroy|AddMemAllocNode|AddNode)|cuDeviceGraphMemTrim",
+    "streams": r"cuStream(BeginCapture|BeginCaptureToGraph|EndCapture|Destroy)",
+}
+"""Everything by which a program comes by memory, launches, or learns of the device's size; in every form."""
+
+
+@pytest.mark.parametrize("release", ["11.8", "12", "13"])
+@pytest.mark.parametrize("group", STANDS_BEFORE)
+def test_every_form_of_a_call_in_every_release_has_its_hook(release: str, group: str) -> None:
+    form = re.compile(rf"(?:{STANDS_BEFORE[group]})(?:_v\d+)?(?:_ptsz|_ptds)?")
+    forms = {name for name in prototypes(release) if form.fullmatch(name)}
+    assert forms
+    assert forms - set(HOOKS) == set()
+
+
 def dynamic(library: Path, *what: str) -> str:
     """What readelf says of a library, whichever processor it is for."""
     command = ["readelf", "-W", *what, str(library)]

@@ -1,6 +1,7 @@
 # The shim's tests: programs in C that run under the shim, and pytest that starts them and looks at what came of it.
 TESTS := $(B)/tests
-PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c))
+ACTOR := $(wildcard tests/actor/*.c)
+PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c)) $(TESTS)/actor
 UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead \
   $(TESTS)/unit/full_disk.so $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions)
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
@@ -26,6 +27,10 @@ $(TESTS)/resolve: tests/resolve.c $(HEADERS)/.fetched simgpu
 $(TESTS)/%: tests/%.c tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
+
+$(TESTS)/actor: $(ACTOR) tests/actor/actor.h tests/kernels.h $(HEADERS)/.fetched
+	@mkdir -p $(@D)
+	$(CC) $(PROGRAM_FLAGS) $(ACTOR) -o $@ -ldl
 
 # The shim's own functions, for programs that test them one by one.
 $(B)/testing/libvcuda.a: $(filter-out %loader_entry.S.o,$(call OBJECTS,$(B)/testing))
@@ -117,9 +122,9 @@ fuzz: $(FUZZ)/parsers $(TESTS)/parsers-asan
 	$(FUZZ)/parsers -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -print_final_stats=1 -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus
 
 # A program that has a sanitizer of its own.
-$(TESTS)/actor-asan: tests/actor.c $(HEADERS)/.fetched
+$(TESTS)/actor-asan: $(ACTOR) tests/actor/actor.h tests/kernels.h $(HEADERS)/.fetched
 	@mkdir -p $(@D)
-	$(CC) $(PROGRAM_FLAGS) -fsanitize=address $< -o $@ -ldl
+	$(CC) $(PROGRAM_FLAGS) -fsanitize=address $(ACTOR) -o $@ -ldl
 
 .PHONY: sanitizers
 sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)

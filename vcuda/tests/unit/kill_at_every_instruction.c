@@ -1,5 +1,5 @@
-/* kill_at_every_instruction.c: a process is killed after N instructions of attaching, charging, discharging and
- * detaching, for every N; then the ledger must be whole, and empty once the dead process's memory is released.
+/* kill_at_every_instruction.c: a process is killed after N instructions of attaching, charging, discharging,
+ * orphaning and detaching, for every N; then the ledger must be whole, and empty once the dead process's memory is released.
  *
  * Prints how many instructions were tried. Ends with 1 and one line at the first that leaves the ledger wrong.
  */
@@ -25,18 +25,37 @@ static void die(const char *what, long step)
     exit(1);
 }
 
-/* What is stepped through. */
-static void victim(void)
+static void begin(void)
 {
-    uint64_t start = identity_start_time(getpid()), namespace = identity_namespace();
     ptrace(PTRACE_TRACEME, 0, NULL, NULL);
     raise(SIGSTOP);
+}
+
+/* What is stepped through: everything between begin and the second stop. */
+static void charges(uint64_t start, uint64_t namespace)
+{
+    begin();
     int slot = ledger_attach(ledger, (uint64_t)getpid(), start, namespace);
     ledger_charge(ledger, slot, 0, BYTES, 1u << 30, false);
     ledger_charge(ledger, slot, 1, BYTES, 1u << 30, false);
     ledger_charge(ledger, slot, 0, 2ull << 30, 1u << 30, false);
     ledger_discharge(ledger, slot, 0, BYTES);
     ledger_detach(ledger, slot);
+}
+
+static void orphans(uint64_t start, uint64_t namespace)
+{
+    int slot = ledger_attach(ledger, (uint64_t)getpid(), start, namespace);
+    ledger_charge(ledger, slot, 1, BYTES, 1u << 30, false);
+    ledger_export(ledger, slot, 1, BYTES);
+    begin();
+    ledger_orphan(ledger, slot, 1, BYTES / 2);
+    ledger_detach(ledger, slot);
+}
+
+static void victim(void (*lives)(uint64_t, uint64_t))
+{
+    lives(identity_start_time(getpid()), identity_namespace());
     raise(SIGSTOP); /* the end of what is stepped through */
     _exit(0);
 }
@@ -52,10 +71,11 @@ static uint64_t sum_of_words(int device)
 
 static void check(long step)
 {
+    static const uint64_t most[] = {BYTES, BYTES + BYTES / 2}; /* an orphan may be charged twice, never not at all */
     if (!ledger_lock(ledger))
         die("the lock cannot be had", step);
     for (int device = 0; device < 2; device++)
-        if (ledger->devices[device].total != sum_of_words(device) || ledger->devices[device].total > BYTES)
+        if (ledger->devices[device].total != sum_of_words(device) || ledger->devices[device].total > most[device])
             die("the total is not what the processes hold", step);
     ledger_unlock(ledger);
     ledger_sweep(ledger);
@@ -71,12 +91,12 @@ static void check(long step)
 }
 
 /* Kills a fresh victim after `step` instructions; false when it had come to its end before. */
-static bool kill_after(long step)
+static bool kill_after(long step, void (*lives)(uint64_t, uint64_t))
 {
     int status;
     pid_t child = fork();
     if (child == 0)
-        victim();
+        victim(lives);
     waitpid(child, &status, 0);
     bool running = true;
     for (long i = 0; i < step && running; i++) {
@@ -92,13 +112,18 @@ static bool kill_after(long step)
 int main(int count, char **arguments)
 {
     char reason[128];
-    long stride = count > 2 ? atol(arguments[2]) : 1, step = 1;
+    long stride = count > 2 ? atol(arguments[2]) : 1, tried = 0;
+    void (*const lives[])(uint64_t, uint64_t) = {charges, orphans};
     ledger = ledger_open(arguments[1], reason, sizeof reason);
     if (ledger == NULL)
         die(reason, 0);
-    for (; kill_after(step); step += stride)
+    for (int i = 0; i < 2; i++) {
+        long step = 1;
+        for (; kill_after(step, lives[i]); step += stride)
+            check(step);
         check(step);
-    check(step);
-    printf("%ld\n", step / stride);
+        tried += step / stride;
+    }
+    printf("%ld\n", tried);
     return 0;
 }

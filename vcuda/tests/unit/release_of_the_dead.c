@@ -141,6 +141,48 @@ static uint64_t leaving_amid_a_call(void)
     return 40;
 }
 
+static uint64_t open_when_given_up(void)
+{
+    int p = holding(64), q = attach();
+    ledger_export(ledger, p, 0, 64 * MIB);
+    ledger_import(ledger, q, +1);
+    ledger_detach(ledger, p);
+    ledger_true_up(ledger, 0, NULL, clock_ns() + 6 * SECOND);
+    return 64; /* Q has it open */
+}
+
+static uint64_t closed_when_given_up(void)
+{
+    open_when_given_up();
+    for (int slot = 0; slot < LEDGER_SLOTS; slot++)
+        if (ledger->sharing[slot].imported != 0)
+            ledger_import(ledger, slot, -1);
+    ledger_true_up(ledger, 0, NULL, clock_ns() + 6 * SECOND);
+    return 0;
+}
+
+static uint64_t freed_while_open(void)
+{
+    int p = holding(64);
+    ledger_export(ledger, p, 0, 64 * MIB);
+    ledger_loosen(ledger, p, 0, 64 * MIB);
+    if (!ledger_orphan(ledger, p, 0, 64 * MIB))
+        abort();
+    ledger_confirm(ledger, p, 0, 64 * MIB);
+    ledger_detach(ledger, p);
+    use(sample(64));
+    return 64;
+}
+
+static uint64_t orphans_without_a_free_slot(void)
+{
+    for (int i = 0; i < LEDGER_SLOTS - 1; i++)
+        holding(0);
+    int p = holding(64);
+    bool moved = ledger_orphan(ledger, p, 0, 32 * MIB);
+    return moved ? 0 : 64; /* there is none: it stays where it is */
+}
+
 static const struct {
     const char *name;
     uint64_t (*happens)(void);
@@ -152,6 +194,10 @@ static const struct {
     {"freed_then_left", freed_then_left},
     {"timed_out_in_the_window", timed_out_in_the_window},
     {"leaving_amid_a_call", leaving_amid_a_call},
+    {"open_when_given_up", open_when_given_up},
+    {"closed_when_given_up", closed_when_given_up},
+    {"freed_while_open", freed_while_open},
+    {"orphans_without_a_free_slot", orphans_without_a_free_slot},
 };
 
 int main(int count, char **arguments)

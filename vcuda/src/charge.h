@@ -1,0 +1,22 @@
+/* charge.h: this process's charges in the container's ledger.
+ *
+ * The life of a charge: charge (false means: answer CUDA_ERROR_OUT_OF_MEMORY), the driver allocates, confirm; then
+ * loosen, the driver frees, discharge. When the driver fails: discharge after charge, confirm after loosen.
+ */
+#ifndef VCUDA_CHARGE_H
+#define VCUDA_CHARGE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* The limit in force: the schedule page's where a live one tells another than the config. */
+uint64_t memory_limit(int index);
+
+bool charge(int index, uint64_t bytes);
+/* Charges what the driver did already; to be confirmed like any other. */
+void charge_anyway(int index, uint64_t bytes);
+void confirm(int index, uint64_t bytes);
+void loosen(int index, uint64_t bytes);
+void discharge(int index, uint64_t bytes);
+
+#endif

@@ -1,0 +1,15 @@
+/* device.h: which of the container's devices something belongs to. An index is a device's place in the config. */
+#ifndef VCUDA_DEVICE_H
+#define VCUDA_DEVICE_H
+
+#include "driver.h"
+
+/* Index in the config of a CUDA device; -1 when the container was not given it. */
+int device_index(CUdevice ordinal);
+
+/* The current context and the index of its device: false when there is no context, or not on a device of ours. */
+bool current_device(CUcontext *context, int *index);
+/* A context is about to end: its handle may come to mean another. */
+void device_context_ends(void);
+
+#endif

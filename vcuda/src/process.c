@@ -1,0 +1,82 @@
+/* process.c: what this process has, and its place in the ledger; a forked child begins anew. */
+#include "process.h"
+
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "compiler.h"
+#include "complain.h"
+#include "identity.h"
+#include "state.h"
+
+/* A page that the kernel empties in the child of a fork. `current` is published with release once it is whole. */
+static struct forgetful {
+    struct process *current;
+    int making; /* 1 while some thread makes it */
+} *forgetful;
+
+static pthread_once_t forgetful_once = PTHREAD_ONCE_INIT;
+
+static void map_forgetful(void)
+{
+    void *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED)
+        abort();
+    madvise(page, 4096, MADV_WIPEONFORK); /* Linux 4.14; below, forks of CUDA processes share a slot */
+    forgetful = page;
+}
+
+static struct process *make_process(void)
+{
+    struct process *new = calloc(1, sizeof *new);
+    if (new == NULL)
+        abort();
+    pthread_mutex_init(&new->contexts, NULL);
+    pthread_mutex_init(&new->pools.lock, NULL);
+    pthread_mutex_init(&new->graphs.lock, NULL);
+    pthread_mutex_init(&new->multicast.lock, NULL);
+    allocations_start(&new->allocations);
+    uint64_t start = identity_start_time(getpid()), namespace = identity_namespace();
+    new->slot = ledger_attach(ledger, (uint64_t)getpid(), start, namespace);
+    if (new->slot < 0) {
+        ledger_sweep(ledger);
+        for (uint32_t i = 0; i < config.device_count; i++)
+            ledger_true_up(ledger, (int)i, NULL, clock_ns());
+        new->slot = ledger_attach(ledger, (uint64_t)getpid(), start, namespace);
+    }
+    if (new->slot < 0)
+        complain("the ledger has no room for this process: its allocations are refused");
+    return new;
+}
+
+struct process *process(void)
+{
+    if (likely(forgetful != NULL)) {
+        struct process *current = __atomic_load_n(&forgetful->current, __ATOMIC_ACQUIRE);
+        if (likely(current != NULL))
+            return current;
+    }
+    pthread_once(&forgetful_once, map_forgetful);
+    while (__atomic_exchange_n(&forgetful->making, 1, __ATOMIC_ACQUIRE) != 0) {
+        struct timespec moment = {0, 100000};
+        nanosleep(&moment, NULL);
+    }
+    if (forgetful->current == NULL)
+        __atomic_store_n(&forgetful->current, make_process(), __ATOMIC_RELEASE);
+    __atomic_store_n(&forgetful->making, 0, __ATOMIC_RELEASE);
+    return forgetful->current;
+}
+
+/* Called by the loader when the process ends by itself or the shim is unloaded: its slot becomes one of a dead
+ * process at once, and its memory free as soon as the driver has released it. */
+__attribute__((destructor)) static void leave(void)
+{
+    if (state_published != MODE_ACTIVE || forgetful == NULL || forgetful->current == NULL)
+        return;
+    int slot = __atomic_exchange_n(&forgetful->current->slot, -1, __ATOMIC_ACQ_REL);
+    if (slot >= 0)
+        ledger_detach(ledger, slot);
+}

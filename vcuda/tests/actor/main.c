@@ -1,0 +1,148 @@
+/* actor: a CUDA program that does what it is told, one line of standard input at a time, and says how it went.
+ *
+ *     ctx [ORDINAL]        retain(primary) and make current     release        primary context        contexts.c
+ *     newctx / endctx      a context of its own                 newgreen / endgreen
+ *     launch NAME          a kernel of that name, on the default stream        heap - BYTES    cuCtxSetLimit
+ *     info                 "FREE TOTAL"    total                cuDeviceTotalMem                      memory.c
+ *     alloc NAME BYTES     free NAME       managed NAME BYTES   pitch NAME WIDTH HEIGHT
+ *     array NAME WIDTH HEIGHT              freearray NAME       managed? NAME "1" when it is managed memory
+ *     async NAME BYTES     freeasync NAME  trim                 default stream and pool; freeasync waits    pools.c
+ *     newpool NAME ORDINAL endpool NAME    from NAME BYTES POOL keep POOL BYTES: its release threshold
+ *     reserved POOL        "BYTES"         wait                 for the default stream
+ *     create NAME BYTES    map NAME BYTES  unmap NAME BYTES     drop NAME                             virtual.c
+ *     export NAME          "0 DESCRIPTOR"  import NAME PATH     of a descriptor in /proc
+ *     close DESCRIPTOR     tile NAME       under a sparse array                 granularity "BYTES" recommended
+ *     object NAME          of multicast    bind NAME - OBJECT   to its beginning   unbind NAME
+ *     ipcget NAME PATH     writes a handle ipcopen NAME PATH    ipcclose NAME                         sharing.c
+ *     poolshare POOL       "0 DESCRIPTOR"  poolopen POOL PATH   imports one
+ *     tell NAME PATH       writes a pool's pointer              hear NAME PATH POOL   imports it
+ *     graph NAME BYTES     an executable graph that allocates   upload NAME   launchgraph NAME        graphs.c
+ *     endgraph NAME        trimgraphs      capture NAME BYTES   the same from a captured cuMemAllocAsync
+ *     regraph NAME BYTES   the same with a second node of as many bytes, after the first was freed in it
+ *     node - BYTES         an allocation node alone             anynode - BYTES   by cuGraphAddNode_v2
+ *     nvml ORDINAL         "USED TOTAL"    processes ORDINAL "COUNT PID"     devices "COUNT"          nvml.c
+ *     fork                 goes on in a child; the parent waits for it and ends as it did
+ *     exec                 becomes a new actor       setuid NUMBER       pid "PID"
+ *     exit CODE | kill     _exit, SIGKILL to itself
+ *
+ * Answers "RESULT [VALUES]" with the CUresult as a number. It finds the driver by dlopen and dlsym, as runtimes do.
+ */
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "actor.h"
+
+#define MOST 4096
+
+static void *library;
+static char *program; /* its own path */
+static struct {
+    char name[24];
+    CUdeviceptr pointer;
+} held[MOST];
+
+void *symbol(const char *name)
+{
+    void *found = dlsym(library, name);
+    if (found == NULL) {
+        fprintf(stderr, "the driver has no %s\n", name);
+        exit(3);
+    }
+    return found;
+}
+
+CUdeviceptr *place(const char *name)
+{
+    int empty = -1;
+    for (int i = 0; i < MOST; i++) {
+        if (strcmp(held[i].name, name) == 0)
+            return &held[i].pointer;
+        if (empty < 0 && held[i].name[0] == '\0')
+            empty = i;
+    }
+    snprintf(held[empty].name, sizeof held[empty].name, "%s", name);
+    return &held[empty].pointer;
+}
+
+static CUresult fork_here(struct line *line)
+{
+    pid_t child = fork();
+    int status;
+    (void)line;
+    if (child == 0)
+        return CUDA_SUCCESS;
+    waitpid(child, &status, 0);
+    exit(WEXITSTATUS(status));
+}
+
+static CUresult ends(struct line *line)
+{
+    _exit(atoi(line->name));
+}
+
+static CUresult kills_itself(struct line *line)
+{
+    (void)line;
+    return (CUresult)raise(SIGKILL);
+}
+
+static CUresult becomes_new(struct line *line)
+{
+    (void)line;
+    return (CUresult)execv(program, (char *[]){program, NULL});
+}
+
+static CUresult gives_up_rights(struct line *line)
+{
+    return (CUresult)(setgid((gid_t)atoi(line->name)) | setuid((uid_t)atoi(line->name)));
+}
+
+static CUresult tells_pid(struct line *line)
+{
+    line->a = (size_t)getpid();
+    return CUDA_SUCCESS;
+}
+
+static const struct verb process_verbs[] = {
+    {"fork", fork_here},         {"exit", ends},    {"kill", kills_itself}, {"exec", becomes_new},
+    {"setuid", gives_up_rights}, {"pid", tells_pid}, {NULL, NULL},
+};
+
+static CUresult act(struct line *line)
+{
+    static const struct verb *const all[] = {process_verbs, context_verbs, memory_verbs, pool_verbs, virtual_verbs,
+                                             sharing_verbs, graph_verbs,   nvml_verbs};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (const struct verb *verb = all[i]; verb->name != NULL; verb++)
+            if (strcmp(verb->name, line->verb) == 0)
+                return verb->act(line);
+    fprintf(stderr, "no such verb: %s\n", line->verb);
+    exit(2);
+}
+
+int main(int count, char **arguments)
+{
+    char text[512];
+    program = count != 0 ? arguments[0] : NULL;
+    library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        fprintf(stderr, "%s\n", dlerror());
+        return 3;
+    }
+    setvbuf(stdin, NULL, _IONBF, 0); /* a fork must not inherit lines read ahead */
+    while (fgets(text, sizeof text, stdin) != NULL) {
+        struct line line = {.one = 0};
+        if (sscanf(text, "%15s %23s %255s %zu", line.verb, line.name, line.text, &line.two) < 1)
+            continue;
+        line.one = strtoull(line.text, NULL, 10);
+        CUresult result = act(&line);
+        printf("%d %zu %zu\n", (int)result, line.a, line.b);
+        fflush(stdout);
+    }
+    return 0;
+}

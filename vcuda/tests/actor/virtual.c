@@ -1,0 +1,103 @@
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "actor.h"
+
+#define SHAREABLE CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+/* NAME holds the handle, NAME@ the address. */
+static CUdeviceptr *address_of(const char *name)
+{
+    char address[32];
+    snprintf(address, sizeof address, "%s@", name);
+    return place(address);
+}
+
+static CUresult create(struct line *line)
+{
+    CUmemAllocationProp how = {.type = CU_MEM_ALLOCATION_TYPE_PINNED,
+                               .location.type = CU_MEM_LOCATION_TYPE_DEVICE,
+                               .requestedHandleTypes = SHAREABLE};
+    return CU(cuMemCreate)((CUmemGenericAllocationHandle *)place(line->name), line->one, &how, 0);
+}
+
+static CUresult drop(struct line *line)
+{
+    return CU(cuMemRelease)(*place(line->name));
+}
+
+static CUresult map(struct line *line)
+{
+    CUdeviceptr *address = address_of(line->name);
+    CUresult result = CU(cuMemAddressReserve)(address, line->one, 0, 0, 0);
+    return result != CUDA_SUCCESS ? result : CU(cuMemMap)(*address, line->one, 0, *place(line->name), 0);
+}
+
+static CUresult unmap(struct line *line)
+{
+    return CU(cuMemUnmap)(*address_of(line->name), line->one);
+}
+
+static CUresult exported(struct line *line)
+{
+    int descriptor = -1;
+    CUresult result = CU(cuMemExportToShareableHandle)(&descriptor, *place(line->name), SHAREABLE, 0);
+    line->a = (size_t)descriptor;
+    return result;
+}
+
+static CUresult import(struct line *line)
+{
+    int file = open(line->text, O_RDWR | O_CLOEXEC);
+    CUresult result = CU(cuMemImportFromShareableHandle)((CUmemGenericAllocationHandle *)place(line->name),
+                                                         (void *)(size_t)file, SHAREABLE);
+    close(file);
+    return result;
+}
+
+static CUresult closed(struct line *line)
+{
+    return (CUresult)close(atoi(line->name));
+}
+
+static CUresult tile(struct line *line)
+{
+    CUDA_ARRAY3D_DESCRIPTOR sparse = {
+        .Width = 64, .Height = 64, .NumChannels = 4, .Format = CU_AD_FORMAT_FLOAT, .Flags = CUDA_ARRAY3D_SPARSE};
+    CUarrayMapInfo how = {.resourceType = CU_RESOURCE_TYPE_ARRAY,
+                          .memOperationType = CU_MEM_OPERATION_TYPE_MAP,
+                          .memHandle.memHandle = *place(line->name)};
+    CUresult result = CU(cuArray3DCreate_v2)(&how.resource.array, &sparse);
+    return result != CUDA_SUCCESS ? result : CU(cuMemMapArrayAsync)(&how, 1, NULL);
+}
+
+static const CUmulticastObjectProp of_one = {.numDevices = 1, .size = 2ul << 20};
+
+static CUresult object(struct line *line)
+{
+    CUresult result = CU(cuMulticastCreate)((CUmemGenericAllocationHandle *)place(line->name), &of_one);
+    return result != CUDA_SUCCESS ? result : CU(cuMulticastAddDevice)(*place(line->name), 0);
+}
+
+static CUresult bind(struct line *line)
+{
+    return CU(cuMulticastBindMem)(*place(line->text), 0, *place(line->name), 0, 2ul << 20, 0);
+}
+
+static CUresult unbind(struct line *line)
+{
+    return CU(cuMulticastUnbind)(*place(line->name), 0, 0, 2ul << 20);
+}
+
+static CUresult granularity(struct line *line)
+{
+    return CU(cuMulticastGetGranularity)(&line->a, &of_one, CU_MULTICAST_GRANULARITY_RECOMMENDED);
+}
+
+const struct verb virtual_verbs[] = {
+    {"create", create}, {"drop", drop},     {"map", map},   {"unmap", unmap},   {"export", exported},         {"import", import},
+    {"close", closed},  {"tile", tile},     {"object", object}, {"bind", bind}, {"unbind", unbind},
+    {"granularity", granularity}, {NULL, NULL},
+};
