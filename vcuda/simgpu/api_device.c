@@ -82,6 +82,7 @@ SIM_EXPORT CUresult CUDAAPI cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
     if (bytes == NULL || !valid(device)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
+    sim_reap(&sim_seat); /* a call that takes nothing, for those who wait until the dead are torn down */
     *bytes = sim_seat.node->settings.memory_bytes;
     return CUDA_SUCCESS;
 }

@@ -149,8 +149,12 @@ static void settle_exports(const struct sim_seat *seat)
     for (uint32_t d = 0; d < seat->node->settings.devices; d++) {
         struct sim_view view = {
             .node = seat->node, .truth = seat->truth, .device = &seat->node->devices[d], .index = d};
-        if (view.device->exports == 0 || pthread_mutex_lock(&view.device->lock) != 0) {
+        if (view.device->exports == 0) {
             continue;
+        }
+        if (pthread_mutex_lock(&view.device->lock) == EOWNERDEAD) {
+            sim_repair(seat->node, seat->truth, d);
+            pthread_mutex_consistent(&view.device->lock);
         }
         for (uint32_t i = 0; i < view.device->handle_top; i++) {
             if (view.device->handles[i].used && view.device->handles[i].exported) {

@@ -8,6 +8,7 @@
 #define PEER_NS 10000000u /* a process counts as at work for so long after it last said so */
 #define CONTENDER_NS (2u * VCUDA_PERIOD_NS) /* and as wanting work: it may sleep until its next turn */
 #define MOST_DEBT_PERIODS 20
+#define MOST_BEFORE_NS 60000000000u /* nothing that others have in flight is believed to have begun longer before */
 #define SAVED_PERIODS 4 /* credit goes on while a long kernel runs that is charged at its end */
 
 static bool fresh(uint64_t seen_ns, uint64_t now_ns, uint64_t within_ns)
@@ -87,7 +88,7 @@ static void add(uint64_t *counter, uint64_t amount)
 static uint64_t claim(struct ledger_device *device, uint64_t end_ns)
 {
     uint64_t claimed = __atomic_load_n(&device->claimed_ns, __ATOMIC_RELAXED);
-    while (claimed < end_ns && !__atomic_compare_exchange_n(&device->claimed_ns, &claimed, end_ns, true, __ATOMIC_RELAXED,
+    while ((claimed < end_ns || claimed > clock_ns()) && !__atomic_compare_exchange_n(&device->claimed_ns, &claimed, end_ns, true, __ATOMIC_RELAXED,
                                                             __ATOMIC_RELAXED))
         ;
     return claimed < end_ns ? claimed : end_ns;
@@ -106,6 +107,8 @@ struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_
     struct peers at_work = peers(index);
     /* Spans are told when they end. What began before this one and has not ended yet will find its beginning claimed. */
     uint64_t since = later(before, begin_ns < at_work.since ? begin_ns : at_work.since);
+    if (since < begin_ns && begin_ns - since > MOST_BEFORE_NS)
+        since = begin_ns;
     struct parts whole = parts_of(index, begin_ns, end_ns, at_work.count);
     struct parts own = parts_of(index, later(before, begin_ns), end_ns, at_work.count);
     struct parts charged = parts_of(index, since, end_ns, at_work.count);
@@ -136,13 +139,17 @@ int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns)
     uint64_t each = turn->per_period_ns > own ? turn->per_period_ns : own;
     int64_t most = (int64_t)(SAVED_PERIODS * each), least = -(int64_t)(MOST_DEBT_PERIODS * turn->period_ns);
     /* One process of the container wins the swap and adds what the time was worth. */
-    if (now_ns > since + 1000000 && __atomic_compare_exchange_n(&device->credited_ns, &since, now_ns, false,
+    bool never = since > now_ns + 1000000000; /* overwritten: nothing was given that late */
+    if ((never || now_ns > since + 1000000) && __atomic_compare_exchange_n(&device->credited_ns, &since, now_ns, false,
                                                                __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-        uint64_t elapsed = now_ns - since < 1000000000 ? now_ns - since : 1000000000;
+        uint64_t elapsed = never ? 0 : now_ns - since < 1000000000 ? now_ns - since : 1000000000;
         int64_t worth = (int64_t)(elapsed * each / turn->period_ns);
         int64_t credit = __atomic_load_n(&device->credit_ns, __ATOMIC_RELAXED), capped;
         do {
-            capped = credit + worth > most ? most : credit + worth < least ? least : credit + worth;
+            if (__builtin_add_overflow(credit, worth, &capped) || capped > most)
+                capped = most;
+            else if (capped < least)
+                capped = least;
         } while (!__atomic_compare_exchange_n(&device->credit_ns, &credit, capped, false, __ATOMIC_RELAXED,
                                               __ATOMIC_RELAXED));
     }

@@ -40,7 +40,7 @@ void helper_wake(void)
 static void take_care(uint64_t now)
 {
     uint64_t last = __atomic_load_n(&ledger->swept_ns, __ATOMIC_RELAXED);
-    if (now > last + CARE_NS &&
+    if ((last > now || now - last > CARE_NS) &&
         __atomic_compare_exchange_n(&ledger->swept_ns, &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
         ledger_sweep(ledger);
         for (uint32_t i = 0; i < config.device_count; i++) {

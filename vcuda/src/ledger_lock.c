@@ -12,7 +12,7 @@
 
 #define OWNER_MASK 0x3fffffff       /* futex(2): the owner's thread, and that somebody waits for it */
 #define SOMEBODY_WAITS 0x80000000u
-#define IMPATIENT_MS (LEDGER_LOCK_MS / 200)
+#define IMPATIENT_MS (LEDGER_LOCK_MS / 200 + 1)
 
 /* This thread's hold of the lock. */
 static __thread struct {

@@ -75,7 +75,7 @@ static int open_record(void)
 void usage_write(bool now)
 {
     uint64_t time = clock_ns(), last = __atomic_load_n(&ledger->usage_written_ns, __ATOMIC_RELAXED);
-    if (config.usage_path[0] == '\0' || (!now && time < last + INTERVAL_NS) ||
+    if (config.usage_path[0] == '\0' || (!now && last <= time && time - last < INTERVAL_NS) ||
         !__atomic_compare_exchange_n(&ledger->usage_written_ns, &last, time, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
     int file = open_record();

@@ -97,7 +97,10 @@ bench: bench-programs
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 $(eval $(call LIBRARY,$(B)/asan,-DVCUDA_TESTING $(ASAN)))
 ALONE := $(filter-out src/loader.c,$(wildcard src/*.c))
-SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/launching-tsan $(TESTS)/threads-asan $(TESTS)/parsers-asan
+SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/launching-tsan $(TESTS)/threads-asan $(TESTS)/parsers-asan \
+  $(TESTS)/ledger_contents-asan
+$(TESTS)/ledger_contents-asan: ALL_CFLAGS += $(SOON)
+SOON := -DLEDGER_LOCK_MS=5 # a lock whose owner never was is not waited for so long
 
 # Everything but the loader's part, in one program: TSan wants the whole program compiled for it.
 $(TESTS)/%-tsan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetched
@@ -107,7 +110,8 @@ $(TESTS)/%-asan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetc
 	@mkdir -p $(@D)
 	$(CC) $(ALL_CFLAGS) -DVCUDA_TESTING $(ASAN) $(filter %.c,$^) -o $@ -ldl
 
-# libFuzzer on every parser, where clang is there: make fuzz FUZZ_SECONDS=600. What it keeps is in build/fuzz/corpus.
+# libFuzzer on every parser, and on a ledger that is overwritten, where clang is there: make fuzz FUZZ_SECONDS=600. What it
+# keeps is in build/fuzz/corpus and build/fuzz/ledgers.
 FUZZ := $(B)/fuzz
 FUZZ_SECONDS ?= 60
 FUZZED := tests/unit/parsers.c src/config_file.c src/identity.c src/turns.c
@@ -115,9 +119,15 @@ $(FUZZ)/parsers: $(FUZZED) $(wildcard src/*.h include/*.h)
 	@mkdir -p $(@D)
 	clang -std=c11 -D_GNU_SOURCE -O1 -g $(WARNINGS) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
 	  -DVCUDA_LIBFUZZER -Iinclude -Isrc $(FUZZED) -o $@
+$(FUZZ)/ledger_contents: tests/unit/ledger_contents.c tests/unit/no_loader.c $(ALONE) $(wildcard src/*.h include/*.h)
+	@mkdir -p $(@D)
+	clang $(ALL_CFLAGS) -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -DVCUDA_TESTING $(SOON) \
+	  -DVCUDA_LIBFUZZER $(filter %.c,$^) -o $@ -ldl
 .PHONY: fuzz
-fuzz: $(FUZZ)/parsers $(TESTS)/parsers-asan
-	@mkdir -p $(FUZZ)/corpus
+fuzz: $(FUZZ)/parsers $(TESTS)/parsers-asan $(FUZZ)/ledger_contents
+	@mkdir -p $(FUZZ)/corpus $(FUZZ)/ledgers
+	$(FUZZ)/ledger_contents -max_total_time=$(FUZZ_SECONDS) -max_len=1024 -timeout=10 -detect_leaks=0 -print_final_stats=1 \
+	  -artifact_prefix=$(FUZZ)/ $(FUZZ)/ledgers
 	$(TESTS)/parsers-asan seeds $(FUZZ)/corpus
 	$(FUZZ)/parsers -max_total_time=$(FUZZ_SECONDS) -max_len=8192 -print_final_stats=1 -artifact_prefix=$(FUZZ)/ $(FUZZ)/corpus
 
@@ -129,6 +139,7 @@ $(TESTS)/actor-asan: $(ACTOR) tests/actor/actor.h tests/kernels.h $(HEADERS)/.fe
 .PHONY: sanitizers
 sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 	$(TESTS)/parsers-asan 1 60000
+	ASAN_OPTIONS=detect_leaks=0 $(TESTS)/ledger_contents-asan 1 3000
 	@truncate -s 0 $(B)/ledger && truncate -s 4M $(B)/ledger
 	setarch -R $(TESTS)/threads-tsan $(B)/ledger 1500
 	$(TESTS)/threads-asan $(B)/ledger 1500
