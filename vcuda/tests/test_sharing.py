@@ -1,4 +1,4 @@
-"""What one process opens of another's is charged once: to its maker, and to the container when that has let go of it."""
+"""What a process opens of another's is charged once: to its maker, then to the container that the maker left it to."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
