@@ -106,7 +106,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=min(settings.default.max_examples, 200))
+@settings(max_examples=min(settings.default.max_examples * 2 // 5, 200))
 @given(steps)
 @example([("move", 1, 0, True), ("move", 2, 0, True), ("correct", 1, 0, True)])
 def test_what_is_told_of_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hour_to_what_was_held_in_it(

@@ -20,11 +20,13 @@ export class Panel {
     this.body.replaceChildren(element("div", { class: "skeleton", "aria-hidden": "true" }, bars));
   }
 
-  /** Shows something. */
+  /** Shows something; who was reading its figures as a table goes on doing so. */
   show(...nodes) {
     this.section.removeAttribute("aria-busy");
     this.filled = true;
+    const reading = this.body.querySelector(".as-table[open]") !== null;
     this.body.replaceChildren(...nodes);
+    for (const table of this.body.querySelectorAll(".as-table")) table.open = reading;
   }
 
   /** Says that there is nothing, and what that means. */
