@@ -69,7 +69,7 @@ local function write_rows(hours, rows, head, instant)
   local closed = math.floor(tonumber(instant) / 3600000000000) - 24
   for field, row in pairs(rows) do
     if tonumber(string.match(field, '^%d+')) < closed then
-      change_the_past(head, 'written')
+      change_the_past(head, 'written at ' .. instant)
     end
     local known = redis.call('HGET', hours, field)
     local empty = not known and not row.reported
