@@ -134,7 +134,7 @@ void ledger_unlock(struct ledger *ledger)
     struct __pthread_mutex_s *lock = &ledger->lock.__data;
     if ((__atomic_load_n(&lock->__lock, __ATOMIC_RELAXED) & OWNER_MASK) != held.thread)
         __atomic_store_n(&lock->__lock, (int)((unsigned)held.thread | SOMEBODY_WAITS), __ATOMIC_RELAXED);
-    lock->__kind = kind_of_locks();
+    __atomic_store_n(&lock->__kind, kind_of_locks(), __ATOMIC_RELAXED);
     lock->__list = held.list;
     pthread_mutex_unlock(&ledger->lock);
 }
