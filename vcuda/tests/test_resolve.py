@@ -11,7 +11,14 @@ from node import BUILD, Container, Node
 
 ROOT = BUILD.parent
 LIBRARIES = ["libvcuda.so.1", "shipped/x86_64/libvcuda.so.1", "shipped/aarch64/libvcuda.so.1"]
-HOOKS = re.findall(r"^HOOK\((\w+)\)$", (ROOT / "src" / "hooks.def").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def listed(table: str) -> list[str]:
+    """The functions that a table of hooks names."""
+    return re.findall(r"^HOOK\((\w+)\)$", (ROOT / "src" / table).read_text(encoding="utf-8"), re.MULTILINE)
+
+
+HOOKS, NVML_HOOKS = listed("hooks.def"), listed("nvml_hooks.def")
 
 
 @pytest.mark.parametrize("release", ["11.8", "12", "13"])
@@ -50,23 +57,24 @@ def test_a_function_that_the_driver_lacks_is_not_made_up(node: Node, release: st
     assert "cuInit" in with_shim
 
 
-def prototypes(release: str) -> dict[str, list[str]]:
-    """Parameter types of every function that a release's cuda.h declares, names left out."""
-    header = BUILD / "headers" / release / "cuda.h"
-    flags = ["gcc", "-E", "-P", "-D__CUDA_API_VERSION_INTERNAL", str(header)]
+def prototypes(release: str, header: str) -> dict[str, list[str]]:
+    """Parameter types of every function that a release's header declares, names left out."""
+    path = BUILD / "headers" / release / header
+    flags = ["gcc", "-E", "-P", "-D__CUDA_API_VERSION_INTERNAL", "-DNVML_NO_UNVERSIONED_FUNC_DEFS", str(path)]
     text = " ".join(subprocess.run(flags, capture_output=True, text=True, check=True).stdout.split())
     found = {}
-    for name, parameters in re.findall(r"CUresult (?:CUDAAPI )?(cu\w+) ?\(([^;]*)\);", text):
+    for name, parameters in re.findall(r"(?:CUresult|nvmlReturn_t) (?:CUDAAPI )?(\w+) ?\(([^;]*)\);", text):
         types = [re.sub(r"\s*\w+\s*$", "", one) if one != "void" else "" for one in parameters.split(",")]
         found[name] = [re.sub(r"\s+", "", one).replace("_v1", "") for one in types]
     return found
 
 
 @pytest.mark.parametrize("release", ["11.8", "12"])
-def test_hooks_have_the_same_prototype_in_every_release(release: str) -> None:
-    ours, theirs = prototypes("13"), prototypes(release)
-    assert set(HOOKS) <= set(ours)
-    differing = {name: (ours[name], theirs[name]) for name in HOOKS if name in theirs and ours[name] != theirs[name]}
+@pytest.mark.parametrize(("header", "hooks"), [("cuda.h", HOOKS), ("nvml.h", NVML_HOOKS)], ids=["CUDA", "NVML"])
+def test_hooks_have_the_same_prototype_in_every_release(release: str, header: str, hooks: list[str]) -> None:
+    ours, theirs = prototypes("13", header), prototypes(release, header)
+    assert set(hooks) <= set(ours)
+    differing = {name: (ours[name], theirs[name]) for name in hooks if name in theirs and ours[name] != theirs[name]}
     assert differing == {}
 
 
@@ -106,10 +114,9 @@ def dynamic(library: Path, *what: str) -> str:
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=str)
 def test_the_shim_exports_its_hooks_and_nothing_else(library: str) -> None:
-    nvml = re.findall(r"^HOOK\((\w+)\)$", (ROOT / "src" / "nvml_hooks.def").read_text(encoding="utf-8"), re.MULTILINE)
     rows = [line.split() for line in dynamic(BUILD / library, "--dyn-syms").splitlines()]
     exported = {row[7].split("@")[0] for row in rows if len(row) == 8 and row[4] == "GLOBAL" and row[6].isdigit()}
-    assert exported == {*HOOKS, *nvml, "dlsym", "dlvsym"}
+    assert exported == {*HOOKS, *NVML_HOOKS, "dlsym", "dlvsym"}
 
 
 @pytest.mark.parametrize("library", LIBRARIES, ids=str)
