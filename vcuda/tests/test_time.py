@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from agent import PERIOD_NS, Agent, Tenant
-from node import BUILD, MIB, Container, Node, Share, ended, until
+from node import BUILD, ELASTIC, MIB, Container, Node, Share, ended, until
 
 sys.path.append(str(BUILD.parent / "bench"))
 import costs
@@ -25,10 +25,11 @@ INTERNAL = {32, 33}
 """Signals that the C library keeps for itself; it lets nobody block them."""
 
 
-def on_a_virtual_clock(node: Node, container: Container, *command: str) -> list[int]:
+def on_a_virtual_clock(node: Node, container: Container, *command: str, shim: bool = True) -> list[int]:
     """What a program prints last, run alone on a clock that only it moves."""
+    clock = str(BUILD / "bench" / "virtual_time.so")
     container.settings["VIRTUAL_TIME"] = str(node.folder / "clock")
-    container.settings["LD_PRELOAD"] = f"{BUILD / 'bench' / 'virtual_time.so'}:{container.library}"
+    container.settings["LD_PRELOAD"] = f"{clock}:{container.library}" if shim else clock
     out, errors = container.start(*command).communicate(timeout=240)
     assert errors == "", errors
     return [int(word) for word in out.splitlines()[-1].split()]
@@ -43,10 +44,22 @@ def test_no_launch_is_held_for_more_than_a_tenth_of_a_second(node: Node, kernel:
     assert HOLD_LIMIT_US - SLEEP_US <= longest <= HOLD_LIMIT_US + SLEEP_US
 
 
-def percent_of_a_second(node: Node, container: Container) -> float:
+def percent_of_a_second(node: Node, container: Container, *, shim: bool = True) -> float:
     """How much of the GPU's time a program completes that launches all it can for a second."""
-    on_a_virtual_clock(node, container, "spin", "1", "100")
+    on_a_virtual_clock(node, container, "spin", "1", "100", shim=shim)
     return work_done(node)["a"] / 1e7
+
+
+def test_a_container_alone_on_a_gpu_that_is_lent_to_it_loses_nothing(tmp_path: Path) -> None:
+    done = []
+    for shim in (False, True):
+        node = Node(tmp_path / str(shim), settings={"SIMGPU_CALL_COSTS": "1"})
+        node.folder.mkdir()
+        page = node.folder / "page"
+        Agent(node, page, Tenant("a", 0, core=30, policy=ELASTIC))
+        container = node.container("a", Share(core=30, policy=ELASTIC, schedule=str(page)))
+        done.append(percent_of_a_second(node, container, shim=shim))
+    assert done[1] >= 0.98 * done[0] > 90
 
 
 @pytest.mark.parametrize(("trim_permille", "percent"), [(0, 60), (500, 30)])
