@@ -66,6 +66,7 @@ struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)
             snprintf(reason, reason_size, "another process keeps it locked");
         else if (__atomic_load_n(&ledger->public.magic, __ATOMIC_ACQUIRE) == 0)
             initialise(ledger);
+        flock(file, LOCK_UN); /* closing leaves it locked: the mapping keeps the open file, and flock(2) is of that */
     }
     close(file);
     if (good && (ledger->public.magic != VCUDA_LEDGER_MAGIC || ledger->public.version != VCUDA_LEDGER_VERSION)) {

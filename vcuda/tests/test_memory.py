@@ -1,5 +1,7 @@
 """A container cannot hold more device memory than it was given, and sees no more than that."""
 
+import fcntl
+
 from node import MIB, OUT_OF_MEMORY, Container, Node, Share
 
 
@@ -38,6 +40,13 @@ def test_processes_of_a_container_share_its_limit(node: Node) -> None:
         assert [ask(line)[0] for line in ("init", "ctx", f"alloc a {400 * MIB}")] == [0, 0, 0]
         answers = container.run("init", "ctx", f"alloc a {200 * MIB}", f"alloc a {100 * MIB}")
     assert [answer[0] for answer in answers] == [0, 0, OUT_OF_MEMORY, 0]
+
+
+def test_whoever_makes_the_ledger_leaves_it_unlocked_for_those_that_begin_at_once(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask, container.ledger.open("rb") as ledger:
+        assert ask("init")[0] == 0
+        fcntl.flock(ledger, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def test_a_context_that_does_not_fit_is_refused(node: Node) -> None:
