@@ -22,7 +22,7 @@ from typing import Any
 VCUDA = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(VCUDA / "tests"), str(VCUDA / "simgpu")]
 import truth  # noqa: E402
-from node import BEST_EFFORT, ELASTIC, HARD, MIB, Container, Node, Share, until, uuid  # noqa: E402
+from node import BEST_EFFORT, ELASTIC, HARD, MIB, Container, Node, Share, begin_at_once, until, uuid  # noqa: E402
 
 Popen = subprocess.Popen[str]
 POLICIES = {HARD: "hard", ELASTIC: "elastic", BEST_EFFORT: "best_effort"}
@@ -103,13 +103,7 @@ def started(node: Node, tenants: list[Tenant], seconds: float, *, shim: bool) ->
 def begun(programs: list[tuple[Container, tuple[str, ...]]], seconds: float) -> Iterator[list[Popen]]:
     """Programs (spin.c, with these arguments) that were told to begin at once; their end is waited for."""
     running = [container.start("spin", str(seconds), *program) for container, program in programs]
-    for process in running:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in running:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
+    begin_at_once(running)
     yield running
     for process in running:
         process.communicate()

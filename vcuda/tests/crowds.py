@@ -4,7 +4,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from node import MIB, Container, Node, ended, until
+from node import MIB, Container, Node, begin_at_once, ended, until
 
 
 @dataclass(frozen=True)
@@ -48,12 +48,6 @@ def race(container: Container, processes: int, threads: int, seconds: int) -> tu
     """How many allocations were made and refused in it."""
     arguments = (str(seconds), str(threads), str(20 * MIB))
     crowd = [container.start("churn", *arguments, str(i)) for i in range(processes)]
-    for process in crowd:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-    for process in crowd:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
+    begin_at_once(crowd)
     answers = [process.communicate(timeout=seconds + 160)[0].split() for process in crowd]
     return sum(int(a[0]) for a in answers), sum(int(a[1]) for a in answers)

@@ -5,7 +5,7 @@ import struct
 import subprocess
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -177,6 +177,22 @@ def ended(process: subprocess.Popen[str]) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.communicate()
+
+
+def begin_at_once(processes: Sequence[subprocess.Popen[str]]) -> None:
+    """Waits until each says that it is ready, then lets all begin.
+
+    Raises:
+        RuntimeError: one ended instead; the message is what it said.
+    """
+    for process in processes:
+        assert process.stdout is not None
+        if process.stdout.readline() != "ready\n":
+            raise RuntimeError(process.communicate()[1])
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
 
 
 def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
