@@ -38,7 +38,7 @@ def test_applying_the_manifests_again_changes_nothing(
     assert versions() == before
 
 
-@pytest.mark.parametrize("policy", ["deletion", "eviction", "metadata", "spec", "namespace", "timekeeper"])
+@pytest.mark.parametrize("policy", ["deletion", "eviction", "metadata", "spec", "namespace", "orders", "timekeeper"])
 def test_a_policy_type_checks_without_a_warning(
     control_plane: ControlPlane, installation: list[Manifest], policy: str
 ) -> None:

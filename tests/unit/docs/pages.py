@@ -57,6 +57,12 @@ def commands(page: Path) -> Iterator[list[str]]:
                     yield _words(part)
 
 
+def mentions(page: Path, program: str) -> list[list[str]]:
+    """The commands of a program that a page's running text names, in words."""
+    text = _FENCE.sub("", page.read_text())
+    return [_words(span) for span in re.findall(rf"`({program} [^`]+)`", text)]
+
+
 def _words(text: str) -> list[str]:
     words = shlex.split(re.sub(r"\$\([^)]*\)", "VALUE", text), comments=True)
     while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):

@@ -13,12 +13,13 @@ import yaml
 from fairgpu.commands import build_parser
 from fairgpu.settings import fields
 from tests import settings_page
-from tests.unit.docs.pages import PAGES, ROOT, Link, anchors, commands, links
+from tests.unit.docs.pages import PAGES, ROOT, Link, anchors, commands, links, mentions
 from timekeeper.settings import Settings as TimekeeperSettings
 from webhook.settings import Settings as WebhookSettings
 
 LINKS = [link for page in PAGES for link in links(page)]
 COMMANDS = [(page, words) for page in PAGES for words in commands(page) if words]
+MENTIONS = [(page, words) for page in PAGES for words in mentions(page, "fairgpu")]
 INDEX = ROOT / "docs" / "README.md"
 
 
@@ -52,14 +53,31 @@ def of(program: str) -> list[tuple[Path, list[str]]]:
 
 @pytest.mark.parametrize("command", of("fairgpu"), ids=ids)
 def test_every_fairgpu_command_can_be_typed(command: tuple[Path, list[str]]) -> None:
+    assert_taken(command[1])
+
+
+@pytest.mark.parametrize("mention", MENTIONS, ids=ids)
+def test_every_fairgpu_command_that_is_named_in_a_sentence_is_one(mention: tuple[Path, list[str]]) -> None:
+    words = mention[1][1:]
+    only_named = all(re.fullmatch("[a-z]+", word) for word in words)
+    assert_taken([*words, "--help"] if only_named else words)
+
+
+def assert_taken(words: list[str]) -> None:
+    """The command line takes these words."""
     said = io.StringIO()
     status: object = 0
     with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
         try:
-            build_parser().parse_args(command[1])
+            build_parser().parse_args(words)
         except SystemExit as ending:
             status = ending.code
     assert status == 0, said.getvalue()
+
+
+def test_nobody_is_told_to_apply_what_is_not_theirs() -> None:
+    """The base alone has no registry: applied over an installation, it takes its images and settings away."""
+    assert [str(page) for page in PAGES if "apply -k deploy/base" in page.read_text()] == []
 
 
 @pytest.mark.parametrize("command", of("make"), ids=ids)
