@@ -163,13 +163,13 @@ def test_a_pod_of_a_system_namespace_is_not_sent(
     assert sent(control_plane, webhook, f"/api/v1/namespaces/{namespace}/pods", _pod_with("nvidia.com/gpu")) == []
 
 
-def test_what_happens_to_a_gpu_pod_later_is_sent_too_and_its_end_is_not(
+def test_what_a_gpu_pod_asks_for_later_is_sent_too_and_its_end_is_not(
     control_plane: ControlPlane, webhook: Reviewer, pods: str
 ) -> None:
     api = control_plane.admin.api
     api.create(pods, canonical_pod())
     webhook.requests.clear()
-    api.patch(f"{pods}/gpu", {"metadata": {"labels": {"run": "7"}}})
+    api.patch(f"{pods}/gpu", {"metadata": {"annotations": {"example.org/run": "7"}}})
     debugger = {"spec": {"ephemeralContainers": [{"name": "debugger", "image": "example.org/tools:1"}]}}
     api.patch(f"{pods}/gpu/ephemeralcontainers", debugger, "application/strategic-merge-patch+json")
     bigger = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]}}
@@ -185,6 +185,26 @@ def test_what_happens_to_a_gpu_pod_later_is_sent_too_and_its_end_is_not(
         ("UPDATE", "ephemeralcontainers", "/validate"),
         ("UPDATE", "resize", "/validate"),
     ]
+
+
+SEEN_THROUGH = {
+    "a label": {"labels": {"run": "7"}},
+    "an owner": {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1"}]},
+    "a finalizer": {"finalizers": ["batch.kubernetes.io/job-tracking"]},
+    "no finalizer": {"finalizers": None},
+}
+"""What controllers write at pods, in this order."""
+
+
+def test_what_controllers_write_at_a_gpu_pod_waits_for_no_webhook(
+    control_plane: ControlPlane, webhook: Reviewer, pods: str
+) -> None:
+    api = control_plane.admin.api
+    api.create(pods, canonical_pod())
+    webhook.requests.clear()
+    for what, metadata in SEEN_THROUGH.items():
+        api.patch(f"{pods}/gpu", {"metadata": metadata})
+        assert webhook.requests == [], what
 
 
 def workload(kind: str, pod: Pod) -> tuple[str, dict[str, Any]]:

@@ -13,6 +13,7 @@ from pathlib import Path
 import urllib3
 
 from fairgpu.commands import USAGE_STATUS, CommandError
+from fairgpu.faults import show
 from fairgpu.permissions import parse_permissions
 from fairgpu.states import BudgetState
 from webhook.admission.knowledge import DEFAULT_PRICES, Knowledge, States
@@ -20,6 +21,7 @@ from webhook.admission.review import answer
 from webhook.rehearsal.manifests import ManifestError, read_manifests
 from webhook.rehearsal.rehearsal import Outcome, RehearsalError, Review, rehearse
 from webhook.rehearsal.reporting import as_json, as_text
+from webhook.rehearsal.shape import NAMESPACE_ALLOWED, is_namespace
 from webhook.settings import read_settings
 
 TIMEOUT_SECONDS = 10.0
@@ -33,6 +35,7 @@ CA_SHOWN = "(the timekeeper's CA)"
 def run(arguments: argparse.Namespace) -> int:
     """Shows what would happen; the exit status is 1 if anything would be refused, 2 if that cannot be told."""
     try:
+        _check_namespace(arguments.namespace)
         manifests = read_manifests(arguments.filename)
         spaces = {manifest.namespace or arguments.namespace for manifest in manifests}
         review = _remote(arguments.webhook, arguments.ca_file) if arguments.webhook else _local(arguments, spaces)
@@ -46,6 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
         sys.stdout.write(as_text(rehearsals, colours=sys.stdout.isatty()))
     refused = any(rehearsal.outcome is Outcome.REFUSED for rehearsal in rehearsals)
     return REFUSED_STATUS if refused else 0
+
+
+def _check_namespace(given: str) -> None:
+    if not is_namespace(given):
+        raise CommandError(f"--namespace: given {show(given)}; allowed: {NAMESPACE_ALLOWED}")
 
 
 def _local(arguments: argparse.Namespace, namespaces: set[str]) -> Review:

@@ -12,11 +12,18 @@ from typing import Any
 
 import yaml
 
-from webhook.admission.templates import TEMPLATE_PATHS, pod_template
+from fairgpu.faults import show
+from webhook.admission.templates import pod_template
 from webhook.admission.verdict import mapping
 
 STANDARD_INPUT = "-"
 SUFFIXES = (".yaml", ".yml", ".json")
+GROUPS = {
+    **dict.fromkeys(("Pod", "PodTemplate", "ReplicationController"), ""),
+    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "apps"),
+    **dict.fromkeys(("Job", "CronJob"), "batch"),
+}
+"""The API groups of the kinds that are pods or have a template of them: Volcano, for one, has a Job of its own."""
 
 
 class ManifestError(ValueError):
@@ -48,9 +55,21 @@ class Manifest:
         return str(mapping(self.item.get("metadata")).get("namespace") or "")
 
     @property
+    def group(self) -> str:
+        """The API group of its kind; empty for the core's."""
+        return str(self.item.get("apiVersion") or "").rpartition("/")[0]
+
+    @property
     def concerned(self) -> bool:
-        """Whether it is a pod, or makes pods."""
-        return self.kind == "Pod" or self.kind in TEMPLATE_PATHS
+        """Whether it is a pod, or makes pods as Kubernetes' own workloads do."""
+        return GROUPS.get(self.kind) == self.group
+
+    @property
+    def custom(self) -> bool:
+        """Whether it is of a kind that is not Kubernetes' own, and may make pods in ways of its own."""
+        if self.kind in GROUPS:
+            return not self.concerned
+        return "." in self.group and not self.group.endswith(".k8s.io")
 
     def pod(self) -> dict[str, Any]:
         """The pod that it is, or that is made from its template."""
@@ -97,14 +116,23 @@ def _read(file: str) -> Iterator[Manifest]:
         if str(document.get("kind", "")).endswith("List") and "items" in document:
             yield from _listed(file, document["items"])
         else:
-            yield Manifest(file, document)
+            yield _object(file, document)
 
 
 def _listed(file: str, items: Any) -> Iterator[Manifest]:
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise ManifestError(f"{file}: items: given {json.dumps(items)[:80]}; allowed: a list of objects")
     for item in items:
-        yield Manifest(file, item)
+        yield _object(file, item)
+
+
+def _object(file: str, item: dict[str, Any]) -> Manifest:
+    for field, example in (("apiVersion", "v1"), ("kind", "Pod")):
+        given = item.get(field)
+        if not isinstance(given, str) or not given:
+            shown = "nothing" if given is None else show(given)
+            raise ManifestError(f"{file}: {field}: given {shown}; allowed: text, as in every object; write {example}")
+    return Manifest(file, item)
 
 
 def _as_json(document: Any) -> Any:

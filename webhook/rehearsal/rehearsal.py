@@ -12,8 +12,10 @@ from typing import Any
 import jsonpatch
 import orjson
 
+from fairgpu.faults import explain
 from webhook.admission.verdict import Subject
 from webhook.rehearsal.manifests import Manifest
+from webhook.rehearsal.shape import misshapen
 
 Review = Callable[[str, bytes], bytes]
 """Answers a review: the route, `mutate` or `validate`, and the body. Raises RehearsalError."""
@@ -67,6 +69,9 @@ def rehearse(manifest: Manifest, namespace: str, user: str, review: Review) -> R
     pod = manifest.pod()
     if not manifest.concerned:
         return Rehearsal(manifest, namespace, Outcome.UNCONCERNED, pod, pod, [])
+    faults = misshapen(manifest)
+    if faults:
+        return Rehearsal(manifest, namespace, Outcome.REFUSED, pod, pod, [], message=explain(faults))
     warnings: list[str] = []
     if manifest.kind != "Pod":
         answer = _ask("validate", manifest.kind, manifest.item, namespace, user, review)

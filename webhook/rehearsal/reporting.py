@@ -52,6 +52,8 @@ def _lines(rehearsal: Rehearsal) -> Iterator[str]:
 
 
 def _summary(rehearsal: Rehearsal) -> str:
+    if rehearsal.manifest.custom:
+        return "of a kind that is not Kubernetes' own; pods that it makes are judged as they are created"
     return {
         Outcome.UNCONCERNED: "no pods in it, nothing to admit",
         Outcome.UNTOUCHED: "asks for no GPU, and stays as it is",

@@ -142,3 +142,95 @@ def test_what_cannot_be_asked_is_never_taken_for_a_refusal(
 ) -> None:
     assert admit(tmp_path, GOOD, *arguments) == 2
     assert said in capsys.readouterr().err
+
+
+SHAPES = {
+    "spec": ("{kind: Pod, metadata: {name: x}, spec: 7}", "spec: given 7; allowed: a map"),
+    "metadata": ("{kind: Pod, metadata: 7, spec: {containers: [{name: a}]}}", "metadata: given 7; allowed: a map"),
+    "no name": ("{kind: Pod, metadata: {}, spec: {containers: [{name: a}]}}", "metadata.name: given nothing;"),
+    "name": ("{kind: Pod, metadata: {name: A_b}, spec: {containers: [{name: a}]}}", 'metadata.name: given "A_b";'),
+    "prefix": (
+        "{kind: Pod, metadata: {generateName: -a}, spec: {containers: [{name: a}]}}",
+        'metadata.generateName: given "-a";',
+    ),
+    "namespace": (
+        "{kind: Pod, metadata: {name: x, namespace: No_Such}, spec: {containers: [{name: a}]}}",
+        'metadata.namespace: given "No_Such"; allowed: the name of a namespace',
+    ),
+    "no containers": ("{kind: Pod, metadata: {name: x}, spec: {}}", "spec.containers: given nothing; allowed: a list"),
+    "containers": ("{kind: Pod, metadata: {name: x}, spec: {containers: {name: a}}}", "spec.containers: given {"),
+    "container": ("{kind: Pod, metadata: {name: x}, spec: {containers: [7]}}", "spec.containers[0]: given 7; allowed"),
+    "container name": (
+        "{kind: Pod, metadata: {name: x}, spec: {containers: [{name: 4}]}}",
+        "spec.containers[0].name: given 4; allowed",
+    ),
+    "resources": (
+        "{kind: Pod, metadata: {name: x}, spec: {containers: [{name: a, resources: 7}]}}",
+        "spec.containers[0].resources: given 7; allowed: a map with limits and requests",
+    ),
+    "limits": (
+        "{kind: Pod, metadata: {name: x}, spec: {initContainers: [{name: a, resources: {limits: [1]}}]}}",
+        "spec.initContainers[0].resources.limits: given [1]; allowed: a map from resources to amounts",
+    ),
+    "template": (
+        "{kind: PodTemplate, metadata: {name: x}, template: []}",
+        "template: given []; allowed: a map, down to template",
+    ),
+}
+"""Manifests of v1 that are not shaped as the API server has them, and what is said of them."""
+
+
+@pytest.mark.parametrize("what", SHAPES)
+def test_what_no_api_server_takes_is_refused_with_the_field_and_not_called_fine(
+    tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text, said = SHAPES[what]
+    assert admit(tmp_path, text.replace("{kind", "{apiVersion: v1, kind", 1)) == 1
+    assert said in capsys.readouterr().out
+
+
+def test_a_workload_without_a_template_is_refused_with_the_first_part_that_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, "{apiVersion: batch/v1, kind: CronJob, metadata: {name: x}, spec: {jobTemplate: 7}}") == 1
+    said = "spec.jobTemplate: given 7; allowed: a map, down to spec.jobTemplate.spec.template"
+    assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("namespace", ["Team A", "", "a" * 64, "a-", "team.a"])
+def test_a_namespace_that_cannot_be_is_not_asked_about(
+    tmp_path: Path, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, GOOD, "-n", namespace) == 2
+    assert f'--namespace: given "{namespace[:20]}' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{kind: Pod}", "apiVersion: given nothing; allowed: text, as in every object; write v1"),
+        ("{apiVersion: v1}", "kind: given nothing; allowed: text, as in every object; write Pod"),
+        ("{apiVersion: v1, kind: 7}", "kind: given 7; allowed: text"),
+    ],
+)
+def test_an_object_without_a_kind_is_named(
+    tmp_path: Path, text: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, text) == 2
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind"), [("batch.volcano.sh/v1alpha1", "Job"), ("kubeflow.org/v1", "PyTorchJob")]
+)
+def test_of_another_projects_workload_nothing_is_foretold(
+    tmp_path: Path, api_version: str, kind: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It has pods in places of its own: to say that it asks for no GPU would be a guess."""
+    assert (
+        admit(tmp_path, f"{{apiVersion: {api_version}, kind: {kind}, metadata: {{name: x}}, spec: {{tasks: []}}}}") == 0
+    )
+    said = (
+        f"# {kind} team-a/x: of a kind that is not Kubernetes' own; pods that it makes are judged as they are created"
+    )
+    assert said in capsys.readouterr().out
