@@ -187,24 +187,23 @@ def test_what_a_gpu_pod_asks_for_later_is_sent_too_and_its_end_is_not(
     ]
 
 
-SEEN_THROUGH = {
-    "a label": {"labels": {"run": "7"}},
-    "an owner": {"ownerReferences": [{"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "1"}]},
-    "a finalizer": {"finalizers": ["batch.kubernetes.io/job-tracking"]},
-    "no finalizer": {"finalizers": None},
-}
-"""What controllers write at pods, in this order."""
-
-
 def test_what_controllers_write_at_a_gpu_pod_waits_for_no_webhook(
-    control_plane: ControlPlane, webhook: Reviewer, pods: str
+    control_plane: ControlPlane, webhook: Reviewer, namespace: str, pods: str
 ) -> None:
     api = control_plane.admin.api
+    # An owner that were not there would have the pod collected.
+    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
+    owner = api.create(f"/api/v1/namespaces/{namespace}/configmaps", made)["metadata"]["uid"]
     api.create(pods, canonical_pod())
     webhook.requests.clear()
-    for what, metadata in SEEN_THROUGH.items():
+    for metadata in (
+        {"labels": {"run": "7"}},
+        {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner}]},
+        {"finalizers": ["batch.kubernetes.io/job-tracking"]},
+        {"finalizers": None},
+    ):
         api.patch(f"{pods}/gpu", {"metadata": metadata})
-        assert webhook.requests == [], what
+        assert webhook.requests == [], metadata
 
 
 def workload(kind: str, pod: Pod) -> tuple[str, dict[str, Any]]:
