@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from kubernetes import client, config
-from kubernetes.config.config_exception import ConfigException
-
 from fairgpu.cluster.api import KubernetesAPI
 
 
@@ -24,6 +21,10 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
     Raises:
         NoClusterError: none of these is there, or one that is named cannot be used.
     """
+    # A third of a service's start, for which one without an API server has no use.
+    from kubernetes import client, config  # noqa: PLC0415
+    from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415
+
     configuration = client.Configuration()
     named = kubeconfig or (Path(environ["KUBECONFIG"]) if environ.get("KUBECONFIG") else None)
     try:
