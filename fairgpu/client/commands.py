@@ -123,6 +123,7 @@ def describe(budget: Json) -> str:
         ("Spent", _spent(budget)),
         ("Remaining", f"{gpu_hours(budget['remaining']) or 'unlimited'} GPU-hours{worth(budget, 'remaining')}"),
         *(("  of which expires", outlook.expiring(found)) for found in budget.get("expiring", [])),
+        ("In grace", outlook.grace(budget)),
         ("Being spent", f"{gpus(budget['rate'])} GPUs"),
         ("  over the hour", outlook.stretch(budget, "lastHour")),
         ("  over the day", outlook.stretch(budget, "lastDay")),

@@ -33,6 +33,15 @@ def admission(budget: Json) -> str:
     return f"{text}; {gpu_hours(budget['committed'])} GPU-hours are committed" if kind == "safe" else text
 
 
+def grace(budget: Json) -> str:
+    """How far a spent budget still runs on; nothing where it is not in its grace."""
+    found = budget.get("grace")
+    if not found:
+        return ""
+    ends = [f"another {gpu_hours(found['remaining'])} GPU-hours"] if found["remaining"] else []
+    return " or ".join([*ends, f"until {moment(found['ends'])}"] if found["ends"] else ends)
+
+
 def expiring(grant: Json) -> str:
     """What is left of a grant that expires on its own, and until when."""
     return f"{gpu_hours(grant['remaining'])} GPU-hours until {moment(grant['expires'])} (grant {grant['grant']})"

@@ -63,13 +63,20 @@ class ExpiringAnswer(Answer):
     expires: datetime
 
 
+class GraceAnswer(Answer):
+    """How far a spent budget runs on as if it were not: until the first of the two; null where one sets no limit."""
+
+    remaining: Money | None
+    ends: datetime | None
+
+
 class BudgetAnswer(Answer):
     """A budget in its present period. `available` and `remaining` are null where nothing limits the spending.
 
     `currency` and `costs` are null where the admin has set no currency.
     `state` is what pods meet; `computedState` what they would meet if it were enforced. `committed` is what pods that
     were let in may still spend, where `admission` is safe. `expiring` are the grants that expire on their own,
-    the soonest first.
+    the soonest first. `grace` is null but for a budget that is in it.
     """
 
     name: str
@@ -88,6 +95,7 @@ class BudgetAnswer(Answer):
     committed: Money
     expiring: list[ExpiringAnswer]
     forecast: ForecastAnswer
+    grace: GraceAnswer | None = None
     currency: CurrencyAnswer | None = None
     costs: CostsAnswer | None = None
 
@@ -136,9 +144,20 @@ def budget_answer(figures: Summary, now: int, currency: Currency | None = None) 
             ExpiringAnswer(grant=pot.name, remaining=money(left), expires=to_datetime(pot.expires))
             for pot, left in figures.expiring
         ],
+        grace=_grace(figures),
         forecast=ForecastAnswer(
             lastHour=_stretch(figures.burns.hour, figures, now), lastDay=_stretch(figures.burns.day, figures, now)
         ),
+    )
+
+
+def _grace(figures: Summary) -> GraceAnswer | None:
+    if (figures.computed or figures.state) is not BudgetState.GRACE or figures.available is None:
+        return None
+    amount, duration, since = figures.grace_amount, figures.grace_duration, figures.exhausted_at
+    return GraceAnswer(
+        remaining=None if amount is None else money(max(figures.available + amount - figures.spent, 0)),
+        ends=None if duration is None or since is None else to_datetime(since + duration),
     )
 
 

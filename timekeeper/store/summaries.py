@@ -42,6 +42,8 @@ class Summary:
         committed: what pods that were let in may still spend, where admission is safe.
         own: the money of the period beside its pots.
         pots: the grants that expire on their own.
+        grace_amount: how far spending may pass what is available; None sets no limit.
+        grace_duration: for how long after running out, nanoseconds; None sets no limit.
         burns: what was spent lately; read, and never written down here.
     """
 
@@ -61,6 +63,8 @@ class Summary:
     committed: int = 0
     own: int = 0
     pots: tuple[Pot, ...] = ()
+    grace_amount: int | None = None
+    grace_duration: int | None = None
     burns: Burns = field(default_factory=Burns)
 
     @property
@@ -106,6 +110,8 @@ def decode_summary(text: str | bytes) -> Summary:
             committed=document.get("committed", 0),
             own=document.get("own", 0),
             pots=tuple(Pot(*found) for found in document.get("pots", ())),
+            grace_amount=document.get("grace_amount"),
+            grace_duration=document.get("grace_duration"),
             burns=burns_at_last_sample(decode_burn(document["burn"]) if document.get("burn") else None),
         )
     except (RecordError, ValueError, KeyError, TypeError) as error:

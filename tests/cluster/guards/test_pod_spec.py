@@ -129,6 +129,14 @@ def test_no_pod_brings_an_allocation_along(editor: Identity, pods: str, pod: Pod
     assert "metadata.annotations[fairgpu.io/allocation]: FairGPU's scheduler writes it" in refused(editor, pods, pod)
 
 
+def test_the_budgets_gate_holds_no_pod_without_a_gpu(editor: Identity, pods: str) -> None:
+    pod = plain_pod()
+    pod["spec"]["schedulingGates"] = [{"name": "fairgpu.io/budget"}]
+    assert "this pod asks for no GPU: remove the gate" in refused(editor, pods, pod)
+    pod["spec"]["schedulingGates"] = [{"name": "example.org/own"}]
+    editor.api.create(pods, pod, DRY_RUN)
+
+
 def test_a_job_gets_no_gpu_past_the_guard_either(
     editor: Identity, namespace: str, create_workload: Callable[[Identity, str, Pod], None]
 ) -> None:

@@ -6,11 +6,12 @@ import json
 
 import pytest
 
-from tests.keeper_stage import MONTH, NOON, Stage
+from tests.keeper_stage import MONTH, NOON, Stage, published
 from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.rest.budget_answers import budget_answer
 from timekeeper.rest.figures import Book
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import HOUR, format_instant
+from timekeeper.rules.timestamps import HOUR, format_instant, to_datetime
 from timekeeper.store import keys, reading
 from timekeeper.store.book import PodReport, take_reports
 
@@ -115,3 +116,23 @@ def test_what_a_namespace_spent_before_it_moved_is_in_the_ledger_though_its_pod_
     assert (stage.spent("a"), stage.spent("b")) == (10 * GPU_SECOND, 5 * GPU_SECOND)
     (amount,) = reading.stored_amounts(stage.client, "a", MONTH).values()
     assert amount.posted == amount.amount
+
+
+def test_a_budget_in_its_grace_tells_how_far_that_reaches_and_no_other_does(stage: Stage) -> None:
+    stage.budget("a", ["team-a"], "0.5", grace={"gpuHours": 1, "duration": "2h"})
+    stage.pod("p1", "team-a")
+    stage.round()
+    assert budget_answer(published(stage, "a"), stage.now).grace is None
+    exhausted_at = stage.now + 1800 * SECOND
+    stage.round(1800)
+    stage.round(900)
+    told = budget_answer(published(stage, "a"), stage.now).grace
+    assert told is not None
+    assert told.remaining is not None
+    assert told.ends is not None
+    left = GPU_HOUR // 2 + GPU_HOUR - published(stage, "a").spent
+    assert int(told.remaining.microGPUSeconds) == left > 0
+    assert told.ends == to_datetime(exhausted_at + 2 * HOUR)
+    stage.round(7200)
+    assert published(stage, "a").state == "over"
+    assert budget_answer(published(stage, "a"), stage.now).grace is None

@@ -60,6 +60,23 @@ def test_a_timekeeper_that_tells_no_forecast_yet_is_understood() -> None:
     assert "unknown" in outlook.state(older)
 
 
+@pytest.mark.parametrize(
+    ("remaining", "ends", "said"),
+    [
+        (2 * HOUR, "2030-01-03T12:00:00Z", "another 2.00 GPU-hours or until 2030-01-03T12:00:00Z"),
+        (2 * HOUR, None, "another 2.00 GPU-hours"),
+        (None, "2030-01-03T12:00:00Z", "until 2030-01-03T12:00:00Z"),
+    ],
+)
+def test_a_budget_in_its_grace_says_how_far_that_reaches(
+    monkeypatch: pytest.MonkeyPatch, remaining: int | None, ends: str | None, said: str
+) -> None:
+    monkeypatch.setattr(outlook, "moment", str)
+    left = None if remaining is None else {"microGPUSeconds": str(remaining), "gpuHours": remaining / HOUR}
+    assert outlook.grace({**BUDGET, "grace": {"remaining": left, "ends": ends}}) == said
+    assert outlook.grace({**BUDGET, "grace": None}) == outlook.grace(BUDGET) == ""
+
+
 def test_a_grant_that_expires_says_what_is_left_of_it_and_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fairgpu.client.outlook.moment", lambda text: f"at {text}")
     left = {"microGPUSeconds": "12600000000", "gpuHours": 3.5}

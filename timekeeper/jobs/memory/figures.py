@@ -128,6 +128,8 @@ def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Su
         committed=found.committed,
         own=account.own_money(found.period),
         pots=tuple(pot for _, pot in sorted(account.expiring(found.period).items())),
+        grace_amount=found.limits.grace_amount,
+        grace_duration=found.limits.grace_duration,
     )
 
 
