@@ -37,7 +37,7 @@
 #define VCUDA_SCHEDULE_TURNS 128
 #define VCUDA_PERIOD_NS 50000000u     /* usual period_ns */
 #define VCUDA_STALE_NS 1000000000u    /* usual stale_after_ns */
-#define VCUDA_HOLD_LIMIT_NS 100000000u /* a launch is not held longer; twice this to pay back kernels as long as turns */
+#define VCUDA_HOLD_LIMIT_NS 100000000u /* a launch is not held longer, once its own process's work is done */
 
 enum vcuda_slot_flags {
     VCUDA_SLOT_ACTIVE = 1, /* had or wanted GPU work in the last two periods */

@@ -11,10 +11,10 @@
 #include "spans.h"
 #include "state.h"
 
-#define ALONE_NS 8000000u      /* the same while nobody else has a turn: who wakes shares the GPU for so long */
+#define IN_FLIGHT_NS 2000000u /* of work that a process may have queued in its turn, or one kernel that is longer */
+#define ALONE_NS 8000000u     /* the same while nobody else has a turn: a queue that never runs dry is in nobody's way */
 #define BATCH_NS 500000u       /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
-#define DEBT_HOLD_NS (4ull * VCUDA_PERIOD_NS) /* a container that ran long kernels pays back for up to so long */
 #define LEAST_PAUSE_NS 20000u /* between looks of who waits in the turn */
 #define MOST_PAUSE_NS 250000u
 #define NO_END (UINT64_MAX - 1) /* the gate of a turn that does not end */
@@ -65,40 +65,52 @@ static uint64_t least_of(uint64_t one, uint64_t other)
     return one < other ? one : other;
 }
 
-/* How much work may be queued with so much left of the turn. Far from its end a queue that does not run dry harms nobody:
- * up to half of what is left, or a second kernel behind the one that runs, if both end in the turn. */
+static uint64_t most_of(uint64_t one, uint64_t other)
+{
+    return one > other ? one : other;
+}
+
+/* How much work a process may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones. Close to the
+ * turn's end less; where several of the container share the turn, their parts of it, so that all are done at its end. */
 static uint64_t may_queue(uint64_t left_ns, uint64_t kernel_ns, uint64_t contenders)
 {
-    uint64_t part = contenders > 1 ? left_ns * 3 / 4 : left_ns / 2;
-    uint64_t deep = least_of(part, ALONE_NS), second = least_of(left_ns, 2 * kernel_ns);
-    return deep > second ? deep : second;
+    uint64_t part = contenders > 1 ? left_ns * 3 / 4 / contenders : left_ns / 2;
+    return most_of(kernel_ns, least_of(part, IN_FLIGHT_NS));
 }
 
 /* How long to wait where so much more is queued than may be: for half of it to be worked off, and never for so long that a
  * queue of wrongly estimated work would run dry. */
 static uint64_t until_room(uint64_t excess_ns, uint64_t bound_ns)
 {
-    uint64_t pause = least_of(least_of(excess_ns / 2, bound_ns / 8), MOST_PAUSE_NS);
+    uint64_t pause = least_of(least_of(excess_ns / 2, bound_ns / 16), MOST_PAUSE_NS);
     return pause > LEAST_PAUSE_NS ? pause : LEAST_PAUSE_NS;
 }
 
-/* What a process may launch now: work for so long, but at least one kernel. 0: wait for `pause_ns` and ask again. */
-static uint64_t allowed(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns)
+/* What a launch waits for: room behind what its own process has in flight, as behind a driver's full queue; or its turn,
+ * and until it has paid for what it took of others'. */
+enum reason { ROOM, TURN, REASONS };
+
+/* What a process may launch now: work for so long, but at least one kernel. 0: wait for `pause_ns` and ask again. Room is
+ * waited for only while `room_matters`. */
+static uint64_t allowed(struct queue *queue, uint64_t now_ns, bool room_matters, enum reason *reason, uint64_t *pause_ns)
 {
     struct turn turn;
     uint64_t others = account_contenders(queue->index); /* they fill the GPU's queue, too */
     bool turns = pacer_look(queue->index, now_ns, &turn);
     uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
     bool alone = !turns || left >= turn.period_ns;
-    uint64_t bound = alone ? ALONE_NS : may_queue(left, queue->mean_ns * others, others);
-    uint64_t ahead = (queue->in_flight_ns + queue->mean_ns) * others;
+    uint64_t bound = alone ? most_of(queue->mean_ns, ALONE_NS / others) : may_queue(left, queue->mean_ns, others);
+    uint64_t ahead = queue->in_flight_ns + queue->mean_ns;
     bool unknown = queue->mean_ns == 0; /* one kernel alone, until it has told how long it takes */
-    if (queue->head != queue->tail && (unknown || ahead > bound)) {
+    *reason = ROOM;
+    if (room_matters && queue->head != queue->tail && (unknown || ahead > bound)) {
         *pause_ns = unknown ? LEAST_PAUSE_NS : until_room(ahead - bound, bound);
         return 0;
     }
+    uint64_t room = bound > queue->in_flight_ns ? bound - queue->in_flight_ns : 1;
+    *reason = TURN;
     if (alone)
-        return BATCH_NS;
+        return least_of(room, BATCH_NS);
     if (!turn.open || in_debt(queue, &turn)) {
         *pause_ns = turn.open ? 1000000 : turn.end_ns - now_ns;
         return 0;
@@ -109,37 +121,35 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, uint64_t *pause_ns
         *pause_ns = left + 1000;
         return 0;
     }
-    uint64_t room = until_end > queue->in_flight_ns ? until_end - queue->in_flight_ns : 1;
-    return room < BATCH_NS / others ? room : BATCH_NS / others;
+    uint64_t in_time = until_end > queue->in_flight_ns ? until_end - queue->in_flight_ns : 1;
+    return least_of(least_of(room, in_time), BATCH_NS / others);
 }
 
-/* Waits for admission; under the queue's lock, which is let go meanwhile. Returns what is allowed, ns; 0: the hold was
- * as long as it may be, or the context has ended. */
+/* Waits for admission; under the queue's lock, which is let go meanwhile. For each reason it waits as long as a hold may
+ * be, and no longer. Returns what is allowed, ns; 0: it was let go for that, or the context has ended. */
 static uint64_t hold(struct queue *queue)
 {
-    uint64_t began = clock_ns(), now = began, pause = 0, serial = queue->serial, work = 0;
-    bool pushed, waited = false;
+    uint64_t now = clock_ns(), pause = 0, serial = queue->serial, work = 0, waited[REASONS] = {0, 0};
+    bool pushed;
     while (queue->serial == serial) {
+        enum reason reason;
         if (spans_enter(queue, &pushed)) {
             spans_reap(queue);
             spans_leave(pushed);
         }
-        work = allowed(queue, now, &pause);
-        if (work != 0)
-            break;
-        int64_t credit = __atomic_load_n(&ledger->devices[queue->index].credit_ns, __ATOMIC_RELAXED);
-        uint64_t limit = credit < 0 ? DEBT_HOLD_NS : VCUDA_HOLD_LIMIT_NS;
-        if (now - began >= limit)
+        work = allowed(queue, now, waited[ROOM] < VCUDA_HOLD_LIMIT_NS, &reason, &pause);
+        if (work != 0 || waited[reason] >= VCUDA_HOLD_LIMIT_NS)
             break;
         account_active(queue->index, now, true);
-        waited = true;
         pthread_mutex_unlock(&queue->lock);
-        wait_ns(pause < limit - (now - began) ? pause : limit - (now - began));
+        wait_ns(least_of(pause, VCUDA_HOLD_LIMIT_NS - waited[reason]));
         pthread_mutex_lock(&queue->lock);
-        now = clock_ns();
+        uint64_t after = clock_ns();
+        waited[reason] += after - now;
+        now = after;
     }
-    if (waited)
-        __atomic_add_fetch(&ledger->devices[queue->index].throttled_ns, now - began, __ATOMIC_RELAXED);
+    if (waited[TURN] != 0)
+        __atomic_add_fetch(&ledger->devices[queue->index].throttled_ns, waited[TURN], __ATOMIC_RELAXED);
     return work;
 }
 

@@ -1,6 +1,8 @@
 /* launches.c: what a program sees of how its launches are admitted.
  *
  *     launches longest KERNEL COUNT    launches so many one by one; prints the microseconds that the longest took
+ *     launches apart KERNEL COUNT      the same, each after the one before it has ended
+ *     launches ahead KERNEL COUNT      launches so many; prints the most that were in flight at one time
  *     launches flag                    a kernel that spins until the host says go, which it does after a second launch:
  *                                      prints "RESULT MICROSECONDS", of the whole and of the second launch
  *     launches captured                captures on one stream, in the strictest mode, while another thread launches on
@@ -10,6 +12,7 @@
 #include <cuda.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,6 +22,7 @@
 #include "kernels.h"
 
 #define CAPTURED 100
+#define MOST_AHEAD 4096
 
 static void *library;
 #define CU(name) ((__typeof__(name) *)dlsym(library, #name))
@@ -65,15 +69,38 @@ static uint64_t launch(CUfunction function, CUstream stream, void **parameters)
     return now_us() - before;
 }
 
-static int longest(const char *name, int count)
+static int longest(const char *name, int count, bool apart)
 {
     CUfunction function = kernel(name);
     uint64_t most = 0;
     for (int i = 0; i < count; i++) {
         uint64_t took = launch(function, streams[0], NULL);
         most = took > most ? took : most;
+        if (apart && CU(cuStreamSynchronize)(streams[0]) != CUDA_SUCCESS)
+            exit(5);
     }
     printf("%lu\n", (unsigned long)most);
+    return 0;
+}
+
+/* The first launches count, too: nothing is known yet of how long the kernel takes. */
+static int ahead(const char *name, int count)
+{
+    static CUevent events[MOST_AHEAD];
+    CUfunction function = kernel(name);
+    int ended = 0, most = 0;
+    if (count > MOST_AHEAD)
+        return 2;
+    for (int i = 0; i < count; i++) {
+        launch(function, streams[0], NULL);
+        if (CU(cuEventCreate)(&events[i], CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS ||
+            CU(cuEventRecord)(events[i], streams[0]) != CUDA_SUCCESS)
+            return 6;
+        while (ended < i && CU(cuEventQuery)(events[ended]) == CUDA_SUCCESS)
+            ended++;
+        most = i + 1 - ended > most ? i + 1 - ended : most;
+    }
+    printf("%d\n", most);
     return 0;
 }
 
@@ -128,7 +155,11 @@ int main(int count, char **arguments)
 {
     begin();
     if (count == 4 && strcmp(arguments[1], "longest") == 0)
-        return longest(arguments[2], atoi(arguments[3]));
+        return longest(arguments[2], atoi(arguments[3]), false);
+    if (count == 4 && strcmp(arguments[1], "apart") == 0)
+        return longest(arguments[2], atoi(arguments[3]), true);
+    if (count == 4 && strcmp(arguments[1], "ahead") == 0)
+        return ahead(arguments[2], atoi(arguments[3]));
     if (count == 2 && strcmp(arguments[1], "flag") == 0)
         return flag();
     return count == 2 && strcmp(arguments[1], "captured") == 0 ? captured() : 2;

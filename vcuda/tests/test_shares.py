@@ -8,17 +8,19 @@ from node import BUILD
 sys.path.append(str(BUILD.parent / "bench"))
 import virtual_shares
 
-LIMIT_POINTS = 2.5
-"""The benchmark asks for 2; a pacer that misjudges its spans is off by five."""
+LIMIT_POINTS = 2
+"""A pacer that misjudges its spans is off by five."""
+CROWD_POINTS = 2.5
+"""Of eight processes: how they come to stand to one another is the machine's; 1.2 to 1.8 was seen."""
 
 
 @pytest.mark.parametrize("name", [case[0] for case in virtual_shares.CASES])
 def test_the_pacer_by_itself_keeps_every_share(name: str) -> None:
     (row,) = virtual_shares.rows(name, windows=1, orders=(0,))
-    assert row["value"] <= LIMIT_POINTS, row["context"]
+    assert row["value"] <= (CROWD_POINTS if "eight processes" in name else LIMIT_POINTS), row["context"]
 
 
 @pytest.mark.parametrize("order", virtual_shares.ORDERS[1:])
 def test_eight_processes_get_their_containers_share_in_whatever_order_they_begin(order: int) -> None:
     (row,) = virtual_shares.rows("eight processes", windows=1, orders=(order,))
-    assert row["value"] <= LIMIT_POINTS, row["context"]
+    assert row["value"] <= CROWD_POINTS, row["context"]
