@@ -11,7 +11,7 @@ export PYTHONDONTWRITEBYTECODE :=
 PYTEST := $(BIN)/pytest --durations=10 --durations-min=1
 WITHOUT_SCHEMATHESIS := -p no:schemathesis
 
-.PHONY: setup demo test ladder lint types contracts unit accelerated contract redis-7 page cluster vcuda bench browser promtool s3-server lock clean
+.PHONY: setup demo test ladder lint types contracts unit accelerated contract described redis-7 page cluster vcuda bench browser promtool s3-server lock clean
 
 setup: $(VENV)/.installed
 
@@ -30,7 +30,7 @@ test: lint types contracts browser promtool
 # that only compute fill what they leave idle of two cores. In continuous integration, where the cluster also has to wait
 # for its binaries, one comes after the other. What a rung prints stays together.
 SIDE_BY_SIDE := $(if $(CI),--jobs=1,--jobs=3 --output-sync=target)
-ladder: cluster contract page vcuda redis-7 unit accelerated
+ladder: cluster contract page vcuda described redis-7 unit accelerated
 
 lint: setup
 	$(BIN)/ruff check .
@@ -58,11 +58,14 @@ $(ACCELERATED)/.built: $(COMPILED) | setup
 	sh tools/accelerate.sh $(BIN)/python $(ACCELERATED)
 	@touch $@
 
-# A worker keeps to a file, whose tests share servers; files come in the order that tests/contract/conftest.py gives them.
-IN_ORDER := --dist loadfile --no-loadscope-reorder
+# What a worker keeps to, and in which order, tests/contract/conftest.py says. A worker more costs three seconds of
+# processor time, for it imports everything.
+IN_ORDER := --dist loadgroup --no-loadscope-reorder
 DESCRIBED := tests/contract/timekeeper_rest/test_openapi.py
 contract: setup promtool s3-server
-	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 6 $(IN_ORDER) tests/contract --ignore $(DESCRIBED)
+	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 4 $(IN_ORDER) tests/contract --ignore $(DESCRIBED)
+
+described: setup
 	$(PYTEST) $(DESCRIBED)
 
 # Redis 7 runs scripts, replicates and keeps its files in other ways than the 6.2 of the wheel. Continuous integration
@@ -71,7 +74,7 @@ NEAR_REDIS := settlement published replicas store_access store_gone_back store_s
 ON_REDIS_7 := $(if $(CI),tests/contract/timekeeper,$(NEAR_REDIS:%=tests/contract/timekeeper/test_%.py))
 redis-7: setup s3-server
 	CI= FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) \
-	  $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 4 $(IN_ORDER) $(ON_REDIS_7)
+	  $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses $(if $(CI),4,2) $(IN_ORDER) $(ON_REDIS_7)
 
 page: setup browser
 	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 2 --dist loadfile tests/page

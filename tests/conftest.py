@@ -5,11 +5,25 @@ Health checks of the machine's speed and of luck are no reason to fail.
 
 from __future__ import annotations
 
+import gc
 import os
+from collections.abc import Iterator
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
 settings.register_profile("quick", deadline=None, max_examples=50, suppress_health_check=CHECKS)
 settings.register_profile("ci", deadline=None, max_examples=1000, suppress_health_check=CHECKS)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "quick")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Modules and tests live to the end: to look for garbage among them costs each process a sixth of its start."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()

@@ -100,9 +100,9 @@ def _program() -> Path:
     return environment / "s3-server" / "bin" / "moto_server"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def running_s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
-    """A server for all tests of a file: it takes a second to start."""
+    """A server for all tests of a worker: it takes a second to start."""
     server = S3Server(tmp_path_factory.mktemp("s3"))
     try:
         yield server.start()

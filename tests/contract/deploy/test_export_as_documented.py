@@ -13,7 +13,7 @@ from tests.contract.monitoring.scraping import jobs
 from tests.keeper_stage import Stage
 from tests.ports import free_port
 from tests.redis_server import RedisServer, redis_server
-from tests.s3_server import S3Server, running_s3_server, s3_server
+from tests.s3_server import S3Server
 from tests.waiting import wait_until
 from timekeeper.export.bucket import Bucket
 from timekeeper.export.destination import Destination, Folder
@@ -22,7 +22,7 @@ from timekeeper.settings import Settings
 from timekeeper.store.exports import load, note_late_changes
 from timekeeper.usage.windows import month_start
 
-__all__ = ["redis_server", "running_s3_server", "s3_server"]
+__all__ = ["redis_server"]
 
 ROOT = Path(__file__).parents[3]
 

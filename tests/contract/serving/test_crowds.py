@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.serving.test_serving import Served, serving
+from tests.contract.serving.served import Served, serving
 from tests.serving_program import MAX_CONNECTIONS, MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS
 from tests.waiting import LIMIT_S, wait_until
 
@@ -22,10 +22,10 @@ ELSEWHERE = "127.0.0.2"
 
 
 @pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+def crowded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder: Path = tmp_path_factory.mktemp("served")
-    with serving(folder, patience=3.0) as served:
-        yield served
+    with serving(folder, patience=3.0) as server:
+        yield server
 
 
 @contextmanager
@@ -48,26 +48,26 @@ def descriptors(served: Served) -> int:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", ELSEWHERE])
 @pytest.mark.parametrize("said", [b"", CLIENT_HELLO], ids=["nothing", "half a ClientHello"])
-def test_a_client_is_answered_whatever_crowd_has_called_before_it(served: Served, address: str, said: bytes) -> None:
-    with crowd(served, CROWD, address, said):
+def test_a_client_is_answered_whatever_crowd_has_called_before_it(crowded: Served, address: str, said: bytes) -> None:
+    with crowd(crowded, CROWD, address, said):
         for _ in range(3):
-            assert served.ask("POST", "/echo", b"x") == (200, b"x")
-        assert descriptors(served) <= MAX_HANDSHAKES_OF_ADDRESS + MAX_CONNECTIONS + OWN_DESCRIPTORS
+            assert crowded.ask("POST", "/echo", b"x") == (200, b"x")
+        assert descriptors(crowded) <= MAX_HANDSHAKES_OF_ADDRESS + MAX_CONNECTIONS + OWN_DESCRIPTORS
 
 
-def test_crowds_from_many_addresses_have_no_more_places_than_there_are(served: Served) -> None:
+def test_crowds_from_many_addresses_have_no_more_places_than_there_are(crowded: Served) -> None:
     with ExitStack() as stack:
         for last in range(2, 12):
-            stack.enter_context(crowd(served, MAX_HANDSHAKES_OF_ADDRESS // 2, f"127.0.0.{last}"))
-        assert served.ask("POST", "/echo", b"x") == (200, b"x")
-        assert descriptors(served) <= MAX_HANDSHAKES + MAX_CONNECTIONS + OWN_DESCRIPTORS
+            stack.enter_context(crowd(crowded, MAX_HANDSHAKES_OF_ADDRESS // 2, f"127.0.0.{last}"))
+        assert crowded.ask("POST", "/echo", b"x") == (200, b"x")
+        assert descriptors(crowded) <= MAX_HANDSHAKES + MAX_CONNECTIONS + OWN_DESCRIPTORS
 
 
-def test_who_was_there_first_is_served_on_while_a_crowd_calls(served: Served) -> None:
-    connection = served.connect()
+def test_who_was_there_first_is_served_on_while_a_crowd_calls(crowded: Served) -> None:
+    connection = crowded.connect()
     connection.request("POST", "/echo", b"before")
     assert connection.getresponse().read() == b"before"
-    with crowd(served, CROWD, ELSEWHERE):
+    with crowd(crowded, CROWD, ELSEWHERE):
         connection.request("POST", "/echo", b"meanwhile")
         assert connection.getresponse().read() == b"meanwhile"
     connection.close()
@@ -91,13 +91,13 @@ NO_HANDSHAKES = (
 )
 
 
-def test_what_is_no_handshake_is_ended_and_harms_nobody(served: Served) -> None:
+def test_what_is_no_handshake_is_ended_and_harms_nobody(crowded: Served) -> None:
     with ExitStack() as stack:
-        connections = [stack.enter_context(crowd(served, 1, ELSEWHERE, said))[0] for said in NO_HANDSHAKES]
-        assert served.ask("POST", "/echo", b"x") == (200, b"x")
+        connections = [stack.enter_context(crowd(crowded, 1, ELSEWHERE, said))[0] for said in NO_HANDSHAKES]
+        assert crowded.ask("POST", "/echo", b"x") == (200, b"x")
         for connection in connections:
             wait_until_ended(connection)
-    assert "Traceback" not in (served.folder / "log").read_text()
+    assert "Traceback" not in (crowded.folder / "log").read_text()
 
 
 def wait_until_ended(connection: socket.socket) -> None:
@@ -109,8 +109,8 @@ def wait_until_ended(connection: socket.socket) -> None:
         pass
 
 
-def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(served: Served) -> None:
-    before = descriptors(served)
-    with crowd(served, 30, ELSEWHERE, CLIENT_HELLO), crowd(served, 30, ELSEWHERE):
-        assert served.ask("POST", "/echo", b"x") == (200, b"x")
-    wait_until(lambda: descriptors(served) <= before + 2, "their descriptors are closed")
+def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(crowded: Served) -> None:
+    before = descriptors(crowded)
+    with crowd(crowded, 30, ELSEWHERE, CLIENT_HELLO), crowd(crowded, 30, ELSEWHERE):
+        assert crowded.ask("POST", "/echo", b"x") == (200, b"x")
+    wait_until(lambda: descriptors(crowded) <= before + 2, "their descriptors are closed")

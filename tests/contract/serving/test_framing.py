@@ -4,24 +4,15 @@ from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.contract.serving.test_serving import Served, serving
+from tests.contract.serving.served import Served
 from tests.waiting import LIMIT_S
 
 PATHS = ("/echo", "/at-once/echo", "/flask/echo", "/nowhere")
 SMUGGLED = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\nsmuggled"
 TWO_TO_64 = 1 << 64
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder: Path = tmp_path_factory.mktemp("served")
-    with serving(folder) as served:
-        yield served
 
 
 def conversation(served: Served, *sent: bytes) -> bytes:

@@ -6,24 +6,11 @@ import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
-from tests.contract.serving.test_serving import PATIENCE_SECONDS, Served, serving
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    folder: Path = tmp_path_factory.mktemp("served")
-    with serving(folder) as served:
-        yield served
-
-
-@pytest.fixture(scope="module")
-def impatient(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    with serving(tmp_path_factory.mktemp("impatient"), patience=PATIENCE_SECONDS) as served:
-        yield served
+from tests.contract.serving.conftest import PATIENCE_SECONDS
+from tests.contract.serving.served import Served
 
 
 @dataclass

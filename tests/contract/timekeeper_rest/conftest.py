@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import tempfile
+import uuid
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +11,8 @@ from fairgpu.states import BudgetState, NamespaceState
 from tests.book_seed import Pod, post_entries, publish, seed_budget
 from tests.redis_server import RedisServer
 from tests.rest_server import RestServer
+from tests.waiting import wait_until
+from timekeeper.store import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,24 +23,50 @@ BIG = 10**18 - 1
 PAST = "0b1c2d3e-0000-4000-8000-000000000009"
 
 
-@pytest.fixture(scope="module")
-def store() -> Iterator[RedisServer]:
-    """A Redis that holds a book: team-a (with a session), team-b (spent), and amounts at the edges."""
+@pytest.fixture(scope="session")
+def running_store() -> Iterator[RedisServer]:
     with tempfile.TemporaryDirectory(prefix="fairgpu-redis-") as folder, RedisServer(Path(folder)) as server:
-        with server.client() as client:
-            seed_budget(client, "research", ["team-a", "team-a2"], [RUNNING])
-            seed_budget(client, "serving", ["team-b"], [OTHER], available=1_000, spent=2_000)
-            seed_budget(client, "huge", ["team-h"], available=BIG, spent=10**14)
-            seed_budget(client, "free", ["team-f"], available=None, spent=2**53 + 1)
-            seed_budget(client, "history", ["team-y"], spent=0)
-            post_entries(client, "history", PAST, [10**14 - 1, 10**14, 2**53, 2**53 + 1])
-            publish(client, [NamespaceState("team-a", "research", BudgetState.OPEN, BIG, 10**14 + 1, 1_000_000)])
+        yield server
+
+
+@pytest.fixture(scope="session")
+def running_rest(running_store: RedisServer) -> Iterator[RestServer]:
+    """A timekeeper for all files of a worker: it takes more than a second of processor time to start."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fairgpu-rest-") as folder,
+        RestServer(Path(folder), running_store.url) as server,
+    ):
         yield server
 
 
 @pytest.fixture(scope="module")
-def rest(store: RedisServer) -> Iterator[RestServer]:
-    """A timekeeper that serves this book."""
-    with tempfile.TemporaryDirectory(prefix="fairgpu-rest-") as folder, RestServer(Path(folder), store.url) as server:
-        server.wait_for("/readyz")
-        yield server
+def store(running_store: RedisServer) -> RedisServer:
+    """A Redis that holds a book: team-a (with a session), team-b (spent), and amounts at the edges."""
+    with running_store.client() as client:
+        client.flushall()
+        seed_budget(client, "research", ["team-a", "team-a2"], [RUNNING])
+        seed_budget(client, "serving", ["team-b"], [OTHER], available=1_000, spent=2_000)
+        seed_budget(client, "huge", ["team-h"], available=BIG, spent=10**14)
+        seed_budget(client, "free", ["team-f"], available=None, spent=2**53 + 1)
+        seed_budget(client, "history", ["team-y"], spent=0)
+        post_entries(client, "history", PAST, [10**14 - 1, 10**14, 2**53, 2**53 + 1])
+        known = [NamespaceState("team-a", "research", BudgetState.OPEN, BIG, 10**14 + 1, 1_000_000)]
+        publish(client, known, new_id=uuid.uuid4().hex)
+    return running_store
+
+
+@pytest.fixture(scope="module")
+def rest(store: RedisServer, running_rest: RestServer) -> RestServer:
+    """A timekeeper that serves this book, and has written nothing yet."""
+    for written in running_rest.folder.glob("*/*.json"):
+        written.unlink()
+    with store.client() as client:
+        epoch = client.hget(keys.STATES_HEAD, "id").decode()
+
+    def follows() -> bool:
+        answer = running_rest.as_person("finance", "GET", "/v1/states?since=&wait=0")
+        return answer.status == 200 and answer.document["cursor"].startswith(f"{epoch}.")
+
+    wait_until(follows, "it has heard of the new book")
+    running_rest.wait_for("/readyz")
+    return running_rest

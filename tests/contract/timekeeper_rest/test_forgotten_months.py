@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from tests.redis_server import redis_server
 from tests.rest_server import RestServer
-from tests.s3_server import BUCKET, S3Server, running_s3_server, s3_server
+from tests.s3_server import BUCKET, S3Server
 from timekeeper.export import document
 from timekeeper.export.months import file_name, window_of
 from timekeeper.export.places import destination
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.redis_server import RedisServer
 
-__all__ = ["redis_server", "running_s3_server", "s3_server"]
+__all__ = ["redis_server"]
 
 MONTH = "2020-02"
 ASKED = "/v1/usage?window=2020-02-01T00:00:00Z,2020-03-01T00:00:00Z&aggregate=budget,namespace&step=month"

@@ -7,15 +7,13 @@ import pytest
 
 from fairgpu.certificates import make_authority, make_leaf
 from tests.ports import free_port
-from tests.s3_server import BUCKET, S3Server, running_s3_server, s3_server
+from tests.s3_server import BUCKET, S3Server
 from timekeeper.export.bucket import Bucket
 from timekeeper.export.destination import ChangedError, DeposedError, ExportError
 from timekeeper.export_settings import BucketSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-__all__ = ["running_s3_server", "s3_server"]
 
 NAME = "usage-2026-01.csv.gz"
 SECRET = "a-secret-that-nobody-may-see"

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
 import gzip
-import subprocess
-import sys
-from pathlib import Path
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fairgpu.commands import main
 from tests.export_scene import JANUARY, KEPT
 from timekeeper.export import document
 from timekeeper.jobs import resolving
@@ -15,6 +14,8 @@ from timekeeper.jobs.resolving import Month, State, UndecidableError
 from timekeeper.store import exports, keys
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.export_scene import Scene
 
 NAME = f"usage-{JANUARY}.csv.gz"
@@ -119,30 +120,42 @@ def test_every_closed_month_is_listed(scene: Scene) -> None:
     assert all(isinstance(month, Month) and month.rows for month in found)
 
 
-def command(scene: Scene, *arguments: str, export: str = "") -> subprocess.CompletedProcess[str]:
+@dataclass(frozen=True)
+class Done:
+    status: int
+    stdout: str
+    stderr: str
+
+
+@pytest.fixture
+def command(scene: Scene, capsys: pytest.CaptureFixture[str]) -> Callable[..., Done]:
+    """What `fairgpu timekeeper months` does, with the scene's store."""
     settings = scene.folder.parent / "settings.yaml"
     port = scene.stage.client.connection_pool.connection_kwargs["port"]
-    settings.write_text(
-        f"timekeeper: {{redis: {{url: 'redis://127.0.0.1:{port}/0'}}, usage: {{hourly_days: 2}}{export}}}"
-    )
-    program = str(Path(sys.executable).with_name("fairgpu"))
-    typed = [program, "timekeeper", "months", "--settings", str(settings), *arguments]
-    return subprocess.run(typed, capture_output=True, text=True, check=False, timeout=120)
+
+    def run(*arguments: str, export: str = "") -> Done:
+        settings.write_text(
+            f"timekeeper: {{redis: {{url: 'redis://127.0.0.1:{port}/0'}}, usage: {{hourly_days: 2}}{export}}}"
+        )
+        status = main(["timekeeper", "months", "--settings", str(settings), *arguments])
+        return Done(status, *capsys.readouterr())
+
+    return run
 
 
 @pytest.mark.usefixtures("changed")
-def test_the_command_lists_and_settles_months(scene: Scene) -> None:
+def test_the_command_lists_and_settles_months(scene: Scene, command: Callable[..., Done]) -> None:
     place = f", export: {{folder: '{scene.folder}'}}"
-    assert command(scene, "list", export=place).stdout.splitlines()[0] == "2026-01   waiting    34 rows"
-    done = command(scene, "keep", JANUARY, export=place)
-    assert (done.returncode, done.stdout) == (0, "2026-01: the file stays as it is (34 rows)\n")
-    done = command(scene, "rewrite", JANUARY, export=place)
+    assert command("list", export=place).stdout.splitlines()[0] == "2026-01   waiting    34 rows"
+    done = command("keep", JANUARY, export=place)
+    assert (done.status, done.stdout) == (0, "2026-01: the file stays as it is (34 rows)\n")
+    done = command("rewrite", JANUARY, export=place)
     assert done.stdout.startswith(
         "2026-01: written from what the store holds (34 rows); what was there is usage-2026-01"
     )
 
 
-def test_the_command_says_what_cannot_be_and_what_to_do_instead(scene: Scene) -> None:
+def test_the_command_says_what_cannot_be_and_what_to_do_instead(scene: Scene, command: Callable[..., Done]) -> None:
     place = f", export: {{folder: '{scene.folder}'}}"
     wrong = {
         ("keep",): "MONTH: keep needs one, such as 2026-10",
@@ -150,7 +163,7 @@ def test_the_command_says_what_cannot_be_and_what_to_do_instead(scene: Scene) ->
         ("rewrite", "2199-01"): "MONTH: 2199-01 is not closed before 2199-02-04T00:00:00Z",
     }
     for arguments, words in wrong.items():
-        done = command(scene, *arguments, export=place)
-        assert done.returncode != 0
+        done = command(*arguments, export=place)
+        assert done.status != 0
         assert words in done.stderr
-    assert "set timekeeper.export.folder" in command(scene, "list").stderr
+    assert "set timekeeper.export.folder" in command("list").stderr
