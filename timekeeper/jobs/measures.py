@@ -11,7 +11,7 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
 EVICTION_OUTCOMES = ("notice", "evict", "call-off", "blocked", "refused")
-NOTIFICATION_OUTCOMES = ("delivered", "failed", "refused", "expired")
+NOTIFICATION_OUTCOMES = ("delivered", "failed", "refused", "expired", "dropped")
 EXPORT_OUTCOMES = ("written", "unchanged", "failed", "conflict")
 """All are there from the start: a rate of what appears with its first event misses it."""
 JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ from fairgpu.commands import build_parser
 from fairgpu.settings import fields
 from tests import settings_page
 from tests.unit.docs.pages import PAGES, ROOT, Link, anchors, commands, links, mentions
+from timekeeper.jobs import work
 from timekeeper.settings import Settings as TimekeeperSettings
 from webhook.settings import Settings as WebhookSettings
 
@@ -122,6 +124,14 @@ def test_every_setting_that_is_named_exists() -> None:
 def test_the_reference_of_settings_has_each_with_its_default_and_what_it_does() -> None:
     assert settings_page.PAGE.read_text() == settings_page.page(), "python -m tests.settings_page writes it"
     assert [row for row in settings_page.page().splitlines() if row.endswith("|  |")] == []
+
+
+@pytest.mark.parametrize("page", ["alerts.md", "monitoring.md"])
+def test_every_task_that_may_fail_is_named(page: str) -> None:
+    source = inspect.getsource(work)
+    tasks = set(re.findall(r'self\._do\("(\w+)"', source))
+    assert "settle" in tasks
+    assert {task for task in tasks if f"`{task}`" not in (ROOT / "docs" / page).read_text()} == set()
 
 
 def test_every_metric_that_is_named_is_described() -> None:
