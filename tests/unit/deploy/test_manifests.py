@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import jsonpatch
 import pytest
 import yaml
 
 from fairgpu import names
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
 from timekeeper.redis_settings import RedisSettings
+from timekeeper.settings import TimekeeperSettings
 from timekeeper.tls.authority import AUTHORITY, STORE_LEAF
 from timekeeper.tls.cluster_vault import CERTIFICATE_KEY
 
@@ -222,6 +224,32 @@ def test_the_overlay_in_the_instructions_tells_the_policy_of_the_image_as_the_ba
     assert {generator["name"] for generator in example["configMapGenerator"]} <= generated
     used = {c["image"].partition(":")[0] for w in workloads() for c in w["spec"]["template"]["spec"]["containers"]}
     assert {image["name"] for image in example["images"]} == used
+
+
+def in_the_instructions(word: str) -> Manifest:
+    """The one example of the instructions that has a word."""
+    text = (ROOT / "docs" / "install.md").read_text()
+    (example,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if word in block]
+    found: Manifest = yaml.safe_load(example)
+    return found
+
+
+def test_the_address_for_people_leads_to_the_timekeeper_under_a_name_in_its_certificate() -> None:
+    service = in_the_instructions("LoadBalancer")["spec"]
+    inside = of_kind("Service")[names.TIMEKEEPER_SERVICE]["spec"]
+    assert service["selector"] == inside["selector"]
+    assert service["ports"] == [port for port in inside["ports"] if port["name"] == "https"]
+    settings = TimekeeperSettings.model_validate(in_the_instructions("certificate_names")["timekeeper"])
+    assert settings.serve.certificate_names == ("gpus.example.org",)
+
+
+def test_another_place_of_dns_is_added_to_what_pods_may_reach() -> None:
+    (patch,) = in_the_instructions("169.254.20.10")["patches"]
+    policy = of_kind(patch["target"]["kind"])[patch["target"]["name"]]
+    reached = jsonpatch.apply_patch(policy, yaml.safe_load(patch["patch"]))["spec"]["egress"]
+    dns = [rule["ports"] for rule in reached if {"port": 53, "protocol": "UDP"} in rule["ports"]]
+    assert len(dns) == 2
+    assert dns[0] == dns[1]
 
 
 @pytest.mark.parametrize("kind", ["gpubudgets", "gpugrants", "gpucorrections"])
