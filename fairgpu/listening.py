@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from fairgpu.choices import Path
 from fairgpu.demand import is_native_sidecar
 from fairgpu.dialects.reading import Container, DialectSettings, Reading
 from fairgpu.dialects.registry import BETWEEN_NAMES, DialectSet, read_container, unheard
 from fairgpu.faults import Fault, show
-from fairgpu.request import GPURequest
 
 
-@dataclass(frozen=True, slots=True)
 class ContainerReading:
     """A container that speaks a dialect.
 
@@ -23,14 +20,17 @@ class ContainerReading:
         name: its name; empty where it has none.
         dialect: the dialect's name; several joined by " and " where it speaks several (which is a fault).
         reading: what it says.
+        request: what it asks for; nothing where it is faulty, or says that it wants no GPU.
         native_sidecar: whether it is an init container that keeps running.
     """
 
-    path: Path
-    name: str
-    dialect: str
-    reading: Reading
-    native_sidecar: bool = False
+    def __init__(self, path: Path, name: str, dialect: str, reading: Reading, *, native_sidecar: bool = False) -> None:
+        self.path: Final = path
+        self.name: Final = name
+        self.dialect: Final = dialect
+        self.reading: Final = reading
+        self.request: Final = reading.request
+        self.native_sidecar: Final = native_sidecar
 
     @property
     def index(self) -> int:
@@ -39,25 +39,28 @@ class ContainerReading:
         assert isinstance(index, int)  # noqa: S101 - paths of containers are built here and end in their index
         return index
 
-    @property
-    def request(self) -> GPURequest | None:
-        """What it asks for; nothing where it is faulty, or says that it wants no GPU."""
-        return self.reading.request
 
+class Listener:
+    """What all containers of a pod are read with.
 
-class Listener(NamedTuple):
-    """What all containers of a pod are read with."""
+    Attributes:
+        called_by_annotation: whether the pod's annotations ask for a GPU, so that any container may be meant.
+    """
 
-    settings: DialectSettings
-    root: Path
-    dialects: DialectSet
-    annotations: Mapping[str, str]
-    labels: Mapping[str, Any]
-
-    @property
-    def called_by_annotation(self) -> bool:
-        """Whether the pod's annotations ask for a GPU, so that any container may be the one that is meant."""
-        return not self.dialects.speaking_annotations.isdisjoint(self.annotations)
+    def __init__(
+        self,
+        settings: DialectSettings,
+        root: Path,
+        dialects: DialectSet,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, Any],
+    ) -> None:
+        self.settings: Final = settings
+        self.root: Final = root
+        self.dialects: Final = dialects
+        self.annotations: Final = annotations
+        self.labels: Final = labels
+        self.called_by_annotation: Final = not dialects.speaking_annotations.isdisjoint(annotations)
 
     def unheard(self, speaking: tuple[ContainerReading, ...]) -> list[Fault]:
         """The faults of annotations that ask for a GPU which none of the containers that speak takes."""
@@ -72,15 +75,17 @@ class Listener(NamedTuple):
         if not isinstance(items, list):
             return ()
         anyone = self.called_by_annotation
-        readings = []
+        readings: list[ContainerReading] = []
         for index, item in enumerate(items):
             if not isinstance(item, dict):
                 continue
             resources = mapping(item.get("resources"))
             requests, limits = mapping(resources.get("requests")), mapping(resources.get("limits"))
             if anyone or self.dialects.may_speak(requests, limits):
-                readings.append(self._read(item, (*self.root, "spec", field, index), requests, limits))
-        return tuple(reading for reading in readings if reading is not None)
+                reading = self._read(item, (*self.root, "spec", field, index), requests, limits)
+                if reading is not None:
+                    readings.append(reading)
+        return tuple(readings)
 
     def _read(
         self, item: Mapping[str, Any], path: Path, requests: Mapping[str, Any], limits: Mapping[str, Any]
@@ -100,7 +105,8 @@ class Listener(NamedTuple):
         if spoken is None:
             return None
         dialect, reading = spoken
-        return ContainerReading(path, name, dialect, reading, path[-2] == "initContainers" and is_native_sidecar(item))
+        stays = path[-2] == "initContainers" and is_native_sidecar(item)
+        return ContainerReading(path, name, dialect, reading, native_sidecar=stays)
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

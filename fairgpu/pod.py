@@ -7,9 +7,7 @@ as the API server has its own words for those.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from fairgpu.choices import NOTHING_CHOSEN, Path, contradictions, merge_choices, read_choices
 from fairgpu.demand import NO_DEMAND, Demand, pod_demand
@@ -24,10 +22,11 @@ from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, CorePolicy, PodChoices
 __all__ = ["ContainerReading", "PodReading", "read_pod"]
 
 
-class PodReading(NamedTuple):
+class PodReading:
     """A pod as FairGPU understands it. The three tuples of containers hold only those that speak a dialect, in order.
 
     Attributes:
+        all_containers: all that speak a dialect, main ones first.
         choices: the pod's own and the dialects' choices together, before permissions (`permissions.grant`).
         wishes: which of them need a permission of the namespace.
         strip_annotations: the dialects' keys to take off the pod.
@@ -36,25 +35,34 @@ class PodReading(NamedTuple):
         demand: what the pod as a whole demands.
     """
 
-    containers: tuple[ContainerReading, ...] = ()
-    init: tuple[ContainerReading, ...] = ()
-    ephemeral: tuple[ContainerReading, ...] = ()
-    choices: PodChoices = NO_CHOICES
-    wishes: tuple[Wish, ...] = ()
-    strip_annotations: tuple[str, ...] = ()
-    faults: tuple[Fault, ...] = ()
-    warnings: tuple[str, ...] = ()
-    demand: Demand = NO_DEMAND
-
-    @property
-    def all_containers(self) -> tuple[ContainerReading, ...]:
-        """All that speak a dialect, main ones first."""
-        return self.containers + self.init + self.ephemeral
+    def __init__(  # noqa: PLR0913 - the fields of a value
+        self,
+        *,
+        containers: tuple[ContainerReading, ...] = (),
+        init: tuple[ContainerReading, ...] = (),
+        ephemeral: tuple[ContainerReading, ...] = (),
+        choices: PodChoices = NO_CHOICES,
+        wishes: tuple[Wish, ...] = (),
+        strip_annotations: tuple[str, ...] = (),
+        faults: tuple[Fault, ...] = (),
+        warnings: tuple[str, ...] = (),
+        demand: Demand = NO_DEMAND,
+    ) -> None:
+        self.containers: Final = containers
+        self.init: Final = init
+        self.ephemeral: Final = ephemeral
+        self.all_containers: Final = containers + init + ephemeral
+        self.choices: Final = choices
+        self.wishes: Final = wishes
+        self.strip_annotations: Final = strip_annotations
+        self.faults: Final = faults
+        self.warnings: Final = warnings
+        self.demand: Final = demand
 
     @property
     def speaks(self) -> bool:
         """Whether any container has a key of a dialect; false means that the pod is none of our business."""
-        return bool(self.containers or self.init or self.ephemeral)
+        return bool(self.all_containers)
 
     @property
     def asks(self) -> bool:
@@ -108,7 +116,7 @@ def read_pod(
         [(container.request, container.native_sidecar) for container in init],
     )
     pod_faults = [
-        *chain.from_iterable(misplaced(container) for container in everyone),
+        *(fault for container in everyone for fault in misplaced(container)),
         *beyond_a_node(demand, settings, root),
         *unheard,
         *mistyped_annotations(annotations, dialects, root),
@@ -116,13 +124,13 @@ def read_pod(
     return _joined(containers, init, ephemeral, demand, _Pod(annotations, (*root, "metadata"), pod_faults))
 
 
-@dataclass(frozen=True, slots=True)
 class _Pod:
     """The pod around its containers."""
 
-    annotations: Mapping[Any, Any]
-    metadata: Path
-    faults: list[Fault]
+    def __init__(self, annotations: Mapping[Any, Any], metadata: Path, faults: list[Fault]) -> None:
+        self.annotations: Final = annotations
+        self.metadata: Final = metadata
+        self.faults: Final = faults
 
 
 def _joined(
@@ -176,4 +184,5 @@ _Item = TypeVar("_Item")
 
 def _once(groups: Iterable[Iterable[_Item]]) -> tuple[_Item, ...]:
     """The items of all groups in order, each once."""
-    return tuple(dict.fromkeys(chain.from_iterable(groups)))
+    items = [item for group in groups for item in group]
+    return tuple(dict.fromkeys(items)) if len(items) > 1 else tuple(items)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from fairgpu import names
@@ -29,22 +29,27 @@ def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: P
     ]
 
 
-def misplaced(container: ContainerReading) -> Iterator[Fault]:
+def misplaced(container: ContainerReading) -> list[Fault]:
     """A GPU asked for where there is none to be had."""
     if container.name == names.SIDECAR_CONTAINER:
-        yield Fault(
-            path=field_path(*container.path, "resources"),
-            given=f"a GPU in the container {names.SIDECAR_CONTAINER}",
-            allowed="no GPU there: the name is that of FairGPU's own reporter, which needs none",
-            instead="the GPU in a container of another name",
-        )
-    elif container.path[-2] == "ephemeralContainers":
-        yield Fault(
-            path=field_path(*container.path, "resources"),
-            given="a GPU in an ephemeral container",
-            allowed="no resources there, as for every ephemeral container",
-            instead="the container without resources, or a pod of its own for it",
-        )
+        return [
+            Fault(
+                path=field_path(*container.path, "resources"),
+                given=f"a GPU in the container {names.SIDECAR_CONTAINER}",
+                allowed="no GPU there: the name is that of FairGPU's own reporter, which needs none",
+                instead="the GPU in a container of another name",
+            )
+        ]
+    if container.path[-2] == "ephemeralContainers":
+        return [
+            Fault(
+                path=field_path(*container.path, "resources"),
+                given="a GPU in an ephemeral container",
+                allowed="no resources there, as for every ephemeral container",
+                instead="the container without resources, or a pod of its own for it",
+            )
+        ]
+    return []
 
 
 def beyond_a_node(demand: Demand, settings: DialectSettings, root: Path) -> list[Fault]:

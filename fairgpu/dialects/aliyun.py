@@ -41,7 +41,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     if gpus > 1 and CORE in named:
         faults.append(_core_of_several(container, gpus))
     if faults or memory is None:
-        return reading._replace(faults=tuple(faults))
+        return reading.but(faults=tuple(faults))
     ask = Ask(
         gpus=gpus,
         core_percent=amounts.values.get(CORE, 0),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from fairgpu.dialects.reading import Container
 from fairgpu.faults import Fault, show
@@ -15,11 +15,12 @@ _NO_MEMORY: Mapping[str, int] = MappingProxyType({})
 _MIB = 2**20
 
 
-class Amounts(NamedTuple):
+class Amounts:
     """The amounts that a container gives, by resource, and what is wrong with the others."""
 
-    values: dict[str, int]
-    faults: tuple[Fault, ...]
+    def __init__(self, values: dict[str, int], faults: tuple[Fault, ...]) -> None:
+        self.values: Final = values
+        self.faults: Final = faults
 
 
 def read_amounts(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final
 
 from fairgpu.dialects.reading import Container, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path
@@ -13,22 +13,35 @@ MAX_GPU_MEMORY_MIB = 16 * 1024 * 1024
 """16 TiB, a hundred times what a GPU has: more is an amount in another unit."""
 
 
-class Ask(NamedTuple):
+class Ask:
     """A request per vGPU, as most dialects state it, with the keys to blame for a fault.
 
     Core and percentage are percent of one GPU, memory is MiB; `None` means not given. A key that is empty blames
     the container's limits as a whole. A key in `annotations` or `labels` stands in these of the pod.
     """
 
-    gpus: int
-    core_percent: int
-    memory_mib: int | None = None
-    memory_percentage: int | None = None
-    gpus_name: str = ""
-    core_name: str = ""
-    memory_name: str = ""
-    annotations: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
+    def __init__(  # noqa: PLR0913 - the fields of a value
+        self,
+        *,
+        gpus: int,
+        core_percent: int,
+        memory_mib: int | None = None,
+        memory_percentage: int | None = None,
+        gpus_name: str = "",
+        core_name: str = "",
+        memory_name: str = "",
+        annotations: tuple[str, ...] = (),
+        labels: tuple[str, ...] = (),
+    ) -> None:
+        self.gpus: Final = gpus
+        self.core_percent: Final = core_percent
+        self.memory_mib: Final = memory_mib
+        self.memory_percentage: Final = memory_percentage
+        self.gpus_name: Final = gpus_name
+        self.core_name: Final = core_name
+        self.memory_name: Final = memory_name
+        self.annotations: Final = annotations
+        self.labels: Final = labels
 
 
 def build_request(container: Container, ask: Ask, settings: DialectSettings, reading: Reading) -> Reading:
@@ -44,7 +57,7 @@ def build_request(container: Container, ask: Ask, settings: DialectSettings, rea
         *_faults_of_memory(container, ask),
     ]
     if faults:
-        return reading._replace(faults=tuple(dict.fromkeys(faults)))
+        return reading.but(faults=tuple(dict.fromkeys(faults)))
     percentage = ask.memory_percentage
     if ask.memory_mib is None and percentage is None:
         percentage = ask.core_percent
@@ -54,7 +67,7 @@ def build_request(container: Container, ask: Ask, settings: DialectSettings, rea
         memory_mib=None if ask.memory_mib is None else ask.memory_mib * ask.gpus,
         memory_percentage=None if percentage is None else percentage * ask.gpus,
     )
-    return reading._replace(request=request)
+    return reading.but(request=request)
 
 
 def _path(container: Container, ask: Ask, key: str) -> str:

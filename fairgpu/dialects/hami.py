@@ -75,11 +75,11 @@ def left_alone(container: Container, settings: DialectSettings) -> bool:
 def read_whole_gpus(container: Container, settings: DialectSettings, reading: Reading) -> Reading:
     """`nvidia.com/gpu` alone: that many GPUs, all of each; none where it is 0 or only a priority is there."""
     amounts = read_amounts(container, (COUNT,))
-    known = reading._replace(faults=reading.faults + amounts.faults)
+    known = reading.but(faults=reading.faults + amounts.faults)
     gpus = amounts.values.get(COUNT, 0)
     if amounts.faults or gpus == 0:
         return known
-    ask = Ask(gpus, WHOLE_GPU_PERCENT, memory_percentage=WHOLE_GPU_PERCENT, gpus_name=COUNT)
+    ask = Ask(gpus=gpus, core_percent=WHOLE_GPU_PERCENT, memory_percentage=WHOLE_GPU_PERCENT, gpus_name=COUNT)
     return build_request(container, ask, settings, known)
 
 
@@ -89,14 +89,14 @@ def with_priority(container: Container, reading: Reading) -> Reading:
         return reading
     amounts = read_amounts(container, (PRIORITY,))
     if amounts.faults:
-        return reading._replace(faults=reading.faults + amounts.faults)
+        return reading.but(faults=reading.faults + amounts.faults)
     priority = amounts.values[PRIORITY]
     path = container.limit_path(PRIORITY)
     if priority not in (HIGH_PRIORITY, NORMAL_PRIORITY):
         fault = Fault(path, str(priority), "0 (high) or 1 (normal)", f'"{NORMAL_PRIORITY}"')
-        return reading._replace(faults=(*reading.faults, fault))
+        return reading.but(faults=(*reading.faults, fault))
     wish = Wish(Permission.HIGH_PRIORITY, path, f'"{priority}"', foreign=True)
-    return reading._replace(
+    return reading.but(
         choices=merge_choices(reading.choices, PodChoices(task_priority=priority)),
         wishes=(wish,) if priority == HIGH_PRIORITY else (),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, Final, Literal
 
 from fairgpu.faults import Fault, field_path
 from fairgpu.permissions import Wish
@@ -31,7 +31,7 @@ class DialectSettings:
     volcano_memory_unit_mib: int = 1
 
 
-class Container(NamedTuple):
+class Container:
     """A container as a dialect sees it: raw JSON values, and where in the manifest they stand.
 
     Attributes:
@@ -44,13 +44,24 @@ class Container(NamedTuple):
         first: whether it is the first of `spec.containers`.
     """
 
-    path: tuple[str | int, ...]
-    name: str
-    requests: Mapping[str, Any]
-    limits: Mapping[str, Any]
-    annotations: Mapping[str, str] = NONE_GIVEN
-    labels: Mapping[str, Any] = NONE_GIVEN
-    first: bool = False
+    def __init__(  # noqa: PLR0913 - the fields of a value
+        self,
+        path: tuple[str | int, ...],
+        name: str,
+        requests: Mapping[str, Any],
+        limits: Mapping[str, Any],
+        annotations: Mapping[str, str] = NONE_GIVEN,
+        labels: Mapping[str, Any] = NONE_GIVEN,
+        *,
+        first: bool = False,
+    ) -> None:
+        self.path: Final = path
+        self.name: Final = name
+        self.requests: Final = requests
+        self.limits: Final = limits
+        self.annotations: Final = annotations
+        self.labels: Final = labels
+        self.first: Final = first
 
     def limit_path(self, resource: str) -> str:
         """The field path of one of its limits."""
@@ -86,7 +97,7 @@ def begin_with(prefix: str, resources: Collection[Any]) -> list[str]:
     return [key for key in resources if isinstance(key, str) and key.startswith(prefix)]
 
 
-class Reading(NamedTuple):
+class Reading:
     """What a dialect found in a container that speaks it.
 
     Attributes:
@@ -99,13 +110,56 @@ class Reading(NamedTuple):
         strip_annotations: keys to take off the pod.
     """
 
-    request: GPURequest | None = None
-    choices: PodChoices = NO_CHOICES
-    wishes: tuple[Wish, ...] = ()
-    faults: tuple[Fault, ...] = ()
-    warnings: tuple[str, ...] = ()
-    strip_resources: tuple[str, ...] = ()
-    strip_annotations: tuple[str, ...] = ()
+    def __init__(  # noqa: PLR0913 - the fields of a value
+        self,
+        *,
+        request: GPURequest | None = None,
+        choices: PodChoices = NO_CHOICES,
+        wishes: tuple[Wish, ...] = (),
+        faults: tuple[Fault, ...] = (),
+        warnings: tuple[str, ...] = (),
+        strip_resources: tuple[str, ...] = (),
+        strip_annotations: tuple[str, ...] = (),
+    ) -> None:
+        self.request: Final = request
+        self.choices: Final = choices
+        self.wishes: Final = wishes
+        self.faults: Final = faults
+        self.warnings: Final = warnings
+        self.strip_resources: Final = strip_resources
+        self.strip_annotations: Final = strip_annotations
+
+    def but(
+        self,
+        *,
+        request: GPURequest | None = None,
+        choices: PodChoices | None = None,
+        wishes: tuple[Wish, ...] | None = None,
+        faults: tuple[Fault, ...] | None = None,
+        warnings: tuple[str, ...] | None = None,
+    ) -> Reading:
+        """The same but for what is given."""
+        return Reading(
+            request=self.request if request is None else request,
+            choices=self.choices if choices is None else choices,
+            wishes=self.wishes if wishes is None else wishes,
+            faults=self.faults if faults is None else faults,
+            warnings=self.warnings if warnings is None else warnings,
+            strip_resources=self.strip_resources,
+            strip_annotations=self.strip_annotations,
+        )
+
+    def says_the_same(self, other: Reading) -> bool:
+        """Whether nothing that was found differs."""
+        return (
+            self.request == other.request
+            and self.choices == other.choices
+            and self.wishes == other.wishes
+            and self.faults == other.faults
+            and self.warnings == other.warnings
+            and self.strip_resources == other.strip_resources
+            and self.strip_annotations == other.strip_annotations
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         return reading
     faults = _faults(container, core, memory)
     if faults or core is None:
-        return reading._replace(faults=(*faults, *reading.faults))
+        return reading.but(faults=(*faults, *reading.faults))
     whole = core >= WHOLE_GPU_PERCENT
     ask = Ask(
         gpus=core // WHOLE_GPU_PERCENT if whole else 1,
@@ -95,7 +95,7 @@ def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
     path = container.annotation_path(CORE_LIMIT)
     if _LIMIT.fullmatch(text.strip()) is None or int(text) == 0:
         fault = Fault(path, show(text), "percent of a GPU as a whole number, 1 to 100", f'"{min(core, 100) or 100}"')
-        return reading._replace(faults=(*reading.faults, fault))
+        return reading.but(faults=(*reading.faults, fault))
     limit = min(int(text), WHOLE_GPU_PERCENT)
     if limit <= core:
         return reading
@@ -103,7 +103,7 @@ def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
     if limit < WHOLE_GPU_PERCENT:
         lent = f"{path}: idle GPU time is lent without an upper limit, and so also beyond {limit} percent"
         warnings = (*warnings, lent)
-    return reading._replace(
+    return reading.but(
         choices=PodChoices(core_policy=CorePolicy.ELASTIC),
         wishes=(Wish(Permission.ELASTIC, path, show(text), foreign=True),),
         warnings=warnings,

@@ -29,7 +29,7 @@ def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, read
     resources = (keys.count, keys.memory, keys.percentage, keys.cores)
     amounts = read_amounts(container, resources, {keys.memory: keys.memory_unit_mib})
     if amounts.values.get(keys.count) == 0:
-        return reading._replace(faults=reading.faults + amounts.faults)
+        return reading.but(faults=reading.faults + amounts.faults)
     memory, percentage, warnings = _memory(container, keys, amounts.values)
     ask = Ask(
         gpus=amounts.values.get(keys.count, 1),
@@ -40,7 +40,7 @@ def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, read
         core_name=keys.cores,
         memory_name=keys.percentage if memory is None else keys.memory,
     )
-    known = reading._replace(faults=reading.faults + amounts.faults, warnings=reading.warnings + warnings)
+    known = reading.but(faults=reading.faults + amounts.faults, warnings=reading.warnings + warnings)
     return build_request(container, ask, settings, known)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
 from typing import Any
 
 from fairgpu import names
@@ -32,82 +31,93 @@ def check_pod(
     """All that is wrong with a pod that asks for a GPU, and the choices that its namespace leaves it."""
     spec = mapping(pod.get("spec"))
     granted = grant(reading.choices, reading.wishes, permissions)
-    faults = (
-        *reading.faults,
-        *granted.faults,
-        *_faults_of_system(spec, root),
-        *_faults_of_node(spec, root),
-        *faults_of_class(spec, settings.priorities, knowledge, root),
-        *_faults_of_names(spec, root),
-        *_faults_of_mounts(spec, reading),
-        *(_faults_of_best_effort(reading) if settings.dialects.best_effort == "refuse" else ()),
-    )
-    return faults, granted
+    faults = [*reading.faults, *granted.faults]
+    faults += _faults_of_system(spec, root)
+    faults += _faults_of_node(spec, root)
+    faults += faults_of_class(spec, settings.priorities, knowledge, root)
+    faults += _faults_of_names(spec, root)
+    faults += _faults_of_mounts(spec, reading)
+    if settings.dialects.best_effort == "refuse":
+        faults += _faults_of_best_effort(reading)
+    return tuple(faults), granted
 
 
-def _faults_of_system(spec: dict[str, Any], root: Path) -> Iterator[Fault]:
+def _faults_of_system(spec: dict[str, Any], root: Path) -> list[Fault]:
     """Windows containers cannot be held to a share: the library that does it is a Linux one."""
-    selector = mapping(spec.get("nodeSelector")).get("kubernetes.io/os")
-    for given, path in (
+    named = (
         (mapping(spec.get("os")).get("name"), ("spec", "os", "name")),
-        (selector, ("spec", "nodeSelector", "kubernetes.io/os")),
-    ):
-        if isinstance(given, str) and given.lower() == "windows":
-            yield Fault(
-                path=field_path(*root, *path),
-                given=show(given),
-                allowed="linux, the only system on which a share of a GPU can be held",
-                instead="linux, or the pod without a GPU",
-            )
+        (mapping(spec.get("nodeSelector")).get("kubernetes.io/os"), ("spec", "nodeSelector", "kubernetes.io/os")),
+    )
+    return [
+        Fault(
+            path=field_path(*root, *path),
+            given=show(given),
+            allowed="linux, the only system on which a share of a GPU can be held",
+            instead="linux, or the pod without a GPU",
+        )
+        for given, path in named
+        if isinstance(given, str) and given.lower() == "windows"
+    ]
 
 
-def _faults_of_node(spec: dict[str, Any], root: Path) -> Iterator[Fault]:
+def _faults_of_node(spec: dict[str, Any], root: Path) -> list[Fault]:
     node = spec.get("nodeName")
-    if isinstance(node, str) and node:
-        yield Fault(
+    if not isinstance(node, str) or not node:
+        return []
+    return [
+        Fault(
             path=field_path(*root, "spec", "nodeName"),
             given=show(node),
             allowed="no node: FairGPU's scheduler chooses it together with the devices",
             instead="spec.nodeSelector with kubernetes.io/hostname, or fairgpu.io/use-gpu-uuid",
         )
+    ]
 
 
-def _faults_of_names(spec: dict[str, Any], root: Path) -> Iterator[Fault]:
-    for index in indexes_named(spec.get("containers"), (names.SIDECAR_CONTAINER,)):
-        yield Fault(
+def _faults_of_names(spec: dict[str, Any], root: Path) -> list[Fault]:
+    return [
+        Fault(
             path=field_path(*root, "spec", "containers", index, "name"),
             given=show(names.SIDECAR_CONTAINER),
             allowed="any other name: this one is of the reporter that FairGPU adds",
             instead="a name of your own",
         )
+        for index in indexes_named(spec.get("containers"), (names.SIDECAR_CONTAINER,))
+    ]
 
 
-def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> Iterator[Fault]:
+def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
     """Two volumes cannot be mounted at one path."""
+    faults: list[Fault] = []
     for container in reading.containers + reading.init:
         field, index = container.path[-2:]
         items = spec.get(str(field))
         given = items[index] if isinstance(items, list) and isinstance(index, int) else {}
         for position, mount in objects(mapping(given).get("volumeMounts")):
             path = mount.get("mountPath")
-            if not isinstance(path, str) or mount.get("name") in OUR_VOLUMES:
-                continue
             # Nearly all paths are told apart without being put in order first.
-            if USAGE_FOLDER in path and posixpath.normpath(path) == names.USAGE_MOUNT_PATH:
-                yield Fault(
-                    path=field_path(*container.path, "volumeMounts", position, "mountPath"),
-                    given=show(path),
-                    allowed=f"any path but {names.USAGE_MOUNT_PATH}, at which FairGPU's own volume is mounted",
-                    instead="another path",
+            if not isinstance(path, str) or USAGE_FOLDER not in path or mount.get("name") in OUR_VOLUMES:
+                continue
+            if posixpath.normpath(path) == names.USAGE_MOUNT_PATH:
+                faults.append(
+                    Fault(
+                        path=field_path(*container.path, "volumeMounts", position, "mountPath"),
+                        given=show(path),
+                        allowed=f"any path but {names.USAGE_MOUNT_PATH}, at which FairGPU's own volume is mounted",
+                        instead="another path",
+                    )
                 )
+    return faults
 
 
-def _faults_of_best_effort(reading: PodReading) -> Iterator[Fault]:
-    for container in reading.all_containers:
-        if container.request is not None and container.request.best_effort:
-            yield Fault(
-                path=field_path(*container.path, "resources", "limits", names.GPU_CORE),
-                given="no GPU time of its own (best effort)",
-                allowed="1 to 100 percent of each GPU, as this cluster gives no best effort",
-                instead=f'{names.GPU_CORE}: "10", or what the work needs',
-            )
+def _faults_of_best_effort(reading: PodReading) -> list[Fault]:
+    return [
+        Fault(
+            path=field_path(*container.path, "resources", "limits", names.GPU_CORE),
+            given="no GPU time of its own (best effort)",
+            allowed="1 to 100 percent of each GPU, as this cluster gives no best effort",
+            instead=f'{names.GPU_CORE}: "10", or what the work needs',
+        )
+        for container in reading.all_containers
+        if container.request is not None and container.request.best_effort
+    ]

@@ -61,7 +61,8 @@ def _validate_update(subject: Subject, settings: Webhook) -> Verdict:
     known = {key(container): container.reading for container in before.all_containers}
     faults: list[Fault] = []
     for container in after.all_containers:
-        if known.get(key(container)) == container.reading:
+        before_it = known.get(key(container))
+        if before_it is not None and before_it.says_the_same(container.reading):
             continue
         faults += container.reading.faults or ()
         if container.request is not None and container.request != stored.get(key(container)):

@@ -14,7 +14,7 @@ from fairgpu.dialects.reading import Container, DialectSettings
 from fairgpu.dialects.registry import DIALECTS, FOREIGN, NATIVE
 from fairgpu.permissions import Permission, grant
 from fairgpu.pod import PodReading, read_pod
-from fairgpu.request import GPURequest
+from fairgpu.request import GPURequest, PodChoices
 from tests.unit.fairgpu.json_values import AMOUNTS, ANNOTATION_TEXTS, JSON, pods
 from tests.unit.fairgpu.sound_pods import PERMISSIONS, SOUND_PODS
 
@@ -46,7 +46,7 @@ def pod_of(limits: dict[str, Any], annotations: dict[str, Any] | None = None, **
     return {"metadata": {"annotations": annotations or {}}, "spec": {"containers": [main], **spec}}
 
 
-def rewritten(pod: dict[str, Any], reading: PodReading) -> dict[str, Any]:
+def rewritten(pod: dict[str, Any], reading: PodReading, choices: PodChoices) -> dict[str, Any]:
     """The pod as admission would leave it: foreign keys out, canonical ones in."""
     annotations = {
         key: value for key, value in pod["metadata"]["annotations"].items() if key not in reading.strip_annotations
@@ -64,7 +64,7 @@ def rewritten(pod: dict[str, Any], reading: PodReading) -> dict[str, Any]:
             "limits": kept.get("limits", {}) | canonical,
             "requests": kept.get("requests", {}) | canonical,
         }
-    return {"metadata": {"annotations": annotations | reading.choices.annotations()}, "spec": spec}
+    return {"metadata": {"annotations": annotations | choices.annotations()}, "spec": spec}
 
 
 @given(REQUESTS)
@@ -79,7 +79,7 @@ def test_a_pod_without_faults_reads_the_same_once_it_is_rewritten(pod: dict[str,
     first = read_pod(pod, SETTINGS)
     if first.faults:
         return
-    second = read_pod(rewritten(pod, first), SETTINGS)
+    second = read_pod(rewritten(pod, first, first.choices), SETTINGS)
     assert second.faults == ()
     assert second.demand == first.demand
     assert second.choices == first.choices
@@ -96,7 +96,7 @@ def test_choices_that_are_granted_are_granted_again_once_the_pod_is_rewritten(
     granted = grant(first.choices, first.wishes, permissions)
     if first.faults or granted.faults:
         return
-    second = read_pod(rewritten(pod, first._replace(choices=granted.choices)), SETTINGS)
+    second = read_pod(rewritten(pod, first, granted.choices), SETTINGS)
     again = grant(second.choices, second.wishes, permissions)
     assert (again.choices, again.faults, again.warnings) == (granted.choices, (), ())
 
