@@ -103,10 +103,14 @@ def started(node: Node, tenants: list[Tenant], seconds: float, *, shim: bool) ->
 def begun(programs: list[tuple[Container, tuple[str, ...]]], seconds: float) -> Iterator[list[Popen]]:
     """Programs (spin.c, with these arguments) that were told to begin at once; their end is waited for."""
     running = [container.start("spin", str(seconds), *program) for container, program in programs]
-    begin_at_once(running)
-    yield running
-    for process in running:
-        process.communicate()
+    try:
+        begin_at_once(running)
+        yield running
+        for process in running:
+            process.communicate()
+    finally:
+        for process in running:
+            process.kill()  # nothing, where it has ended
 
 
 @contextmanager

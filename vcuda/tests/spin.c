@@ -4,7 +4,8 @@
  *
  * The kernels take turns on the streams; with `graph`, eight of them are captured and launched together. With `completed`
  * it is never more than some milliseconds of work ahead on each stream, and counts what was completed: a queue of a
- * thousand long kernels would say little of what the GPU did. Writes "ready" and begins when it gets a line.
+ * thousand long kernels would say little of what the GPU did. It then prints how many were after each whole second.
+ * Writes "ready" and begins when it gets a line.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -66,17 +67,38 @@ static void launch(const struct work *work, unsigned long number)
 
 #define AHEAD 4 /* groups of launches in flight */
 
-/* Launches for so long and returns how many were completed then. Each group goes to one stream. */
-static unsigned long completed(const struct work *work, double seconds)
+/* Prints what had been completed at each mark since the last look, as if it had come in evenly between the looks. */
+struct marks {
+    double next, every, end;
+    double looked;
+    unsigned long before;
+};
+
+static void look(struct marks *marks, unsigned long done)
+{
+    double moment = now();
+    for (; marks->next <= moment && marks->next <= marks->end; marks->next += marks->every) {
+        double part = (marks->next - marks->looked) / (moment - marks->looked);
+        printf("%.1f ", (double)marks->before + part * (double)(done - marks->before));
+    }
+    marks->looked = moment;
+    marks->before = done;
+}
+
+/* Launches for so many seconds, or a part of one, and prints what was completed after each. A group goes to one stream. */
+static void completed(const struct work *work, double seconds)
 {
     CUevent events[AHEAD];
     unsigned long begun = 0, done = 0;
     __typeof__(cuEventRecord) *record = CU(cuEventRecord);
     __typeof__(cuEventSynchronize) *wait = CU(cuEventSynchronize);
+    __typeof__(cuEventQuery) *query = CU(cuEventQuery);
     for (int i = 0; i < AHEAD; i++)
         if (CU(cuEventCreate)(&events[i], CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS)
             exit(7);
-    for (double end = now() + seconds; now() < end;) {
+    double start = now(), every = seconds < 1 ? seconds : 1;
+    struct marks marks = {start + every, every, start + seconds + every / 2, start, 0};
+    while (marks.next <= marks.end) {
         if (begun - done == AHEAD && wait(events[done++ % AHEAD]) != CUDA_SUCCESS)
             exit(8);
         for (unsigned long i = 0; i < work->group; i++)
@@ -84,8 +106,11 @@ static unsigned long completed(const struct work *work, double seconds)
         if (record(events[begun % AHEAD], work->streams[begun % work->stream_count]) != CUDA_SUCCESS)
             exit(8);
         begun++;
+        while (done < begun && query(events[done % AHEAD]) == CUDA_SUCCESS)
+            done++;
+        look(&marks, done * work->group);
     }
-    return done * work->group;
+    puts("");
 }
 
 static bool asked(int count, char **arguments, const char *word)
@@ -123,11 +148,12 @@ int main(int count, char **arguments)
     fflush(stdout);
     getchar();
     if (asked(count, arguments, "completed"))
-        launches = completed(&work, seconds);
-    else
+        completed(&work, seconds);
+    else {
         for (double end = now() + seconds; now() < end; launches++)
             launch(&work, launches);
-    printf("%lu\n", launches);
+        printf("%lu\n", launches);
+    }
     fflush(stdout);
     _Exit(0); /* what is still queued is not waited for */
 }

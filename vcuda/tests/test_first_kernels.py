@@ -23,4 +23,4 @@ def test_a_program_that_counts_what_was_completed_counts_no_more_than_the_gpu_di
     container = node.container("a")
     out, errors = container.start("spin", "0.5", "20000", "1", "completed").communicate("\n", timeout=60)
     assert errors == "", errors
-    assert 0 < int(out.split()[1]) * 20_000_000 <= work_done(node)["a"]
+    assert 0 < float(out.split()[1]) * 20_000_000 <= work_done(node)["a"]

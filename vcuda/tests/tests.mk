@@ -147,7 +147,9 @@ sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 	  VCUDA_TEST_PRELOAD=$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so) PYTHONPATH=tests \
 	  $(PYTHON) -m pytest -q -p no:cacheprovider tests/test_memory.py tests/test_kinds.py tests/test_reports.py tests/test_bad_input.py
 
-# The same programs on a real GPU, where there is one. Says so, and fails, where there is none.
+# The same programs on a real GPU, where there is one. Says so, and fails, where there is none. Without a network the folder
+# build/headers has to be brought along, or with GPU_BUILT=1 all of build.
+ON_GPU := $(B)/testing/libvcuda.so.1 $(foreach program,actor resolve churn spin,$(TESTS)/$(program)) $(BENCH)/calls
 .PHONY: gpu
-gpu: bench-programs
-	$(PYTHON) tests/gpu/real.py
+gpu: $(if $(GPU_BUILT),,$(ON_GPU))
+	$(PYTHON) tests/gpu/real.py $(PARTS)

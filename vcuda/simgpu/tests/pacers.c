@@ -4,7 +4,8 @@
  *   pacers spans SECONDS   each process measures with events how long its work took, and pauses in proportion
  *   pacers turns SECONDS   each launches only in its turn of a fixed 50 ms cycle, with at most 2 ms in flight
  *
- * Prints what each got of the wall time, in percent, as the truth has it.
+ * Prints what each got of the wall time, in percent, as the truth has it. With "thirty" or "seventy" behind, it is that one
+ * process alone, which begins when it gets a line: for a test that starts both and looks at the truth itself.
  */
 #include "check.h"
 
@@ -63,20 +64,26 @@ static void by_turns(double turn_from, double turn_to, double end)
     }
 }
 
-static pid_t run(const char *label, double share, int turns, double end)
+static void pace(double share, int turns, double length)
 {
-    pid_t child = fork();
-    if (child != 0) {
-        return child;
-    }
-    setenv("SIMGPU_LABEL", label, 1);
     start();
+    double end = seconds() + length;
     if (turns) {
         by_turns(share < 0.5 ? 0 : 0.3 * PERIOD, share < 0.5 ? 0.3 * PERIOD : PERIOD, end);
     } else {
         by_spans(share, end);
     }
     OK(cuCtxSynchronize());
+}
+
+static pid_t run(const char *label, double share, int turns, double length)
+{
+    pid_t child = fork();
+    if (child != 0) {
+        return child;
+    }
+    setenv("SIMGPU_LABEL", label, 1);
+    pace(share, turns, length);
     _exit(0);
 }
 
@@ -96,16 +103,22 @@ static double share_of(const struct sim_truth *truth, const char *label, uint64_
 
 int main(int count, char **arguments)
 {
-    CHECK(count == 3);
+    CHECK(count == 3 || count == 4);
+    int turns = strcmp(arguments[1], "turns") == 0;
+    double length = atof(arguments[2]);
+    if (count == 4) {
+        getchar();
+        pace(strcmp(arguments[3], "thirty") == 0 ? 0.3 : 0.7, turns, length);
+        return 0;
+    }
     char directory[] = "/dev/shm/simgpu-test-XXXXXX";
     char path[128];
     CHECK(mkdtemp(directory) != NULL);
     setenv("SIMGPU_DIR", directory, 1);
-    int turns = strcmp(arguments[1], "turns") == 0;
     double begin = seconds();
-    double end = begin + atof(arguments[2]);
-    pid_t first = run("thirty", 0.3, turns, end);
-    pid_t second = run("seventy", 0.7, turns, end);
+    double end = begin + length;
+    pid_t first = run("thirty", 0.3, turns, length);
+    pid_t second = run("seventy", 0.7, turns, length);
     CHECK(waitpid(first, NULL, 0) == first && waitpid(second, NULL, 0) == second);
     snprintf(path, sizeof path, "%s/truth", directory);
     int file = open(path, O_RDONLY);

@@ -72,6 +72,24 @@ static void a_call_takes_the_time_that_it_is_told_to(void)
     unsetenv("SIMGPU_FAULTS");
 }
 
+static void a_thousand_launches(void)
+{
+    start();
+    CUfunction function = kernel("spin_ns_1");
+    launch(function, NULL);
+    OK(cuCtxSynchronize());
+    double begin = seconds();
+    for (int i = 0; i < 1000; i++) {
+        launch(function, NULL);
+    }
+    _exit(seconds() - begin >= 0.0022 ? 0 : 1);
+}
+
+static void a_launch_takes_as_long_as_on_a_server(void)
+{
+    CHECK(outcome(a_thousand_launches) == 0);
+}
+
 static void a_bad_fault_or_setting_stops_the_program(void)
 {
     CHECK(freopen("/dev/null", "w", stderr) != NULL); /* what it says is not for this output */
@@ -90,6 +108,7 @@ int main(void)
     HOLDS(a_call_kills_its_process_when_it_is_told_to);
     HOLDS(a_process_dies_at_the_step_that_is_named);
     HOLDS(a_call_takes_the_time_that_it_is_told_to);
+    HOLDS(a_launch_takes_as_long_as_on_a_server);
     HOLDS(a_bad_fault_or_setting_stops_the_program);
     return 0;
 }

@@ -108,6 +108,26 @@ static void an_events_time_runs_through_the_slices_of_others(void)
     CHECK(span >= 7 * MS && span <= 8 * MS);
 }
 
+static void slices_are_drawn_from_half_a_millisecond_to_two(void)
+{
+    enum { BINS = 3 }; /* of half a millisecond each */
+    unsigned drawn[BINS] = {0};
+    fresh_device(MS / 2, 0);
+    node->settings.slice_high_ns = 2 * MS;
+    queue_kernels(0, 0, 1, 1000 * MS, 100);
+    queue_kernels(1, 0, 1, 1000 * MS, 100);
+    sim_advance(&view, 400 * MS);
+    const struct sim_truth_device *log = &truth->devices[0];
+    CHECK(log->slice_count > 200);
+    for (uint64_t i = 0; i + 1 < log->slice_count; i++) { /* the last one may not be over */
+        uint64_t length = log->slices[i].end_ns - log->slices[i].begin_ns;
+        CHECK(length >= MS / 2 && length <= 2 * MS);
+        CHECK(log->slices[i].context != log->slices[i + 1].context);
+        drawn[length < 2 * MS ? length / (MS / 2) - 1 : BINS - 1]++;
+    }
+    CHECK(drawn[0] > 30 && drawn[1] > 30 && drawn[2] > 30);
+}
+
 static void changing_contexts_costs_time_that_nobody_gets(void)
 {
     fresh_device(1 * MS, MS / 4);
@@ -223,6 +243,7 @@ int main(void)
     HOLDS(contexts_with_work_queued_share_the_time_evenly);
     HOLDS(it_does_not_matter_how_often_the_device_is_looked_at);
     HOLDS(an_events_time_runs_through_the_slices_of_others);
+    HOLDS(slices_are_drawn_from_half_a_millisecond_to_two);
     HOLDS(changing_contexts_costs_time_that_nobody_gets);
     HOLDS(a_context_without_work_gives_way_at_once);
     HOLDS(narrow_kernels_of_one_context_overlap_and_wide_ones_share);
