@@ -91,7 +91,7 @@ s3-server: setup
 # One worker for each control plane (tests/cluster/conftest.py).
 cluster: setup
 	$(BIN)/python -m tests.cluster.control_plane.build
-	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 5 tests/cluster
+	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 3 tests/cluster
 
 vcuda: setup
 	$(MAKE) --jobs=1 -C vcuda test PYTHON=$(abspath $(BIN)/python)

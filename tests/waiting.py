@@ -7,7 +7,9 @@ from collections.abc import Callable
 from typing import TypeVar
 
 LIMIT_S = 120.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.1
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.01, 0.5
+OFTEN_S, SHARE = 0.1, 0.05
+"""Pauses grow to OFTEN_S at once, and beyond it to this SHARE of the wait so far: to ask costs processor time."""
 
 T = TypeVar("T")
 
@@ -17,13 +19,14 @@ def wait_until(probe: Callable[[], T | None], what: str, limit_s: float = LIMIT_
 
     Raises TimeoutError with `what` and the last answer once `limit_s` has passed.
     """
-    deadline = time.monotonic() + limit_s
+    began = time.monotonic()
     pause = FIRST_PAUSE_S
     while True:
         answer = probe()
         if answer:
             return answer
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > limit_s:
             raise TimeoutError(f"{what}: not within {limit_s} s; the last answer was {answer!r}")
         time.sleep(pause)
-        pause = min(pause * 1.5, LONGEST_PAUSE_S)
+        pause = min(pause * 1.5, max(OFTEN_S, SHARE * waited), LONGEST_PAUSE_S)

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 
 from fairgpu.serving.options import ServerOptions
+
+THREADS_SECONDS = 1.0
+"""How long threads are waited for. They are daemons: one that waits for a server's answer ends with the process."""
 
 
 class Lifecycle:
@@ -60,9 +64,10 @@ class Lifecycle:
                 action()
 
     def stop(self) -> None:
-        """Runs what was registered for the end, and waits shortly for the threads."""
+        """Runs what was registered for the end, and waits shortly for all threads together."""
         self.ending.set()
         for action in reversed(self._stops):
             action()
+        deadline = time.monotonic() + THREADS_SECONDS
         for thread in self._threads:
-            thread.join(timeout=1.0)
+            thread.join(max(0.0, deadline - time.monotonic()))

@@ -30,27 +30,21 @@ def pytest_runtestloop(session: pytest.Session) -> None:
             pytest.exit(str(error), returncode=1)
 
 
-_APART = {
-    "test_continuity": "continuity",
-    "journey": "journey",
-    "demonstration": "demonstration",
-    "test_timekeeper_jobs": "away",
-    "test_control_plane": "away",
-}
-"""The control plane of a file by a part of its path, where that is not the one that most of them share."""
+_APART = ("journey", "demonstration")
+"""The folders whose tests have a control plane of their own; all others share one."""
 
 
 class _ByControlPlane(LoadScopeScheduling):  # type: ignore[misc] # pytest-xdist leaves it untyped
     """Keeps tests of one control plane together, so that each is started once however many workers there are.
 
-    What mostly waits for clocks has a control plane of its own, so that others work meanwhile, and so has what takes
-    the API server away. (Groups by mark do not work under pytest 9.2: pytest-xdist 3.8 names them in an attribute that
-    is no longer read.)
+    To start one with FairGPU's manifests on it costs as much as a hundred tests, and its controllers never rest: there
+    are as few as do not disturb each other. (Groups by mark do not work under pytest 9.2: pytest-xdist 3.8 names them
+    in an attribute that is no longer read.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return next((scope for part, scope in _APART.items() if part in file), "shared")
+        return next((folder for folder in _APART if f"/{folder}/" in file), "shared")
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:

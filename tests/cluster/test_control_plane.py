@@ -46,7 +46,9 @@ def test_the_stock_scheduler_binds_a_plain_pod_and_a_job_completes_when_its_pod_
 ) -> None:
     node = create_node(control_plane, f"node-{namespace}")
     api = control_plane.admin.api
-    template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "main", "image": "example.org/app:1"}]}}
+    container = {"name": "main", "image": "example.org/app:1"}
+    here = {"kubernetes.io/hostname": node.name}  # other tests have left their nodes
+    template = {"spec": {"restartPolicy": "Never", "nodeSelector": here, "containers": [container]}}
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": {"template": template}}
     api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
 

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
 
 from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.processes import Process, Restartable
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
 from tests.cluster.pods import canonical_pod, cost
 from tests.cluster.services.replicas import timekeeper_jobs
 from tests.periods import month_midway
 from tests.ports import free_port
 from tests.redis_server import RedisServer
-from tests.waiting import LIMIT_S, wait_until
+from tests.waiting import wait_until
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.store import reading
@@ -86,10 +87,21 @@ def open_sessions(server: RedisServer, team: Team) -> int:
         return sum(session.namespace == team.namespace for session in found.values())
 
 
-@pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path) as server:
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield server
+
+
+@pytest.fixture(scope="module")
+def holding(control_plane: ControlPlane, redis_server: RedisServer) -> Iterator[Restartable]:
+    """The process that does the jobs, which holds pods until they are settled."""
+
+    def start() -> AbstractContextManager[Process]:
+        return timekeeper_jobs(control_plane, "held", free_port(), redis_server.url, 2, **HOLDING)
+
+    with Restartable(start) as jobs:
+        yield jobs
 
 
 @pytest.fixture
@@ -98,14 +110,13 @@ def team(control_plane: ControlPlane, namespace: str) -> Team:
 
 
 def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_let_go(
-    control_plane: ControlPlane, team: Team, redis_server: RedisServer
+    team: Team, redis_server: RedisServer, holding: Restartable
 ) -> None:
-    with timekeeper_jobs(control_plane, "held-1", free_port(), redis_server.url, 2, **HOLDING) as jobs:
-        for name in ("finished", "deleted", "forced"):
-            team.run(name)
-        wait_until(lambda: open_sessions(redis_server, team) == 3, "all are on the meter")
-        jobs.popen.kill()
-        jobs.popen.wait(LIMIT_S)
+    for name in ("finished", "deleted", "forced"):
+        team.run(name)
+    wait_until(lambda: open_sessions(redis_server, team) == 3, "all are on the meter")
+    holding.process.popen.kill()
+    with holding.away():
         team.run("never-seen")
         second = time.time_ns() // SECOND
         wait_until(lambda: time.time_ns() // SECOND >= second + 2, "some time is charged")
@@ -118,15 +129,15 @@ def test_pods_that_end_while_nobody_watches_are_charged_to_the_last_unit_and_let
         team.delete("forced", BY_FORCE)
         expected = sum(cost(team.read(name), RATE) for name in ("finished", "never-seen", "deleted", "forced"))
         assert all(METER in team.read(name)["metadata"]["finalizers"] for name in ("finished", "deleted", "forced"))
-    with timekeeper_jobs(control_plane, "held-2", free_port(), redis_server.url, 2, **HOLDING):
-        wait_until(team.gone("finished", "never-seen", "deleted", "forced"), "all are let go")
-        wait_until(lambda: open_sessions(redis_server, team) == 0, "all are closed")
+    wait_until(team.gone("finished", "never-seen", "deleted", "forced"), "all are let go")
+    wait_until(lambda: open_sessions(redis_server, team) == 0, "all are closed")
     assert spent(redis_server, team) == expected > 0
 
 
 def test_a_pod_that_waits_or_runs_is_held_and_neither_a_namespace_nor_an_owner_waits_longer_than_its_pods(
-    control_plane: ControlPlane, redis_server: RedisServer
+    control_plane: ControlPlane, redis_server: RedisServer, holding: Restartable
 ) -> None:
+    assert holding
     namespace = control_plane.create_namespace()
     team = Team(control_plane, namespace)
     path = f"/api/v1/namespaces/{namespace}/configmaps"
@@ -140,45 +151,44 @@ def test_a_pod_that_waits_or_runs_is_held_and_neither_a_namespace_nor_an_owner_w
         "uid": owner["metadata"]["uid"],
         "blockOwnerDeletion": True,
     }
-    with timekeeper_jobs(control_plane, "held-3", free_port(), redis_server.url, 2, **HOLDING):
-        team.run("owned", ownerReferences=[reference])
-        team.run("runs")
-        team.create("waits")
-        wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
-        control_plane.admin.api.delete(f"{path}/owner", {"propagationPolicy": "Foreground"})
-        wait_until(lambda: "deletionTimestamp" in team.read("owned")["metadata"], "the garbage collector deletes it")
-        assert METER in team.read("owned")["metadata"]["finalizers"]
-        team.finish("owned")
-        team.node.remove_pod(namespace, "owned")
-        wait_until(lambda: not control_plane.exists(f"{path}/owner"), "the owner is gone")
-        control_plane.admin.api.delete(f"/api/v1/namespaces/{namespace}")
-        wait_until(team.gone("waits"), "the pod that held nothing is let go")
-        wait_until(lambda: "deletionTimestamp" in team.read("runs")["metadata"], "the other is being deleted")
-        assert METER in team.read("runs")["metadata"]["finalizers"]
-        team.finish("runs")
-        team.node.remove_pod(namespace, "runs")
-        wait_until(lambda: not control_plane.exists(f"/api/v1/namespaces/{namespace}"), "the namespace is gone")
+    team.run("owned", ownerReferences=[reference])
+    team.run("runs")
+    team.create("waits")
+    wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
+    control_plane.admin.api.delete(f"{path}/owner", {"propagationPolicy": "Foreground"})
+    wait_until(lambda: "deletionTimestamp" in team.read("owned")["metadata"], "the garbage collector deletes it")
+    assert METER in team.read("owned")["metadata"]["finalizers"]
+    team.finish("owned")
+    team.node.remove_pod(namespace, "owned")
+    wait_until(lambda: not control_plane.exists(f"{path}/owner"), "the owner is gone")
+    control_plane.admin.api.delete(f"/api/v1/namespaces/{namespace}")
+    wait_until(team.gone("waits"), "the pod that held nothing is let go")
+    wait_until(lambda: "deletionTimestamp" in team.read("runs")["metadata"], "the other is being deleted")
+    assert METER in team.read("runs")["metadata"]["finalizers"]
+    team.finish("runs")
+    team.node.remove_pod(namespace, "runs")
+    wait_until(lambda: not control_plane.exists(f"/api/v1/namespaces/{namespace}"), "the namespace is gone")
 
 
 def test_a_pod_on_a_dead_node_goes_once_it_is_deleted_by_force(
-    control_plane: ControlPlane, team: Team, redis_server: RedisServer
+    control_plane: ControlPlane, team: Team, redis_server: RedisServer, holding: Restartable
 ) -> None:
-    with timekeeper_jobs(control_plane, "held-4", free_port(), redis_server.url, 2, **HOLDING):
-        team.run("stranded")
-        wait_until(lambda: open_sessions(redis_server, team) == 1, "it is on the meter")
-        collector = control_plane.service_account("kube-system", "pod-garbage-collector")
-        team.delete("stranded")
-        assert METER in team.read("stranded")["metadata"]["finalizers"]
-        collector.api.delete(f"{team.pods}/stranded", BY_FORCE)
-        wait_until(team.gone("stranded"), "it is let go")
-        wait_until(lambda: open_sessions(redis_server, team) == 0, "it is closed")
+    assert holding
+    team.run("stranded")
+    wait_until(lambda: open_sessions(redis_server, team) == 1, "it is on the meter")
+    collector = control_plane.service_account("kube-system", "pod-garbage-collector")
+    team.delete("stranded")
+    assert METER in team.read("stranded")["metadata"]["finalizers"]
+    collector.api.delete(f"{team.pods}/stranded", BY_FORCE)
+    wait_until(team.gone("stranded"), "it is let go")
+    wait_until(lambda: open_sessions(redis_server, team) == 0, "it is closed")
 
 
 def test_switching_it_off_lets_running_pods_go(
-    control_plane: ControlPlane, team: Team, redis_server: RedisServer
+    control_plane: ControlPlane, team: Team, redis_server: RedisServer, holding: Restartable
 ) -> None:
     team.run("runs")
-    with timekeeper_jobs(control_plane, "held-5", free_port(), redis_server.url, 2):
+    with holding.away(), timekeeper_jobs(control_plane, "not-held", free_port(), redis_server.url, 2):
         wait_until(lambda: METER not in team.read("runs")["metadata"].get("finalizers", []), "its finalizer is off")
         assert team.read("runs")["status"]["phase"] == "Running"
 

@@ -8,10 +8,9 @@ import signal
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,20 +32,24 @@ from timekeeper.store.keys import AccountKeys
 
 pytestmark = pytest.mark.usefixtures("installation")
 
+BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
 RATE = 300_000
 LEASE_SECONDS = 3
 AWAY_SECONDS = 60 if os.environ.get("CI") == "true" else 2 * LEASE_SECONDS
 """How long the API server is away: longer than the Lease lasts."""
 
 
-@dataclass
 class Jobs:
-    """Two processes, and what each says of itself."""
+    """Two processes by their metrics ports, and what each says of itself."""
 
-    processes: dict[int, Process] = field(default_factory=dict)
+    def __init__(self, start: Callable[[int], AbstractContextManager[Process]]) -> None:
+        """Names what starts one."""
+        self.processes: dict[int, Process] = {}
+        self._start = start
+        self._ends = ExitStack()
 
     def leader(self) -> int | None:
-        """The metrics port of the one that says that it leads, of those that answer."""
+        """The one that says that it leads, of those that answer."""
         return next((port for port in self.processes if self.leads(port)), None)
 
     def leads(self, port: int) -> bool:
@@ -58,6 +61,20 @@ class Jobs:
 
     def send(self, port: int, number: signal.Signals) -> None:
         self.processes[port].popen.send_signal(number)
+
+    def complete(self) -> None:
+        """Lets those go on that were stopped, and puts others in the place of those that were killed."""
+        for port in self.processes:
+            self.send(port, signal.SIGCONT)
+        running = {port: process for port, process in self.processes.items() if process.popen.poll() is None}
+        for port in [free_port() for _ in range(2 - len(running))]:
+            running[port] = self._ends.enter_context(self._start(port))
+        self.processes = running
+
+    def end(self) -> None:
+        for port in self.processes:
+            self.send(port, signal.SIGCONT)
+        self._ends.close()
 
 
 @dataclass
@@ -89,35 +106,42 @@ class Team:
         return sum(RATE * (end - start) // SECOND for start, end in self.reserved.values())
 
 
-@pytest.fixture
-def redis_server(tmp_path: Path) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path) as server:
+@pytest.fixture(scope="module")
+def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path_factory.mktemp("redis")) as server:
         yield server
 
 
-@pytest.fixture
-def jobs(control_plane: ControlPlane, redis_server: RedisServer) -> Iterator[Jobs]:
-    with ExitStack() as stack:
-        running = Jobs()
-        for number in (1, 2):
-            port = free_port()
-            process = timekeeper_jobs(control_plane, f"jobs-{number}", port, redis_server.url, LEASE_SECONDS)
-            running.processes[port] = stack.enter_context(process)
-        wait_until(running.leader, "one of them leads")
-        yield running
-        for process in running.processes.values():
-            process.popen.send_signal(signal.SIGCONT)
+@pytest.fixture(scope="module")
+def two_processes(control_plane: ControlPlane, redis_server: RedisServer) -> Iterator[Jobs]:
+    jobs = Jobs(lambda port: timekeeper_jobs(control_plane, f"jobs-{port}", port, redis_server.url, LEASE_SECONDS))
+    try:
+        yield jobs
+    finally:
+        jobs.end()
 
 
 @pytest.fixture
-def team(control_plane: ControlPlane, namespace: str) -> Team:
+def jobs(two_processes: Jobs) -> Jobs:
+    """Both run, and one leads."""
+    two_processes.complete()
+    wait_until(two_processes.leader, "one of them leads")
+    return two_processes
+
+
+@pytest.fixture
+def team(control_plane: ControlPlane, namespace: str, jobs: Jobs) -> Team:
+    """A team whose budget the processes have heard of."""
+    assert jobs
     item: dict[str, Any] = {
         "apiVersion": "fairgpu.io/v1alpha1",
         "kind": "GPUBudget",
         "metadata": {"name": namespace},
         "spec": {"namespaces": [namespace], "allowance": {"gpuHours": 10}, "period": month_midway()},
     }
-    control_plane.admin.api.create("/apis/fairgpu.io/v1alpha1/gpubudgets", item)
+    api = control_plane.admin.api
+    api.create(BUDGETS, item)
+    wait_until(lambda: "state" in api.get(f"{BUDGETS}/{namespace}").get("status", {}), "the budget is on the books")
     return Team(control_plane, namespace, create_node(control_plane, f"node-{namespace}"))
 
 
@@ -128,9 +152,11 @@ def spent(server: RedisServer, team: Team) -> int:
         return sum(standing.total for standing in account.standings.values()) if account else -1
 
 
-def open_sessions(server: RedisServer) -> int:
+def open_sessions(server: RedisServer, team: Team) -> int:
+    """The team's, as other tests may have left pods on their nodes."""
     with server.client() as client:
-        return len(reading.open_sessions(client, "", 1000))
+        found = reading.sessions(client, reading.open_sessions(client, "", 1000))
+        return sum(session.namespace == team.namespace for session in found.values())
 
 
 def test_a_leader_that_was_stopped_past_its_lease_spoils_nothing_when_it_goes_on(
@@ -145,11 +171,11 @@ def test_a_leader_that_was_stopped_past_its_lease_spoils_nothing_when_it_goes_on
     team.run_pod("meanwhile")
     wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != stopped), "the other leads")
     team.finish_pod("meanwhile")
-    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 1, "one pod is left on the meter")
     jobs.send(stopped, signal.SIGCONT)
     wait_until(lambda: not jobs.leads(stopped), "the one that was stopped has heard of it")
     team.finish_pod("across")
-    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is left on the meter")
     assert spent(redis_server, team) == team.expected()
 
 
@@ -158,14 +184,14 @@ def test_a_leader_that_is_killed_is_followed_by_one_that_comes_to_the_same_spend
 ) -> None:
     team.run_pod("runs-on")
     team.run_pod("ends")
-    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
     killed = wait_until(jobs.leader, "one of them leads")
     jobs.send(killed, signal.SIGKILL)
     team.finish_pod("ends")
     wait_until(lambda: any(jobs.leads(port) for port in jobs.processes if port != killed), "the other leads")
-    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 1, "one pod is left on the meter")
     team.finish_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is left on the meter")
     assert spent(redis_server, team) == team.expected()
 
 
@@ -174,7 +200,7 @@ def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_
 ) -> None:
     team.run_pod("ends-meanwhile")
     team.run_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
     wait_until(jobs.leader, "one of them leads")
     with team.plane.api_server_away():
         left = time.time_ns()
@@ -183,9 +209,9 @@ def test_while_the_api_server_is_away_pods_run_on_and_are_charged_to_their_true_
         )
         ended = left + 2 * SECOND
     team.finish_pod("ends-meanwhile", ended)
-    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 1, "one pod is left on the meter")
     team.finish_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server) == 0, "no pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is left on the meter")
     assert spent(redis_server, team) == team.expected()
 
 
@@ -194,9 +220,9 @@ def test_the_books_of_a_real_cluster_pass_an_audit_and_what_is_corrupted_is_name
 ) -> None:
     team.run_pod("ends")
     team.run_pod("runs-on")
-    wait_until(lambda: open_sessions(redis_server) == 2, "both are on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 2, "both are on the meter")
     team.finish_pod("ends")
-    wait_until(lambda: open_sessions(redis_server) == 1, "one pod is left on the meter")
+    wait_until(lambda: open_sessions(redis_server, team) == 1, "one pod is left on the meter")
     passed = audited(team, redis_server)
     assert (passed["sawPods"], passed["accounts"], passed["sessions"]) == (True, 1, 2)
     assert passed["differences"] == []
@@ -222,7 +248,7 @@ def audited(team: Team, server: RedisServer) -> dict[str, Any]:
 
 
 def test_a_change_of_state_is_an_event_at_the_budget_and_is_written_once(jobs: Jobs, team: Team) -> None:
-    budget = f"/apis/fairgpu.io/v1alpha1/gpubudgets/{team.namespace}"
+    budget = f"{BUDGETS}/{team.namespace}"
     spec = {"spec": {"allowance": {"gpuHours": 0}, "onExhausted": "hold", "enforcement": "evict"}}
     api = team.plane.admin.api
     uid = api.patch(budget, spec)["metadata"]["uid"]

@@ -7,6 +7,29 @@ from pathlib import Path
 
 from tests.cluster.control_plane.certificates import Files
 
+IDLE_CONTROLLERS = (
+    "certificatesigningrequest-approving-controller",
+    "certificatesigningrequest-cleaner-controller",
+    "certificatesigningrequest-signing-controller",
+    "endpoints-controller",
+    "endpointslice-controller",
+    "endpointslice-mirroring-controller",
+    "ephemeral-volume-controller",
+    "horizontal-pod-autoscaler-controller",
+    "legacy-serviceaccount-token-cleaner-controller",
+    "node-ipam-controller",
+    "node-route-controller",
+    "persistentvolume-attach-detach-controller",
+    "persistentvolume-binder-controller",
+    "persistentvolume-expander-controller",
+    "persistentvolume-protection-controller",
+    "persistentvolumeclaim-protection-controller",
+    "service-cidr-controller",
+    "service-lb-controller",
+    "ttl-controller",
+    "volumeattributesclass-protection-controller",
+)
+
 
 @dataclass(frozen=True)
 class Addresses:
@@ -68,7 +91,8 @@ def api_server(
 def controller_manager(binary: Path, kubeconfig: Path, authority: Path, service_account_key: Path) -> list[str]:
     """The controllers, each under its own account as in a production cluster.
 
-    Nodes here have nobody who renews their Lease. They count as ready until a test says otherwise.
+    Nodes here have nobody who renews their Lease. They count as ready until a test says otherwise. What works for
+    volumes, Services, certificates and autoscaling finds nothing to do here, and would only be started.
     """
     return [
         str(binary),
@@ -79,6 +103,7 @@ def controller_manager(binary: Path, kubeconfig: Path, authority: Path, service_
         f"--root-ca-file={authority}",
         f"--service-account-private-key-file={service_account_key}",
         "--node-monitor-grace-period=24h",
+        f"--controllers=*,{','.join(f'-{name}' for name in IDLE_CONTROLLERS)}",
         "--profiling=false",
     ]
 

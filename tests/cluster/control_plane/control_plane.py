@@ -23,7 +23,7 @@ from tests.ports import free_ports
 from tests.waiting import wait_until
 
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
-_STOP_LIMIT_S = 2.0
+_STOP_LIMIT_S = 0.5
 """The API server waits up to a minute for its watchers to leave. All that it knows is in etcd: it may be killed."""
 
 

@@ -35,9 +35,14 @@ class Process:
 
 @contextmanager
 def running(
-    name: str, command: Sequence[str | Path], log: Path, environment: Mapping[str, str], stop_limit_s: float = 20.0
+    name: str,
+    command: Sequence[str | Path],
+    log: Path,
+    environment: Mapping[str, str],
+    stop_limit_s: float = 20.0,
+    stop_signal: signal.Signals = signal.SIGTERM,
 ) -> Iterator[Process]:
-    """Run a server in a process group of its own: SIGTERM at the end, SIGKILL to the group after `stop_limit_s`.
+    """Run a server in a process group of its own: `stop_signal` at the end, SIGKILL to the group after `stop_limit_s`.
 
     Should this process be killed, the kernel kills the server. `environment` is all that it gets.
     """
@@ -54,7 +59,7 @@ def running(
     try:
         yield Process(name, popen, log)
     finally:
-        _end(popen, stop_limit_s)
+        _end(popen, stop_signal, stop_limit_s)
 
 
 class Restartable:
@@ -81,8 +86,8 @@ class Restartable:
             self.process = self._stack.enter_context(self._start())
 
 
-def _end(popen: subprocess.Popen[bytes], limit_s: float) -> None:
-    popen.terminate()
+def _end(popen: subprocess.Popen[bytes], stop_signal: signal.Signals, limit_s: float) -> None:
+    popen.send_signal(stop_signal)
     try:
         popen.wait(limit_s)
     except subprocess.TimeoutExpired:

@@ -22,7 +22,7 @@ from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import create_node
 from tests.cluster.demonstration.stage import FINANCE, ClusterStage
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render, wait_for_webhooks
-from tests.cluster.services.replicas import Ports, environment, service, timekeeper_jobs, webhook_replica
+from tests.cluster.services.replicas import AT_ONCE, Ports, environment, service, timekeeper_jobs, webhook_replica
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -82,9 +82,8 @@ def _timekeeper(plane: ControlPlane, ports: Ports, redis_url: str) -> AbstractCo
         "FAIRGPU_TIMEKEEPER_SERVE_CERTIFICATE_NAMES": "[localhost]",
         "FAIRGPU_TIMEKEEPER_SERVE_REPORT_INTERVAL_SECONDS": "1",
     }
-    return service(
-        plane, "timekeeper", ["timekeeper", "serve"], {**environment(plane, "fairgpu-timekeeper"), **settings}
-    )
+    account = environment(plane, "fairgpu-timekeeper")
+    return service(plane, "timekeeper", ["timekeeper", "serve"], {**account, **settings}, AT_ONCE)
 
 
 def _team(plane: ControlPlane) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,14 +19,19 @@ COMMAND = Path(sys.executable).with_name("fairgpu")
 STOP_LIMIT_SECONDS = 60.0
 LOG_TAIL = 3000
 
+AT_ONCE = signal.SIGINT
+"""Ends a server without waiting for its clients, once there are none: what SIGTERM waits for takes seconds."""
 
 ROTATING = {
-    "FAIRGPU_WEBHOOK_CERTIFICATES_AUTHORITY_SECONDS": "75",
-    "FAIRGPU_WEBHOOK_CERTIFICATES_LEAF_SECONDS": "60",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_AUTHORITY_SECONDS": "60",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_LEAF_SECONDS": "48",
     "FAIRGPU_WEBHOOK_CERTIFICATES_CHECK_SECONDS": "0.5",
-    "FAIRGPU_WEBHOOK_CERTIFICATES_SPREAD_SECONDS": "12",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_SPREAD_SECONDS": "10",
 }
-"""So short that the webhook's CA and certificate change while tests run; who trusts has 12 s to learn of it."""
+"""So short that the webhook's CA and certificate change while tests run; who trusts has 10 s to learn of it.
+
+The next CA comes after two thirds of a CA's life; what is left of it is twice that long.
+"""
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,7 @@ def webhook_replica(
         "FAIRGPU_WEBHOOK_STATES_TOKEN_FILE": account["TOKEN_FILE"],
         "FAIRGPU_WEBHOOK_END_PROOF": end_proof,
     }
-    with service(plane, name, ["webhook", "serve"], {**account, **settings}) as process:
+    with service(plane, name, ["webhook", "serve"], {**account, **settings}, AT_ONCE) as process:
         yield process
 
 
@@ -84,25 +90,27 @@ class Replicas:
         self._plane = plane
         self._timekeeper = timekeeper
         self._end_proof = end_proof
-        self._running: dict[int, ExitStack] = {}
+        self._running: dict[int, tuple[Process, ExitStack]] = {}
 
     def start(self, number: int) -> None:
         """Starts a replica; it takes reviews once the balancer finds it ready."""
         stack = ExitStack()
         name, ports = f"webhook-{number}", self.ports[number]
         replica = webhook_replica(self._plane, name, ports, self._timekeeper, self._end_proof)
-        stack.enter_context(replica)
-        self._running[number] = stack
+        self._running[number] = (stack.enter_context(replica), stack)
 
     def stop(self, number: int) -> None:
         """Tells a replica to end, as the kubelet does, and returns once it has."""
-        self._running.pop(number).close()
+        process, stack = self._running.pop(number)
+        with stack:
+            process.popen.terminate()
+            process.popen.wait(STOP_LIMIT_SECONDS)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        for stack in self._running.values():
+        for _, stack in self._running.values():
             stack.__exit__(kind, error, None)
 
 
@@ -119,7 +127,7 @@ def timekeeper_replica(plane: ControlPlane, name: str, ports: Ports, redis_url: 
         "FAIRGPU_TIMEKEEPER_SERVE_CERTIFICATE_NAMES": "[localhost]",
     }
     account = environment(plane, "fairgpu-timekeeper")
-    with service(plane, name, ["timekeeper", "serve"], {**account, **settings}) as process:
+    with service(plane, name, ["timekeeper", "serve"], {**account, **settings}, AT_ONCE) as process:
         yield process
 
 
@@ -144,10 +152,16 @@ def timekeeper_jobs(
 
 
 @contextmanager
-def service(plane: ControlPlane, name: str, arguments: list[str], settings: Mapping[str, str]) -> Iterator[Process]:
+def service(
+    plane: ControlPlane,
+    name: str,
+    arguments: list[str],
+    settings: Mapping[str, str],
+    stop_signal: signal.Signals = signal.SIGTERM,
+) -> Iterator[Process]:
     """A `fairgpu` command for the length of a with statement."""
     log = plane.folder / f"{name}.log"
-    with running(name, [COMMAND, *arguments], log, settings, STOP_LIMIT_SECONDS) as process:
+    with running(name, [COMMAND, *arguments], log, settings, STOP_LIMIT_SECONDS, stop_signal) as process:
         try:
             yield process
         except Exception as error:
