@@ -49,7 +49,8 @@ def peak(containers: Sequence[int], init_steps: Sequence[tuple[int, bool]]) -> i
 def pod_demand(containers: Sequence[GPURequest | None], init_steps: Sequence[tuple[GPURequest | None, bool]]) -> Demand:
     """The demand of a pod from its containers' requests, figure by figure."""
     if not init_steps and len(containers) == 1 and containers[0] is not None:
-        return Demand(*_figures(containers[0]))
+        gpus, core_percent, memory_mib, memory_percentage = _figures(containers[0])
+        return Demand(gpus, core_percent, memory_mib, memory_percentage)
     main = [_figures(request) for request in containers]
     steps = [(_figures(request), keeps_running) for request, keeps_running in init_steps]
     return Demand(

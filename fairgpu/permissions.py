@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from fairgpu import names
 from fairgpu.faults import Fault
@@ -40,12 +40,13 @@ class Wish:
     foreign: bool
 
 
-class Granted(NamedTuple):
+class Granted:
     """The choices that hold in a namespace, and what is said about those that do not."""
 
-    choices: PodChoices
-    faults: tuple[Fault, ...] = ()
-    warnings: tuple[str, ...] = ()
+    def __init__(self, choices: PodChoices, faults: tuple[Fault, ...], warnings: tuple[str, ...]) -> None:
+        self.choices: Final = choices
+        self.faults: Final = faults
+        self.warnings: Final = warnings
 
 
 def parse_permissions(annotation: Any) -> frozenset[Permission]:

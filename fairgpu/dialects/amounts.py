@@ -10,7 +10,7 @@ from fairgpu.dialects.reading import Container
 from fairgpu.faults import Fault, show
 from fairgpu.quantity import QuantityError, parse_count, parse_quantity
 
-_MISSING: Any = object()
+_MISSING: Final[Any] = object()
 _NO_MEMORY: Mapping[str, int] = MappingProxyType({})
 _MIB = 2**20
 

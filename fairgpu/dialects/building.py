@@ -8,8 +8,8 @@ from fairgpu.dialects.reading import Container, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path
 from fairgpu.request import GPURequest
 
-WHOLE_GPU_PERCENT = 100
-MAX_GPU_MEMORY_MIB = 16 * 1024 * 1024
+WHOLE_GPU_PERCENT: Final = 100
+MAX_GPU_MEMORY_MIB: Final = 16 * 1024 * 1024
 """16 TiB, a hundred times what a GPU has: more is an amount in another unit."""
 
 
@@ -61,13 +61,9 @@ def build_request(container: Container, ask: Ask, settings: DialectSettings, rea
     percentage = ask.memory_percentage
     if ask.memory_mib is None and percentage is None:
         percentage = ask.core_percent
-    request = GPURequest(
-        gpus=ask.gpus,
-        core_percent=ask.core_percent * ask.gpus,
-        memory_mib=None if ask.memory_mib is None else ask.memory_mib * ask.gpus,
-        memory_percentage=None if percentage is None else percentage * ask.gpus,
-    )
-    return reading.but(request=request)
+    mib = None if ask.memory_mib is None else ask.memory_mib * ask.gpus
+    percentage = None if percentage is None else percentage * ask.gpus
+    return reading.but(request=GPURequest(ask.gpus, ask.core_percent * ask.gpus, mib, percentage))
 
 
 def _path(container: Container, ask: Ask, key: str) -> str:

@@ -184,11 +184,3 @@ class Dialect:
     speaking_annotations: frozenset[str] = frozenset()
     other_annotations: frozenset[str] = frozenset()
     unheard: Callable[[Mapping[str, str], tuple[str | int, ...]], Fault] | None = None
-
-    def may_speak(self, asked: Collection[str], annotations: Mapping[str, str]) -> bool:
-        """Whether a container that asks for these resources, or its pod, has one of the keys; `read` decides."""
-        return (
-            not self.resources.isdisjoint(asked)
-            or not self.speaking_annotations.isdisjoint(annotations)
-            or (bool(self.prefix) and bool(begin_with(self.prefix, asked)))
-        )

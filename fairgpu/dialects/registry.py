@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from fairgpu.dialects import aliyun, hami, kai, model, native, tencent, volcano
 from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading, begin_with
@@ -13,8 +13,9 @@ from fairgpu.faults import Fault, field_path
 BETWEEN_NAMES = " and "
 """Joins the names of several dialects in one container."""
 
-_ORDINARY = frozenset({"cpu", "memory", "ephemeral-storage"})
+_ORDINARY: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 """What nearly every container asks for, and no dialect."""
+_NOBODY: Final = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,6 +26,7 @@ class DialectSet:
         dialects: the dialects.
         resources: the extended resources by which a container speaks one of them.
         prefixes: those of resources that belong to one of them, whatever follows.
+        speakers: by resource, the names of the dialects that it may be of.
         speaking_annotations: the pod annotations that ask for a GPU by themselves.
         annotations: these, and those that only say more about a request.
     """
@@ -32,6 +34,7 @@ class DialectSet:
     dialects: tuple[Dialect, ...]
     resources: frozenset[str]
     prefixes: tuple[str, ...]
+    speakers: Mapping[str, frozenset[str]]
     speaking_annotations: frozenset[str]
     annotations: frozenset[str]
 
@@ -43,14 +46,31 @@ class DialectSet:
             return True
         return any(begin_with(prefix, limits) or begin_with(prefix, requests) for prefix in self.prefixes)
 
+    def may_be_read_by(self, container: Container) -> list[Dialect]:
+        """The dialects of which a container, or its pod, has one of the keys; each one's `read` decides."""
+        named = {name for key in container.limits for name in self.speakers.get(key, _NOBODY)}
+        named |= {name for key in container.requests for name in self.speakers.get(key, _NOBODY)}
+        annotated = not self.speaking_annotations.isdisjoint(container.annotations)
+        return [
+            dialect
+            for dialect in self.dialects
+            if dialect.name in named
+            or (annotated and not dialect.speaking_annotations.isdisjoint(container.annotations))
+            or (dialect.prefix and container.prefixed(dialect.prefix))
+        ]
+
 
 def dialect_set(*dialects: Dialect) -> DialectSet:
     """A set of these dialects."""
     speaking = frozenset[str]().union(*(dialect.speaking_annotations for dialect in dialects))
+    resources = frozenset[str]().union(*(dialect.resources for dialect in dialects))
     return DialectSet(
         dialects=dialects,
-        resources=frozenset[str]().union(*(dialect.resources for dialect in dialects)),
+        resources=resources,
         prefixes=tuple(dialect.prefix for dialect in dialects if dialect.prefix),
+        speakers={
+            key: frozenset(dialect.name for dialect in dialects if key in dialect.resources) for key in resources
+        },
         speaking_annotations=speaking,
         annotations=speaking.union(*(dialect.other_annotations for dialect in dialects)),
     )
@@ -70,12 +90,10 @@ def read_container(
 
     Two dialects in one container are a fault: there is no telling which of them its author relies on.
     """
-    asked = (*container.limits, *container.requests)
     spoken = [
         (dialect.name, reading)
-        for dialect in listened.dialects
-        if dialect.may_speak(asked, container.annotations)
-        and (reading := dialect.read(container, settings)) is not None
+        for dialect in listened.may_be_read_by(container)
+        if (reading := dialect.read(container, settings)) is not None
     ]
     if not spoken:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, NamedTuple
+from typing import Final, Literal
 
 from fairgpu import names
 from fairgpu.faults import Fault
@@ -19,17 +19,18 @@ _FATES = {
     BudgetState.OVER: f"gets the class {names.OVER_BUDGET_CLASS} and yields to pods within budget",
     BudgetState.HELD: f"waits behind the gate {names.BUDGET_GATE} until there is money",
 }
-UNKNOWN = "unknown"
+UNKNOWN: Final = "unknown"
 
 
-class Asked(NamedTuple):
+class Asked:
     """What a pod asks of its budget: GPUs, and for how long at most (None where it does not say)."""
 
-    reading: PodReading
-    deadline_seconds: int | None = None
+    def __init__(self, reading: PodReading, deadline_seconds: int | None) -> None:
+        self.reading: Final = reading
+        self.deadline_seconds: Final = deadline_seconds
 
 
-class Standing(NamedTuple):
+class Standing:
     """What the budget's state means for a pod that is created now.
 
     Attributes:
@@ -41,12 +42,22 @@ class Standing(NamedTuple):
         stale_seconds: how old the states are, where that is too old.
     """
 
-    state: str
-    over: bool = False
-    held: bool = False
-    warnings: tuple[str, ...] = ()
-    faults: tuple[Fault, ...] = ()
-    stale_seconds: float | None = None
+    def __init__(
+        self,
+        *,
+        state: str,
+        over: bool = False,
+        held: bool = False,
+        warnings: tuple[str, ...] = (),
+        faults: tuple[Fault, ...] = (),
+        stale_seconds: float | None = None,
+    ) -> None:
+        self.state: Final = state
+        self.over: Final = over
+        self.held: Final = held
+        self.warnings: Final = warnings
+        self.faults: Final = faults
+        self.stale_seconds: Final = stale_seconds
 
 
 def stand(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from typing import Any
+from typing import Any, Final
 
 from fairgpu import names
 from fairgpu.faults import Fault, field_path, show
@@ -17,7 +17,7 @@ from webhook.settings import Webhook
 
 Path = tuple[str | int, ...]
 
-USAGE_FOLDER = posixpath.basename(names.USAGE_MOUNT_PATH)
+USAGE_FOLDER: Final = posixpath.basename(names.USAGE_MOUNT_PATH)
 
 
 def check_pod(

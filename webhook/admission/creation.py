@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fairgpu import names
 from fairgpu.dialects import registry
@@ -17,12 +17,12 @@ from webhook.admission.creator import creator
 from webhook.admission.json_patch import Operation, add, change_map, remove_elements, set_field
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import earned_class, keeps_own, set_class
-from webhook.admission.sidecar import place_sidecar, place_volumes, shared_volumes, sidecar_container, strange_volumes
+from webhook.admission.sidecar import place_sidecar, place_volumes, reporter, strange_volumes
 from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, indexes_named, mapping
 from webhook.settings import Webhook
 
-NATIVE_NAMES = frozenset(dialect.name for dialect in registry.NATIVE.dialects)
-ALL_NAMES = frozenset(dialect.name for dialect in registry.DIALECTS.dialects)
+NATIVE_NAMES: Final = frozenset(dialect.name for dialect in registry.NATIVE.dialects)
+ALL_NAMES: Final = frozenset(dialect.name for dialect in registry.DIALECTS.dialects)
 
 
 def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
@@ -69,8 +69,9 @@ def _rewrite(
     operations += _hold(pod, holds=settings.end_proof == "finalizer")
     operations += change_containers(spec, "containers", reading.containers)
     operations += change_containers(spec, "initContainers", reading.init)
-    operations += place_sidecar(spec, sidecar_container(settings.sidecar, knowledge.timekeeper_ca))
-    operations += place_volumes(spec, shared_volumes(settings.sidecar))
+    ours = reporter(settings.sidecar, knowledge.timekeeper_ca)
+    operations += place_sidecar(spec, ours.container)
+    operations += place_volumes(spec, ours.volumes)
     operations += set_field(spec, "/spec", "schedulerName", settings.scheduler)
     if not keeps_own(spec, priorities, knowledge):
         operations += set_class(spec, earned_class(priorities, knowledge, over=standing.over))

@@ -6,14 +6,14 @@ one of its class (https://kubernetes.io/docs/reference/access-authn-authz/admiss
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from fairgpu.faults import Fault, field_path, show
 from webhook.admission.json_patch import Operation, set_field
 from webhook.admission.knowledge import Knowledge, PriorityClass
 from webhook.settings import Priorities
 
-FIELD = "priorityClassName"
+FIELD: Final = "priorityClassName"
 
 
 def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> PriorityClass:

@@ -6,7 +6,7 @@ https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 from __future__ import annotations
 
 import base64
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -18,9 +18,9 @@ from webhook.admission.validation import validate
 from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, mapping
 from webhook.settings import Webhook
 
-API_VERSION = "admission.k8s.io/v1"
-KIND = "AdmissionReview"
-FORBIDDEN = 403
+API_VERSION: Final = "admission.k8s.io/v1"
+KIND: Final = "AdmissionReview"
+FORBIDDEN: Final = 403
 
 
 class ReviewError(ValueError):

@@ -7,17 +7,43 @@ with it, and it passes the Pod Security Standard `restricted`
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, Final
+
+import orjson
 
 from fairgpu import names
 from webhook.admission.json_patch import Operation, add, remove_elements
 from webhook.admission.verdict import indexes_named
 from webhook.settings import Sidecar
 
-OUR_VOLUMES = (names.USAGE_VOLUME, names.TOKEN_VOLUME)
-USAGE_SIZE_LIMIT = "16Mi"
-TOKEN_FILE = "token"  # noqa: S105 - the name of a file, no secret
-READABLE_MODE = 0o644
+OUR_VOLUMES: Final = (names.USAGE_VOLUME, names.TOKEN_VOLUME)
+USAGE_SIZE_LIMIT: Final = "16Mi"
+TOKEN_FILE: Final = "token"  # noqa: S105 - the name of a file, no secret
+READABLE_MODE: Final = 0o644
+
+
+class Part:
+    """Something that is put into every pod, and the JSON of it, written once."""
+
+    def __init__(self, item: dict[str, Any]) -> None:
+        self.item: Final = item
+        self.json: Final = orjson.Fragment(orjson.dumps(item))
+
+
+class Reporter:
+    """What a GPU pod gets beside its own: the container, and the volumes that it shares with the others."""
+
+    def __init__(self, container: Part, volumes: tuple[Part, ...]) -> None:
+        self.container: Final = container
+        self.volumes: Final = volumes
+
+
+@lru_cache(maxsize=8)
+def reporter(settings: Sidecar, timekeeper_ca: str) -> Reporter:
+    """The reporter of all pods, for as long as neither the settings nor the CA change."""
+    volumes = tuple([Part(volume) for volume in shared_volumes(settings)])
+    return Reporter(Part(sidecar_container(settings, timekeeper_ca)), volumes)
 
 
 def sidecar_container(settings: Sidecar, timekeeper_ca: str) -> dict[str, Any]:
@@ -67,32 +93,33 @@ def usage_mount(container: str) -> dict[str, str]:
     return {"name": names.USAGE_VOLUME, "mountPath": names.USAGE_MOUNT_PATH, "subPath": container}
 
 
-def place_sidecar(spec: dict[str, Any], sidecar: dict[str, Any]) -> list[Operation]:
+def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
     """Puts the sidecar first among the init containers, in place of any container of its name there."""
     given = spec.get("initContainers")
     path = "/spec/initContainers"
     if not isinstance(given, list):
-        return [add(path, [sidecar])]
+        return [add(path, [sidecar.json])]
     ours = indexes_named(given, (names.SIDECAR_CONTAINER,))
-    if ours == [0] and given[0] == sidecar:
+    if ours == [0] and given[0] == sidecar.item:
         return []
-    return [*remove_elements(path, ours), add(f"{path}/0", sidecar)]
+    return [*remove_elements(path, ours), add(f"{path}/0", sidecar.json)]
 
 
-def place_volumes(spec: dict[str, Any], wanted: list[dict[str, Any]]) -> list[Operation]:
+def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operation]:
     """Puts the shared volumes among the pod's, in place of any of their names."""
     given = spec.get("volumes")
     path = "/spec/volumes"
     if not isinstance(given, list):
-        return [add(path, wanted)]
+        return [add(path, [volume.json for volume in wanted])]
     missing = list(wanted)
     stale = []
     for index in indexes_named(given, OUR_VOLUMES):
-        if given[index] in missing:
-            missing.remove(given[index])
+        present = [volume for volume in missing if volume.item == given[index]]
+        if present:
+            missing.remove(present[0])
         else:
             stale.append(index)
-    return [*remove_elements(path, stale), *(add(f"{path}/-", volume) for volume in missing)]
+    return [*remove_elements(path, stale), *[add(f"{path}/-", volume.json) for volume in missing]]
 
 
 def strange_volumes(spec: dict[str, Any]) -> list[int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final
 
 from fairgpu.faults import Fault
 from webhook.admission.json_patch import Operation
@@ -12,7 +12,7 @@ from webhook.admission.json_patch import Operation
 NO_AUDIT: Mapping[str, str] = MappingProxyType({})
 
 
-class Verdict(NamedTuple):
+class Verdict:
     """Refused where there are faults; otherwise admitted with the operations applied.
 
     Attributes:
@@ -22,16 +22,24 @@ class Verdict(NamedTuple):
         audit: annotations for the API server's audit log; the server puts the webhook's name before the keys.
     """
 
-    faults: tuple[Fault, ...] = ()
-    operations: tuple[Operation, ...] = ()
-    warnings: tuple[str, ...] = ()
-    audit: Mapping[str, str] = NO_AUDIT
+    def __init__(
+        self,
+        *,
+        faults: tuple[Fault, ...] = (),
+        operations: tuple[Operation, ...] = (),
+        warnings: tuple[str, ...] = (),
+        audit: Mapping[str, str] = NO_AUDIT,
+    ) -> None:
+        self.faults: Final = faults
+        self.operations: Final = operations
+        self.warnings: Final = warnings
+        self.audit: Final = audit
 
 
 UNTOUCHED = Verdict()
 
 
-class Subject(NamedTuple):
+class Subject:
     """The request that an AdmissionReview carries, checked only as far as that its parts are of the right type.
 
     Attributes:
@@ -45,15 +53,28 @@ class Subject(NamedTuple):
         old_item: the object as it was.
     """
 
-    uid: str
-    kind: str
-    sub_resource: str
-    operation: str
-    namespace: str
-    name: str
-    user: str
-    item: dict[str, Any]
-    old_item: dict[str, Any]
+    def __init__(  # noqa: PLR0913 - the fields of a value
+        self,
+        *,
+        uid: str,
+        kind: str,
+        sub_resource: str,
+        operation: str,
+        namespace: str,
+        name: str,
+        user: str,
+        item: dict[str, Any],
+        old_item: dict[str, Any],
+    ) -> None:
+        self.uid: Final = uid
+        self.kind: Final = kind
+        self.sub_resource: Final = sub_resource
+        self.operation: Final = operation
+        self.namespace: Final = namespace
+        self.name: Final = name
+        self.user: Final = user
+        self.item: Final = item
+        self.old_item: Final = old_item
 
 
 def mapping(value: Any) -> dict[str, Any]:
