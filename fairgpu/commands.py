@@ -10,7 +10,8 @@ from importlib.metadata import entry_points, version
 COMMAND_GROUP = "fairgpu.commands"
 """The entry-point group of functions that take argparse's subparsers and add commands to them.
 
-A command sets the default `run`: a function from the parsed arguments to an exit status.
+A command sets the default `run`: a function from the parsed arguments to an exit status. One that needs packages beyond
+those of every installation names their extras in the default `extras`.
 """
 
 USAGE_STATUS = 2
@@ -38,6 +39,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CommandError as error:
         print(f"fairgpu: {error}", file=sys.stderr)  # noqa: T201 - a person reads this
         return 1
+    except ModuleNotFoundError as error:
+        extras = getattr(parsed, "extras", None)
+        if extras is None:
+            raise
+        missing = f"this command needs the package {error.name}, which is not installed"
+        print(f"fairgpu: {missing}: pip install 'fairgpu[{extras}]'", file=sys.stderr)  # noqa: T201 - a person reads this
+        return USAGE_STATUS
     except KeyboardInterrupt:
         return 130
     return status

@@ -107,5 +107,5 @@ def _add(actions: Any, name: str, text: str, run: Any) -> argparse.ArgumentParse
         metavar="FOLDER",
         help="without an API server, on loopback: settings, budgets, pods, keys and certificates are in this folder",
     )
-    action.set_defaults(run=run)
+    action.set_defaults(run=run, extras="timekeeper")
     return action

@@ -26,7 +26,7 @@ def register(subparsers: Any) -> None:
         metavar="FOLDER",
         help="without an API server, on loopback: settings.yaml and certificates/ are in this folder",
     )
-    serve.set_defaults(run=run_serve)
+    serve.set_defaults(run=run_serve, extras="webhook")
     _add_admit(subparsers)
 
 
@@ -73,4 +73,4 @@ def _add_admit(subparsers: Any) -> None:
     supposed.add_argument("--settings", type=Path, metavar="FILE", help="the webhook's settings")
     supposed.add_argument("--state", default="unlimited", help="the budget's: unlimited, open, grace, over or held")
     supposed.add_argument("--allow", default="", metavar="LIST", help="the namespace's fairgpu.io/allow")
-    admit.set_defaults(run=run_admit)
+    admit.set_defaults(run=run_admit, extras="webhook")

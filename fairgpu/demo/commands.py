@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import importlib
 from typing import Any
-
-from fairgpu.commands import CommandError
 
 
 def register(subparsers: Any) -> None:
@@ -17,16 +14,10 @@ def register(subparsers: Any) -> None:
         description="Starts every service for real on this machine, and plays the cluster around them.",
     )
     parser.add_argument("--keep", metavar="FOLDER", help="leave all files and logs in this new folder")
-    parser.set_defaults(run=_run)
+    parser.set_defaults(run=_run, extras="demo,timekeeper,webhook")
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    # Imported here because it needs the packages of the extra `demo`, and every other command is to work without.
-    try:
-        story = importlib.import_module("fairgpu.demo.story")
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"the demonstration needs the package {error.name}: pip install 'fairgpu[demo,timekeeper,webhook]'"
-        ) from error
-    status: int = story.tell(arguments.keep)
-    return status
+    from fairgpu.demo import story  # noqa: PLC0415 - it needs packages without which every other command works
+
+    return story.tell(arguments.keep)

@@ -1,0 +1,59 @@
+"""The `fairgpu` command where not all of it is installed: each service's packages are an extra."""
+
+from __future__ import annotations
+
+import argparse
+from importlib.metadata import metadata
+
+import pytest
+
+from fairgpu import commands
+
+OF_SERVICES = {
+    "admit -f x": "webhook",
+    "webhook serve": "webhook",
+    "audit": "timekeeper",
+    "timekeeper serve": "timekeeper",
+    "timekeeper jobs": "timekeeper",
+    "timekeeper months list": "timekeeper",
+    "demo": "demo,timekeeper,webhook",
+}
+OF_THE_CLIENT = ("budget list", "budget get a", "grant a 1 --reason x", "sessions", "usage")
+
+
+def lacking(extras: dict[str, str]) -> argparse.ArgumentParser:
+    """A parser whose one command imports what is not there."""
+
+    def run(_arguments: argparse.Namespace) -> int:
+        raise ModuleNotFoundError("No module named 'orjson'", name="orjson")
+
+    parser = argparse.ArgumentParser()
+    parser.set_defaults(run=run, **extras)
+    return parser
+
+
+def test_a_command_whose_packages_are_not_installed_says_how_to_install_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(commands, "build_parser", lambda: lacking({"extras": "webhook"}))
+    assert commands.main([]) == 2
+    said = "fairgpu: this command needs the package orjson, which is not installed: pip install 'fairgpu[webhook]'\n"
+    assert capsys.readouterr().err == said
+
+
+def test_a_command_that_needs_no_extra_has_a_fault_where_it_lacks_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(commands, "build_parser", lambda: lacking({}))
+    with pytest.raises(ModuleNotFoundError):
+        commands.main([])
+
+
+@pytest.mark.parametrize("command", OF_SERVICES)
+def test_a_services_command_names_extras_that_there_are(command: str) -> None:
+    extras = commands.build_parser().parse_args(command.split()).extras
+    assert extras == OF_SERVICES[command]
+    assert set(extras.split(",")) <= set(metadata("fairgpu").get_all("Provides-Extra") or ())
+
+
+@pytest.mark.parametrize("command", OF_THE_CLIENT)
+def test_the_clients_commands_need_no_extra(command: str) -> None:
+    assert not hasattr(commands.build_parser().parse_args(command.split()), "extras")
