@@ -20,7 +20,8 @@ from timekeeper.sources.folder import FolderSource
 from timekeeper.store import keys, reading
 from timekeeper.store.account_loading import load_accounts
 from timekeeper.store.book import PodReport, take_reports
-from timekeeper.store.ledger import MONEY_KINDS, take_epoch
+from timekeeper.store.ledger import take_epoch
+from timekeeper.store.money import MONEY_KINDS
 from timekeeper.store.summaries import Summary, decode_summary
 from timekeeper.store.usage_reading import accounts_usage
 

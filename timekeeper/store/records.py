@@ -1,4 +1,4 @@
-"""How sessions, assignments and prices stand in the store as JSON, and cuts as its scripts read them."""
+"""How sessions, assignments and prices stand in the store as JSON, and cuts and instants as its scripts read them."""
 
 from __future__ import annotations
 
@@ -159,3 +159,8 @@ def encode_cuts(cuts: Sequence[Cut]) -> str:
         f"{cut.hour} {cut.until} {cut.billed} {cut.core} {cut.memory} {'-' if cut.used is None else cut.used};"
         for cut in cuts
     )
+
+
+def encode_optional(instant: int | None) -> str:
+    """An instant in nanoseconds, or nothing."""
+    return "" if instant is None else str(instant)

@@ -14,7 +14,7 @@ from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
 from timekeeper.store import reading
 from timekeeper.store.calls import StoreUnavailableError
-from timekeeper.store.ledger import apply_grants
+from timekeeper.store.money import apply_grants
 from timekeeper.store.standing import Standing
 
 HOURLY: dict[str, Any] = {"every": "hour"}

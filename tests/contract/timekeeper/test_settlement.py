@@ -13,19 +13,16 @@ from timekeeper.store import keys, reading
 from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError
 from timekeeper.store.ledger import (
     Action,
-    CorrectionEntry,
-    GrantEntry,
     Item,
     Kind,
     Opening,
     Revision,
     Settlement,
-    apply_corrections,
-    apply_grants,
     open_periods,
     settle,
     take_epoch,
 )
+from timekeeper.store.money import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
 from timekeeper.store.standing import Standing
 
 PERIOD = 1_769_850_000_000_000_000

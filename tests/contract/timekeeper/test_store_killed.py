@@ -14,16 +14,15 @@ from timekeeper.store import reading
 from timekeeper.store.calls import StoreError, StoreUnavailableError
 from timekeeper.store.ledger import (
     Action,
-    GrantEntry,
     Item,
     Kind,
     Opening,
     Revision,
     Settlement,
-    apply_grants,
     open_periods,
     settle,
 )
+from timekeeper.store.money import GrantEntry, apply_grants
 from timekeeper.store.standing import Standing
 
 WRITERS = 8

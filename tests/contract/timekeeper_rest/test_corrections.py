@@ -11,7 +11,7 @@ from tests.contract.timekeeper_rest.test_reading import assert_problem
 from timekeeper.rules.corrections import parse_correction
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.ledger import CorrectionEntry, apply_corrections
+from timekeeper.store.money import CorrectionEntry, apply_corrections
 
 if TYPE_CHECKING:
     from tests.redis_server import RedisServer

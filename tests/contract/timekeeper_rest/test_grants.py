@@ -12,7 +12,8 @@ from tests.book_seed import EPOCH, START, seed_budget
 from tests.contract.timekeeper_rest.test_reading import assert_problem
 from timekeeper.rules.grants import parse_grant
 from timekeeper.rules.money import GPU_HOUR
-from timekeeper.store.ledger import GrantEntry, Publication, apply_grants, publish_accounts
+from timekeeper.store.ledger import Publication, publish_accounts
+from timekeeper.store.money import GrantEntry, apply_grants
 from timekeeper.store.summaries import encode_summary
 
 if TYPE_CHECKING:

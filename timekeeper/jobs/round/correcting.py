@@ -12,7 +12,7 @@ from timekeeper.rules.orders import Taken
 from timekeeper.rules.periods import Period
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import book, reading
-from timekeeper.store.ledger import CorrectionEntry, apply_corrections
+from timekeeper.store.money import CorrectionEntry, apply_corrections
 from timekeeper.store.standing import Standing
 
 _log = structlog.get_logger()

@@ -14,7 +14,7 @@ from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import Pot
 from timekeeper.store import reading
 from timekeeper.store.calls import StoreError
-from timekeeper.store.ledger import GrantEntry, apply_grants
+from timekeeper.store.money import GrantEntry, apply_grants
 from timekeeper.store.standing import Standing
 
 _log = structlog.get_logger()

@@ -11,7 +11,8 @@ from timekeeper.jobs.round.striking import take
 from timekeeper.rules.budgets import payers
 from timekeeper.rules.periods import Period
 from timekeeper.store import book
-from timekeeper.store.ledger import Kind, Opening, PotEntry, Strike, open_periods, strike
+from timekeeper.store.ledger import Kind, Opening, open_periods
+from timekeeper.store.money import PotEntry, Strike, strike
 
 
 def assign(desk: Desk, now: int) -> set[str]:

@@ -21,7 +21,8 @@ from timekeeper.rules.periods import Period
 from timekeeper.rules.pots import OWN, Pot, carried, lapsing, rolled_over
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.store import reading
-from timekeeper.store.ledger import Kind, PotEntry, Strike, strike
+from timekeeper.store.ledger import Kind
+from timekeeper.store.money import PotEntry, Strike, strike
 from timekeeper.store.standing import Standing
 
 SpentBy = Callable[[Account, Period, int], int]
