@@ -58,12 +58,12 @@ $(ACCELERATED)/.built: $(COMPILED) | setup
 	sh tools/accelerate.sh $(BIN)/python $(ACCELERATED)
 	@touch $@
 
-# What a worker keeps to, and in which order, tests/contract/conftest.py says. A worker more costs three seconds of
-# processor time, for it imports everything.
-IN_ORDER := --dist loadgroup --no-loadscope-reorder
+# What a worker keeps to, and in which order, tests/contract/conftest.py says. Each costs three seconds of processor time,
+# for it imports everything: where other rungs run beside, a few are enough.
+IN_ORDER := --dist loadfile --no-loadscope-reorder
 DESCRIBED := tests/contract/timekeeper_rest/test_openapi.py
 contract: setup promtool s3-server
-	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 4 $(IN_ORDER) tests/contract --ignore $(DESCRIBED)
+	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses $(if $(CI),6,3) $(IN_ORDER) tests/contract --ignore $(DESCRIBED)
 
 described: setup
 	$(PYTEST) $(DESCRIBED)
@@ -74,7 +74,7 @@ NEAR_REDIS := settlement published replicas store_access store_gone_back store_s
 ON_REDIS_7 := $(if $(CI),tests/contract/timekeeper,$(NEAR_REDIS:%=tests/contract/timekeeper/test_%.py))
 redis-7: setup s3-server
 	CI= FAIRGPU_REDIS_SERVER=$$($(BIN)/python -m tests.redis_binaries) \
-	  $(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses $(if $(CI),4,2) $(IN_ORDER) $(ON_REDIS_7)
+	  $(PYTEST) $(WITHOUT_SCHEMATHESIS) $(if $(CI),--numprocesses 4 $(IN_ORDER)) $(ON_REDIS_7)
 
 page: setup browser
 	$(PYTEST) $(WITHOUT_SCHEMATHESIS) --numprocesses 2 --dist loadfile tests/page

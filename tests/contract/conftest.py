@@ -1,28 +1,46 @@
-"""Who waits longest begins first: then others run meanwhile, and nobody waits for the last one alone.
+"""Which worker runs what, and when: files that share servers go to one, and who waits longest begins first.
 
-A worker keeps to all tests that share a server, and to those of a file; patient tests that share none are spread.
+Then others run meanwhile, and nobody waits for the last one alone.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from xdist.scheduler import LoadFileScheduling
 
 from tests.s3_server import running_s3_server, s3_server
 
 __all__ = ["running_s3_server", "s3_server"]
 
-SHARED = ("running_rest", "running_s3_server", "served", "impatient", "pair", "told")
-"""Fixtures that take long to start, and are there for more than one test of a worker."""
+SHARING = {
+    "deploy/test_export_as_documented.py": "S3",
+    "timekeeper_rest/test_forgotten_months.py": "S3",
+    "timekeeper_usage/test_bucket.py": "S3",
+    "timekeeper_rest/": "REST",
+    "serving/": "serving",
+}
+"""Where the tests stand that share a server, which is there for all of them that a worker runs."""
+
+
+class ByServers(LoadFileScheduling):
+    """A worker keeps to a file, or to all those that share a server."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return next((server for place, server in SHARING.items() if place in file), file)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByServers:
+    """What `--dist` asks for otherwise.
+
+    The mark `xdist_group` would say as much beside each test, and is not heard: its place in a test's id is gone from
+    pytest 9.2, so that xdist 3.8 spreads all tests.
+    """
+    return ByServers(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        item.add_marker(pytest.mark.xdist_group(group(item)))
     items.sort(key=lambda item: item.get_closest_marker("patient") is None)
-
-
-def group(item: pytest.Item) -> str:
-    """What one worker runs."""
-    shared = next((name for name in SHARED if name in getattr(item, "fixturenames", ())), None)
-    file = f"{item.path.parent.name}/{item.path.stem}"
-    return shared or (f"{file}/{item.name}" if item.get_closest_marker("patient") else file)

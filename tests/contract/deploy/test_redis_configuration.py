@@ -10,6 +10,7 @@ import ssl
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -107,8 +108,8 @@ class Pod:
         return "".join(file.read_text() for file in self.folder.glob("*.log"))
 
 
-@pytest.fixture
-def pod() -> Iterator[Pod]:
+@contextmanager
+def prepared() -> Iterator[Pod]:
     """The pod as it stands before its first start, the timekeeper's authority having signed for it."""
     with tempfile.TemporaryDirectory(prefix="fairgpu-redis-pod-") as name:  # short: a socket's path has 107 bytes
         folder = Path(name)
@@ -133,13 +134,28 @@ def pod() -> Iterator[Pod]:
                 process.wait(LIMIT_S)
 
 
-@pytest.fixture
-def server(pod: Pod) -> Pod:
+@contextmanager
+def running() -> Iterator[Pod]:
     """The pod with its Redis running."""
-    process = pod.run("redis")
-    wait_until(lambda: process.poll() is not None or "PONG" in pod.operator("ping"), "Redis answers")
-    assert process.poll() is None, pod.log()
-    return pod
+    with prepared() as pod:
+        process = pod.run("redis")
+        wait_until(lambda: process.poll() is not None or "PONG" in pod.operator("ping"), "Redis answers")
+        assert process.poll() is None, pod.log()
+        yield pod
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Pod]:
+    """One for all tests that leave it as they found it."""
+    with running() as pod:
+        yield pod
+
+
+@pytest.fixture
+def own_server() -> Iterator[Pod]:
+    """One for a test that gives it another certificate."""
+    with running() as pod:
+        yield pod
 
 
 def test_the_timekeeper_keeps_its_books_there_and_may_do_nothing_else(server: Pod, tmp_path: Path) -> None:
@@ -189,29 +205,29 @@ def test_a_timekeeper_whose_authority_is_not_mounted_yet_waits_for_it(server: Po
         assert client.ping()
 
 
-def test_a_renewed_certificate_is_shown_to_new_connections_and_ends_no_old_one(server: Pod) -> None:
-    first = server.presented()
-    reloading = server.run("certificate")
-    wait_until((server.folder / "run" / "redis" / "certificate-is-current").exists, "the certificate is loaded")
-    with connect(server.settings()) as client:
+def test_a_renewed_certificate_is_shown_to_new_connections_and_ends_no_old_one(own_server: Pod) -> None:
+    first = own_server.presented()
+    reloading = own_server.run("certificate")
+    wait_until((own_server.folder / "run" / "redis" / "certificate-is-current").exists, "the certificate is loaded")
+    with connect(own_server.settings()) as client:
         client.set("fairgpu:{a}:kept", "x")
         number = client.client_id()
-        server.present("localhost")
-        wait_until(lambda: server.presented() != first, "another certificate is shown")
+        own_server.present("localhost")
+        wait_until(lambda: own_server.presented() != first, "another certificate is shown")
         assert client.get("fairgpu:{a}:kept") == b"x"
         assert client.client_id() == number
     assert reloading.poll() is None
 
 
-def test_a_certificate_that_cannot_be_used_changes_nothing_and_is_tried_again(server: Pod) -> None:
-    server.run("certificate")
-    current = server.folder / "run" / "redis" / "certificate-is-current"
+def test_a_certificate_that_cannot_be_used_changes_nothing_and_is_tried_again(own_server: Pod) -> None:
+    own_server.run("certificate")
+    current = own_server.folder / "run" / "redis" / "certificate-is-current"
     wait_until(current.exists, "the certificate is loaded")
-    mounted = server.folder / "etc" / "redis-tls" / "..data" / "tls.crt"
-    first, sound = server.presented(), mounted.read_bytes()
+    mounted = own_server.folder / "etc" / "redis-tls" / "..data" / "tls.crt"
+    first, sound = own_server.presented(), mounted.read_bytes()
     mounted.write_bytes(b"nonsense")
-    wait_until(lambda: "Failed to load certificate" in server.log(), "Redis refuses the certificate")
-    assert server.presented() == first
+    wait_until(lambda: "Failed to load certificate" in own_server.log(), "Redis refuses the certificate")
+    assert own_server.presented() == first
     mounted.write_bytes(sound)
     current.unlink()
     wait_until(current.exists, "the certificate is loaded")

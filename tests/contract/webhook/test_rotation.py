@@ -21,7 +21,7 @@ ROTATING = {
     "certificates": {"authority_seconds": 30, "leaf_seconds": 20, "check_seconds": 0.2, "spread_seconds": 5},
 }
 BEHIND_SECONDS = 2.0
-PAUSE_SECONDS = 0.2
+PAUSE_SECONDS = 0.4
 BODY = review(gpu_pod())
 
 
