@@ -116,7 +116,6 @@ static struct turn duty_cycle(const struct vcuda_config_device *device, uint64_t
     uint64_t phase = now_ns % period;
     bool open = phase < length;
     return (struct turn){.open = open,
-                         .stale = true,
                          .end_ns = now_ns - phase + (open ? length : period),
                          .per_period_ns = length,
                          .period_ns = period,

@@ -16,7 +16,7 @@ void schedule_open(void);
 void schedule_refresh(int index);
 
 /* The container's slot in the last good page: false without a page, or when the slot is not its own. A page whose
- * writer died still counts (`stale` tells). */
+ * writer died still counts. */
 bool schedule_slot(int index, struct vcuda_slot *slot);
 
 /* Limit in force by the page; 0: the config's. One atomic load. */
@@ -28,7 +28,6 @@ bool schedule_check(const void *bytes, size_t size);
 /* When a slot may launch, seen from `now`. */
 struct turn {
     bool open;          /* now is in a turn */
-    bool stale;         /* the page's writer has died */
     uint64_t end_ns;    /* open: when this turn ends (adjacent turns joined); otherwise: when the next one begins */
     uint64_t per_period_ns; /* time of all turns in a period */
     uint64_t period_ns;

@@ -84,7 +84,6 @@ struct turn schedule_turn(const struct vcuda_schedule *page, uint32_t slot, uint
     for (uint32_t i = 0; i < page->turn_count; i++)
         if (page->turns[i].slot == slot)
             turn.per_period_ns += used_of(page, &page->turns[i]);
-    turn.stale = now_ns > page->heartbeat_ns && now_ns - page->heartbeat_ns > page->stale_after_ns;
     turn.open = covered > 0;
     turn.end_ns = now_ns + (turn.open ? covered : until_next(page, slot, phase));
     return turn;

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "charge.h"
@@ -46,6 +47,23 @@ static void fill(struct vcuda_usage *usage)
     }
 }
 
+/* Programs go on: one line, and no more of it. */
+static void tell_once(const char *why)
+{
+    static int told; /* atomic */
+    if (__atomic_exchange_n(&told, 1, __ATOMIC_RELAXED) == 0)
+        complain("%s cannot be written (%s): usage is not reported", config.usage_path, why);
+}
+
+/* Readers take a file of another size for none of ours: one that somebody made longer is cut. */
+static void cut_to_size(int file, size_t size)
+{
+    struct stat status;
+    if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_size > (off_t)size &&
+        ftruncate(file, (off_t)size) != 0)
+        tell_once(strerror(errno));
+}
+
 /* Under the ledger's lock, so that records of two processes never mix and the sequence always grows. */
 static void write_record(int file)
 {
@@ -54,12 +72,9 @@ static void write_record(int file)
     fill(&usage);
     usage.sequence = ++ledger->usage_sequence;
     usage.checksum = crc32_of(&usage, sizeof usage - sizeof usage.checksum);
-    if (pwrite(file, &usage, sizeof usage, 0) != (ssize_t)sizeof usage) {
-        static bool told;
-        if (!told)
-            complain("%s cannot be written: usage is not reported", config.usage_path);
-        told = true;
-    }
+    if (pwrite(file, &usage, sizeof usage, 0) != (ssize_t)sizeof usage)
+        tell_once(strerror(errno));
+    cut_to_size(file, sizeof usage);
 }
 
 /* A file that another user of the container made is replaced: the folder is everybody's, the counters are in the ledger. */
@@ -79,8 +94,10 @@ void usage_write(bool now)
         !__atomic_compare_exchange_n(&ledger->usage_written_ns, &last, time, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         return;
     int file = open_record();
-    if (file < 0)
+    if (file < 0) {
+        tell_once(strerror(errno));
         return;
+    }
     if (ledger_lock(ledger)) {
         write_record(file);
         ledger_unlock(ledger);

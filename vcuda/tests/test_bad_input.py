@@ -2,6 +2,10 @@
 
 import os
 import random
+import struct
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,10 +13,16 @@ from agent import SIZE as PAGE_SIZE
 from agent import Agent, Tenant
 from node import BUILD, SANITIZERS, Container, Node, Share, sealed
 
+sys.path.append(str(BUILD.parent.parent))
+from sidecar.usage_record import decode
+
+Ask = Callable[[str], list[int]]
+
 LEDGER_LOCK_ENDS = 4096 + 128
 """A lock that was overwritten can be waited for in vain: that is the container's own harm."""
 
 INVALID_DEVICE = 101
+NEARLY_A_HOLD_SECONDS = 0.09
 
 
 def answers_of(container: Container) -> tuple[list[str], str]:
@@ -118,7 +128,10 @@ def test_usage_that_has_no_room_stops_nobody_and_is_told_once(node: Node) -> Non
 def test_a_usage_file_that_cannot_be_written_stops_nobody(node: Node) -> None:
     container = node.container("a")
     container.usage.mkdir()
-    assert answers_of(container)[0] == ["0", "0", "0", "0"]
+    results, errors = answers_of(container)
+    assert results == ["0", "0", "0", "0"]
+    assert errors.count("\n") == 1
+    assert "usage is not reported" in errors
 
 
 def test_a_program_works_by_its_share_alone_without_a_page(node: Node) -> None:
@@ -154,10 +167,50 @@ def test_a_page_on_which_the_slot_is_anothers_leaves_the_share_alone(node: Node)
     assert answers_of(container) == (["0", "0", "0", "0"], "")
 
 
-def test_a_stale_page_goes_on_as_it_was(node: Node) -> None:
+def held_seconds(ask: Ask) -> float:
+    """How long a launch takes."""
+    began = time.monotonic()
+    assert ask("launch spin_us_10")[0] == 0
+    return time.monotonic() - began
+
+
+def test_a_page_whose_writer_died_long_ago_holds_as_it_did(node: Node) -> None:
     page = node.folder / "page"
-    Agent(node, page, Tenant("a", 0))  # written once, by an agent that then died
-    assert answers_of(node.container("a", Share(schedule=str(page)))) == (["0", "0", "0", "0"], "")
+    Agent(node, page, Tenant("a", 0, turns=()))
+    written = bytearray(page.read_bytes())
+    heartbeat, stale_after, epoch = 1_000, 1, 1_000
+    written[32:56] = struct.pack("<QQQ", heartbeat, stale_after, epoch)
+    page.write_bytes(written[:32] + sealed(bytes(written[32:-4])))
+    with node.container("a", Share(schedule=str(page))).session() as ask:
+        assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+        assert held_seconds(ask) > NEARLY_A_HOLD_SECONDS, "by its share alone it would not be held"
+
+
+@pytest.mark.parametrize(("at", "value"), [(16, b"\x03"), (16, b"\x04"), (8, b"\x02"), (PAGE_SIZE - 4, bytes(4))])
+def test_a_page_that_is_torn_or_changed_holds_as_its_last_good_copy(node: Node, at: int, value: bytes) -> None:
+    """An odd generation, a body that is not the sum's, a later version; and with the next generation, a wrong sum."""
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0, turns=()))
+    with node.container("a", Share(schedule=str(page))).session() as ask:
+        assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+        with page.open("r+b") as file:
+            file.seek(100)  # of the body: the sum is wrong from now on
+            file.write(b"torn")
+            file.seek(16)
+            file.write(b"\x04")
+            file.seek(at)
+            file.write(value)
+        assert held_seconds(ask) > NEARLY_A_HOLD_SECONDS, "by its share alone it would not be held"
+
+
+@pytest.mark.parametrize("size", [1, 100, 10_000])
+def test_a_usage_file_of_another_size_becomes_a_record(node: Node, size: int) -> None:
+    container = node.container("a")
+    container.usage.write_bytes(b"x" * size)
+    assert answers_of(container) == (["0", "0", "0", "0"], "")
+    record = decode(container.usage.read_bytes())
+    assert record is not None
+    assert [device.launches for device in record.devices] == [1]
 
 
 def test_a_page_without_a_turn_holds_a_launch_for_a_moment_only(node: Node) -> None:
