@@ -1,4 +1,7 @@
-"""Headless Chromium for tests and benchmarks: the system's own, which trusts one server's key and nothing else new."""
+"""Headless Chromium for tests and benchmarks: the system's own, which trusts one server's key and nothing else new.
+
+Its headless shell is taken where there is one: it draws the same pages for a third of the processor time.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from playwright.sync_api import Browser, sync_playwright
 
-NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def executable() -> str | None:

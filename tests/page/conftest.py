@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +16,8 @@ from tests.rest_server import ACCESS, RestServer
 
 LIMIT_MS = 60_000
 MONEY = {"metering": {"currency": {"code": "EUR", "per_gpu_hour": 2.5}}}
+ORDINARY = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
+"""A desk, and nothing that moves while figures are awaited: each frame of it has to be drawn."""
 SPEAKER = {"subject": "speaker", "namespace": "speech", "verbs": ["get"]}
 
 
@@ -57,9 +60,9 @@ def server() -> Iterator[RestServer]:
             yield rest
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def browser(server: RestServer) -> Iterator[Browser]:
-    """One for each file: while it lives, an event loop runs in this thread, which other tests could not bear."""
+    """One for this folder: while it lives, an event loop runs in this thread, which other tests could not bear."""
     expect.set_options(timeout=LIMIT_MS)
     with chromium("127.0.0.1", server.port) as browser:
         yield browser
@@ -68,10 +71,24 @@ def browser(server: RestServer) -> Iterator[Browser]:
 @pytest.fixture
 def visit(browser: Browser, server: RestServer) -> Iterator[Visiting]:
     """Opens a tab with a profile of its own; options are playwright's, such as viewport and color_scheme."""
+    with tabs(browser, server) as begin:
+        yield begin
+
+
+@pytest.fixture(scope="module")
+def board(browser: Browser, server: RestServer) -> Iterator[Page]:
+    """The board as it is after signing in, for the tests of a file that only look at it."""
+    with tabs(browser, server) as begin:
+        yield begin().enter()
+
+
+@contextmanager
+def tabs(browser: Browser, server: RestServer) -> Iterator[Visiting]:
+    """What opens tabs, and closes them in the end."""
     contexts: list[BrowserContext] = []
 
     def begin(**options: object) -> Visit:
-        context = browser.new_context(**{"viewport": {"width": 1280, "height": 900}, **options})
+        context = browser.new_context(**{**ORDINARY, **options})
         context.set_default_timeout(LIMIT_MS)
         contexts.append(context)
         visit = Visit(context.new_page(), server)

@@ -17,9 +17,8 @@ def names(page: Page) -> list[str]:
     return page.locator(".budgets tbody .name a").all_inner_texts()
 
 
-def test_a_budget_shows_what_is_spent_what_is_left_and_when_it_runs_out(visit: Visiting) -> None:
-    page = visit().enter()
-    models = row(page, "language-models")
+def test_a_budget_shows_what_is_spent_what_is_left_and_when_it_runs_out(board: Page) -> None:
+    models = row(board, "language-models")
     expect(models).to_contain_text("Running out")
     expect(models).to_contain_text("9,650")
     expect(models).to_contain_text("2,350")
@@ -27,17 +26,15 @@ def test_a_budget_shows_what_is_spent_what_is_left_and_when_it_runs_out(visit: V
     expect(models.get_by_role("img", name=re.compile(r"^80 % spent, \d+ % forecast"))).to_be_visible()
 
 
-def test_a_state_is_told_in_words_and_not_by_colour_alone(visit: Visiting) -> None:
-    page = visit().enter()
-    expect(row(page, "students")).to_contain_text("Held")
-    expect(row(page, "speech")).to_contain_text("Over")
-    expect(row(page, "weather")).to_contain_text("observed only")
-    expect(row(page, "platform")).to_contain_text("No limit")
+def test_a_state_is_told_in_words_and_not_by_colour_alone(board: Page) -> None:
+    expect(row(board, "students")).to_contain_text("Held")
+    expect(row(board, "speech")).to_contain_text("Over")
+    expect(row(board, "weather")).to_contain_text("observed only")
+    expect(row(board, "platform")).to_contain_text("No limit")
 
 
-def test_the_most_urgent_budgets_come_first(visit: Visiting) -> None:
-    page = visit().enter()
-    assert names(page)[:4] == ["students", "speech", "recommendations", "language-models"]
+def test_the_most_urgent_budgets_come_first(board: Page) -> None:
+    assert names(board)[:4] == ["students", "speech", "recommendations", "language-models"]
 
 
 def test_a_heading_sorts_by_its_column_and_says_so(visit: Visiting) -> None:

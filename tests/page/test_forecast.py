@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Browser, Page
 
-from tests.page.conftest import Visiting
+from tests.page.conftest import tabs
+from tests.rest_server import RestServer
 from timekeeper.page.assets import read_assets
 
 DAY = 86_400_000
@@ -15,9 +17,11 @@ START = 1_767_225_600_000  # 2026-01-01
 END = START + 30 * DAY
 
 
-@pytest.fixture
-def page(visit: Visiting) -> Page:
-    return visit().open()
+@pytest.fixture(scope="module")
+def page(browser: Browser, server: RestServer) -> Iterator[Page]:
+    """One for all: functions are asked for their answers, and nothing comes of it."""
+    with tabs(browser, server) as begin:
+        yield begin().open()
 
 
 def budget(spent: float, available: float | None, gpus: float, **changes: Any) -> dict[str, Any]:

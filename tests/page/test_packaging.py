@@ -21,6 +21,8 @@ SOURCES = (
     "sidecar",
     "nodeagent",
 )
+BUILD = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
+"""What `pip wheel` asks of the package's own build system (PEP 517), without the rest of pip."""
 
 
 def test_a_wheel_carries_every_file_of_the_page(tmp_path: Path) -> None:
@@ -29,8 +31,7 @@ def test_a_wheel_carries_every_file_of_the_page(tmp_path: Path) -> None:
     source.mkdir()
     for name in SOURCES:
         subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps"]
-    subprocess.run([*pip, "--no-build-isolation", "--wheel-dir", str(tmp_path), str(source)], check=True)
+    subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], cwd=source, check=True)
     with zipfile.ZipFile(next(tmp_path.glob("fairgpu-*.whl"))) as wheel:
         carried = {name.removeprefix("timekeeper/page/static/") for name in wheel.namelist()}
     assert {"index.html", *read_assets().by_name} <= carried

@@ -7,18 +7,17 @@ import io
 import re
 from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.page.conftest import Visiting
 
 
-def test_usage_is_stacked_by_team_the_largest_first_and_the_small_ones_together(visit: Visiting) -> None:
-    page = visit().enter()
-    legend = page.locator("#usage .legend .name")
+def test_usage_is_stacked_by_team_the_largest_first_and_the_small_ones_together(board: Page) -> None:
+    legend = board.locator("#usage .legend .name")
     expect(legend.nth(1)).to_have_text("language-models")
     expect(legend).to_have_count(9)
     expect(legend.last).to_have_text("3 others")
-    expect(page.locator("#usage canvas")).to_be_visible()
+    expect(board.locator("#usage canvas")).to_be_visible()
 
 
 def test_a_chart_is_described_walked_through_with_arrow_keys_and_heard(visit: Visiting) -> None:
@@ -88,20 +87,18 @@ def test_usage_is_kept_as_csv_with_exact_figures(visit: Visiting, tmp_path: Path
     assert all(found["billed_micro_gpu_seconds"].isdigit() for found in rows)
 
 
-def test_waste_is_what_was_reserved_and_not_used_the_most_first(visit: Visiting) -> None:
-    page = visit().enter()
-    first = page.locator("#waste li").first
+def test_waste_is_what_was_reserved_and_not_used_the_most_first(board: Page) -> None:
+    first = board.locator("#waste li").first
     expect(first).to_contain_text("recommendations")
     expect(first).to_contain_text(re.compile(r"\d\d % used\d+ GPU-h unused of \d+"))
-    expect(page.locator("#waste")).to_contain_text("1 more reported nothing")
+    expect(board.locator("#waste")).to_contain_text("1 more reported nothing")
 
 
-def test_the_dearest_pods_come_first_and_say_what_they_used(visit: Visiting) -> None:
-    page = visit().enter()
-    rows = page.locator("#pods tbody tr")
+def test_the_dearest_pods_come_first_and_say_what_they_used(board: Page) -> None:
+    rows = board.locator("#pods tbody tr")
     expect(rows.first).to_contain_text("llm-eval-7")
     expect(rows).to_have_count(10)
-    expect(page.locator("#pods")).to_contain_text("The 10 dearest of those that run now")
+    expect(board.locator("#pods")).to_contain_text("The 10 dearest of those that run now")
 
 
 def test_a_part_that_fails_says_why_and_can_be_tried_again_while_the_others_show(visit: Visiting) -> None:
