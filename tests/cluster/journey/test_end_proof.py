@@ -28,7 +28,7 @@ from timekeeper.store.account_loading import load_accounts
 
 METER = "fairgpu.io/meter"
 BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
-INSTALL = Path(__file__).parents[3] / "docs" / "install.md"
+DOCUMENTS = Path(__file__).parents[3] / "docs"
 BY_FORCE = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0}
 WHOLE_GPU = {"nvidia.com/gpu": 1}
 
@@ -126,8 +126,25 @@ def test_what_ends_while_nobody_watches_is_charged_to_the_last_unit_though_its_n
     wait_until(lambda: team.status()["spent"]["microGPUSeconds"] == str(expected), "the budget says the same")
 
 
-def test_what_is_left_of_a_removed_fairgpu_is_let_go_by_the_documented_command(
-    control_plane: ControlPlane, installation: list[Manifest], namespace: str
+def documented(page: str) -> str:
+    """The command of a page that looks through the pods of all namespaces, to the end of its loop."""
+    (command,) = re.findall(r"^kubectl get pods -A .*?^done$", (DOCUMENTS / page).read_text(), re.DOTALL | re.MULTILINE)
+    return str(command)
+
+
+def passes(plane: ControlPlane, command: str) -> bool:
+    """Whether an admin's shell runs a command through."""
+    environment = {
+        "HOME": str(plane.folder),
+        "KUBECONFIG": str(plane.admin.kubeconfig),
+        "PATH": f"{plane.kubectl_binary.parent}:{os.defpath}",
+    }
+    shell = ["/bin/bash", "-euo", "pipefail", "-c", command]
+    return subprocess.run(shell, env=environment, check=False, timeout=60).returncode == 0
+
+
+def test_what_waits_for_a_timekeeper_that_is_gone_is_let_go_by_the_documented_commands(
+    control_plane: ControlPlane, services: Services, installation: list[Manifest], namespace: str
 ) -> None:
     team = Team(control_plane, namespace)
     team.give(0, onExhausted="hold")
@@ -139,23 +156,16 @@ def test_what_is_left_of_a_removed_fairgpu_is_let_go_by_the_documented_command(
         return created["metadata"]["name"] if created["spec"].get("schedulingGates") else None
 
     held = wait_until(gated, "a pod is gated")
-    (command,) = re.findall(r"```\n(kubectl get pods -A .*?)```", INSTALL.read_text(), re.DOTALL)
-    folder, binaries = control_plane.folder, control_plane.kubectl_binary.parent
-    environment = {
-        "HOME": str(folder),
-        "KUBECONFIG": str(control_plane.admin.kubeconfig),
-        "PATH": f"{binaries}:{os.defpath}",
-    }
-
-    def released() -> bool:
-        done = subprocess.run(
-            ["/bin/bash", "-euo", "pipefail", "-c", command], env=environment, check=False, timeout=60
-        )
-        return done.returncode == 0
-
     control_plane.admin.kubectl("delete", "validatingadmissionpolicybinding,validatingadmissionpolicy", "--all")
     try:
-        wait_until(released, "the policies are out of force, and the command runs through")
+        with standing_still(services):
+            ended = team.create("ended")["metadata"]["name"]
+            control_plane.admin.api.delete(f"{team.pods}/{ended}", BY_FORCE)
+            assert team.finalizers(ended) == [METER]
+            wait_until(lambda: passes(control_plane, documented("failures.md")), "the policies are out of force")
+            assert not control_plane.exists(f"{team.pods}/{ended}")
+            assert team.finalizers(held) == [METER]
+        wait_until(lambda: passes(control_plane, documented("install.md")), "the command runs through")
         found = team.read(held)
         left = control_plane.admin.kubectl("get", "pods", "-A", "-o", "jsonpath={.items[*].metadata.finalizers}").stdout
     finally:
