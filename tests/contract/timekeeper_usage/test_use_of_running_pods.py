@@ -86,6 +86,22 @@ def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_st
     assert used(stage, "budget") == {("one",): 107 * GPU_SECOND, ("two",): 53 * GPU_SECOND}
 
 
+def test_a_new_leader_takes_no_use_from_a_period_that_ended_before_it_began(stage: Stage) -> None:
+    stage.budget("shared", ["team-a"], period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(0)
+    stage.pass_time(3)
+    report(stage, "p1", 1, 1)
+    stage.budget("shared", ["nobody"], period={"every": "hour"})
+    stage.round(0)
+    stage.round(3 * 3600)
+    assert put_down(stage, "shared") == GPU_SECOND
+    stage.lead()
+    stage.round(0)
+    assert put_down(stage, "shared") == GPU_SECOND
+    assert used(stage, "namespace") == {("team-a",): GPU_SECOND}
+
+
 class Reporting:
     """Who runs where, and what their sidecars have told of: an account of it that knows nothing of settlements."""
 

@@ -46,12 +46,13 @@ def _with_count(plan: Plan, reported: int) -> Plan:
     used = _put_down(metered, plan.items, before, reported)
     begun = present != before
     if begun:
-        _begin(metered, plan.items, present, reported - used[present])
+        _begin(metered, plan.items, present, reported - (used[present] or 0))
     start = metered.session.start
     items = {}
     for key, item in plan.items.items():
-        cuts = with_used(item.cuts, metered.cut_at.get(key), max(start, key[1]), used[key])
-        items[key] = item._replace(cuts=tuple(cuts))
+        total = used[key]
+        known = item.cuts if total is None else with_used(item.cuts, metered.cut_at.get(key), max(start, key[1]), total)
+        items[key] = item._replace(cuts=tuple(known))
         if item.record or (begun and key == present):
             # In the same step, so that whoever reads the record and the amount finds both of the same moment.
             action = Action.OPEN if item.action is Action.HOLD else item.action
@@ -59,12 +60,16 @@ def _with_count(plan: Plan, reported: int) -> Plan:
     return plan._replace(items=items)
 
 
-def _put_down(metered: Metered, items: Mapping[Key, Item], before: Key, reported: int) -> dict[Key, int]:
-    """What was used in each of these periods so far: what is new, in the one that the session was in until now."""
+def _put_down(metered: Metered, items: Mapping[Key, Item], before: Key, reported: int) -> dict[Key, int | None]:
+    """What was used in each of these periods so far: what is new, in the one that the session was in until now.
+
+    None where that is not known here, as of periods that had ended before this leader began: what stands of them in
+    the store is to stay.
+    """
     used = {key: _taken(metered, key) for key in items}
     if before in used and not metered.closed:
         bases = {(account, period): base for account, period, base in metered.session.report_bases}
-        used[before] = used_since(reported, bases.get(before, 0), used[before])
+        used[before] = used_since(reported, bases.get(before, 0), used[before] or 0)
     return used
 
 
@@ -77,9 +82,9 @@ def _begin(metered: Metered, items: Mapping[Key, Item], present: Key, base: int)
         metered.session, metered.record_stale = replace(metered.session, report_bases=kept), True
 
 
-def _taken(metered: Metered, key: Key) -> int:
+def _taken(metered: Metered, key: Key) -> int | None:
     cut = metered.cut_at.get(key)
-    return (cut.used or 0) if cut is not None else 0
+    return None if cut is None else cut.used or 0
 
 
 def _until_now(metered: Metered, items: Mapping[Key, Item]) -> Key:
