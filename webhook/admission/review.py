@@ -8,10 +8,12 @@ from __future__ import annotations
 import base64
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 from fairgpu.faults import explain
 from webhook.admission.creation import admit_new
+from webhook.admission.excerpt import DECODER
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.updating import admit_update
 from webhook.admission.validation import validate
@@ -33,10 +35,31 @@ def decode(body: bytes) -> Subject:
     Raises:
         ReviewError: it is no JSON, no AdmissionReview of v1, or has no request with a uid.
     """
+    return read(parse(body))
+
+
+def parse(body: bytes) -> Any:
+    """The document, as far as it is read where it is as an API server writes it, else all of it.
+
+    Raises:
+        ReviewError: it is no JSON.
+    """
     try:
-        document = orjson.loads(body)
+        return DECODER.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        pass  # of other types, or no JSON at all: said by who reads all of it
+    try:
+        return orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise ReviewError(f"the body is no JSON: {error}") from error
+
+
+def read(document: Any) -> Subject:
+    """The request in a document.
+
+    Raises:
+        ReviewError: it is no AdmissionReview of v1, or has no request with a uid.
+    """
     if not isinstance(document, dict) or document.get("apiVersion") != API_VERSION or document.get("kind") != KIND:
         raise ReviewError(f"the body is no {KIND} of {API_VERSION}")
     request = document.get("request")

@@ -31,7 +31,7 @@ from tests.admission import (
     review,
 )
 from webhook.admission.knowledge import Knowledge
-from webhook.admission.review import ReviewError, answer
+from webhook.admission.review import ReviewError, answer, encode, judge, read
 
 pytestmark = pytest.mark.timeout(3600)
 
@@ -225,7 +225,7 @@ def without_what_changes(value: Any) -> Any:
     return item
 
 
-@share(0.4)
+@share(0.3)
 @given(item=drawn_pods, knowledge=st.sampled_from(KNOWLEDGES))
 def test_mutation_is_idempotent_and_loses_nothing_it_does_not_know(item: Any, knowledge: Knowledge) -> None:
     first = read_answer(answer("mutate", review(item), knowledge, SETTINGS, 0.0))
@@ -266,3 +266,84 @@ def test_an_update_between_any_two_pods_is_answered(
     fields = {"operation": "UPDATE", "oldObject": changed(stored, old_edits), "subResource": sub_resource}
     body = review(changed(stored, edits), **fields)
     checked_answer(route, body)
+
+
+UNREAD = {"managedFields": [{"manager": "kubectl", "fieldsV1": {"f:spec": {"f:containers": {}}}}], "uid": "0", "a": [1]}
+"""What is in objects beside that which is read."""
+
+
+def with_unread(value: Any) -> Any:
+    """A document with more in every object."""
+    if isinstance(value, list):
+        return [with_unread(one) for one in value]
+    if isinstance(value, dict):
+        return {**{key: with_unread(one) for key, one in value.items()}, **UNREAD}
+    return value
+
+
+def answer_to_all(route: str, body: bytes, knowledge: Knowledge) -> bytes:
+    """The answer of who reads every field of a review."""
+    subject = read(orjson.loads(body))
+    return encode(subject.uid, judge(route, subject, knowledge, SETTINGS, 0.0))
+
+
+@share(0.1)
+@given(
+    route=ROUTES,
+    base=st.sampled_from(PODS),
+    edits=changes,
+    old_edits=changes,
+    kind=st.sampled_from(["Pod", "Pod", "Deployment", "CronJob", "PodTemplate"]),
+    operation=st.sampled_from(["CREATE", "UPDATE"]),
+    knowledge=st.sampled_from(KNOWLEDGES),
+    noisy=st.booleans(),
+)
+def test_what_is_left_unread_changes_no_answer(  # noqa: PLR0917
+    route: str, base: Any, edits: Any, old_edits: Any, kind: str, operation: str, knowledge: Knowledge,
+    noisy: bool,  # noqa: FBT001
+) -> None:  # fmt: skip
+    stored = apply(base, read_answer(answer("mutate", review(base), KNOWLEDGE, SETTINGS, 0.0)).patch)
+    item, old_item = changed(base, edits), changed(stored, old_edits)
+    if kind == "Deployment":
+        item = {"metadata": {"name": "x"}, "spec": {"replicas": 2, "template": item}}
+    elif kind == "CronJob":
+        item = {"spec": {"schedule": "* * * * *", "jobTemplate": {"spec": {"backoffLimit": 1, "template": item}}}}
+    elif kind == "PodTemplate":
+        item = {"template": item}
+    if noisy:
+        item = with_unread(item)
+    body = review(item, kind={"kind": kind}, operation=operation, oldObject=old_item)
+    assert answer(route, body, knowledge, SETTINGS, 0.0) == answer_to_all(route, body, knowledge)
+
+
+@pytest.mark.parametrize("route", ["mutate", "validate"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"1" + b"0" * 30,
+        b"1" + b"0" * 5000,
+        b"-9223372036854775809",
+        b"1e999",
+        b'"\\ud800"',
+        b'"\xff"',
+        b"[" * 5000 + b"]" * 5000,
+        b'{"a": ' * 1500 + b"1" + b"}" * 1500,
+        b"tru",
+    ],
+    ids=["10^30", "long", "below int64", "infinite", "half a surrogate", "no UTF-8", "deep", "deep maps", "cut"],
+)
+@pytest.mark.parametrize("field", [b"priority", b"managed", b"activeDeadlineSeconds", b"volumes", b"containers"])
+def test_what_other_readers_stumble_over_is_answered_or_told_to_be_no_review(
+    route: str, text: bytes, field: bytes
+) -> None:
+    for operation in ("CREATE", "UPDATE"):
+        stored = pod(gpu_container(), marked=1)
+        body = review(pod(gpu_container(), marked="here"), operation=operation, oldObject=stored)
+        odd = body.replace(b'"marked":"here"', b'"%b":%b' % (field, text)).replace(
+            b'"marked":1', b'"schedulerName":"fairgpu-scheduler","%b":%b' % (field, text)
+        )
+        try:
+            document = orjson.loads(answer(route, odd, KNOWLEDGE, SETTINGS, 0.0))
+        except ReviewError:
+            continue
+        assert isinstance(document["response"]["allowed"], bool)
