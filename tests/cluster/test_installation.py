@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
+import yaml
 
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, named, render
 from tests.waiting import wait_until
 
+INSTRUCTIONS = Path(__file__).parents[2] / "docs" / "install.md"
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
 
@@ -45,6 +50,20 @@ def test_a_policy_type_checks_without_a_warning(
     assert named(installation, "ValidatingAdmissionPolicy", f"fairgpu-{policy}")
     status = control_plane.admin.api.get(f"{POLICIES}/fairgpu-{policy}")["status"]
     assert status["typeChecking"].get("expressionWarnings", []) == []
+
+
+def test_the_patches_in_the_instructions_fit_the_manifests(
+    control_plane: ControlPlane, installation: list[Manifest]
+) -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", INSTRUCTIONS.read_text(), re.DOTALL)
+    patches = [patch for text in examples if text.startswith("patches:") for patch in yaml.safe_load(text)["patches"]]
+    assert len(patches) >= 4
+    patched = render(control_plane, extra={"patches": patches})
+    kinds = [manifest["kind"] for manifest in installation if manifest["metadata"]["name"] == "fairgpu-redis"]
+    left = [manifest["kind"] for manifest in patched if manifest["metadata"]["name"] == "fairgpu-redis"]
+    assert set(kinds) - set(left) == {"StatefulSet", "Service"}
+    policies = [manifest for manifest in patched if manifest["kind"] == "NetworkPolicy"]
+    assert apply(control_plane, policies, "--dry-run=server").count("serverside-applied") == len(policies)
 
 
 @pytest.mark.parametrize("part", ["fairgpu-webhook", "fairgpu-timekeeper", "fairgpu-redis"])
