@@ -12,8 +12,11 @@ from agent import PERIOD_NS, Agent, Tenant
 from node import BUILD, ELASTIC, MIB, Container, Node, Share, ended, until
 
 sys.path.append(str(BUILD.parent / "bench"))
+sys.path.append(str(BUILD.parent.parent))
 import costs
 from shares import work_done
+
+from sidecar.usage_record import decode
 
 IN_CI = os.environ.get("CI") == "true"
 HOLD_LIMIT_US = 100_000
@@ -64,6 +67,19 @@ def test_no_more_is_in_flight_than_one_kernel_or_two_milliseconds(node: Node, ke
     container = node.container("a", Share(schedule=str(page)))
     (most,) = on_a_virtual_clock(node, container, "launches", "ahead", kernel, str(max(60, 20_000 // kernel_us)))
     assert most <= max(1, IN_FLIGHT_US // kernel_us)
+
+
+@pytest.mark.parametrize(("turns", "held_us"), [(((0, PERIOD_NS),), 0), ((), 5 * HOLD_LIMIT_US)])
+def test_what_is_told_as_held_back_is_the_wait_for_turns_and_not_behind_its_own_work(
+    node: Node, turns: tuple[tuple[int, int], ...], held_us: int
+) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0, turns=turns))
+    container = node.container("a", Share(schedule=str(page)))
+    on_a_virtual_clock(node, container, "launches", "longest", "spin_ms_5", "5")
+    record = decode(container.usage.read_bytes())
+    assert record is not None
+    assert held_us * 0.99 <= record.devices[0].throttled_ns / 1000 <= held_us * 1.01
 
 
 def percent_of_a_second(node: Node, container: Container, *, shim: bool = True) -> float:

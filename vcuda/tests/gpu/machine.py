@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import time
 
-SETTLED_READINGS = 5
+SETTLED_READINGS, MOST_READINGS = 5, 150
 
 
 class Memory(ctypes.Structure):
@@ -49,9 +49,15 @@ def used_bytes(uuid: str) -> int:
 
 
 def settled_bytes(uuid: str) -> int:
-    """The same, once programs that have ended are gone from it."""
+    """The same, once programs that have ended are gone from it.
+
+    Raises:
+        RuntimeError: it does not come to rest; somebody else is using the GPU.
+    """
     readings = [used_bytes(uuid)]
     while len(readings) < SETTLED_READINGS or len(set(readings[-SETTLED_READINGS:])) > 1:
+        if len(readings) == MOST_READINGS:
+            raise RuntimeError("the GPU's memory in use does not come to rest: is somebody else using it?")
         time.sleep(0.2)
         readings.append(used_bytes(uuid))
     return readings[-1]
