@@ -66,6 +66,24 @@ def test_the_patches_in_the_instructions_fit_the_manifests(
     assert apply(control_plane, policies, "--dry-run=server").count("serverside-applied") == len(policies)
 
 
+def test_a_wrong_budget_is_refused_in_the_words_of_the_instructions(
+    control_plane: ControlPlane, installation: list[Manifest]
+) -> None:
+    assert installation
+    (told,) = re.findall(
+        r'^(The GPUBudget "team-b" is invalid:.*?)\n```', INSTRUCTIONS.read_text(), re.DOTALL | re.MULTILINE
+    )
+    period = {"every": "day", "start": {"weekday": "Monday"}}
+    wrong = {
+        "apiVersion": "fairgpu.io/v1alpha1",
+        "kind": "GPUBudget",
+        "metadata": {"name": "team-b"},
+        "spec": {"namespaces": ["Team_B"], "allowance": {"gpuHours": "5e2"}, "period": period},
+    }
+    refused = control_plane.admin.kubectl("create", "-f", "-", stdin=wrong, check=False)
+    assert sorted(line.strip() for line in refused.stderr.splitlines()) == sorted(told.splitlines())
+
+
 @pytest.mark.parametrize("part", ["fairgpu-webhook", "fairgpu-timekeeper", "fairgpu-redis"])
 def test_the_pods_of_each_part_pass_the_restricted_pod_security_standard(
     control_plane: ControlPlane, installation: list[Manifest], part: str
