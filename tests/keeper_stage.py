@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-import yaml
 
 from tests.redis_server import RedisServer
 from timekeeper.jobs.memory.books import KeeperRules
@@ -77,7 +76,7 @@ class Stage:
 
     def write_budgets(self) -> None:
         """Writes what `budgets` holds."""
-        (self.folder / "budgets.yaml").write_text(yaml.safe_dump_all(self.budgets))
+        (self.folder / "budgets.yaml").write_text("\n---\n".join(map(json.dumps, self.budgets)))
 
     def grant(self, name: str, budget: str, gpu_hours: Any, created: int | None = None, **spec: Any) -> None:
         """Writes a grant, made now where nothing else is said."""

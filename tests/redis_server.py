@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Self
 
 import pytest
 import redis
+from redis.driver_info import DriverInfo
 
 from tests.ports import free_port
 from tests.redis_binaries import chosen
@@ -25,6 +26,10 @@ from tests.waiting import LIMIT_S, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+DRIVER = DriverInfo()
+"""Each connection looks up the client's version among the installed packages, unless it is told: for a millisecond."""
 
 
 class RedisServer:
@@ -43,7 +48,7 @@ class RedisServer:
 
     def client(self, **options: object) -> redis.Redis:
         """A new client; the caller closes it (or uses it in a with statement)."""
-        return redis.Redis.from_url(self.url, **options)  # type: ignore[arg-type]
+        return redis.Redis.from_url(self.url, driver_info=DRIVER, **options)  # type: ignore[arg-type]
 
     def start(self) -> Self:
         """Starts the server and returns once it has loaded its files and answers."""
