@@ -47,7 +47,7 @@ def with_changed_claims() -> str:
 NOW = int(time.time())
 REFUSED = {
     "signed with another key under a known id": STRANGER.pod("team-a", "train-0", "uid-1"),
-    "under an unknown key id": TokenSigner("key-9").pod("team-a", "train-0", "uid-1"),
+    "under an unknown key id": TokenSigner("key-9", "ES256").pod("team-a", "train-0", "uid-1"),
     "without a key id": jwt.encode(SIGNER.claims("x"), SIGNER.private_key, algorithm="RS256"),
     "with the signature of other claims": with_changed_claims(),
     "unsigned": unsigned(),

@@ -16,7 +16,7 @@ from timekeeper.identity.pod_tokens import PodTokens
 from timekeeper.identity.refusals import UnauthenticatedError
 from timekeeper.rest.recognising import Recognizer
 
-SIGNER, NEW, STRANGER = TokenSigner(), TokenSigner("key-2"), TokenSigner("key-9")
+SIGNER, NEW, STRANGER = (TokenSigner(key, "ES256") for key in ("key-1", "key-2", "key-9"))
 
 
 @dataclass
