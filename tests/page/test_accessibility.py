@@ -35,9 +35,10 @@ def whole_board(visit: Visiting, **options: Any) -> Page:
 
 
 def drawn(page: Page) -> Page:
-    expect(page.locator("#usage canvas")).to_be_visible()
-    expect(page.locator("#burn-down canvas")).to_be_visible()
-    expect(page.locator("#pods tbody tr").first).to_be_visible()
+    """The page with all its charts. `expect` would describe the whole of it each time that it has to look again."""
+    page.locator("#usage canvas").wait_for()
+    page.locator("#burn-down canvas").wait_for()
+    page.locator("#pods tbody tr").first.wait_for()
     return page
 
 
@@ -93,7 +94,7 @@ def tab_to(page: Page, wanted: str) -> None:
 def test_focus_is_seen_on_every_stop_and_goes_through_the_whole_page(visit: Visiting) -> None:
     page = whole_board(visit)
     page.reload()
-    expect(page.locator("#usage canvas")).to_be_visible()
+    page.locator("#usage canvas").wait_for()
     stops = []
     for _ in range(90):
         page.keyboard.press("Tab")

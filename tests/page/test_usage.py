@@ -24,7 +24,7 @@ def test_a_chart_is_described_walked_through_with_arrow_keys_and_heard(visit: Vi
     page = visit().enter()
     chart = page.locator("#usage .plot")
     expect(chart).to_have_attribute("aria-label", re.compile(r"^Billed: [\d,]+ GPU-h; most by language-models"))
-    expect(page.locator("#usage canvas")).to_be_visible()
+    page.locator("#usage canvas").wait_for()
     chart.focus()
     page.keyboard.press("Home")
     first = page.locator("#usage [aria-live]").inner_text()
@@ -36,7 +36,7 @@ def test_a_chart_is_described_walked_through_with_arrow_keys_and_heard(visit: Vi
 
 def test_a_pointer_on_a_bar_shows_that_very_step(visit: Visiting) -> None:
     page = visit().enter(address="/?window=7d")
-    expect(page.locator("#usage canvas")).to_be_visible()
+    page.locator("#usage canvas").wait_for()
     page.locator("#usage .plot").scroll_into_view_if_needed()
     box = page.locator("#usage .u-over").bounding_box()
     assert box is not None
@@ -77,7 +77,7 @@ def test_cost_is_shown_in_the_currency(visit: Visiting) -> None:
 def test_usage_is_kept_as_csv_with_exact_figures(visit: Visiting, tmp_path: Path) -> None:
     page = visit().enter()
     button = page.get_by_role("button", name="Download CSV")
-    expect(page.locator("#usage canvas")).to_be_visible()
+    page.locator("#usage canvas").wait_for()
     with page.expect_download() as download:
         button.click()
     download.value.save_as(tmp_path / "usage.csv")
@@ -125,7 +125,7 @@ def test_a_server_that_is_away_is_said_to_be(visit: Visiting) -> None:
 
 def test_figures_stay_while_the_timekeeper_is_away_and_say_that_they_are_old(visit: Visiting) -> None:
     page = visit().enter()
-    expect(page.locator("#usage canvas")).to_be_visible()
+    page.locator("#usage canvas").wait_for()
     page.route("**/v1/**", lambda route: route.abort())
     page.get_by_role("button", name="Refresh").click()
     expect(page.get_by_text("These figures are not up to date")).to_be_visible()
