@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final
 
 MAX_LENGTH = 64
 MAX_EXPONENT = 30
@@ -20,8 +20,8 @@ _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
     r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,4}))?"
 )
-_PLAIN = re.compile(r"[0-9]{1,18}")
-"""What nearly every manifest says, and what is within int64 whatever the digits are."""
+PLAIN_DIGITS: Final = 18
+"""So many digits are within int64 whatever they are; nearly every manifest says a number of fewer."""
 _SCALE = {
     **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
     **{suffix: Fraction(1000**power) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
@@ -74,7 +74,7 @@ def parse_count(value: Any) -> int:
     Raises:
         QuantityError: it is no quantity, negative, fractional, past int64, or has a binary suffix.
     """
-    if isinstance(value, str) and _PLAIN.fullmatch(value):
+    if isinstance(value, str) and len(value) <= PLAIN_DIGITS and value.isascii() and value.isdigit():
         return int(value)
     number = parse_quantity(value)
     if number < 0:

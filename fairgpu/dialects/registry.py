@@ -15,7 +15,6 @@ BETWEEN_NAMES = " and "
 
 _ORDINARY: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
 """What nearly every container asks for, and no dialect."""
-_NOBODY: Final = frozenset[str]()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,8 +47,11 @@ class DialectSet:
 
     def may_be_read_by(self, container: Container) -> list[Dialect]:
         """The dialects of which a container, or its pod, has one of the keys; each one's `read` decides."""
-        named = {name for key in container.limits for name in self.speakers.get(key, _NOBODY)}
-        named |= {name for key in container.requests for name in self.speakers.get(key, _NOBODY)}
+        named: set[str] = set()
+        for resources in (container.limits, container.requests):
+            for key in resources:
+                if key in self.speakers:
+                    named |= self.speakers[key]
         annotated = not self.speaking_annotations.isdisjoint(container.annotations)
         return [
             dialect

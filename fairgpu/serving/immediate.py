@@ -121,18 +121,18 @@ class ImmediateConnection(BoundedConnection):
             self._late_handle = None
 
     def _write(self, response: Response, *, close: bool = False) -> None:
-        lines = [
-            _status_line(response.status),
-            b"content-type: %b\r\ncontent-length: %d\r\n" % (response.content_type, len(response.body)),
-            *(b"%b: %b\r\n" % header for header in response.headers),
-            b"connection: close\r\n" if close else b"",
-            date_header(),
-            b"\r\n",
-            response.body,
-        ]
+        status, body, content_type, headers = response
+        lines = [_beginning(status, content_type), b"%d\r\n" % len(body), date_header()]
+        if headers:
+            lines += [b"%b: %b\r\n" % header for header in headers]
+        if close:
+            lines.append(b"connection: close\r\n")
+        lines += (b"\r\n", body)
         self._safe_write(b"".join(lines))
 
 
 @lru_cache
-def _status_line(status: int) -> bytes:
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+def _beginning(status: int, content_type: bytes) -> bytes:
+    """The head of an answer, up to the length of its body."""
+    line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
+    return b"%bcontent-type: %b\r\ncontent-length: " % (line, content_type)

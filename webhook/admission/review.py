@@ -5,7 +5,7 @@ https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 
 from __future__ import annotations
 
-import base64
+from binascii import b2a_base64
 from typing import Any, Final
 
 import msgspec
@@ -108,7 +108,8 @@ def encode(uid: str, verdict: Verdict) -> bytes:
         }
     elif verdict.operations:
         response["patchType"] = "JSONPatch"
-        response["patch"] = base64.b64encode(orjson.dumps(verdict.operations)).decode()
+        encoded = b2a_base64(orjson.dumps(verdict.operations), newline=False)
+        response["patch"] = orjson.Fragment(b'"%b"' % encoded)  # nothing in base64 is to be escaped
     if verdict.warnings:
         response["warnings"] = verdict.warnings
     if verdict.audit:
