@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import structlog
 
@@ -40,6 +41,18 @@ class LeaseOptions:
         return self.duration_seconds * 0.8
 
 
+class _Attempt(NamedTuple):
+    """What came of one try: the Lease as it was seen last, the term that is held, and why it could not be had.
+
+    `trouble` stays the same for as long as the cause does, so that it is told once; `error` may differ each time.
+    """
+
+    seen: Observation | None = None
+    held: int | None = None
+    trouble: str = ""
+    error: str = ""
+
+
 def campaign(
     api: KubernetesAPI,
     options: LeaseOptions,
@@ -59,29 +72,43 @@ def campaign(
         wait: sleeps between looks, and ends the campaign.
     """
     collection = f"/apis/coordination.k8s.io/v1/namespaces/{options.namespace}/leases"
-    observation: Observation | None = None
+    last = _Attempt()
     while True:
         asked_at = clock()
-        try:
-            observation = _look(api, f"{collection}/{options.name}", observation, clock)
-            held = _step(api, collection, options, observation, floor, clock)
-        except ApiError as error:
-            # Who lost a race looks again; who cannot reach the API server goes on for as long as it may believe.
-            _log.debug("lease not renewed", lease=options.name, status=error.status, reason=error.reason)
-            held = None
-        except Exception as error:  # noqa: BLE001 - the store is down: no term can be numbered, so none begins
-            _log.warning("no term begun", lease=options.name, error=str(error))
-            held = None
-        if held is not None:
+        attempt = _attempt(api, collection, options, last, floor, clock)
+        if attempt.trouble not in ("", last.trouble):
+            _log.warning("lease not to be had", lease=options.name, reason=attempt.trouble, error=attempt.error)
+        last = attempt
+        if attempt.held is not None:
             if term.number() is None:
-                _log.info("leading", lease=options.name, term=held, identity=options.identity)
-            term.hold(held, asked_at + options.believed_seconds)
-        elif observation is not None and observation.record.holder != options.identity:
+                _log.info("leading", lease=options.name, term=attempt.held, identity=options.identity)
+            term.hold(attempt.held, asked_at + options.believed_seconds)
+        elif attempt.seen is not None and attempt.seen.record.holder != options.identity:
             term.lose()
         if wait(options.renew_seconds):
             break
     term.lose()
     _give_up(api, f"{collection}/{options.name}", options.identity)
+
+
+def _attempt(
+    api: KubernetesAPI,
+    collection: str,
+    options: LeaseOptions,
+    last: _Attempt,
+    floor: Callable[[], int],
+    clock: Callable[[], float],
+) -> _Attempt:
+    seen = last.seen
+    try:
+        seen = _look(api, f"{collection}/{options.name}", seen, clock)
+        return _Attempt(seen, _step(api, collection, options, seen, floor, clock))
+    except ApiError as error:
+        # Who lost a race looks again; who cannot reach the API server goes on for as long as it may believe.
+        trouble = "" if error.conflict else f"the API server: {error.status} {error.reason}"
+        return _Attempt(seen, None, trouble, error.message)
+    except Exception as error:  # noqa: BLE001 - the store is down: no term can be numbered, so none begins
+        return _Attempt(seen, None, f"the store: {type(error).__name__}", str(error))
 
 
 def _look(

@@ -4,12 +4,16 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import cast
 
 from hypothesis import given
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from timekeeper.leadership import file_lock
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from timekeeper.leadership import file_lock, lease
 from timekeeper.leadership.decision import LeaseRecord, Observation, may_take, next_term, observe
+from timekeeper.leadership.lease import LeaseOptions
 from timekeeper.leadership.term import Term
 
 HOLD = """
@@ -86,3 +90,27 @@ def test_on_one_machine_the_lock_goes_to_the_next_process_when_its_holder_is_kil
             end.set()
             thread.join(60)
     assert term.number() is None
+
+
+class Refusing:
+    """An API server that refuses every look at the Lease, in the words that it is given one after the other."""
+
+    def __init__(self, *errors: ApiError) -> None:
+        self.errors = list(errors)
+
+    def get(self, _path: str) -> Json:
+        raise self.errors.pop(0)
+
+
+def test_why_the_lease_is_not_to_be_had_is_told_once_for_as_long_as_it_lasts() -> None:
+    forbidden = [ApiError(403, "Forbidden", f"try {number}") for number in range(3)]
+    errors = [*forbidden, ApiError(409, "Conflict", "a race"), ApiError(0, "Unreachable", "refused"), forbidden[0]]
+    api = Refusing(*errors)
+    options = LeaseOptions("ns", "lease", "me")
+    term = Term(lambda: 0.0)
+    with capture_logs() as logs:
+        lease.campaign(
+            cast("KubernetesAPI", api), options, term, lambda: 0, lambda: 0.0, lambda _: len(api.errors) == 1
+        )
+    told = [entry["reason"] for entry in logs if entry["log_level"] == "warning"]
+    assert told == ["the API server: 403 Forbidden", "the API server: 0 Unreachable"]
