@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from functools import cache
 
 SETTLED_READINGS, MOST_READINGS = 5, 150
 
@@ -29,7 +30,32 @@ def real_gpu() -> tuple[str, str] | None:
     cuda.cuDriverGetVersion(ctypes.byref(version))
     text = bytes(raw).hex()
     uuid = f"GPU-{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
-    return uuid, f"{name.value.decode()}, driver for CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+    release_for = f"{release()}for CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+    return uuid, f"{name.value.decode()}, driver {release_for}"
+
+
+def release() -> str:
+    """The driver's own version, as nvidia-smi shows it; empty where NVML does not tell."""
+    version = ctypes.create_string_buffer(80)
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return ""
+    return "" if nvml.nvmlInit_v2() or nvml.nvmlSystemGetDriverVersion(version, 80) else version.value.decode() + " "
+
+
+@cache
+def watched(uuid: str) -> tuple[ctypes.CDLL, ctypes.c_void_p]:
+    """NVML, begun once, and its handle of the GPU.
+
+    Raises:
+        RuntimeError: NVML does not know it; with the number of its error.
+    """
+    nvml, device = ctypes.CDLL("libnvidia-ml.so.1"), ctypes.c_void_p()
+    error = nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
+    if error:
+        raise RuntimeError(f"NVML does not know {uuid}: its error {error}")
+    return nvml, device
 
 
 def used_bytes(uuid: str) -> int:
@@ -38,11 +64,9 @@ def used_bytes(uuid: str) -> int:
     Raises:
         RuntimeError: NVML does not answer; with the number of its error.
     """
-    nvml = ctypes.CDLL("libnvidia-ml.so.1")
-    device, memory = ctypes.c_void_p(), Memory()
-    error = nvml.nvmlInit_v2() or nvml.nvmlDeviceGetHandleByUUID(uuid.encode(), ctypes.byref(device))
-    error = error or nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
-    nvml.nvmlShutdown()
+    nvml, device = watched(uuid)
+    memory = Memory()
+    error = nvml.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory))
     if error:
         raise RuntimeError(f"NVML does not tell the memory in use of {uuid}: its error {error}")
     return int(memory.used)
