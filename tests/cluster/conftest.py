@@ -101,3 +101,14 @@ def create_workload(
 @pytest.fixture
 def namespace(make_namespace: Callable[..., str]) -> str:
     return make_namespace()
+
+
+@pytest.fixture(scope="module")
+def common_namespace(control_plane: ControlPlane) -> Iterator[str]:
+    """One for a file whose tests are in nobody's way: what they try is refused, is a dry run, or has a name of its own.
+
+    A namespace with somebody who may do everything in it costs some twenty requests.
+    """
+    name = control_plane.create_namespace()
+    yield name
+    control_plane.remove_pods(name)

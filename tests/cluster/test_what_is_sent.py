@@ -62,6 +62,11 @@ def webhook(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactor
         _remove(control_plane)
 
 
+@pytest.fixture(scope="module")
+def namespace(common_namespace: str) -> str:
+    return common_namespace
+
+
 @pytest.fixture
 def pods(namespace: str) -> str:
     return f"/api/v1/namespaces/{namespace}/pods"

@@ -19,7 +19,12 @@ DRY_RUN = {"dryRun": "All"}
 pytestmark = pytest.mark.usefixtures("installation")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
+def namespace(common_namespace: str) -> str:
+    return common_namespace
+
+
+@pytest.fixture(scope="module")
 def editor(control_plane: ControlPlane, namespace: str) -> Identity:
     return control_plane.namespace_admin(namespace)
 
@@ -106,12 +111,12 @@ def test_all_faults_of_a_gpu_pod_are_named_at_once(editor: Identity, pods: str) 
 
 
 def test_a_pod_of_300_gpu_containers_stays_within_what_policies_may_cost(editor: Identity, pods: str) -> None:
-    pod = canonical_pod()
+    pod = canonical_pod("large")
     (main,) = pod["spec"]["containers"]
     pod["spec"]["containers"] = [{**main, "name": f"c{index}"} for index in range(300)]
     pod["metadata"]["annotations"] |= {f"example.org/note-{index}": "x" * 100 for index in range(300)}
     editor.api.create(pods, pod)
-    editor.api.patch(f"{pods}/gpu", {"metadata": {"labels": {"run": "7"}, "annotations": {"example.org/more": "1"}}})
+    editor.api.patch(f"{pods}/large", {"metadata": {"labels": {"run": "7"}, "annotations": {"example.org/more": "1"}}})
 
 
 @pytest.mark.parametrize("version", [":0.1.1", "@sha256:" + "0" * 64])
@@ -152,7 +157,8 @@ def test_a_job_gets_no_gpu_past_the_guard_either(
         return next((event["message"] for event in events if event["reason"] == "FailedCreate"), None)
 
     assert "has not read (containers main)" in wait_until(refusal, "the job controller says why it has no pod")
-    assert editor.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"] == []
+    pods = editor.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    assert not any(pod["metadata"].get("ownerReferences") for pod in pods)
 
 
 def test_a_namespace_cannot_pass_for_one_that_is_not_guarded(

@@ -6,6 +6,7 @@ import pytest
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.journey.evasions import METERED, REFUSED
 from tests.cluster.journey.manifests import Manifest
@@ -14,9 +15,14 @@ from tests.cluster.pods import SIDECAR_IMAGE
 pytestmark = pytest.mark.usefixtures("services")
 
 
+@pytest.fixture(scope="module")
+def user(control_plane: ControlPlane, common_namespace: str) -> Identity:
+    return control_plane.namespace_admin(common_namespace)
+
+
 @pytest.fixture
-def pods(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods"
+def pods(common_namespace: str) -> str:
+    return f"/api/v1/namespaces/{common_namespace}/pods"
 
 
 def assert_metered(stored: Manifest, author: str) -> None:
@@ -45,7 +51,9 @@ def assert_metered(stored: Manifest, author: str) -> None:
 
 @pytest.mark.parametrize("way", METERED)
 def test_a_gpu_is_metered_though_it_is_asked_for(user: Identity, pods: str, way: str) -> None:
-    assert_metered(user.api.create(pods, METERED[way]), user.name)
+    metadata = {**METERED[way]["metadata"], "generateName": "evading-"}
+    del metadata["name"]
+    assert_metered(user.api.create(pods, {**METERED[way], "metadata": metadata}), user.name)
 
 
 @pytest.mark.parametrize("way", REFUSED)

@@ -54,9 +54,10 @@ def running_services(plane: ControlPlane, end_proof: str = "observe") -> Iterato
         replicas = [Ports(*others[:2]), Ports(*others[2:4]), Ports(*others[4:])]
         balancer = stack.enter_context(balancing(webhook, [replica.https for replica in replicas]))
         webhooks = stack.enter_context(Replicas(plane, replicas, timekeeper, end_proof))
+        # The replicas write their CA into the configurations as they start: these are there before.
+        apply(plane, [m for m in render(plane, webhook_port=webhook) if m["kind"] in WEBHOOK_CONFIGURATIONS])
         webhooks.start(0)
         webhooks.start(1)
-        apply(plane, [m for m in render(plane, webhook_port=webhook) if m["kind"] in WEBHOOK_CONFIGURATIONS])
         wait_until(lambda: len(balancer.ready) == 2, "both replicas of the webhook are ready")
         wait_for_webhooks(plane)
         yield Services(redis, timekeeper, balancer, webhooks, jobs)

@@ -25,12 +25,13 @@ AT_ONCE = signal.SIGINT
 ROTATING = {
     "FAIRGPU_WEBHOOK_CERTIFICATES_AUTHORITY_SECONDS": "60",
     "FAIRGPU_WEBHOOK_CERTIFICATES_LEAF_SECONDS": "48",
-    "FAIRGPU_WEBHOOK_CERTIFICATES_CHECK_SECONDS": "0.5",
+    "FAIRGPU_WEBHOOK_CERTIFICATES_CHECK_SECONDS": "2",
     "FAIRGPU_WEBHOOK_CERTIFICATES_SPREAD_SECONDS": "10",
 }
 """So short that the webhook's CA and certificate change while tests run; who trusts has 10 s to learn of it.
 
-The next CA comes after two thirds of a CA's life; what is left of it is twice that long.
+The next CA comes after two thirds of a CA's life; what is left of it is twice that long. Each look is three requests of
+each replica: at two looks a second they were a third of all that the API server was asked.
 """
 
 
