@@ -30,7 +30,7 @@ test: lint types contracts browser promtool
 # that only compute fill what they leave idle of two cores. In continuous integration, where the cluster also has to wait
 # for its binaries, one comes after the other. What a rung prints stays together.
 SIDE_BY_SIDE := $(if $(CI),--jobs=1,--jobs=3 --output-sync=target)
-ladder: cluster contract page vcuda described redis-7 unit accelerated
+ladder: cluster vcuda contract page redis-7 unit described accelerated
 
 lint: setup
 	$(BIN)/ruff check .
