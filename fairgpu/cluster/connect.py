@@ -21,7 +21,7 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
     Raises:
         NoClusterError: none of these is there, or one that is named cannot be used.
     """
-    # A third of a service's start, for which one without an API server has no use.
+    # A sixth of what a service takes to start, for which one without an API server has no use.
     from kubernetes import client, config  # noqa: PLC0415
     from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415
 
