@@ -98,14 +98,19 @@ def run(
     courier = _courier(settings.notifications, client, term, measures, ending)
     ending.wait()
     scheduler.shutdown(wait=True)
-    campaign.join(settings.redis.timeout_seconds)
-    for thread, seconds in ((courier, notified.timeout_seconds), (exporter, settings.redis.timeout_seconds)):
-        if thread is not None:
-            thread.join(seconds)
+    answer = settings.redis.timeout_seconds
+    _join((campaign, answer), (courier, notified.timeout_seconds), (exporter, answer))
     server.shutdown()
     server.server_close()
     client.close()
     return 0
+
+
+def _join(*threads: tuple[threading.Thread | None, float]) -> None:
+    """Waits for the end of each thread that there is, for so many seconds at most."""
+    for thread, seconds in threads:
+        if thread is not None:
+            thread.join(seconds)
 
 
 def _source(api: KubernetesAPI | None, folder: Path | None) -> Source:

@@ -260,3 +260,20 @@ def test_the_reference_names_every_field_of_a_spec(kind: str) -> None:
     for part in ("spec", "status"):
         for name in schema[part]["properties"]:
             assert name in reference, f"{part}.{name}"
+
+
+def silent(schema: Manifest, path: str) -> list[str]:
+    """The fields of which `kubectl explain` would say nothing."""
+    found = []
+    for name, field in schema.get("properties", {}).items():
+        found += [] if "description" in field else [f"{path}.{name}"]
+        found += silent(field, f"{path}.{name}")
+    return found
+
+
+@pytest.mark.parametrize("kind", ["gpubudgets", "gpugrants", "gpucorrections"])
+def test_kubectl_explains_every_field_that_people_write_and_each_part_of_the_status(kind: str) -> None:
+    crd = of_kind("CustomResourceDefinition")[f"{kind}.fairgpu.io"]
+    fields = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+    assert silent({"properties": {"spec": fields["spec"]}}, kind) == []
+    assert [name for name, field in fields["status"]["properties"].items() if "description" not in field] == []
