@@ -57,8 +57,8 @@ def sessions(stage: Stage) -> dict[str, Json]:
     return {one["pod"]: one for one in listed}
 
 
-def billed(root: Path, documents: Sequence[Json]) -> tuple[dict[str, int], int, int]:
-    """Runs the pods for some seconds on the services.
+def billed(root: Path, documents: Sequence[Json], seconds: float = SECONDS) -> tuple[dict[str, int], int, int]:
+    """Runs the pods for so long on the services.
 
     Returns:
         What each pod's programs used by its sidecar's reports, what the timekeeper bills for all of them, and what
@@ -75,10 +75,10 @@ def billed(root: Path, documents: Sequence[Json]) -> tuple[dict[str, int], int, 
         pods = [bound(stage, document) for document in documents]
         containers = [container_of(node, one, slot, folder.usage(one)) for slot, one in enumerate(pods)]
         ending.enter_context(paged(node, containers))
-        ending.enter_context(begun([(one, (KERNEL_MICROSECONDS,)) for one in containers], SECONDS))
+        ending.enter_context(begun([(one, (KERNEL_MICROSECONDS,)) for one in containers], seconds))
         for one in pods:
             stage.start_sidecar(one)
-        time.sleep(SECONDS)
+        time.sleep(seconds)
         reported = lambda: all(exact(one["used"]) for one in sessions(stage).values())  # noqa: E731
         wait_until("what each used is reported", reported, children, STEP_LIMIT_SECONDS)
         stage.command("sessions", "-n", NAMESPACE)

@@ -38,13 +38,13 @@ def killed(container: Container, wanted: int) -> None:
         kills += churned_and_killed(container, kills, chance.random() * 0.02)
 
 
-def raced(node: Node, container: Container, processes: int, threads: int, seconds: int) -> Race:
+def raced(node: Node, container: Container, processes: int, threads: int, seconds: float) -> Race:
     """Lets processes of many threads allocate and free at once for so long, on the simulated GPU."""
     allocations, refusals = race(container, processes, threads, seconds)
     return Race(allocations, refusals, node.truth(container.folder.name)[1])
 
 
-def race(container: Container, processes: int, threads: int, seconds: int) -> tuple[int, int]:
+def race(container: Container, processes: int, threads: int, seconds: float) -> tuple[int, int]:
     """How many allocations were made and refused in it."""
     arguments = (str(seconds), str(threads), str(20 * MIB))
     crowd = [container.start("churn", *arguments, str(i)) for i in range(processes)]

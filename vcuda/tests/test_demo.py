@@ -13,7 +13,7 @@ from demo_bill import billed, pod
 
 def test_usage_by_the_shim_is_reported_and_the_reservation_is_billed() -> None:
     with tempfile.TemporaryDirectory() as name:  # what a config can name is short
-        used, spent, expected = billed(Path(name), [pod("notebook", 30, 4096), pod("training", 70, 8192)])
+        used, spent, expected = billed(Path(name), [pod("notebook", 30, 4096), pod("training", 70, 8192)], 1.5)
     assert spent == expected > 0
     assert set(used) == {"notebook", "training"}
     assert all(0 < amount < spent for amount in used.values())

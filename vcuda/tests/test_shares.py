@@ -1,5 +1,6 @@
 """Every container gets its share of GPU time, on a clock that only the programs move."""
 
+import os
 import sys
 
 import pytest
@@ -12,6 +13,7 @@ LIMIT_POINTS = 2
 """A pacer that misjudges its spans is off by five."""
 CROWD_POINTS = 2.5
 """Of eight processes: how they come to stand to one another is the machine's; 1.2 to 1.8 was seen."""
+ORDERS = virtual_shares.ORDERS[1:] if os.environ.get("CI") == "true" else virtual_shares.ORDERS[1:2]
 
 
 @pytest.mark.parametrize("name", [case[0] for case in virtual_shares.CASES])
@@ -20,7 +22,7 @@ def test_the_pacer_by_itself_keeps_every_share(name: str) -> None:
     assert row["value"] <= (CROWD_POINTS if "eight processes" in name else LIMIT_POINTS), row["context"]
 
 
-@pytest.mark.parametrize("order", virtual_shares.ORDERS[1:])
+@pytest.mark.parametrize("order", ORDERS)
 def test_eight_processes_get_their_containers_share_in_whatever_order_they_begin(order: int) -> None:
     (row,) = virtual_shares.rows("eight processes", windows=1, orders=(order,))
     assert row["value"] <= CROWD_POINTS, row["context"]

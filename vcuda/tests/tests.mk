@@ -20,7 +20,7 @@ $(TESTS)/unit/full_disk.so: tests/unit/full_disk.c
 	$(CC) $(PROGRAM_FLAGS) -fPIC -shared $< -o $@
 
 # As old programs are, linked with the driver and the shim before it only at run time.
-$(TESTS)/resolve: tests/resolve.c $(HEADERS)/.fetched simgpu
+$(TESTS)/resolve: tests/resolve.c $(HEADERS)/.fetched | simgpu
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -L$(B)/simgpu/12 -l:libcuda.so.1 -ldl
 
@@ -62,8 +62,12 @@ $(TESTS)/cudart-%: tests/real/cudart.c $(HEADERS)/.fetched
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -DSTATIC_RUNTIME $< $(HEADERS)/$*/libcudart_static.a -o $@ -ldl -lrt
 
+# Tests mostly wait, for one another's programs and for clocks: two at a time, where pytest-xdist is there.
+SIDE_BY_SIDE := $(shell $(PYTHON) -c 'import xdist' 2>/dev/null && echo --numprocesses 2)
+PYTEST := PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider -p no:schemathesis $(SIDE_BY_SIDE)
+
 test: all shipped programs $(RUNTIMES) sanitizers $(B)/real/.fetched
-	PYTHONPATH=tests $(PYTHON) -m pytest -q -p no:cacheprovider tests
+	$(PYTEST) --durations=10 --durations-min=1 tests
 
 # Figures, as JSON rows on standard output.
 $(BENCH)/calls: bench/calls.c tests/kernels.h $(HEADERS)/.fetched
@@ -136,16 +140,17 @@ $(TESTS)/actor-asan: $(ACTOR) tests/actor/actor.h tests/kernels.h $(HEADERS)/.fe
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -fsanitize=address $(ACTOR) -o $@ -ldl
 
+UNDER_ASAN := memory kinds sharing reports bad_input
 .PHONY: sanitizers
 sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
-	$(TESTS)/parsers-asan 1 60000
-	ASAN_OPTIONS=detect_leaks=0 $(TESTS)/ledger_contents-asan 1 3000
+	$(TESTS)/parsers-asan 1 $(if $(CI),60000,15000)
+	ASAN_OPTIONS=detect_leaks=0 $(TESTS)/ledger_contents-asan 1 $(if $(CI),3000,1000)
 	@truncate -s 0 $(B)/ledger && truncate -s 4M $(B)/ledger
 	setarch -R $(TESTS)/threads-tsan $(B)/ledger 1500
 	$(TESTS)/threads-asan $(B)/ledger 1500
 	VCUDA_TEST_LIBRARY=$(abspath $(B))/asan/libvcuda.so.1 \
-	  VCUDA_TEST_PRELOAD=$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so) PYTHONPATH=tests \
-	  $(PYTHON) -m pytest -q -p no:cacheprovider tests/test_memory.py tests/test_kinds.py tests/test_reports.py tests/test_bad_input.py
+	  VCUDA_TEST_PRELOAD=$$($(CC) -print-file-name=libasan.so):$$($(CC) -print-file-name=libubsan.so) \
+	  $(PYTEST) $(UNDER_ASAN:%=tests/test_%.py)
 
 # The same programs on a real GPU, where there is one. Says so, and fails, where there is none. Without a network the folder
 # build/headers has to be brought along, or with GPU_BUILT=1 all of build.
