@@ -1,58 +1,16 @@
-"""What the API server itself says about GPUBudgets and GPUGrants, before any part of FairGPU sees them."""
+"""What the API server itself says about GPUBudgets, before any part of FairGPU sees them."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.installation import Manifest
-
-BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
-CORRECTIONS = "/apis/fairgpu.io/v1alpha1/gpucorrections"
-GRANTS = "/apis/fairgpu.io/v1alpha1/gpugrants"
-DRY_RUN = {"dryRun": "All", "fieldValidation": "Strict"}
+from tests.cluster.custom_resources import BUDGETS, DRY_RUN, GRANTS, budget, grant
 
 pytestmark = pytest.mark.usefixtures("installation")
-
-
-def budget(changes: Mapping[str, Any] | None = None) -> Manifest:
-    """A GPUBudget; `changes` are fields of its spec by dotted path, None removes one."""
-    document: Manifest = {
-        "apiVersion": "fairgpu.io/v1alpha1",
-        "kind": "GPUBudget",
-        "metadata": {"name": "team-a"},
-        "spec": {"namespaces": ["team-a"], "allowance": {"gpuHours": 100}, "period": {"every": "month"}},
-    }
-    return _changed(document, changes or {})
-
-
-def grant(changes: Mapping[str, Any] | None = None) -> Manifest:
-    document: Manifest = {
-        "apiVersion": "fairgpu.io/v1alpha1",
-        "kind": "GPUGrant",
-        "metadata": {"name": "deadline"},
-        "spec": {"budget": "team-a", "gpuHours": 10, "reason": "paper deadline"},
-    }
-    return _changed(document, changes or {})
-
-
-def _changed(document: Manifest, changes: Mapping[str, Any]) -> Manifest:
-    changed = copy.deepcopy(document)
-    for path, value in changes.items():
-        *groups, name = path.split(".")
-        place = changed["spec"]
-        for group in groups:
-            place = place.setdefault(group, {})
-        if value is None:
-            del place[name]
-        else:
-            place[name] = value
-    return changed
 
 
 @pytest.mark.parametrize(
@@ -136,47 +94,47 @@ def test_a_budget_gets_its_defaults_from_the_schema(control_plane: ControlPlane)
     assert "grace" not in spec
 
 
+@pytest.mark.parametrize("cron", ["0 6 1 1,4,7,10 *", "30 2 * * SUN", "0 0 L * *", "5 */6 * * 1-5"])
+def test_a_schedule_may_stand_instead_of_a_length(control_plane: ControlPlane, cron: str) -> None:
+    created = control_plane.admin.api.create(BUDGETS, budget({"period.every": None, "period.cron": cron}), DRY_RUN)
+    assert created["spec"]["period"]["cron"] == cron
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"gpuHours": 0}, '"0" is no amount to grant: write a number from -999999999'),
-        ({"gpuHours": "0.000000"}, '"0.000000" is no amount to grant'),
-        ({"gpuHours": "--3"}, '"--3" is no amount to grant'),
-        ({"gpuHours": -3, "expires": "2030-01-01T00:00:00Z"}, "expires goes with gpuHours above 0 alone"),
-        ({"gpuHours": "-0.5", "expires": "2030-01-01T00:00:00Z"}, "expires goes with gpuHours above 0 alone"),
-        ({"expires": "tomorrow"}, "spec.expires"),
-        ({"gpuHours": "1,5"}, '"1,5" is no amount to grant'),
-        ({"gpuHours": None}, "spec.gpuHours: Required value"),
-        ({"reason": None}, "spec.reason: Required value"),
-        ({"reason": ""}, "a grant states its reason"),
-        ({"reason": " \n"}, "a grant states its reason"),
-        ({"budget": None}, "spec.budget: Required value"),
-        ({"budget": ""}, "spec.budget in body should be at least 1 chars long"),
+        ({"period.cron": "0 0 1 * *"}, "a period needs every or cron: write one of them"),
+        ({"period.every": None}, "a period needs every or cron: write one of them"),
+        ({"period.every": None, "period.cron": "* * * * *"}, "is no cron expression that begins a period at most once"),
+        ({"period.every": None, "period.cron": "@daily"}, '"@daily" is no cron expression'),
+        (
+            {"period.every": None, "period.cron": "0 0 1 * *", "period.start": {"time": "09:00"}},
+            "cron says when a period starts: remove start",
+        ),
+        ({"rollover": {}}, "spec.rollover.gpuHours: Required value"),
+        ({"rollover.gpuHours": -1}, '"-1" is no amount of GPU-hours'),
     ],
 )
-def test_a_faulty_grant_is_refused_with_what_to_write(
+def test_a_faulty_schedule_or_rollover_is_refused_with_what_to_write(
     control_plane: ControlPlane, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ApiError) as refusal:
-        control_plane.admin.api.create(GRANTS, grant(changes), DRY_RUN)
+        control_plane.admin.api.create(BUDGETS, budget(changes), DRY_RUN)
     assert message in refusal.value.message
 
 
-@pytest.mark.parametrize("amount", [1, "0.25", "0.000001", "12", -1, "-0.25"])
-def test_a_sound_grant_is_accepted(control_plane: ControlPlane, amount: int | str) -> None:
-    control_plane.admin.api.create(GRANTS, grant({"gpuHours": amount}), DRY_RUN)
-
-
-@pytest.mark.parametrize("change", [{"gpuHours": 1000}, {"budget": "team-b"}, {"reason": "another"}])
-def test_a_grant_never_changes(control_plane: ControlPlane, change: dict[str, Any]) -> None:
+def test_status_and_spec_of_a_budget_are_written_apart(control_plane: ControlPlane) -> None:
     api = control_plane.admin.api
-    api.create(GRANTS, grant())
+    api.create(BUDGETS, {**budget(), "status": {"state": "held"}})
     try:
-        with pytest.raises(ApiError, match="a grant never changes, since it may be spent already: make another one"):
-            api.patch(f"{GRANTS}/deadline", {"spec": change})
-        api.patch(f"{GRANTS}/deadline", {"metadata": {"labels": {"quarter": "q4"}}})
+        api.patch(f"{BUDGETS}/team-a/status", {"spec": {"allowance": {"gpuHours": 999}}, "status": {"state": "open"}})
+        stored = api.get(f"{BUDGETS}/team-a")
+        assert stored["spec"]["allowance"] == {"gpuHours": 100}
+        assert stored["status"] == {"state": "open"}
+        with pytest.raises(ApiError, match="Unsupported value"):
+            api.patch(f"{BUDGETS}/team-a/status", {"status": {"state": "rich"}})
     finally:
-        api.delete(f"{GRANTS}/deadline")
+        api.delete(f"{BUDGETS}/team-a")
 
 
 def test_kubectl_shows_what_is_spent_and_what_is_left(control_plane: ControlPlane) -> None:
@@ -213,93 +171,3 @@ def test_kubectl_shows_what_is_spent_and_what_is_left(control_plane: ControlPlan
     finally:
         api.delete(f"{BUDGETS}/team-a")
         api.delete(f"{GRANTS}/deadline")
-
-
-def test_status_and_spec_of_a_budget_are_written_apart(control_plane: ControlPlane) -> None:
-    api = control_plane.admin.api
-    api.create(BUDGETS, {**budget(), "status": {"state": "held"}})
-    try:
-        api.patch(f"{BUDGETS}/team-a/status", {"spec": {"allowance": {"gpuHours": 999}}, "status": {"state": "open"}})
-        stored = api.get(f"{BUDGETS}/team-a")
-        assert stored["spec"]["allowance"] == {"gpuHours": 100}
-        assert stored["status"] == {"state": "open"}
-        with pytest.raises(ApiError, match="Unsupported value"):
-            api.patch(f"{BUDGETS}/team-a/status", {"status": {"state": "rich"}})
-    finally:
-        api.delete(f"{BUDGETS}/team-a")
-
-
-def correction(changes: Mapping[str, Any] | None = None) -> Manifest:
-    spec = {
-        "budget": "research",
-        "gpuHours": "-2.5",
-        "effectivePeriod": "2026-01-01T00:00:00Z",
-        "reason": "node-7 had failed",
-        **(changes or {}),
-    }
-    return {
-        "apiVersion": "fairgpu.io/v1alpha1",
-        "kind": "GPUCorrection",
-        "metadata": {"name": "node-7"},
-        "spec": {key: value for key, value in spec.items() if value is not None},
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"gpuHours": 0}, '"0" corrects nothing: write a number from -999999999'),
-        ({"gpuHours": "-0.0"}, '"-0.0" corrects nothing'),
-        ({"gpuHours": None}, "spec.gpuHours: Required value"),
-        ({"effectivePeriod": None}, "spec.effectivePeriod: Required value"),
-        ({"effectivePeriod": "January"}, "spec.effectivePeriod"),
-        ({"reason": " "}, "a correction states its reason"),
-        ({"namespace": "Team_A"}, '"Team_A" is no namespace name'),
-        ({"budget": ""}, "spec.budget in body should be at least 1 chars long"),
-    ],
-)
-def test_a_faulty_correction_is_refused_with_what_to_write(
-    control_plane: ControlPlane, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ApiError) as refusal:
-        control_plane.admin.api.create(CORRECTIONS, correction(changes), DRY_RUN)
-    assert message in refusal.value.message
-
-
-def test_a_correction_never_changes(control_plane: ControlPlane) -> None:
-    api = control_plane.admin.api
-    api.create(CORRECTIONS, correction())
-    try:
-        with pytest.raises(ApiError, match="a correction never changes, since it is in the ledger already"):
-            api.patch(f"{CORRECTIONS}/node-7", {"spec": {"gpuHours": 3}})
-    finally:
-        api.delete(f"{CORRECTIONS}/node-7")
-
-
-@pytest.mark.parametrize("cron", ["0 6 1 1,4,7,10 *", "30 2 * * SUN", "0 0 L * *", "5 */6 * * 1-5"])
-def test_a_schedule_may_stand_instead_of_a_length(control_plane: ControlPlane, cron: str) -> None:
-    created = control_plane.admin.api.create(BUDGETS, budget({"period.every": None, "period.cron": cron}), DRY_RUN)
-    assert created["spec"]["period"]["cron"] == cron
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"period.cron": "0 0 1 * *"}, "a period needs every or cron: write one of them"),
-        ({"period.every": None}, "a period needs every or cron: write one of them"),
-        ({"period.every": None, "period.cron": "* * * * *"}, "is no cron expression that begins a period at most once"),
-        ({"period.every": None, "period.cron": "@daily"}, '"@daily" is no cron expression'),
-        (
-            {"period.every": None, "period.cron": "0 0 1 * *", "period.start": {"time": "09:00"}},
-            "cron says when a period starts: remove start",
-        ),
-        ({"rollover": {}}, "spec.rollover.gpuHours: Required value"),
-        ({"rollover.gpuHours": -1}, '"-1" is no amount of GPU-hours'),
-    ],
-)
-def test_a_faulty_schedule_or_rollover_is_refused_with_what_to_write(
-    control_plane: ControlPlane, changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(ApiError) as refusal:
-        control_plane.admin.api.create(BUDGETS, budget(changes), DRY_RUN)
-    assert message in refusal.value.message
