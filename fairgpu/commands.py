@@ -21,6 +21,17 @@ class CommandError(RuntimeError):
     """A command cannot go on; the message is for the person at the terminal and says what to do."""
 
 
+def a_name(text: str) -> str:
+    """The type of an argument that names something: an empty one would ask about everything, or about nothing.
+
+    Raises:
+        argparse.ArgumentTypeError: it is blank.
+    """
+    if not text.strip():
+        raise argparse.ArgumentTypeError(f"given {text!r}; allowed: a name (is a variable of your shell not set?)")
+    return text
+
+
 def build_parser() -> argparse.ArgumentParser:
     """The parser with every registered command."""
     parser = argparse.ArgumentParser(prog="fairgpu", description="Shares a Kubernetes cluster's GPUs fairly.")

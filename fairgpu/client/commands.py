@@ -15,7 +15,7 @@ from fairgpu.client import outlook, transport, usage
 from fairgpu.client.figures import gpu_hours, gpus, moment, percent, span, worth
 from fairgpu.client.server import Server, from_environment
 from fairgpu.client.tables import table
-from fairgpu.commands import CommandError
+from fairgpu.commands import CommandError, a_name
 
 EPILOG = """environment:
   FAIRGPU_SERVER   the timekeeper's address, such as https://localhost:8443
@@ -35,8 +35,8 @@ def register(subparsers: Any) -> None:
     listing.set_defaults(namespace=None)
     one = _command(actions, "get", "one budget, or what pays for a namespace", _get_budget)
     which = one.add_mutually_exclusive_group(required=True)
-    which.add_argument("name", nargs="?", help="the budget's name")
-    which.add_argument("-n", "--namespace", help="the namespace that it pays for")
+    which.add_argument("name", nargs="?", type=a_name, help="the budget's name")
+    which.add_argument("-n", "--namespace", type=a_name, help="the namespace that it pays for")
     grant = _command(subparsers, "grant", "give a budget GPU-hours, or take some away", _grant)
     grant.add_argument("budget", help="the budget's name")
     grant.add_argument(
@@ -50,11 +50,11 @@ def register(subparsers: Any) -> None:
     correct.add_argument("gpu_hours", metavar="GPU_HOURS", help="how much more was spent, or less: 2.5, -2.5")
     correct.add_argument("--period", required=True, help="a moment in that period: 2026-01-15, 2026-01-01T00:00:00Z")
     correct.add_argument("--reason", required=True, help="why, for whoever reads the ledger later")
-    correct.add_argument("-n", "--namespace", help="of whose use it is; else of the budget's as a whole")
+    correct.add_argument("-n", "--namespace", type=a_name, help="of whose use it is; else of the budget's as a whole")
     correct.add_argument("--name", help="a name for it; the same name again corrects nothing twice")
     usage.add_arguments(_documented(subparsers, "usage", "what was held and used, by whom, of what"))
     sessions = _command(subparsers, "sessions", "the reservations that are being metered", _sessions)
-    sessions.add_argument("-n", "--namespace", help="of this namespace alone")
+    sessions.add_argument("-n", "--namespace", type=a_name, help="of this namespace alone")
 
 
 def _documented(subparsers: Any, name: str, text: str) -> argparse.ArgumentParser:

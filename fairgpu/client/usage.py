@@ -13,7 +13,7 @@ from fairgpu.client import transport
 from fairgpu.client.figures import gpu_hours, percent, utc_moment
 from fairgpu.client.server import Server, from_environment
 from fairgpu.client.tables import table
-from fairgpu.commands import CommandError
+from fairgpu.commands import CommandError, a_name
 
 MAX_PAGES = 1000
 PAGE = 10_000
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Adds what can be asked."""
-    parser.add_argument("-n", "--namespace", help="of this namespace alone")
+    parser.add_argument("-n", "--namespace", type=a_name, help="of this namespace alone")
     parser.add_argument("--window", default="7d", help=f"of which time, in UTC: {WINDOWS} (default: %(default)s)")
     parser.add_argument("--step", help="cut it into hours, days, weeks or months: hour, day, week, month, 6h, 2d")
     parser.add_argument(

@@ -57,3 +57,21 @@ def test_a_services_command_names_extras_that_there_are(command: str) -> None:
 @pytest.mark.parametrize("command", OF_THE_CLIENT)
 def test_the_clients_commands_need_no_extra(command: str) -> None:
     assert not hasattr(commands.build_parser().parse_args(command.split()), "extras")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["budget", "get", ""],
+        ["budget", "get", "-n", ""],
+        ["sessions", "-n", " "],
+        ["usage", "-n", ""],
+        ["correct", "a", "1", "--period", "2026-01-15", "--reason", "x", "-n", ""],
+    ],
+    ids=" ".join,
+)
+def test_an_unset_variable_of_a_shell_is_no_name(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ending:
+        commands.build_parser().parse_args(command)
+    assert ending.value.code == 2
+    assert "allowed: a name" in capsys.readouterr().err
