@@ -87,7 +87,7 @@ def test_two_replicas_in_turn_lose_no_request(tmp_path: Path) -> None:
     def call() -> None:
         nonlocal answered
         target, connection = current[0], current[0].connect()
-        while not ended.wait(0.01):
+        while not ended.wait(0.03):
             if current[0] is not target:
                 connection.close()
                 target, connection = current[0], current[0].connect()
