@@ -21,7 +21,7 @@ $(VENV)/.installed: requirements.lock setup.cfg tools/setup.sh
 
 demo: setup
 	$(BIN)/$(if $(CLUSTER),python -m tests.cluster.demonstration,fairgpu demo)
-	$(if $(CLUSTER),,@echo; $(MAKE) -s -C vcuda demo PYTHON=$(abspath $(BIN)/python))
+	$(if $(CLUSTER),,@echo; echo "building the shim and the simulated GPU ..."; $(MAKE) -s -C vcuda demo PYTHON=$(abspath $(BIN)/python))
 
 test: lint types contracts browser promtool
 	$(MAKE) ladder $(SIDE_BY_SIDE)

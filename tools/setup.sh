@@ -20,6 +20,7 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     fi
 fi
 
+echo "setting up $venv, which takes a minute or two and 640 MB"
 [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
 "$venv/bin/pip" install --quiet --disable-pip-version-check --require-hashes --requirement requirements.lock
 "$venv/bin/pip" install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

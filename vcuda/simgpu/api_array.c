@@ -8,6 +8,7 @@ struct CUarray_st {
     uint64_t address;
     CUmemGenericAllocationHandle mapped; /* the memory behind a sparse array; one handle at a time */
     CUDA_ARRAY3D_DESCRIPTOR shape;
+    int level; /* of a mipmapped array, which it goes with */
 };
 
 struct CUmipmappedArray_st {
@@ -122,7 +123,7 @@ SIM_EXPORT CUresult CUDAAPI cuArray3DGetDescriptor_v2(CUDA_ARRAY3D_DESCRIPTOR *s
 SIM_EXPORT CUresult CUDAAPI cuArrayDestroy(CUarray array)
 {
     SIM_ENTER(COST_VIRTUAL);
-    if (array == NULL) {
+    if (array == NULL || array->level) {
         return CUDA_ERROR_INVALID_HANDLE;
     }
     CUresult result = array->address == 0 ? CUDA_SUCCESS : sim_release(array->address, SIM_ARRAY);
@@ -176,7 +177,7 @@ SIM_EXPORT CUresult CUDAAPI cuMipmappedArrayCreate(CUmipmappedArray *array, cons
         free(made);
         return result;
     }
-    made->level = (struct CUarray_st){.address = 0, .shape = *shape};
+    made->level = (struct CUarray_st){.address = 0, .shape = *shape, .level = 1};
     *array = made;
     return CUDA_SUCCESS;
 }

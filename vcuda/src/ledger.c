@@ -71,9 +71,10 @@ struct ledger *ledger_open(const char *path, char *reason, size_t reason_size)
     close(file);
     if (good && (ledger->public.magic != VCUDA_LEDGER_MAGIC || ledger->public.version != VCUDA_LEDGER_VERSION)) {
         snprintf(reason, reason_size, "it is of another version");
-        munmap(ledger, VCUDA_LEDGER_SIZE);
         good = false;
     }
+    if (!good && mapped != MAP_FAILED)
+        munmap(mapped, VCUDA_LEDGER_SIZE);
     return good ? ledger : NULL;
 }
 

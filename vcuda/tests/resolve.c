@@ -48,6 +48,7 @@ int main(void)
         {"cuInit", "cuInit"},
         {"cuMemcpyHtoD", "cuMemcpyHtoD_v2"},
         {"cuStreamQuery", "cuStreamQuery"},
+        {"cuMipmappedArrayGetLevel", "cuMipmappedArrayGetLevel"},
     };
     int hooked = 0, plain = 0;
     library = dlopen("libcuda.so.1", RTLD_NOW);

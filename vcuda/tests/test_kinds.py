@@ -9,6 +9,7 @@ from node import MIB, OUT_OF_MEMORY, Node, Share, until
 
 CONTEXT = 256 * MIB
 INVALID_DEVICE = 101
+INVALID_HANDLE = 400
 Ask = Callable[[str], list[int]]
 
 
@@ -205,6 +206,20 @@ def test_arrays_and_heaps_are_charged(node: Node) -> None:
         assert ask("array b 8000 8000")[0] == OUT_OF_MEMORY
         assert ask("freearray a")[0] == 0
         assert container.charged() == CONTEXT + 100 * MIB
+
+
+def test_a_mipmapped_array_is_charged_once_whatever_is_done_with_its_levels(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert ask("mipmap m 1000 1000")[0] == 0
+        charged = container.charged()
+        assert charged >= CONTEXT + 16 * MIB * 4 // 3
+        assert [ask("level one m")[0], ask("level again m")[0]] == [0, 0]
+        assert ask("freearray one")[0] == INVALID_HANDLE
+        assert container.charged() == charged
+        assert ask("freemipmap m")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
 def test_what_the_driver_holds_beyond_the_charges_is_found_within_a_second(node: Node) -> None:

@@ -26,14 +26,14 @@ def test_addresses_from_linking_dlsym_and_the_resolver_agree(node: Node, release
     node.driver = BUILD / "simgpu" / release
     container = node.container("a")
     out, errors = container.start("resolve").communicate(timeout=240)
-    assert (out, errors) == ("10 2\n", "")
+    assert (out, errors) == ("10 3\n", "")
 
 
 def test_outside_fairgpu_the_resolver_gives_the_drivers_own_functions(node: Node) -> None:
     container = node.container("a")
     container.config.unlink()
     out, _ = container.start("resolve").communicate(timeout=240)
-    assert out.endswith("0 12\n")
+    assert out.endswith("0 13\n")
 
 
 def names_found(container: Container, *, shim: bool) -> list[str]:
@@ -97,6 +97,16 @@ STANDS_BEFORE = {
 """Everything by which a program comes by memory, launches, or learns of the device's size; in every form."""
 
 
+ASKS = {"cuMipmappedArrayGetLevel", "cuMipmappedArrayGetMemoryRequirements", "cuMipmappedArrayGetSparseProperties"}
+"""They allocate and free nothing: a level goes with its array, and neither of the others tells of the device's size."""
+
+
+@pytest.mark.parametrize("release", ["11.8", "12", "13"])
+def test_of_the_calls_for_mipmapped_arrays_those_that_only_ask_are_the_drivers_own(release: str) -> None:
+    forms = {name for name in prototypes(release, "cuda.h") if name.startswith("cuMipmappedArray")}
+    assert forms - set(HOOKS) == ASKS
+
+
 @pytest.mark.parametrize("release", ["11.8", "12", "13"])
 @pytest.mark.parametrize("group", STANDS_BEFORE)
 def test_every_form_of_a_call_in_every_release_has_its_hook(release: str, group: str) -> None:
@@ -134,7 +144,7 @@ def test_the_shim_as_it_is_shipped_loads_and_hands_on(node: Node) -> None:
     container = node.container("a")
     container.library = BUILD / "shipped" / platform.machine() / "libvcuda.so.1"
     out, errors = container.start("resolve").communicate(timeout=240)
-    assert (out.split()[-2:], errors) == (["0", "12"], "")
+    assert (out.split()[-2:], errors) == (["0", "13"], "")
 
 
 def test_no_hook_is_entered_by_the_shim_itself() -> None:

@@ -6,6 +6,7 @@
  *     info                 "FREE TOTAL"    total                cuDeviceTotalMem                      memory.c
  *     alloc NAME BYTES     free NAME       managed NAME BYTES   pitch NAME WIDTH HEIGHT
  *     array NAME WIDTH HEIGHT              freearray NAME       managed? NAME "1" when it is managed memory
+ *     mipmap NAME WIDTH HEIGHT             freemipmap NAME      level NAME MIPMAP
  *     async NAME BYTES     freeasync NAME  trim                 default stream and pool; freeasync waits    pools.c
  *     newpool NAME ORDINAL endpool NAME    from NAME BYTES POOL keep POOL BYTES: its release threshold
  *     reserved POOL        "BYTES"         wait                 for the default stream

@@ -53,7 +53,26 @@ static CUresult freearray(struct line *line)
     return CU(cuArrayDestroy)((CUarray)*place(line->name));
 }
 
+static CUresult mipmap(struct line *line)
+{
+    CUDA_ARRAY3D_DESCRIPTOR shape = {
+        .Width = line->one, .Height = line->two, .NumChannels = 4, .Format = CU_AD_FORMAT_FLOAT};
+    return CU(cuMipmappedArrayCreate)((CUmipmappedArray *)place(line->name), &shape, 4);
+}
+
+static CUresult level(struct line *line)
+{
+    CUmipmappedArray array = (CUmipmappedArray)*place(line->text);
+    return CU(cuMipmappedArrayGetLevel)((CUarray *)place(line->name), array, 1);
+}
+
+static CUresult freemipmap(struct line *line)
+{
+    return CU(cuMipmappedArrayDestroy)((CUmipmappedArray)*place(line->name));
+}
+
 const struct verb memory_verbs[] = {
     {"info", info},   {"total", total},         {"alloc", alloc}, {"managed", managed},     {"pitch", pitched},
-    {"free", freed},  {"managed?", is_managed}, {"array", array}, {"freearray", freearray}, {NULL, NULL},
+    {"free", freed},  {"managed?", is_managed}, {"array", array}, {"freearray", freearray}, {"mipmap", mipmap},
+    {"level", level}, {"freemipmap", freemipmap}, {NULL, NULL},
 };
