@@ -127,9 +127,12 @@ $(FUZZ)/ledger_contents: tests/unit/ledger_contents.c tests/unit/no_loader.c $(A
 	@mkdir -p $(@D)
 	clang $(ALL_CFLAGS) -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -DVCUDA_TESTING $(SOON) \
 	  -DVCUDA_LIBFUZZER $(filter %.c,$^) -o $@ -ldl
+# What the fuzzer kept of a ledger's inputs; what it finds is added:  python tests/unit/inputs.py pack FOLDER $(KEPT)
+KEPT := tests/unit/ledger_contents.txt
 .PHONY: fuzz
 fuzz: $(FUZZ)/parsers $(TESTS)/parsers-asan $(FUZZ)/ledger_contents
 	@mkdir -p $(FUZZ)/corpus $(FUZZ)/ledgers
+	$(PYTHON) tests/unit/inputs.py unpack $(KEPT) $(FUZZ)/ledgers
 	$(FUZZ)/ledger_contents -max_total_time=$(FUZZ_SECONDS) -max_len=1024 -timeout=10 -detect_leaks=0 -print_final_stats=1 \
 	  -artifact_prefix=$(FUZZ)/ $(FUZZ)/ledgers
 	$(TESTS)/parsers-asan seeds $(FUZZ)/corpus
@@ -144,7 +147,7 @@ UNDER_ASAN := memory kinds sharing reports bad_input
 .PHONY: sanitizers
 sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 	$(TESTS)/parsers-asan 1 $(if $(CI),60000,15000)
-	ASAN_OPTIONS=detect_leaks=0 $(TESTS)/ledger_contents-asan 1 $(if $(CI),3000,1000)
+	ASAN_OPTIONS=detect_leaks=0 $(TESTS)/ledger_contents-asan 1 $(if $(CI),3000,1000) $(KEPT)
 	@truncate -s 0 $(B)/ledger && truncate -s 4M $(B)/ledger
 	setarch -R $(TESTS)/threads-tsan $(B)/ledger 1500
 	$(TESTS)/threads-asan $(B)/ledger 1500

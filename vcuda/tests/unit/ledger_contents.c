@@ -3,7 +3,8 @@
  * sanitizers.
  *
  * With clang's -fsanitize=fuzzer (VCUDA_LIBFUZZER) it is a fuzz target; its input is a list of calls and of bytes that are
- * overwritten. Otherwise it makes such lists itself, the same for the same seed:   ledger_contents SEED ROUNDS
+ * overwritten. Otherwise it makes such lists itself, the same for the same seed, and first does those of a file, each a line
+ * of hexadecimal digits (inputs.py):                  ledger_contents SEED ROUNDS FILE
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -200,18 +201,38 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     return 0;
 }
 #else
+static long do_kept(const char *path)
+{
+    char line[4096], pair[3] = "";
+    long done = 0;
+    FILE *file = fopen(path, "r");
+    for (; file != NULL && fgets(line, sizeof line, file) != NULL; done++) {
+        uint8_t bytes[sizeof line / 2];
+        size_t size = strcspn(line, "\n") / 2;
+        for (size_t i = 0; i < size; i++) {
+            memcpy(pair, line + 2 * i, 2);
+            bytes[i] = (uint8_t)strtoul(pair, NULL, 16);
+        }
+        do_all(bytes, size);
+    }
+    if (file != NULL)
+        fclose(file);
+    return done;
+}
+
 int main(int count, char **arguments)
 {
     unsigned seed = count > 1 ? (unsigned)atoi(arguments[1]) : 1;
     long rounds = count > 2 ? atol(arguments[2]) : 2000;
     map_ledger();
+    long kept = count > 3 ? do_kept(arguments[3]) : -1;
     for (long i = 0; i < rounds; i++) {
         uint8_t room[512];
         for (size_t j = 0; j < sizeof room; j++)
             room[j] = (uint8_t)(rand_r(&seed) >> 7);
         do_all(room, sizeof room);
     }
-    printf("%ld\n", rounds);
-    return 0;
+    printf("%ld\n", rounds + (kept > 0 ? kept : 0));
+    return kept == 0; /* the file that was named has nothing */
 }
 #endif
