@@ -86,6 +86,15 @@ static uint64_t until_room(uint64_t excess_ns, uint64_t bound_ns)
     return pause > LEAST_PAUSE_NS ? pause : LEAST_PAUSE_NS;
 }
 
+/* How long to wait behind one kernel that is all that may be queued: looks come close together where it should end, so that
+ * the GPU idles little, and further apart the longer it is overdue, since it then runs in the slices of others. */
+static uint64_t until_done(const struct queue *queue, uint64_t now_ns)
+{
+    uint64_t end = most_of(queue->begin_ns, queue->cursor_ns) + queue->solo_ns;
+    uint64_t away = end > now_ns ? end - now_ns : now_ns - end;
+    return most_of(least_of(away / 4, MOST_PAUSE_NS), LEAST_PAUSE_NS);
+}
+
 /* What a launch waits for: room behind what its own process has in flight, as behind a driver's full queue; or its turn,
  * and until it has paid for what it took of others'. */
 enum reason { ROOM, TURN, REASONS };
@@ -104,7 +113,8 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, bool room_matters,
     bool unknown = queue->mean_ns == 0; /* one kernel alone, until it has told how long it takes */
     *reason = ROOM;
     if (room_matters && queue->head != queue->tail && (unknown || ahead > bound)) {
-        *pause_ns = unknown ? LEAST_PAUSE_NS : until_room(ahead - bound, bound);
+        bool single = bound == queue->mean_ns;
+        *pause_ns = unknown ? LEAST_PAUSE_NS : single ? until_done(queue, now_ns) : until_room(ahead - bound, bound);
         return 0;
     }
     uint64_t room = bound > queue->in_flight_ns ? bound - queue->in_flight_ns : 1;
