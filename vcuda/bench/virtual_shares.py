@@ -25,7 +25,7 @@ from typing import Any
 
 VCUDA = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(VCUDA.parent), str(VCUDA / "bench"), str(VCUDA / "tests")]
-from node import MIB, Container, Node, Share  # noqa: E402
+from node import MIB, Container, Node, Share, give_line  # noqa: E402
 from shares import BEST_EFFORT, POLICIES, SHORT, Tenant, Window, hard, row, uuid, work_done  # noqa: E402
 from shares import CASES as MEASURED  # noqa: E402
 
@@ -41,6 +41,7 @@ ORDERS = (0, 1, 2, 3)
 BEGIN_SECONDS = 0.02
 WARM_UP_SECONDS = 1.0
 THREADS_AT, THREAD = 24, struct.Struct("<IiQQ")
+SLEEPING = 2
 LIBRARY = VCUDA / "build" / "bench" / "virtual_time.so"
 
 
@@ -70,21 +71,19 @@ class Writer:
             time.sleep(min(INTERVAL_SECONDS, max(0.0, moment - time.monotonic())))
 
 
-def on_the_clock() -> int:
-    """Threads that take part in the virtual clock, this one among them."""
-    with Path(os.environ["VIRTUAL_TIME"]).open("rb") as file:
-        threads = file.read()[THREADS_AT:]
-    return sum(state != 0 for state, *_ in THREAD.iter_unpack(threads[: len(threads) // THREAD.size * THREAD.size]))
+def on_the_clock(clock: Path) -> list[int]:
+    """States of the threads that take part in a virtual clock; a process that reads them counts its own."""
+    threads = clock.read_bytes()[THREADS_AT:] if clock.exists() else b""
+    whole = len(threads) // THREAD.size * THREAD.size
+    return [state for state, *_ in THREAD.iter_unpack(threads[:whole]) if state != 0]
 
 
 def begin(container: Container, program: tuple[str, ...]) -> None:
     """Starts a program. Nobody may sleep before it takes part in the clock, which would go on without it."""
-    before = on_the_clock()
-    running = container.start("spin", "1000", *program)
-    assert running.stdin is not None
-    running.stdin.write("\n")  # whoever waited for it later would stop the clock
-    running.stdin.flush()
-    while on_the_clock() == before:
+    clock = Path(os.environ["VIRTUAL_TIME"])
+    before = len(on_the_clock(clock))
+    give_line(container.start("spin", "1000", *program))  # whoever waited for it later would stop the clock
+    while len(on_the_clock(clock)) == before:
         select.select([], [], [], 0.001)  # by the machine's own clock
 
 

@@ -6,25 +6,19 @@
 
 #define QUEUES 128
 #define REBASE_NS 60000000000u /* elapsed times are floats: count from a base that is not too far back */
-#define BASE_NS 200000u        /* as near as the base's time has to be known */
-#define BASE_TRIES 4
 
 static struct queue queues[QUEUES];
 static pthread_mutex_t queues_lock = PTHREAD_MUTEX_INITIALIZER; /* guards taking and giving up of entries */
 static uint32_t queues_used;                                    /* entries beyond were never taken; atomic */
 
-/* Records the base on a stream of its own, so that it completes at once, and notes the time: again where the thread was
- * interrupted between the two, which would shift every span by as much. */
+/* Records the base on a stream of its own, so that none of the program's work is before it, and notes the time. While other
+ * contexts have the GPU the event happens some of their slices later: straighten puts that right. */
 static void rebase(struct queue *queue)
 {
-    uint64_t before = 0, after = BASE_NS;
-    for (int i = 0; i < BASE_TRIES && after - before >= BASE_NS; i++) {
-        before = clock_ns();
-        if (queue->base == NULL || REAL(cuEventRecord)(queue->base, queue->clock) != CUDA_SUCCESS)
-            return;
-        after = clock_ns();
-        REAL(cuEventSynchronize)(queue->base);
-    }
+    uint64_t before = clock_ns();
+    if (queue->base == NULL || REAL(cuEventRecord)(queue->base, queue->clock) != CUDA_SUCCESS)
+        return;
+    REAL(cuEventSynchronize)(queue->base);
     queue->base_ns = before;
     queue->cursor_ns = 0;
 }
@@ -143,8 +137,8 @@ void spans_begin(struct queue *queue, CUstream stream)
         return; /* something is in flight: its end is this one's beginning */
     if (clock_ns() - queue->base_ns > REBASE_NS)
         rebase(queue);
-    queue->begin = recorded(queue, stream);
     queue->begin_ns = clock_ns();
+    queue->begin = recorded(queue, stream);
 }
 
 void spans_end(struct queue *queue, CUstream stream, uint32_t launches)
@@ -172,6 +166,20 @@ static uint64_t time_of(const struct queue *queue, CUevent event)
     return queue->base_ns + (uint64_t)((double)ms * 1e6);
 }
 
+/* Nothing happens before it was recorded, nor after it was seen to have happened. So far off was the base's time, or so
+ * much has the GPU's clock drifted since: the base is put right, and this span's times (0: unknown) with it. */
+static void straighten(struct queue *queue, uint64_t *begin, uint64_t *end, uint64_t seen_ns)
+{
+    int64_t off = 0;
+    if (*begin != 0 && *begin < queue->begin_ns)
+        off = (int64_t)(queue->begin_ns - *begin);
+    else if (*end > seen_ns)
+        off = -(int64_t)(*end - seen_ns);
+    queue->base_ns += (uint64_t)off;
+    *begin += *begin != 0 ? (uint64_t)off : 0;
+    *end += *end != 0 ? (uint64_t)off : 0;
+}
+
 /* The mean leaps up to much longer kernels, so that these are not launched by the dozen. */
 static void learn(struct queue *queue, struct worth worth, uint32_t launches)
 {
@@ -196,6 +204,7 @@ void spans_reap(struct queue *queue)
         if (done == CUDA_ERROR_NOT_READY)
             return;
         uint64_t begin = time_of(queue, span->begin), end = time_of(queue, span->end);
+        straighten(queue, &begin, &end, clock_ns());
         if (begin < queue->cursor_ns)
             begin = queue->cursor_ns;
         if (done == CUDA_SUCCESS && begin != 0 && end > begin) {

@@ -29,10 +29,10 @@ struct queue {
     uint32_t spares;
     CUstream clock;        /* a stream of our own, on which the base is recorded */
     CUevent base;          /* GPU times are counted from it */
-    uint64_t base_ns;      /* CLOCK_MONOTONIC when it was recorded */
+    uint64_t base_ns;      /* CLOCK_MONOTONIC when it happened, as near as spans have told */
     uint64_t cursor_ns;    /* up to here the GPU's time is accounted for */
     CUevent begin;         /* recorded before the oldest open batch when nothing was in flight */
-    uint64_t begin_ns;     /* CLOCK_MONOTONIC then: the work began later, but in the same turn */
+    uint64_t begin_ns;     /* CLOCK_MONOTONIC just before: the work began later, but in the same turn */
 };
 
 /* The queue of a context, made at its first launch; locked. NULL when there is no room for one more. */

@@ -4,7 +4,7 @@ import random
 import time
 from dataclasses import dataclass
 
-from node import MIB, Container, Node, begin_at_once, ended, until
+from node import MIB, Container, Node, begin_at_once, ended, give_line, until
 
 
 @dataclass(frozen=True)
@@ -20,11 +20,9 @@ def churned_and_killed(container: Container, seed: int, seconds: float) -> bool:
     """Starts a program that allocates and frees, and kills it after so long; false when it found no room to begin."""
     with ended(container.start("churn", "60", "2", str(64 * MIB), str(seed))) as process:
         assert process.stdout is not None
-        assert process.stdin is not None
         if process.stdout.readline() != "ready\n":
             return False
-        process.stdin.write("\n")
-        process.stdin.flush()
+        give_line(process)
         moment = time.monotonic() + seconds
         until(lambda: time.monotonic() > moment)
     return True

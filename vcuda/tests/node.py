@@ -190,9 +190,14 @@ def begin_at_once(processes: Sequence[subprocess.Popen[str]]) -> None:
         if process.stdout.readline() != "ready\n":
             raise RuntimeError(process.communicate()[1])
     for process in processes:
-        assert process.stdin is not None
-        process.stdin.write("\n")
-        process.stdin.flush()
+        give_line(process)
+
+
+def give_line(process: subprocess.Popen[str]) -> None:
+    """Gives a program the line that it waits for to begin."""
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
 
 
 def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:

@@ -2,10 +2,9 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from node import BUILD, Node, ended, until
+from node import BUILD, Node, ended, give_line, until
 
 sys.path.append(str(BUILD.parent / "bench"))
 import virtual_shares
@@ -13,13 +12,6 @@ from shares import work_done
 
 SECONDS = 2
 PROMISED = {"thirty": 30, "seventy": 70}
-
-
-def on_the_clock(clock: Path) -> int:
-    """Threads that take part in it."""
-    threads = clock.read_bytes()[virtual_shares.THREADS_AT :] if clock.exists() else b""
-    whole = len(threads) // virtual_shares.THREAD.size * virtual_shares.THREAD.size
-    return sum(state != 0 for state, *_ in virtual_shares.THREAD.iter_unpack(threads[:whole]))
 
 
 def percent_by(pacer: str, node: Node) -> dict[str, float]:
@@ -33,11 +25,10 @@ def percent_by(pacer: str, node: Node) -> dict[str, float]:
         started.append(container.start("../simgpu/tests/pacers", pacer, str(SECONDS), name))
     first, second = started
     with ended(first), ended(second):
-        until(lambda: on_the_clock(clock) == len(PROMISED))  # whoever waits for its line stops the clock
+        # Whoever waits for its line stops the clock.
+        until(lambda: len(virtual_shares.on_the_clock(clock)) == len(PROMISED))
         for program in started:
-            assert program.stdin is not None
-            program.stdin.write("\n")
-            program.stdin.flush()
+            give_line(program)
         answers = [program.communicate(timeout=240) for program in started]
     assert answers == [("", "")] * len(PROMISED)
     return {name: done / SECONDS / 1e7 for name, done in work_done(node).items()}
