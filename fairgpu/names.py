@@ -73,6 +73,5 @@ REDIS_SERVICE: Final = "fairgpu-redis"
 WEBHOOK_ACCOUNT: Final = "fairgpu-webhook"
 TIMEKEEPER_ACCOUNT: Final = "fairgpu-timekeeper"
 SCHEDULER_ACCOUNT: Final = "fairgpu-scheduler"
-NODE_AGENT_ACCOUNT: Final = "fairgpu-nodeagent"
 
 BUDGET_API: Final = "fairgpu.io/v1alpha1"

@@ -120,18 +120,6 @@ def encode_charge(rules: ChargeRules) -> dict[str, int]:
     }
 
 
-def encode_document(document: StatesDocument) -> dict[str, Any]:
-    """A document as JSON."""
-    return {
-        "cursor": document.cursor,
-        "full": document.full,
-        "states": [encode_state(state) for state in document.states],
-        "default": document.default.value,
-        "prices": dict(document.prices),
-        "charge": encode_charge(document.charge),
-    }
-
-
 def decode_document(document: Any) -> StatesDocument:
     """Reads a document; fields of later writers are ignored.
 

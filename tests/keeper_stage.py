@@ -18,14 +18,15 @@ from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.sources.folder import FolderSource
 from timekeeper.store import keys, reading
 from timekeeper.store.account_loading import load_accounts
-from timekeeper.store.book import PodReport, take_reports
-from timekeeper.store.ledger import take_epoch
-from timekeeper.store.money import MONEY_KINDS
+from timekeeper.store.ledger import Kind, take_epoch
+from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
 from timekeeper.store.summaries import Summary, decode_summary
 from timekeeper.store.usage_reading import accounts_usage
 
 NOON = parse_instant("2026-01-15T12:00:00Z")
 MONTH = parse_instant("2026-01-01T00:00:00Z")
+KINDS_OF_MONEY = {Kind.GRANT, Kind.CARRY, Kind.LAPSE}
+"""Entries that change what is available, and not what is spent."""
 
 
 class Stage:
@@ -162,7 +163,7 @@ class Stage:
         assert standing is not None
         entries = reading.ledger_page(self.client, account, "", 100_000)
         stored = reading.stored_amounts(self.client, account, period)
-        posted = sum(entry.amount for entry in entries if entry.period == period and entry.kind not in MONEY_KINDS)
+        posted = sum(entry.amount for entry in entries if entry.period == period and entry.kind not in KINDS_OF_MONEY)
         unposted = sum(found.amount - found.posted for found in stored.values())
         assert posted + unposted == standing.total
         (found,) = load_accounts(self.client, [account], latest_periods=10_000)
@@ -178,11 +179,12 @@ class Stage:
 
 
 def report(stage: Stage, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
-    """What a pod's sidecar reports of its one device."""
+    """What the sidecar of a running pod reports of its one device."""
     busy, span = int(busy_seconds * SECOND), 100 * SECOND
     device = {"uuid": f"GPU-{uid}", "busyNs": busy, "spanNs": span, "memoryPeakMiB": 0, "launches": 1, "oom": 0}
     body = json.dumps([{"name": "main", "devices": [device]}])
-    take_reports(stage.client, stage.now, [PodReport(uid, boot, seq, body, busy // 1000)])
+    (outcome,) = ReportIntake(stage.client).take([Submission(uid, boot, seq, body, stage.now, busy // 1000)])
+    assert outcome in {Outcome.TAKEN, Outcome.OLDER}
 
 
 def published(stage: Stage, account: str) -> Summary:

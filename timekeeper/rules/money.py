@@ -66,17 +66,6 @@ def from_signed_gpu_hours(value: Any) -> int:
     return -amount if negative else amount
 
 
-def parse_amount(text: str) -> int:
-    """Reads an exact amount from its decimal string.
-
-    Raises:
-        MoneyError: it is no whole number.
-    """
-    if not re.fullmatch(r"-?[0-9]{1,30}", text):
-        raise MoneyError(f"{text[:40]!r} is no whole number of microGPU-seconds")
-    return int(text)
-
-
 def gpu_hours(amount: int) -> float:
     """GPU-hours, for display alone."""
     return amount / GPU_HOUR

@@ -63,11 +63,6 @@ def format_exact(instant: int) -> str:
     return f"{text}.{fraction:09d}".rstrip("0") + "Z" if fraction else f"{text}Z"
 
 
-def format_micro(instant: int) -> str:
-    """RFC 3339 in UTC with six places: what Kubernetes calls MicroTime."""
-    return to_datetime(instant).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-
 def parse_duration(value: Any) -> int:
     """Reads whole days, hours, minutes and seconds in this order (`2d`, `36h`, `1h30m`) as nanoseconds.
 

@@ -1,4 +1,4 @@
-"""Writes what concerns all accounts: who pays for which namespace, the prices, who is open, the states, the reports."""
+"""Writes what concerns all accounts: who pays for which namespace, the prices, who is open, and the states."""
 
 from __future__ import annotations
 
@@ -12,30 +12,12 @@ import redis
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
-from timekeeper.store.calls import Call, run, run_one
+from timekeeper.store.calls import Call, run_one
 from timekeeper.store.records import encode_assignments, encode_prices
 
-REPORT_SECONDS = 35 * 86400
-"""How long a pod's last report is kept."""
 GONE_REPORT_SECONDS = 86400
-"""How long it is kept once the pod is gone: every pod that ever ran has one."""
-MAX_BOOTS = 64
-"""Sidecar starts remembered per pod."""
+"""How long a pod's last report is kept once the pod is gone: every pod that ever ran has one."""
 STATES_PER_CALL = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class PodReport:
-    """A report as it is taken over: one of a boot only if its `seq` is higher than any before.
-
-    `used` is the GPU time that its counters come to, in microGPU-seconds since the boot.
-    """
-
-    uid: str
-    boot: str
-    seq: int
-    body: str
-    used: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,22 +155,3 @@ def publish_states(
         found, number = run_one(client, Call("publish_states", touched, (*head, *pairs)))
         version = StatesVersion(found.decode() if isinstance(found, bytes) else found, int(number or 0))
     return version
-
-
-def take_reports(client: redis.Redis, now: int, reports: Sequence[PodReport]) -> list[bool]:
-    """Takes over reports; whether each was newer than those before it.
-
-    Raises:
-        StoreError: Redis does not answer.
-    """
-    answers = run(client, [take_report_call(report, now) for report in reports])
-    for answer in answers:
-        if isinstance(answer, Exception):
-            raise answer
-    return [answer == 1 for answer in answers]
-
-
-def take_report_call(report: PodReport, now: int) -> Call:
-    """The script call that takes over one report, for whoever sends it by other means."""
-    arguments = (report.boot, report.seq, now, report.body, REPORT_SECONDS, MAX_BOOTS, report.used)
-    return Call("take_report", (keys.report(report.uid),), arguments)

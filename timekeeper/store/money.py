@@ -19,9 +19,6 @@ from timekeeper.store.records import encode_optional
 from timekeeper.store.standing import Standing, standing_or_error, standing_with_flag_or_error
 from timekeeper.usage.dimensions import dimensions
 
-MONEY_KINDS = frozenset({Kind.GRANT, Kind.CARRY, Kind.LAPSE})
-"""Entries that change what is available, and not what is spent."""
-
 
 @dataclass(frozen=True, slots=True)
 class GrantEntry:

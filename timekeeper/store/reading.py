@@ -150,12 +150,6 @@ def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str
     return [_uid_and_account(member) for member in members]
 
 
-def account_of_session(client: redis.Redis, uid: str) -> str | None:
-    """The account that pays for an open session; None where there is no such session."""
-    members = client.zrangebylex(keys.OPEN_SESSIONS, f"[{uid} ", f"({uid} \xff", 0, 1)
-    return _uid_and_account(members[0])[1] if members else None
-
-
 def sessions(client: redis.Redis, found: Sequence[tuple[str, str]]) -> dict[str, Session]:
     """The open sessions among these (uid, account), by uid."""
     pipeline = client.pipeline(transaction=False)

@@ -9,8 +9,12 @@ from enum import Enum
 import redis
 
 from timekeeper.store import keys
-from timekeeper.store.book import REPORT_SECONDS, PodReport, take_report_call
 from timekeeper.store.calls import Call, run
+
+REPORT_SECONDS = 35 * 86400
+"""How long a pod's last report is kept."""
+MAX_BOOTS = 64
+"""Sidecar starts remembered per pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +80,10 @@ class ReportIntake:
         return [index for index, members in enumerate(pipeline.execute()) if members]
 
 
-def _call(submission: Submission) -> Call:
+def _call(given: Submission) -> Call:
     """A report, or a bare proof of life, which leaves what was reported as it is."""
-    if submission.boot:
-        told = (submission.uid, submission.boot, submission.sequence, submission.body, submission.used)
-        return take_report_call(PodReport(*told), submission.received_at)
-    return Call("keep_alive", (keys.report(submission.uid),), (submission.received_at, REPORT_SECONDS))
+    touched = (keys.report(given.uid),)
+    if not given.boot:
+        return Call("keep_alive", touched, (given.received_at, REPORT_SECONDS))
+    told = (given.boot, given.sequence, given.received_at, given.body)
+    return Call("take_report", touched, (*told, REPORT_SECONDS, MAX_BOOTS, given.used))

@@ -30,7 +30,6 @@ enum {
 
 #define SIM_GRANULE (2ULL << 20)
 #define SIM_SAMPLE_NS 166666667ULL /* NVML samples utilisation about six times a second */
-#define SIM_FOREVER UINT64_MAX
 
 enum sim_kind { OP_KERNEL, OP_COPY, OP_RECORD, OP_WAIT, OP_HOST, OP_MEET, OP_FLAG };
 

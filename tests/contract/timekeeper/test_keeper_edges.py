@@ -6,14 +6,13 @@ import json
 
 import pytest
 
-from tests.keeper_stage import MONTH, NOON, Stage, published
+from tests.keeper_stage import MONTH, NOON, Stage, published, report
 from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.rest.budget_answers import budget_answer
 from timekeeper.rest.figures import Book
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant, to_datetime
 from timekeeper.store import keys, reading
-from timekeeper.store.book import PodReport, take_reports
 
 
 def test_a_pod_that_failed_before_anybody_saw_it_is_charged_to_the_last_change_that_it_tells_of(stage: Stage) -> None:
@@ -78,7 +77,7 @@ def test_what_a_pod_reported_is_not_kept_for_weeks_once_it_is_gone(stage: Stage)
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
     stage.round(1)
-    take_reports(stage.client, stage.now, [PodReport("p1", "b", 1, "[]", 0)])
+    report(stage, "p1", 1, 0)
     stage.round(1)
     assert stage.client.ttl(keys.report("p1")) > 30 * 86400
     stage.remove("p1")

@@ -13,7 +13,7 @@ from timekeeper.jobs.news.writing import StatusWriter
 from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.jobs.round.keeper import Keeper, NotReadyError
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import format_instant, format_micro
+from timekeeper.rules.timestamps import format_exact, format_instant
 from timekeeper.sources.mirror import Mirror
 from timekeeper.store import reading
 from timekeeper.store.ledger import take_epoch
@@ -73,7 +73,7 @@ def node(ready: str) -> dict[str, Any]:
 
 
 def lease(renewed: int) -> dict[str, Any]:
-    return {"metadata": {"name": "n1"}, "spec": {"renewTime": format_micro(renewed)}}
+    return {"metadata": {"name": "n1"}, "spec": {"renewTime": format_exact(renewed)}}
 
 
 def test_a_silent_node_stops_the_meter_at_its_last_sign_of_life_and_its_return_charges_the_gap(world: World) -> None:

@@ -72,7 +72,7 @@ def test_a_pod_that_is_there_after_all_goes_on_being_charged_with_the_gap(stage:
     stage.round(10)
     assert stage.spent("a", NOON) == 3600 * GPU_SECOND
     assert stage.spent("a", NOON + HOUR) == 40 * GPU_SECOND
-    assert reading.account_of_session(stage.client, "p1") == "a"
+    assert reading.open_sessions(stage.client, "", 1) == [("p1", "a")]
     stage.remove("p1")
     stage.round(10)
     stage.round(10)

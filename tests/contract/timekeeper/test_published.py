@@ -12,17 +12,16 @@ from timekeeper.metering.sessions import EndProof, Session
 from timekeeper.rules.pricing import PricePoint
 from timekeeper.store import keys, reading
 from timekeeper.store.book import (
-    PodReport,
     Terms,
     index_sessions,
     publish_states,
-    take_reports,
     write_assignments,
     write_prices,
     write_watched,
 )
 from timekeeper.store.calls import FencedError
 from timekeeper.store.records import decode_session, encode_session
+from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -73,22 +72,29 @@ def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) ->
     assert publish_states(client, 1, "id-2", {"a": "A"}, Terms({}, "unlimited")).id == "id-2"
 
 
+def take(client: redis.Redis, told: list[tuple[str, int, str, int]]) -> list[Outcome | Exception]:
+    """What becomes of a running pod's reports: boot, sequence, body, and what was used."""
+    index_sessions(client, [("uid", "a")], [])
+    reports = [Submission("uid", boot, sequence, body, 5, used) for boot, sequence, body, used in told]
+    return ReportIntake(client).take(reports)
+
+
 def test_only_later_reports_of_a_boot_are_taken_over(client: redis.Redis) -> None:
     reports = [("boot-1", 1), ("boot-1", 3), ("boot-1", 2), ("boot-1", 3), ("boot-2", 0), ("boot-1", 2), ("boot-1", 4)]
-    taken = take_reports(client, 5, [PodReport("uid", boot, seq, f"{boot} {seq}", 0) for boot, seq in reports])
+    taken = [outcome is Outcome.TAKEN for outcome in take(client, [(*each, f"{each}", 0) for each in reports])]
     assert taken == [True, True, False, False, True, False, True]
-    assert client.hget(keys.report("uid"), "body") == "boot-1 4"
+    assert client.hget(keys.report("uid"), "body") == "('boot-1', 4)"
     assert client.ttl(keys.report("uid")) > 0
 
 
 def test_what_was_used_adds_up_over_boots_whatever_comes_twice_or_late(client: redis.Redis) -> None:
     told = [("a", 1, 100), ("a", 3, 300), ("b", 1, 20), ("a", 2, 200), ("b", 1, 20), ("a", 4, 310), ("b", 2, 25)]
-    take_reports(client, 5, [PodReport("uid", boot, seq, "[]", used) for boot, seq, used in told])
+    take(client, [(boot, sequence, "[]", used) for boot, sequence, used in told])
     assert reading.used(client, ["uid"]) == [335]
 
 
 def test_no_number_of_boots_grows_a_pods_reports_without_bound(client: redis.Redis) -> None:
-    take_reports(client, 5, [PodReport("uid", f"boot-{number}", 1, "{}", 7) for number in range(500)])
+    take(client, [(f"boot-{number}", 1, "{}", 7) for number in range(500)])
     assert client.hlen(keys.report("uid")) < 140
     assert reading.used(client, ["uid", "other"]) == [3500, None]
 
@@ -99,8 +105,6 @@ def test_open_sessions_are_found_by_uid_and_page_by_page(client: redis.Redis) ->
     assert reading.open_sessions(client, "", 2) == [("u1", "a"), ("u10", "a")]
     assert reading.open_sessions(client, "u10", 2) == [("u2", "b")]
     assert reading.open_sessions(client, "u1", 1) == [("u10", "a")]
-    assert reading.account_of_session(client, "u1") == "a"
-    assert reading.account_of_session(client, "u") is None
 
 
 def test_the_book_is_read_as_it_was_written(client: redis.Redis) -> None:

@@ -15,7 +15,8 @@ from fairgpu.states import (
     StatesDocument,
     StatesError,
     decode_document,
-    encode_document,
+    encode_charge,
+    encode_state,
 )
 from tests.unit.fairgpu.json_values import JSON
 
@@ -30,6 +31,18 @@ DOCUMENTS = st.builds(
     default=st.sampled_from(BudgetState),
     prices=st.dictionaries(NAMES, st.floats(0, 100), max_size=3),
 )
+
+
+def encode_document(document: StatesDocument) -> dict[str, Any]:
+    """A document as the timekeeper answers it."""
+    return {
+        "cursor": document.cursor,
+        "full": document.full,
+        "states": [encode_state(state) for state in document.states],
+        "default": document.default.value,
+        "prices": dict(document.prices),
+        "charge": encode_charge(document.charge),
+    }
 
 
 @given(DOCUMENTS)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from timekeeper.jobs.memory.observing import latest_believed
 from timekeeper.metering.silence import LONGEST_UNNOTICED, silent_nodes
 from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import HOUR, MINUTE, SKEW, format_instant, format_micro, parse_instant
+from timekeeper.rules.timestamps import HOUR, MINUTE, SKEW, format_exact, format_instant, parse_instant
 
 NOON = parse_instant("2026-01-15T12:00:00Z")
 moments = st.integers(NOON - 48 * HOUR, NOON + 48 * HOUR)
@@ -36,7 +36,7 @@ def node(**condition: Any) -> dict[str, Any]:
 
 
 def lease(renewed: int) -> dict[str, Any]:
-    return {"metadata": {"name": "n1"}, "spec": {"renewTime": format_micro(renewed)}}
+    return {"metadata": {"name": "n1"}, "spec": {"renewTime": format_exact(renewed)}}
 
 
 @pytest.mark.parametrize(

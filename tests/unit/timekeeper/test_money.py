@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.money import GPU_HOUR, MoneyError, cost, display, from_gpu_hours, gpu_hours, parse_amount
+from timekeeper.rules.money import GPU_HOUR, MoneyError, cost, display, from_gpu_hours, gpu_hours
 
 
 @pytest.mark.parametrize(
@@ -29,17 +29,6 @@ def test_metering_in_pieces_never_costs_more_and_loses_less_than_one_unit_a_piec
     whole = cost(rate, sum(pieces))
     split = sum(cost(rate, piece) for piece in pieces)
     assert 0 <= whole - split <= max(0, len(pieces) - 1)
-
-
-@pytest.mark.parametrize("amount", [0, 10**14, 10**14 + 1, 2**53, 2**53 + 1, -(2**53) - 1, 10**18 - 1])
-def test_an_amount_survives_its_decimal_string(amount: int) -> None:
-    assert parse_amount(str(amount)) == amount
-
-
-@pytest.mark.parametrize("text", ["", "1.0", "1e14", "NaN", "-", "0x10", " 1", "9" * 31])
-def test_text_that_is_no_whole_number_is_no_amount(text: str) -> None:
-    with pytest.raises(MoneyError):
-        parse_amount(text)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ export function amount(item, measure) {
 }
 
 /** What stands for an item in a legend: the values of its key. */
-export function keyOf(item) {
+function keyOf(item) {
   return [...new Set(Object.values(item.key))].map((value) => (value === UNKNOWN ? "not known" : value)).join(" · ");
 }
 

@@ -49,7 +49,7 @@ export function figure({ label, count, draw, legend, say, head, rows }) {
 }
 
 /** Figures as a table, made when somebody wants to see it. */
-export function asTable(head, rows) {
+function asTable(head, rows) {
   const details = element("details", { class: "as-table" }, element("summary", {}, "Show as a table"));
   details.addEventListener("toggle", () => {
     if (!details.open || details.childElementCount > 1) return;
