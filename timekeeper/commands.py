@@ -40,9 +40,9 @@ def register(subparsers: Any) -> None:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until told to end."""
-    from fairgpu.cluster.connect import NoClusterError  # noqa: PLC0415
-    from fairgpu.logs import configure_logs  # noqa: PLC0415
-    from timekeeper.rest.service import run  # noqa: PLC0415
+    from fairgpu.cluster.connect import NoClusterError
+    from fairgpu.logs import configure_logs
+    from timekeeper.rest.service import run
 
     standalone: Path | None = arguments.standalone
     settings = _settings(arguments)
@@ -55,9 +55,9 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def run_jobs(arguments: argparse.Namespace) -> int:
     """Does the jobs whenever this process leads, until told to end."""
-    from fairgpu.cluster.connect import NoClusterError  # noqa: PLC0415
-    from fairgpu.logs import configure_logs  # noqa: PLC0415
-    from timekeeper.jobs.service import run  # noqa: PLC0415
+    from fairgpu.cluster.connect import NoClusterError
+    from fairgpu.logs import configure_logs
+    from timekeeper.jobs.service import run
 
     standalone: Path | None = arguments.standalone
     settings = _settings(arguments)
@@ -70,9 +70,9 @@ def run_jobs(arguments: argparse.Namespace) -> int:
 
 def run_audit(arguments: argparse.Namespace) -> int:
     """Recomputes the books; 1 where any figure differs."""
-    from fairgpu.logs import configure_logs  # noqa: PLC0415
-    from timekeeper.audit.command import run  # noqa: PLC0415
-    from timekeeper.store.connection import connect  # noqa: PLC0415
+    from fairgpu.logs import configure_logs
+    from timekeeper.audit.command import run
+    from timekeeper.store.connection import connect
 
     settings = _settings(arguments)
     configure_logs(settings.log_level)
@@ -82,8 +82,8 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 def run_months(arguments: argparse.Namespace) -> int:
     """Tells what became of each month, or settles one."""
-    from timekeeper.months_command import run  # noqa: PLC0415
-    from timekeeper.store.connection import connect  # noqa: PLC0415
+    from timekeeper.months_command import run
+    from timekeeper.store.connection import connect
 
     settings = _settings(arguments)
     with connect(settings.redis) as client:
@@ -91,7 +91,7 @@ def run_months(arguments: argparse.Namespace) -> int:
 
 
 def _settings(arguments: argparse.Namespace) -> TimekeeperSettings:
-    from timekeeper.settings import USUAL_FILE, read_settings  # noqa: PLC0415
+    from timekeeper.settings import USUAL_FILE, read_settings
 
     standalone: Path | None = arguments.standalone
     usual = standalone / STANDALONE_SETTINGS if standalone else USUAL_FILE

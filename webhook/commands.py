@@ -32,10 +32,10 @@ def register(subparsers: Any) -> None:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until told to end."""
-    from fairgpu.cluster.connect import NoClusterError  # noqa: PLC0415
-    from fairgpu.logs import configure_logs  # noqa: PLC0415
-    from webhook.service import run  # noqa: PLC0415
-    from webhook.settings import USUAL_FILE, read_settings  # noqa: PLC0415
+    from fairgpu.cluster.connect import NoClusterError
+    from fairgpu.logs import configure_logs
+    from webhook.service import run
+    from webhook.settings import USUAL_FILE, read_settings
 
     standalone: Path | None = arguments.standalone
     usual = standalone / STANDALONE_SETTINGS if standalone else USUAL_FILE
@@ -49,7 +49,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 def run_admit(arguments: argparse.Namespace) -> int:
     """Shows what would happen to manifests."""
-    from webhook.rehearsal.asking import run  # noqa: PLC0415
+    from webhook.rehearsal.asking import run
 
     return run(arguments)
 

@@ -63,7 +63,7 @@ def _tls(ca_file: str) -> ssl.SSLContext:
 
 def _token_of_kubeconfig(environ: Mapping[str, str]) -> str:
     # The Kubernetes client takes a quarter of a second to import: only who needs it waits for it.
-    from fairgpu.client.kubeconfig import KubeconfigError, current_token  # noqa: PLC0415
+    from fairgpu.client.kubeconfig import KubeconfigError, current_token  # noqa: PLC0415 - see above
 
     try:
         return current_token(environ)

@@ -22,8 +22,8 @@ def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> Kuber
         NoClusterError: none of these is there, or one that is named cannot be used.
     """
     # A sixth of what a service takes to start, for which one without an API server has no use.
-    from kubernetes import client, config  # noqa: PLC0415
-    from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415
+    from kubernetes import client, config  # noqa: PLC0415 - see above
+    from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as above
 
     configuration = client.Configuration()
     named = kubeconfig or (Path(environ["KUBECONFIG"]) if environ.get("KUBECONFIG") else None)

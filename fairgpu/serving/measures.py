@@ -23,13 +23,13 @@ def share_metrics() -> tempfile.TemporaryDirectory[str]:
     folder = tempfile.TemporaryDirectory(prefix="fairgpu-metrics-", dir=memory_folder(), ignore_cleanup_errors=True)
     os.environ[FOLDER_VARIABLE] = folder.name
     # The library decides at its import, which may have come before this.
-    values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call]
+    values.ValueClass = values.MultiProcessValue()  # type: ignore[no-untyped-call] # it ships none
     return folder
 
 
 def forget_process(pid: int) -> None:
     """Takes a dead process out of gauges that count the living."""
-    multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call]
+    multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call] # it ships none
 
 
 def memory_folder() -> str | None:
@@ -46,7 +46,7 @@ class MetricsApplication:
             await send_response(send, problem(404, "Not Found", "only /metrics is here"), close=True)
             return
         registry = CollectorRegistry()
-        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call]
+        multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call] # it ships none
         body = prometheus_client.generate_latest(registry)
         content_type = prometheus_client.CONTENT_TYPE_LATEST.encode()
         await send_response(send, Response(200, body, content_type))

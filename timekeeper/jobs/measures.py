@@ -101,7 +101,8 @@ def serve_measures(host: str, port: int, measures: JobMeasures, healthy: Callabl
 
     def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] != "/healthz":
-            return metrics(environ, start_response)  # type: ignore[no-any-return]
+            answer: Iterable[bytes] = metrics(environ, start_response)
+            return answer
         status = "200 OK" if healthy() else "503 Service Unavailable"
         start_response(status, [("Content-Type", "application/json")])
         return [b'{"status":"ok"}' if healthy() else b'{"status":"stuck"}']

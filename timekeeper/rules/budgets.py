@@ -266,8 +266,9 @@ class _Reader:
             return absent
 
     def choice(self, item: Mapping[str, Any], key: str, path: str, kind: type[Value], absent: Value | None) -> Value:
-        allowed = list(kind)  # type: ignore[call-overload]
-        return self.value(item, key, path, kind, ", ".join(allowed), str(allowed[0]), absent)  # type: ignore[no-any-return]
+        allowed = list(kind)  # type: ignore[call-overload] # a type of enums is one that can be listed
+        found: Value = self.value(item, key, path, kind, ", ".join(allowed), str(allowed[0]), absent)
+        return found
 
     def only_with(self, item: Mapping[str, Any], key: str, every: Every | None, owner: Every) -> None:
         if key in item and every is not owner:

@@ -170,7 +170,8 @@ def _figures(values: Sequence[bytes]) -> list[list[Any]]:
     text = b"[[" + b"],[".join(values) + b"]]"
     document = text.replace(b" -]", b" null]").replace(b" ", b",")
     # orjson makes floats of what takes more than 64 bits.
-    return (json.loads if _WIDE.search(document) else orjson.loads)(document)  # type: ignore[no-any-return]
+    figures: list[list[Any]] = (json.loads if _WIDE.search(document) else orjson.loads)(document)
+    return figures
 
 
 def read_rows(fields: Sequence[bytes], values: Sequence[bytes]) -> list[Row]:
