@@ -19,9 +19,9 @@ from timekeeper.export.months import window_of
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.exporting import Exporter
 from timekeeper.jobs.measures import ExportMeasures
-from timekeeper.rest.exported_months import ExportedMonths
-from timekeeper.rest.usage_finding import find
-from timekeeper.rest.usage_query import Query
+from timekeeper.rest.usage.exported_months import ExportedMonths
+from timekeeper.rest.usage.finding import find
+from timekeeper.rest.usage.query import Query
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import parse_instant
 from timekeeper.usage.grouping import Item

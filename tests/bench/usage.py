@@ -27,7 +27,7 @@ from timekeeper.audit.difference import Difference
 from timekeeper.metering.attribution import Attribution
 from timekeeper.metering.cuts import cuts
 from timekeeper.metering.segments import Span
-from timekeeper.rest.usage_query import cursor_of
+from timekeeper.rest.usage.query import cursor_of
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import DAY, HOUR, format_exact, parse_instant
 from timekeeper.store import book, keys, ledger, reading

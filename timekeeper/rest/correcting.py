@@ -7,7 +7,7 @@ from flask import Flask, Response, request
 
 from fairgpu import names
 from fairgpu.cluster.api import Json
-from timekeeper.rest import answers
+from timekeeper.rest.answers import CorrectionAnswer
 from timekeeper.rest.bodies import CorrectionRequest
 from timekeeper.rest.figures import Book
 from timekeeper.rest.guard import may_correct
@@ -93,12 +93,12 @@ def effective_text(value: str, now: int) -> str:
     return value
 
 
-def correction_answer(found: Json) -> answers.CorrectionAnswer:
+def correction_answer(found: Json) -> CorrectionAnswer:
     """A GPUCorrection as it is told."""
     metadata, spec = found.get("metadata"), found.get("spec")
     if not isinstance(metadata, dict) or not isinstance(spec, dict):
         raise ProblemError(503, "unavailable", "the correction was made, and came back unreadable; ask again")
-    return answers.CorrectionAnswer(
+    return CorrectionAnswer(
         name=str(metadata.get("name", "")),
         budget=str(spec.get("budget", "")),
         gpuHours=str(spec.get("gpuHours", "")),

@@ -10,8 +10,10 @@ import orjson
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
-from timekeeper.rest import answers, bodies, budget_answers, usage_answers, usage_query
+from timekeeper.rest import answers, bodies, budget_answers
 from timekeeper.rest.paging import DEFAULT_LIMIT, MAX_CURSOR_LENGTH, MAX_LIMIT
+from timekeeper.rest.usage import query as usage_query
+from timekeeper.rest.usage.answers import UsageAnswer
 from timekeeper.usage.dimensions import PLAIN
 from timekeeper.usage.windows import STEPS, WINDOWS
 
@@ -24,7 +26,7 @@ _ANSWERS = (
     answers.AccessAnswer,
     answers.LedgerAnswer,
     answers.SessionsAnswer,
-    usage_answers.UsageAnswer,
+    UsageAnswer,
     answers.GrantAnswer,
     answers.CorrectionAnswer,
     answers.ReportAnswer,

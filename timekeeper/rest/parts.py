@@ -10,8 +10,6 @@ import redis
 
 from timekeeper.identity.callers import Authority
 from timekeeper.page.assets import Assets
-from timekeeper.rest.closed_days import ClosedDays
-from timekeeper.rest.exported_months import ExportedMonths
 from timekeeper.rest.figures import Book
 from timekeeper.rest.hot_routes import Submissions
 from timekeeper.rest.measures import Measures
@@ -19,6 +17,8 @@ from timekeeper.rest.ordering import OrderStore
 from timekeeper.rest.pods import PodReader
 from timekeeper.rest.recognising import Recognizer
 from timekeeper.rest.states_feed import StatesFeed
+from timekeeper.rest.usage.closed_days import ClosedDays
+from timekeeper.rest.usage.exported_months import ExportedMonths
 from timekeeper.rules.currency import Currency
 
 

@@ -1,8 +1,7 @@
-"""The routes for people: budgets, ledger, sessions, grants. They run in threads, under Flask."""
+"""The routes for people. They run in threads, under Flask."""
 
 from __future__ import annotations
 
-import structlog
 from flask import Flask, Response, request
 
 from fairgpu.serving.messages import Response as PlainResponse
@@ -10,19 +9,16 @@ from fairgpu.states import BudgetState
 from timekeeper.rest import answers, budget_answers, openapi
 from timekeeper.rest.access import add_access_route
 from timekeeper.rest.ancestor import add_ancestor_routes
-from timekeeper.rest.bodies import GrantRequest, is_namespace
+from timekeeper.rest.bodies import is_namespace
 from timekeeper.rest.compression import compressed
 from timekeeper.rest.correcting import add_correction_routes
-from timekeeper.rest.granting import GrantOrder, expiry_text, grant_object
-from timekeeper.rest.guard import may_grant, may_read_all, may_read_budget, may_read_namespace
-from timekeeper.rest.ordering import gpu_hours_text, known_budget, order_name, place, unused_name
+from timekeeper.rest.granting import add_grant_routes
+from timekeeper.rest.guard import may_read_all, may_read_budget, may_read_namespace
 from timekeeper.rest.page_files import add_page_files
 from timekeeper.rest.paging import by_amount, cursor_after, only_parameters, page_limit, page_start
 from timekeeper.rest.parts import Parts
-from timekeeper.rest.problems import ProblemError, answer, invalid, not_found, problem_of
+from timekeeper.rest.problems import answer, invalid, not_found, problem_of
 from timekeeper.rest.usage_routes import add_usage_routes
-
-_log = structlog.get_logger()
 
 HOT = (("/v1/reports", "POST"), ("/v1/states", "GET"), ("/healthz", "GET"), ("/readyz", "GET"), ("/", "GET"))
 """Routes that the event loop serves itself."""
@@ -47,7 +43,7 @@ def build_flask(parts: Parts) -> Flask:
     _add_budgets(app, parts)
     _add_ledger(app, parts)
     add_usage_routes(app, parts)
-    _add_grants(app, parts)
+    add_grant_routes(app, parts)
     add_correction_routes(app, parts)
     _add_description(app)
     _add_other_methods(app)
@@ -126,45 +122,6 @@ def _add_ledger(app: Flask, parts: Parts) -> None:
         cursor = cursor_after(found[-1].session.uid) if len(found) == limit and not dearest else None
         listed = [answers.session_answer(session) for session in found]
         return json_answer(answers.SessionsAnswer(sessions=listed, cursor=cursor))
-
-
-def _add_grants(app: Flask, parts: Parts) -> None:
-    @app.post("/v1/grants")
-    def grants() -> Response:
-        caller = may_grant(parts.authority)
-        wanted = GrantRequest.model_validate_json(request.get_data())
-        name = order_name(caller.name, wanted.name, request.headers.get("Idempotency-Key"), "grant")
-        known_budget(parts.book, wanted.budget)
-        gpu_hours = gpu_hours_text("gpuHours", wanted.gpuHours, negative=True)
-        order = GrantOrder(
-            name=name,
-            budget=wanted.budget,
-            gpu_hours=gpu_hours,
-            reason=wanted.reason,
-            requested_by=caller.name,
-            expires=expiry_text(wanted.expires, gpu_hours, parts.now()),
-        )
-        item = grant_object(order)
-        unused_name(parts.book, item, parts.grants)
-        grant, made = place(item, parts.grants)
-        if made:
-            _log.info("grant made", grant=order.name, budget=order.budget, hours=order.gpu_hours, by=caller.name)
-        return json_answer(grant_answer(grant), 201 if made else 200)
-
-
-def grant_answer(grant: dict[str, object]) -> answers.GrantAnswer:
-    """A GPUGrant as it is told."""
-    metadata, spec = grant.get("metadata"), grant.get("spec")
-    if not isinstance(metadata, dict) or not isinstance(spec, dict):
-        raise ProblemError(503, "unavailable", "the grant was made, and came back unreadable; ask again")
-    return answers.GrantAnswer(
-        name=str(metadata.get("name", "")),
-        budget=str(spec.get("budget", "")),
-        gpuHours=str(spec.get("gpuHours", "")),
-        reason=str(spec.get("reason", "")),
-        requestedBy=str(spec.get("requestedBy", "")),
-        expires=spec.get("expires"),
-    )
 
 
 def _add_description(app: Flask) -> None:

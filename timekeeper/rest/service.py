@@ -30,8 +30,6 @@ from timekeeper.page.assets import read_assets
 from timekeeper.rest.application import Loop, RestApplication, build_application
 from timekeeper.rest.batching import Batcher
 from timekeeper.rest.bodies import MAX_BODY_BYTES
-from timekeeper.rest.closed_days import ClosedDays
-from timekeeper.rest.exported_months import ExportedMonths
 from timekeeper.rest.figures import Book
 from timekeeper.rest.measures import Measures
 from timekeeper.rest.order_stores import ClusterOrders, FolderOrders
@@ -40,6 +38,8 @@ from timekeeper.rest.parts import Parts
 from timekeeper.rest.pods import ClusterPods, FolderPods, PodReader
 from timekeeper.rest.recognising import Recognizer
 from timekeeper.rest.states_feed import StatesFeed
+from timekeeper.rest.usage.closed_days import ClosedDays
+from timekeeper.rest.usage.exported_months import ExportedMonths
 from timekeeper.rules.currency import Currency
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.cluster import CORRECTIONS

@@ -12,9 +12,9 @@ from timekeeper.rest.guard import may_read_all, may_read_namespace
 from timekeeper.rest.paging import only_parameters
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import invalid
-from timekeeper.rest.usage_answers import as_csv, as_json
-from timekeeper.rest.usage_finding import Usage, find
-from timekeeper.rest.usage_query import PARAMETERS, read_query
+from timekeeper.rest.usage.answers import as_csv, as_json
+from timekeeper.rest.usage.finding import Usage, find
+from timekeeper.rest.usage.query import PARAMETERS, read_query
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.usage.grouping import FoldedHoursError

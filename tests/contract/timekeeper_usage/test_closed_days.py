@@ -9,9 +9,9 @@ import pytest
 from tests.keeper_stage import MONTH, NOON, Stage
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.memory.accounts import default_account
-from timekeeper.rest.closed_days import LAGGING_DAYS, ClosedDays, divided
-from timekeeper.rest.usage_finding import find
-from timekeeper.rest.usage_query import Query, read_query
+from timekeeper.rest.usage.closed_days import LAGGING_DAYS, ClosedDays, divided
+from timekeeper.rest.usage.finding import find
+from timekeeper.rest.usage.query import Query, read_query
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import keys

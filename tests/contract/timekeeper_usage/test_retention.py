@@ -5,8 +5,8 @@ import pytest
 from tests.keeper_stage import NOON, Stage
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.round.keeper import Keeper
-from timekeeper.rest.usage_finding import find
-from timekeeper.rest.usage_query import Query
+from timekeeper.rest.usage.finding import find
+from timekeeper.rest.usage.query import Query
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import keys, ledger_packing, reading

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from tests.keeper_stage import NOON, Stage
 from tests.redis_server import RedisServer
-from timekeeper.rest.usage_finding import find
-from timekeeper.rest.usage_query import Query, place_of
+from timekeeper.rest.usage.finding import find
+from timekeeper.rest.usage.query import Query, place_of
 from timekeeper.rules.money import GPU_HOUR, SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import reading

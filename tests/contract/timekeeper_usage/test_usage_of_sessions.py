@@ -6,8 +6,8 @@ from tests.keeper_stage import NOON, Stage, report
 from tests.mirrored_world import MirroredWorld
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.round.keeper import Keeper
-from timekeeper.rest.usage_finding import find
-from timekeeper.rest.usage_query import Query
+from timekeeper.rest.usage.finding import find
+from timekeeper.rest.usage.query import Query
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.store import book

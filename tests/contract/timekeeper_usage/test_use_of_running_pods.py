@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.keeper_stage import NOON, Stage, report
 from tests.redis_server import RedisServer
-from timekeeper.rest.usage_finding import find
-from timekeeper.rest.usage_query import Query
+from timekeeper.rest.usage.finding import find
+from timekeeper.rest.usage.query import Query
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.timestamps import DAY
 from timekeeper.store import reading

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timekeeper.rest.closed_days import PARTS, ClosedDays, Part, closed_before, divided
+from timekeeper.rest.usage.closed_days import PARTS, ClosedDays, Part, closed_before, divided
 from timekeeper.rules.timestamps import HOUR, parse_instant
 from timekeeper.usage.grouping import Cells
 

@@ -14,10 +14,10 @@ from functools import partial
 import redis
 
 from timekeeper.metering.segments import Assignments
-from timekeeper.rest.closed_days import ClosedDays
-from timekeeper.rest.exported_months import ExportedMonths, held_before
-from timekeeper.rest.usage_query import Query, cursor_of
-from timekeeper.rest.whole_usage import WholeUsage, payers
+from timekeeper.rest.usage.all_accounts import WholeUsage, payers
+from timekeeper.rest.usage.closed_days import ClosedDays
+from timekeeper.rest.usage.exported_months import ExportedMonths, held_before
+from timekeeper.rest.usage.query import Query, cursor_of
 from timekeeper.rules.timestamps import DAY
 from timekeeper.store import reading
 from timekeeper.store.usage_reading import AccountUsage, accounts_usage, capacity, restored

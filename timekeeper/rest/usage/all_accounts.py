@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import redis
 
 from timekeeper.metering.segments import Assignments
-from timekeeper.rest.closed_days import ClosedDays, Part, PartKey, closed_before, divided, whole_days
+from timekeeper.rest.usage.closed_days import ClosedDays, Part, PartKey, closed_before, divided, whole_days
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store.usage_reading import NOTHING_KNOWN, AccountUsage, Known, accounts_usage
 from timekeeper.usage.dimensions import asks_for_details

@@ -14,7 +14,7 @@ import orjson
 
 from timekeeper.rest.answers import Answer, Money
 from timekeeper.rest.budget_answers import CurrencyAnswer, currency_answer
-from timekeeper.rest.usage_finding import Usage
+from timekeeper.rest.usage.finding import Usage
 from timekeeper.rules.currency import Currency
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import format_instant
