@@ -192,8 +192,9 @@ class Work:
             self.progressed_at = time.monotonic()
 
     def _failed(self, job: str, error: Exception) -> None:
-        self._measures.failures.labels(job, type(error).__name__).inc()
-        _log.warning("job failed and is tried again", job=job, error=str(error))
+        kind = type(error).__name__
+        self._measures.failures.labels(job, kind).inc()
+        _log.warning("job failed and is tried again", job=job, kind=kind, error=str(error))
 
     def _present_reign(self) -> _Reign | None:
         number = self._term.number()

@@ -6,6 +6,7 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.mirrored_world import KeptWorld, budget_object
 from timekeeper.jobs.measures import JobMeasures
@@ -16,6 +17,7 @@ from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.jobs.work import Work
 from timekeeper.jobs.work import World as Surroundings
 from timekeeper.leadership.term import Term
+from timekeeper.rules.money import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,14 +90,19 @@ def test_the_words_say_what_is_spent_what_follows_and_what_to_do(world: World) -
     assert [notice.message for notice in world.notices] == [
         (
             "2.00 of 2.00 GPU-hours are spent. In grace all goes on until another 2.00 GPU-hours are spent or "
-            "2026-01-16T14:00:00Z; then new pods yield to those of teams within their budgets. `fairgpu grant a` gives "
-            "more; the next period begins at 2026-02-01T00:00:00Z."
+            "2026-01-16T14:00:00Z; then new pods yield to those of teams within their budgets. Whoever hands out GPU "
+            "budgets can give more: `fairgpu grant a HOURS --reason WHY`; the next period begins at "
+            "2026-02-01T00:00:00Z."
         ),
         (
             "4.00 of 2.00 GPU-hours are spent. New pods run in what others leave, and yield first; running ones go on. "
-            "`fairgpu grant a` gives more; the next period begins at 2026-02-01T00:00:00Z."
+            "Whoever hands out GPU budgets can give more: `fairgpu grant a HOURS --reason WHY`; the next period begins "
+            "at 2026-02-01T00:00:00Z."
         ),
-        "8.00 of 12.00 GPU-hours are left until 2026-02-01T00:00:00Z: new pods run as usual, and held ones are let go.",
+        (
+            "8.00 of 12.00 GPU-hours are left until 2026-02-01T00:00:00Z: new pods run as usual, and held ones are let "
+            "go as far as it pays."
+        ),
     ]
 
 
@@ -112,7 +119,8 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world:
     assert [notice.message for notice in world.notices if notice.reason == "BudgetHoldsPod"] == [
         (
             "Waits for money: 0.00 of 2.00 GPU-hours are left in a; this pod needs up to 0.083333 to start and costs "
-            "up to 0.5 an hour. `fairgpu grant a` gives more; the next period begins at 2026-02-01T00:00:00Z."
+            "up to 0.5 an hour. Whoever hands out GPU budgets can give more: `fairgpu grant a HOURS --reason WHY`; the "
+            "next period begins at 2026-02-01T00:00:00Z."
         )
     ]
     world.after(HOUR)
@@ -127,6 +135,24 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world:
         "There is money for this pod again: 1.00 GPU-hours are left in a. It costs 0.5 GPU-hours an hour, "
         "0.083333 for its first 10 minutes."
     )
+
+
+def test_a_held_pod_is_told_anew_of_money_that_does_not_reach_it(world: World) -> None:
+    world.spend(onExhausted="hold")
+    world.after(3 * HOUR)
+    world.stage.gated("waits", "team-a", core=100)
+    world.stage.source.refresh()
+    world.mirrors.pods.changed("ADDED", next(p for p in world.stage.source.mirrors.pods.items() if "waits" in str(p)))
+    for gpu_hours in (0, 1, 0):
+        if gpu_hours:
+            world.grant(gpu_hours)
+        world.after(0)
+        world.releaser.release(world.now)
+    told = [notice.message for notice in world.notices if notice.reason == "BudgetHoldsPod"]
+    assert [message.partition(" GPU-hours are left")[0] for message in told] == [
+        "Waits for money: -1.00 of 2.00",
+        "Waits for money: 0.00 of 3.00",
+    ]
 
 
 def test_a_budget_that_is_only_observed_says_that_nothing_follows(world: World) -> None:
@@ -197,3 +223,18 @@ def test_a_state_is_told_before_the_status_shows_it(world: World) -> None:
     world.keeper.round(world.now)
     world.teller.tell()
     assert [notice.reason for notice in world.notices] == ["BudgetExhausted"]
+
+
+def test_the_log_names_the_kind_of_a_failure_as_the_metric_does(world: World) -> None:
+    term = Term(lambda: 0.0)
+    term.hold(1, 1.0)
+    work = Work(Surroundings(world.client, world, term, lambda: world.now), KeeperRules(), JobMeasures())
+    world.spend()
+    work.settle()
+    world.lead()
+    world.round(HOUR)
+    world.now += int(HOUR * SECOND)
+    with capture_logs() as logs:
+        work.settle()
+    failed = [line for line in logs if line["event"] == "job failed and is tried again"]
+    assert [(line["job"], line["kind"]) for line in failed] == [("settle", "FencedError")]

@@ -126,6 +126,25 @@ def test_the_reference_of_settings_has_each_with_its_default_and_what_it_does() 
     assert [row for row in settings_page.page().splitlines() if row.endswith("|  |")] == []
 
 
+def test_what_is_looked_for_in_a_log_is_what_the_services_write() -> None:
+    """Servers' own words, such as Redis's `MISCONF`, are in capitals."""
+    source = "\n".join(
+        file.read_text() for service in ("fairgpu", "webhook", "timekeeper") for file in (ROOT / service).rglob("*.py")
+    )
+    told = (r"`([^`]+)`(?: or `[^`]+`)?\s+in\s+(?:the|their)\s+log\b", r"\blog\s+(?:has|says)\s+`([^`]+)`")
+    greps = r"logs [^`\n]+\| grep (?:-E )?'?([^'`\n]+?)'?[`\n]"
+    wanted = {
+        (page.name, words.partition(":")[0])
+        for page in PAGES
+        for pattern in (*told, greps)
+        for found in re.findall(pattern, page.read_text())
+        for words in found.split("|")
+        if not words.isupper()
+    }
+    assert len(wanted) >= 8
+    assert {(page, words) for page, words in wanted if words not in source} == set()
+
+
 @pytest.mark.parametrize("page", ["alerts.md", "monitoring.md"])
 def test_every_task_that_may_fail_is_named(page: str) -> None:
     source = inspect.getsource(work)

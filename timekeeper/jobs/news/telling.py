@@ -10,6 +10,7 @@ from fairgpu.cluster.api import Json
 from fairgpu.states import BudgetState
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.figures import Figures
+from timekeeper.jobs.memory.remedies import how_to_give_more
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import display
 from timekeeper.rules.state import Enforcement, OnExhausted
@@ -87,7 +88,8 @@ def change_of_state(item: Json, budget: Budget, found: Figures, before: BudgetSt
         message = "Nothing limits this budget any more: new pods run as usual."
         return Notice(item, "BudgetReopened", message, occasion=occasion)
     left = f"{display(found.remaining)} of {display(found.limits.available)} GPU-hours are left"
-    message = f"{left} until {format_instant(found.period.end)}: new pods run as usual, and held ones are let go."
+    follows = "new pods run as usual, and held ones are let go as far as it pays"
+    message = f"{left} until {format_instant(found.period.end)}: {follows}."
     return Notice(item, "BudgetReopened", message, occasion=occasion)
 
 
@@ -98,7 +100,7 @@ def _spent(found: Figures) -> str:
 
 def _follows(budget: Budget, found: Figures) -> str:
     limits = found.limits
-    more = f"`fairgpu grant {budget.name}` gives more; the next period begins at {format_instant(found.period.end)}."
+    more = f"{how_to_give_more(budget)}; the next period begins at {format_instant(found.period.end)}."
     running = "are given notice and evicted" if budget.enforcement is Enforcement.EVICT else "go on"
     if found.state is BudgetState.HELD:
         return f"New pods wait; running ones {running}. {more}"

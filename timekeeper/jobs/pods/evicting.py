@@ -12,6 +12,7 @@ from prometheus_client import Counter
 from fairgpu.cluster.api import Json
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.figures import Figures
+from timekeeper.jobs.memory.remedies import how_to_give_more
 from timekeeper.jobs.pods.evictions import Due, Step, due
 from timekeeper.metering.pods import PodFacts
 from timekeeper.rules.budgets import Budget
@@ -127,7 +128,7 @@ def notice_of(item: Json, step: Due, budget: Budget, found: Figures) -> Notice:
     if step.step is Step.NOTICE:
         message = (
             f"{spent}: this pod is evicted at {format_instant(step.at)} unless there is money by then. Save what it "
-            f"has done; `fairgpu grant {budget.name}` gives more."
+            f"has done. {how_to_give_more(budget)}."
         )
         return Notice(item, "BudgetEvictionNotice", message, warning=True, occasion=format_exact(step.at))
     if step.step is Step.EVICT:

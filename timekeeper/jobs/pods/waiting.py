@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.figures import Figures
+from timekeeper.jobs.memory.remedies import how_to_give_more
 from timekeeper.jobs.pods.gates import Claim, in_order
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import display
@@ -19,34 +20,40 @@ AT_ONCE = 10
 """Pods that are told in one round: each takes a request, and thousands may wait."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """When a pod was told, and how much its budget had then."""
+
+    at: int
+    available: int | None
+
+
 @dataclass(slots=True)
 class WaitTeller:
     """Remembers, in one term of leadership, which pods were told when."""
 
     source: Source
     books: Books
-    _told: dict[str, int] = field(default_factory=dict)
+    _told: dict[str, _Told] = field(default_factory=dict)
 
     def tell(self, waiting: Iterable[tuple[str, Sequence[Claim]]], now: int) -> int:
-        """Tells those that wait and were not told lately; how many.
+        """Tells those that wait and were not told lately, or were given money that does not suffice; how many.
 
         Args:
             waiting: for each account, the pods that its gate goes on holding.
             now: nanoseconds since 1970.
         """
-        self._told = {uid: at for uid, at in self._told.items() if at <= now < at + AGAIN}
-        due = (
-            (name, place, claim)
-            for name, claims in waiting
-            for place, claim in enumerate(in_order(claims))
-            if claim.pod.uid not in self._told
-        )
+        self._told = {uid: told for uid, told in self._told.items() if told.at <= now < told.at + AGAIN}
+        due = ((name, place, claim) for name, claims in waiting for place, claim in enumerate(in_order(claims)))
         count = 0
         for name, place, claim in due:
-            found, item = self.books.figures.get(name), self.source.mirrors.pods.get(claim.pod.uid)
-            if found is None or item is None:
+            found, told = self.books.figures.get(name), self._told.get(claim.pod.uid)
+            if found is None or (told is not None and told.available == found.limits.available):
                 continue
-            self._told[claim.pod.uid] = now
+            item = self.source.mirrors.pods.get(claim.pod.uid)
+            if item is None:
+                continue
+            self._told[claim.pod.uid] = _Told(now, found.limits.available)
             message = why_it_waits(claim, self.books.accounts[name].budget, found, place)
             self.source.tell(Notice(item, "BudgetHoldsPod", message, warning=True))
             count += 1
@@ -69,4 +76,4 @@ def why_it_waits(claim: Claim, budget: Budget, found: Figures, before: int) -> s
     needs = f"needs up to {display(claim.needed)} to start and costs up to {display(claim.rate * 3600)} an hour"
     queue = f" {before} of its pods wait in front of it." if before else ""
     ends = f"the next period begins at {format_instant(found.period.end)}"
-    return f"Waits for money: {left}; this pod {needs}.{queue} `fairgpu grant {budget.name}` gives more; {ends}."
+    return f"Waits for money: {left}; this pod {needs}.{queue} {how_to_give_more(budget)}; {ends}."
