@@ -89,10 +89,11 @@ class Evictor:
         done = last is step.step and now < at + AGAIN  # the mirror may not show it yet
         if item is None or done or now < self._again.get(uid, 0):
             return False
+        told = {"uid": uid, "namespace": step.pod.namespace, "pod": step.pod.name, "budget": budget.name}
         try:
             self._act(step, item)
         except ChangedMeanwhileError as error:
-            _log.info("pod changed before its eviction", uid=uid, step=step.step, error=str(error))
+            _log.info("pod changed before its eviction", **told, step=step.step, error=str(error))
             return False
         except BlockedError as error:
             self._again[uid] = now + AGAIN
@@ -105,13 +106,12 @@ class Evictor:
         except RefusedError as error:
             self._again[uid] = now + AGAIN
             self.counter.labels("refused").inc()
-            _log.warning("eviction refused", uid=uid, step=step.step, error=str(error))
+            _log.warning("eviction refused", **told, step=step.step, error=str(error))
             return False
         self._done[uid] = step.step, now
         self.counter.labels(step.step.value).inc()
         self.source.tell(notice_of(item, step, budget, found))
-        where = {"namespace": step.pod.namespace, "pod": step.pod.name, "budget": budget.name}
-        _log.info("pod of a spent budget", uid=uid, step=step.step, **where)
+        _log.info("pod of a spent budget", **told, step=step.step)
         return True
 
     def _act(self, step: Due, item: Json) -> None:

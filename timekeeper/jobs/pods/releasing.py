@@ -100,19 +100,21 @@ class Releaser:
             item = self.source.mirrors.pods.get(claim.pod.uid)
             if item is None or claim.pod.uid in self._refused:
                 continue
+            pod = claim.pod
+            told = {"uid": pod.uid, "namespace": pod.namespace, "pod": pod.name, "budget": name}
             try:
                 self.source.lift_gate(item)
             except ChangedMeanwhileError as error:
-                _log.info("pod changed before it was released", uid=claim.pod.uid, error=str(error))
+                _log.info("pod changed before it was released", **told, error=str(error))
                 continue
             except RefusedError as error:
                 self._refused[claim.pod.uid] = now
-                _log.warning("pod's release refused", uid=claim.pod.uid, pod=claim.pod.name, error=str(error))
+                _log.warning("pod's release refused", **told, error=str(error))
                 continue
             self._lifted.add(claim.pod.uid)
             self.source.tell(released_pod(item, claim, account.budget, self.books.figures[name]))
             count += 1
-            _log.info("pod released", uid=claim.pod.uid, namespace=claim.pod.namespace, pod=claim.pod.name, budget=name)
+            _log.info("pod released", **told)
         return count
 
 

@@ -27,8 +27,8 @@ Billing = Callable[[Metered, Mapping[Key, int], Sequence[Span]], dict[Key, int]]
 _log = structlog.get_logger()
 
 
-def read_use(body: str | bytes) -> Use:
-    """The counters of a report as the REST API stores it, a list of containers; those that are none are passed over."""
+def read_use(body: str | bytes, uid: str) -> Use:
+    """The counters of a pod's report as the REST API stores it, a list of containers; none of what is no report."""
     try:
         document = json.loads(body)
         return {
@@ -39,7 +39,7 @@ def read_use(body: str | bytes) -> Use:
             for device in container["devices"]
         }
     except (ValueError, KeyError, TypeError) as error:
-        _log.warning("report not understood", error=repr(error))
+        _log.warning("report not understood", uid=uid, error=repr(error))
         return {}
 
 
@@ -51,7 +51,8 @@ def take_use(metered: Metered, body: str | bytes | None, prices: Prices) -> None
     devices = metered.reservation.devices
     start = metered.session.start
     price = {device.model: price_at(prices, device.model, start) for device in devices.values()}
-    found = tallied(known or UseTally(), read_use(body) if body is not None else {}, devices, price)
+    told = read_use(body, metered.session.uid) if body is not None else {}
+    found = tallied(known or UseTally(), told, devices, price)
     if found != known:
         metered.session, metered.record_stale = replace(metered.session, use_tally=found), True
     metered.used = max(metered.used or 0, found.before + use_cost(found.use, devices, price))
