@@ -17,6 +17,7 @@ from timekeeper.sources.metered import is_metered, metered_pod, slim
 from timekeeper.sources.mirror import Mirror
 from timekeeper.sources.source import (
     CHECKPOINT_SHARDS,
+    MAX_TERMINATION_SECONDS,
     BlockedError,
     ChangedMeanwhileError,
     ExistsError,
@@ -41,9 +42,6 @@ COLLECTIONS = {
 
 CONFIG_MAPS = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps"
 CHECKPOINTS_KEY = "checkpoints.json"
-
-MAX_TERMINATION_SECONDS = 600
-"""After its notice no pod runs on for longer, whatever its author wrote."""
 
 _log = structlog.get_logger()
 
@@ -110,10 +108,11 @@ class ClusterSource:
 
         A pod gets its own terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS.
         """
-        metadata, spec = pod["metadata"], pod.get("spec") or {}
+        metadata = pod["metadata"]
         options: Json = {"preconditions": {"uid": metadata["uid"]}}
-        if int(spec.get("terminationGracePeriodSeconds") or 0) > MAX_TERMINATION_SECONDS:
-            options["gracePeriodSeconds"] = MAX_TERMINATION_SECONDS
+        seconds = _termination_seconds(pod)
+        if seconds is not None:
+            options["gracePeriodSeconds"] = seconds
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
@@ -193,6 +192,17 @@ class ClusterSource:
 
 def _path_of(metadata: Json) -> str:
     return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def _termination_seconds(pod: Json) -> int | None:
+    """What an eviction has to say of the time that a pod gets; None where the API server comes to the same by itself.
+
+    One that is being deleted already keeps what it was given then, unless less is named.
+    """
+    own = int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
+    if pod["metadata"].get("deletionTimestamp") is not None:
+        return max(1, min(own, MAX_TERMINATION_SECONDS))
+    return MAX_TERMINATION_SECONDS if own > MAX_TERMINATION_SECONDS else None
 
 
 def _eviction_error(error: ApiError) -> SourceError:

@@ -13,6 +13,9 @@ from timekeeper.sources.mirror import Mirror, uid_of
 CHECKPOINT_SHARDS = 16
 """How many objects hold the checkpoints of namespaces without a GPUBudget; the timekeeper's Role names each."""
 
+MAX_TERMINATION_SECONDS = 600
+"""After its notice no pod of a spent budget runs on for longer, whatever its author wrote."""
+
 
 class SourceError(RuntimeError):
     """The world could not be written to; nothing was changed, and the same write may be tried again."""
