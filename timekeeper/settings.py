@@ -70,7 +70,8 @@ class MeteringSettings(Section):
     """How use becomes money."""
 
     meter_from: MeterFrom = MeterFrom.BIND
-    """bind: a pod is charged from its binding on; running: from when it was first seen running."""
+    """bind: a pod is charged from its binding on; running: from when a container of it that holds a GPU
+    was first seen running, so that what it holds while its images are pulled is free."""
     end_proof: Literal["observe", "finalizer"] = "observe"
     """observe: a pod that ends while nobody watches is charged to when it was last seen; finalizer: the webhook, told
     the same, keeps GPU pods on the API server until their end is in the ledger. With observe those held are let go."""

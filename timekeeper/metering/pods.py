@@ -25,7 +25,8 @@ class PodFacts:
     Attributes:
         scheduled: when PodScheduled became True, by the API server's clock.
         bound: whether it has a node.
-        running: whether its phase is past Pending.
+        running: whether its phase is past Pending, or a container that holds a GPU has begun: a pod whose init
+            containers run, or one of whose main containers waits for its image, is Pending all the while.
         terminal: whether its phase is Succeeded or Failed.
         begun: the earliest time at which its kubelet says that it had it, by the node's clock.
         finished: the latest finishedAt of all its containers, by the node's clock.
@@ -82,7 +83,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         created=_instant(metadata.get("creationTimestamp")) or 0,
         scheduled=_scheduled(status.get("conditions")),
         bound=isinstance(node, str) and bool(node),
-        running=phase not in {None, "Pending"},
+        running=phase not in {None, "Pending"} or _has_begun(spec, status),
         terminal=phase in TERMINAL_PHASES,
         finished=_finished(status),
         gated=isinstance(gates, list) and {"name": names.BUDGET_GATE} in gates,
@@ -128,6 +129,32 @@ def _begun(status: Mapping[str, Any]) -> int | None:
             states = [_mapping(_mapping(container).get(state)) for state in ("state", "lastState")]
             moments += [_instant(_mapping(found.get(how)).get("startedAt")) for found in states for how in _STARTED]
     return min((moment for moment in moments if moment is not None), default=None)
+
+
+def _has_begun(spec: Mapping[str, Any], status: Mapping[str, Any]) -> bool:
+    """Whether a container that asks for a GPU runs, or ran before, by what its kubelet says."""
+    asking = {
+        item.get("name")
+        for kind in ("containers", "initContainers")
+        for item in map(_mapping, _list(spec.get(kind)))
+        if not _limits(item).keys().isdisjoint(names.CANONICAL_RESOURCES)
+    }
+    return any(
+        how in _mapping(found.get(state))
+        for kind in ("containerStatuses", "initContainerStatuses")
+        for found in map(_mapping, _list(status.get(kind)))
+        if found.get("name") in asking
+        for state in ("state", "lastState")
+        for how in _STARTED
+    )
+
+
+def _limits(container: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(_mapping(container.get("resources")).get("limits"))
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _latest(items: Any, field: str) -> int | None:

@@ -57,6 +57,40 @@ def test_metering_from_running_starts_at_first_sight_of_the_running_pod() -> Non
     assert start_of(facts(), 500, MeterFrom.RUNNING) == 500
 
 
+ASKS = {"resources": {"limits": {"fairgpu.io/gpu-core": "100"}}}
+RUNS = {"state": {"running": {"startedAt": "1970-01-01T00:00:03Z"}}}
+WAITS = {"state": {"waiting": {"reason": "ImagePullBackOff"}}}
+
+
+@pytest.mark.parametrize(
+    ("init", "main", "started"),
+    [
+        pytest.param([], [WAITS], False, id="its image is pulled"),
+        pytest.param([RUNS], [WAITS], False, id="an init container without a GPU works"),
+        pytest.param([ASKS | RUNS], [WAITS], True, id="an init container works on a GPU"),
+        pytest.param([ASKS | {**WAITS, "lastState": {"terminated": {}}}], [WAITS], True, id="one crashed on it"),
+        pytest.param([], [ASKS | RUNS, WAITS], True, id="another container waits for an image that is not there"),
+    ],
+)
+def test_metering_from_running_starts_once_a_container_works_on_a_gpu_though_the_pod_is_pending(
+    init: list[dict[str, Any]], main: list[dict[str, Any]], started: bool
+) -> None:
+    lists = {"initContainers": init, "containers": [*main, ASKS | WAITS]}
+    spec = {
+        kind: [{"name": f"{kind}{at}"} | {"resources": one.get("resources")} for at, one in enumerate(items)]
+        for kind, items in lists.items()
+    }
+    status = {
+        status: [
+            {"name": f"{kind}{at}"} | {key: one[key] for key in ("state", "lastState") if key in one}
+            for at, one in enumerate(lists[kind])
+        ]
+        for kind, status in (("initContainers", "initContainerStatuses"), ("containers", "containerStatuses"))
+    }
+    pod = read_pod({"spec": {"nodeName": "n1", **spec}, "status": {"phase": "Pending", **status}})
+    assert (start_of(pod, 500, MeterFrom.RUNNING) is not None) is started
+
+
 def test_a_terminal_pod_ended_when_its_last_container_did() -> None:
     done = end_at_terminal_phase(SESSION, facts(terminal=True, finished=400), now=900)
     assert (done.end, done.proof) == (400, EndProof.FINISHED)
@@ -144,7 +178,15 @@ def test_facts_are_read_from_a_real_pods_status() -> None:
     assert (found.terminal, found.running, found.bound, found.gated) == (True, True, True, True)
 
 
-@pytest.mark.parametrize("pod", [{}, {"metadata": [], "spec": None, "status": "x"}, {"status": {"conditions": [None]}}])
+@pytest.mark.parametrize(
+    "pod",
+    [
+        {},
+        {"metadata": [], "spec": None, "status": "x"},
+        {"status": {"conditions": [None]}},
+        {"spec": {"containers": [None, {"name": 1, "resources": 2}]}, "status": {"containerStatuses": [None, 1]}},
+    ],
+)
 def test_no_shape_of_object_breaks_the_reader(pod: dict[str, Any]) -> None:
     assert not read_pod(pod).bound
 
