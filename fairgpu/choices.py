@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 
 from fairgpu import names
-from fairgpu.faults import Fault, field_path, show
+from fairgpu.faults import Fault, field_path, guess, show
 from fairgpu.permissions import Permission, Wish
 from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, NORMAL_PRIORITY, CorePolicy, Placement, PodChoices
 
@@ -21,7 +20,13 @@ MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,62}")
 """A GPU model as the driver names it, or a part of the name."""
 UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,62}")
 """A GPU's uuid as the driver names it, such as `GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76`."""
-LIST_ALLOWED = "names with commas between them, each of 1 to 63 letters, digits, spaces and ._()/+-"
+MAX_LISTED = 256
+"""Names in one list: it is read for each container, and compared with what is to be avoided, name by name."""
+LIST_ALLOWED = (
+    f"at most {MAX_LISTED} names with commas between them, each of 1 to 63 letters, digits, spaces and ._()/+-"
+)
+MAX_UNKNOWN_NAMED = 16
+"""Annotations of fairgpu.io that there are not, and that are named in a warning each."""
 
 _KNOWN = frozenset(names.CHOICE_ANNOTATIONS + names.RESERVED_ANNOTATIONS)
 
@@ -62,7 +67,7 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
         choices=choices,
         wishes=_wishes(choices, metadata),
         faults=tuple(reader.faults),
-        warnings=tuple(_unknown(key, metadata) for key in ours if key not in _KNOWN),
+        warnings=_of_unknown([key for key in ours if key not in _KNOWN], metadata),
     )
 
 
@@ -87,10 +92,12 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
     """The items of a comma list, each once; spaces around them and empty items are dropped.
 
     Raises:
-        ValueError: nothing is left, or `item` does not match one of them.
+        ValueError: nothing is left, there are more than MAX_LISTED, or `item` does not match one of them.
     """
+    if text.count(",") > 2 * MAX_LISTED:
+        raise ValueError(f"{text.count(',')} commas")
     items = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    if not items or not all(item.fullmatch(part) for part in items):
+    if not items or len(items) > MAX_LISTED or not all(item.fullmatch(part) for part in items):
         raise ValueError(text)
     return items
 
@@ -127,9 +134,16 @@ def _wishes(choices: PodChoices, metadata: Path) -> tuple[Wish, ...]:
     return tuple(wishes)
 
 
+def _of_unknown(keys: list[str], metadata: Path) -> tuple[str, ...]:
+    lines = [_unknown(key, metadata) for key in keys[:MAX_UNKNOWN_NAMED]]
+    if len(keys) > MAX_UNKNOWN_NAMED:
+        lines.append(f"{field_path(*metadata, 'annotations')}: {len(keys) - MAX_UNKNOWN_NAMED} more that are not known")
+    return tuple(lines)
+
+
 def _unknown(key: str, metadata: Path) -> str:
-    near = difflib.get_close_matches(key, names.CHOICE_ANNOTATIONS, n=1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    near = guess(key, names.CHOICE_ANNOTATIONS)
+    hint = f"; did you mean {near}?" if near else ""
     return f"{field_path(*metadata, 'annotations', key)}: FairGPU knows no such annotation and ignores it{hint}"
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 MAX_SHOWN_LENGTH = 80
+MAX_EXPLAINED = 100
+"""Faults that are said; one manifest of 3 MiB can have a hundred thousand."""
+MAX_GUESSED_LENGTH = 317
+"""No key of Kubernetes is longer (253 for the prefix, a slash, 63 for the name); what is stands for none."""
 
 
 def field_path(*parts: str | int) -> str:
@@ -26,11 +31,21 @@ def field_path(*parts: str | int) -> str:
 
 def show(value: Any) -> str:
     """A value as it stood in the manifest, as JSON in ASCII, cut to a length that fits a message."""
+    if isinstance(value, str):
+        value = value[:MAX_SHOWN_LENGTH]  # the quotes make it long enough to be seen to be cut
     try:
         text = json.dumps(value, ensure_ascii=True, default=str)
     except (ValueError, RecursionError):  # a number of thousands of digits, or lists a thousand deep
         text = "a value too large to show"
     return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
+
+
+def guess(misspelt: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
+    """The known name that a misspelt one most likely stands for; None where none is as near as `cutoff` (0 to 1)."""
+    if len(misspelt) > MAX_GUESSED_LENGTH:
+        return None
+    near = difflib.get_close_matches(misspelt, known, n=1, cutoff=cutoff)
+    return near[0] if near else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +62,12 @@ class Fault:
 
 
 def explain(faults: Iterable[Fault]) -> str:
-    """All faults as one message, one on a line and numbered where there are several."""
-    lines = [str(fault) for fault in faults]
+    """All faults as one message, one on a line and numbered where there are several; MAX_EXPLAINED of them at most."""
+    found = list(faults)
+    lines = [str(fault) for fault in found[:MAX_EXPLAINED]]
     if len(lines) == 1:
         return lines[0]
-    return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
+    numbered = [f"{number}. {line}" for number, line in enumerate(lines, start=1)]
+    if len(found) > MAX_EXPLAINED:
+        numbered.append(f"and {len(found) - MAX_EXPLAINED} more")
+    return "\n".join(numbered)

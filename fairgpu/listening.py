@@ -11,6 +11,11 @@ from fairgpu.dialects.reading import Container, DialectSettings, Reading
 from fairgpu.dialects.registry import BETWEEN_NAMES, DialectSet, read_container, unheard
 from fairgpu.faults import Fault, show
 
+MAX_ASKING: Final = 1000
+"""Containers of one list that ask for a GPU: no kubelet starts as many, and each is read, rewritten and explained."""
+ENOUGH_FAULTS: Final = 100
+"""Once so many are found in one list, the rest of it is not read: the pod is refused whatever it says."""
+
 
 class ContainerReading:
     """A container that speaks a dialect.
@@ -70,13 +75,16 @@ class Listener:
         return unheard(self.annotations, heard, self.root, self.dialects)
 
     def hear(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
-        """The containers of one list that speak."""
+        """The containers of one list that speak: at most one beyond MAX_ASKING, which is a fault (see too_many)."""
         items = spec.get(field)
         if not isinstance(items, list):
             return ()
         anyone = self.called_by_annotation
         readings: list[ContainerReading] = []
+        faults = 0
         for index, item in enumerate(items):
+            if len(readings) > MAX_ASKING or faults >= ENOUGH_FAULTS:
+                break
             if not isinstance(item, dict):
                 continue
             resources = mapping(item.get("resources"))
@@ -85,6 +93,7 @@ class Listener:
                 reading = self._read(item, (*self.root, "spec", field, index), requests, limits)
                 if reading is not None:
                     readings.append(reading)
+                    faults += len(reading.reading.faults)
         return tuple(readings)
 
     def _read(

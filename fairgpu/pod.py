@@ -16,7 +16,7 @@ from fairgpu.dialects.registry import DIALECTS, DialectSet
 from fairgpu.faults import Fault
 from fairgpu.listening import ContainerReading, Listener, mapping, texts
 from fairgpu.permissions import Permission, Wish
-from fairgpu.pod_faults import beyond_a_node, misplaced, mistyped_annotations
+from fairgpu.pod_faults import beyond_a_node, misplaced, mistyped_annotations, oversized, too_many
 from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, CorePolicy, PodChoices
 
 __all__ = ["ContainerReading", "PodReading", "read_pod"]
@@ -97,6 +97,9 @@ def read_pod(
     spec = mapping(pod.get("spec"))
     metadata = mapping(pod.get("metadata"))
     annotations = mapping(metadata.get("annotations"))
+    too_large = oversized(annotations, root)
+    if too_large:
+        return PodReading(faults=too_large)
     listener = Listener(
         settings=settings,
         root=root,
@@ -117,6 +120,7 @@ def read_pod(
     )
     pod_faults = [
         *(fault for container in everyone for fault in misplaced(container)),
+        *too_many(containers, init, ephemeral),
         *beyond_a_node(demand, settings, root),
         *unheard,
         *mistyped_annotations(annotations, dialects, root),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from fairgpu import names
 from fairgpu.choices import Path
@@ -12,7 +12,41 @@ from fairgpu.dialects.building import WHOLE_GPU_PERCENT
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import DialectSet
 from fairgpu.faults import Fault, field_path, show
-from fairgpu.listening import ContainerReading
+from fairgpu.listening import MAX_ASKING, ContainerReading
+
+MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
+"""The API server's own bound of a pod's annotations together (TotalAnnotationSizeLimitB in k8s.io/apimachinery)."""
+
+
+def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
+    """Annotations that no API server stores. It says so after admission, where they are read for each container."""
+    length = 0
+    for key, value in annotations.items():
+        length += len(key) + (len(value) if isinstance(value, str) else 0)
+    if length <= MAX_ANNOTATIONS_LENGTH:
+        return ()
+    return (
+        Fault(
+            path=field_path(*root, "metadata", "annotations"),
+            given=f"{length} characters in {len(annotations)} annotations",
+            allowed=f"at most {MAX_ANNOTATIONS_LENGTH} bytes together, as for every object",
+            instead="less; what is longer belongs in a ConfigMap",
+        ),
+    )
+
+
+def too_many(*lists: tuple[ContainerReading, ...]) -> list[Fault]:
+    """More containers that ask for a GPU than are read."""
+    return [
+        Fault(
+            path=field_path(*containers[0].path[:-1]),
+            given=f"more than {MAX_ASKING} containers that ask for a GPU",
+            allowed=f"at most {MAX_ASKING}",
+            instead="fewer containers in a pod, and more pods",
+        )
+        for containers in lists
+        if len(containers) > MAX_ASKING
+    ]
 
 
 def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: Path) -> list[Fault]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
-
 from fairgpu import names
 from fairgpu.dialects.amounts import read_amounts
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
 from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
-from fairgpu.faults import Fault, show
+from fairgpu.faults import Fault, guess, show
+
+MAX_UNKNOWN_NAMED = 16
+"""Resources of fairgpu.io that there are not, and that are named in one container."""
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
@@ -18,7 +19,8 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         return None
     named = container.named(names.CANONICAL_RESOURCES)
     amounts = read_amounts(container, named, {names.GPU_MEMORY: 1})
-    faults = [*amounts.faults, *(_unknown(container, resource) for resource in ours if resource not in named)]
+    unknown = [resource for resource in ours if resource not in named]
+    faults = [*amounts.faults, *(_unknown(container, resource) for resource in unknown[:MAX_UNKNOWN_NAMED])]
     if not named:
         return Reading(faults=tuple(faults))
     if not faults and names.GPU in named and not any(amounts.values.values()):
@@ -48,12 +50,11 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 def _unknown(container: Container, resource: str) -> Fault:
     """A name that no node offers, for which the pod would wait for good."""
-    near = difflib.get_close_matches(resource, names.CANONICAL_RESOURCES, n=1, cutoff=0)
     return Fault(
         path=container.limit_path(resource) if resource in container.limits else container.request_path(resource),
         given=f"a resource that FairGPU does not have, {show(resource)}",
         allowed=", ".join(names.CANONICAL_RESOURCES),
-        instead=near[0],
+        instead=guess(resource, names.CANONICAL_RESOURCES, cutoff=0) or names.GPU,
     )
 
 

@@ -17,6 +17,9 @@ from webhook.settings import Webhook
 
 Path = tuple[str | int, ...]
 
+MAX_COPIES: Final = 16
+"""Elements of one list that bear a name of ours. Each is taken out by an operation of its own, for which the API server
+copies the list."""
 USAGE_FOLDER: Final = posixpath.basename(names.USAGE_MOUNT_PATH)
 
 
@@ -36,6 +39,7 @@ def check_pod(
     faults += _faults_of_node(spec, root)
     faults += faults_of_class(spec, settings.priorities, knowledge, root)
     faults += _faults_of_names(spec, root)
+    faults += _faults_of_copies(spec, root)
     faults += _faults_of_mounts(spec, reading)
     if settings.dialects.best_effort == "refuse":
         faults += _faults_of_best_effort(reading)
@@ -83,6 +87,36 @@ def _faults_of_names(spec: dict[str, Any], root: Path) -> list[Fault]:
             instead="a name of your own",
         )
         for index in indexes_named(spec.get("containers"), (names.SIDECAR_CONTAINER,))
+    ]
+
+
+def _faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
+    """A copy of an admitted pod has one of each; thousands have no other purpose than to be taken out."""
+    faults = [
+        *_copies(spec, "initContainers", (names.SIDECAR_CONTAINER,), (*root, "spec")),
+        *_copies(spec, "volumes", OUR_VOLUMES, (*root, "spec")),
+        *_copies(spec, "schedulingGates", (names.BUDGET_GATE,), (*root, "spec")),
+    ]
+    for field in ("containers", "initContainers"):
+        for index, container in objects(spec.get(field)):
+            faults += _copies(container, "volumeMounts", OUR_VOLUMES, (*root, "spec", field, index))
+    return faults
+
+
+def _copies(parent: dict[str, Any], field: str, ours: tuple[str, ...], path: Path) -> list[Fault]:
+    items = parent.get(field)
+    if not isinstance(items, list) or len(items) <= MAX_COPIES:
+        return []
+    found = len(indexes_named(items, ours))
+    if found <= MAX_COPIES:
+        return []
+    return [
+        Fault(
+            path=field_path(*path, field),
+            given=f"{found} named {' or '.join(ours)}",
+            allowed=f"none, as FairGPU adds its own; up to {MAX_COPIES} are taken for those of a copied pod",
+            instead="none of them",
+        )
     ]
 
 

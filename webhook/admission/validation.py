@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fairgpu.faults import Fault, field_path
+from fairgpu.faults import MAX_EXPLAINED, Fault, field_path
 from fairgpu.pod import PodReading, read_pod
 from webhook.admission.checks import check_pod
 from webhook.admission.creation import NATIVE_NAMES
@@ -90,4 +90,5 @@ def _validate_template(subject: Subject, knowledge: Knowledge, settings: Webhook
     warnings = (*reading.warnings, *granted.warnings)
     if settings.templates == "refuse":
         return Verdict(faults=faults, warnings=warnings)
-    return Verdict(warnings=(*(f"its pods will be refused: {fault}" for fault in faults), *warnings))
+    refusals = (f"its pods will be refused: {fault}" for fault in faults[:MAX_EXPLAINED])
+    return Verdict(warnings=(*refusals, *warnings))

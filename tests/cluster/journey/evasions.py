@@ -109,6 +109,14 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         pod("evading", {}, {"gpu-fraction": "0.5", "gpu-fraction-container-name": "nobody"}),
         "gpu-fraction-container-name",
     ),
+    "behind more annotations than are stored": (
+        pod(
+            "evading",
+            GPU,
+            {f"fairgpu.io/{use}-gpu-uuid": ",".join(map(str, range(40_000))) for use in ("use", "avoid")},
+        ),
+        "allowed: at most 262144 bytes",
+    ),
     "lent beyond the share": (pod("evading", GPU, {"fairgpu.io/core-policy": "elastic"}), "fairgpu.io/allow"),
     "before all others": (pod("evading", GPU, {"fairgpu.io/task-priority": "0"}), "fairgpu.io/allow"),
 }

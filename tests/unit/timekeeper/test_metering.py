@@ -73,7 +73,7 @@ WAITS = {"state": {"waiting": {"reason": "ImagePullBackOff"}}}
     ],
 )
 def test_metering_from_running_starts_once_a_container_works_on_a_gpu_though_the_pod_is_pending(
-    init: list[dict[str, Any]], main: list[dict[str, Any]], started: bool
+    init: list[dict[str, Any]], main: list[dict[str, Any]], *, started: bool
 ) -> None:
     lists = {"initContainers": init, "containers": [*main, ASKS | WAITS]}
     spec = {

@@ -1,0 +1,112 @@
+"""Pods as large as an API server takes them (3 MiB), made to keep the webhook busy: it says what is too much.
+
+A request of them is read and judged in the worker that everybody's GPU pods wait for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairgpu.choices import MAX_LISTED
+from fairgpu.faults import MAX_EXPLAINED
+from fairgpu.listening import MAX_ASKING
+from tests.admission import KNOWLEDGE, SETTINGS, Pod, container, gpu_container, gpu_pod, mutate, pod, review, validate
+from webhook.admission.checks import MAX_COPIES
+from webhook.admission.review import answer
+
+LARGEST_ANSWER = 64 * 1024
+MANY = 20_000
+
+
+def listed(prefix: str, count: int) -> str:
+    return ",".join(f"{prefix}{number}" for number in range(count))
+
+
+def asking(count: int, **limits: str) -> list[Pod]:
+    return [container(f"c{number}", limits) for number in range(count)]
+
+
+HAMI = {"nvidia.com/gpu": "1"}
+USED = "fairgpu.io/use-gpu-uuid"
+AVOIDED = "fairgpu.io/avoid-gpu-uuid"
+
+TOO_MUCH: dict[str, tuple[Pod, str]] = {
+    "annotations that no API server stores": (
+        pod(gpu_container(), annotations={f"fairgpu.io/use-gpu-{n}": "" for n in range(MANY)}),
+        "metadata.annotations: given 468890 characters in 20000 annotations; allowed: at most 262144 bytes",
+    ),
+    "devices to be used, each compared with all that are to be avoided": (
+        pod(gpu_container(), annotations={USED: listed("a", MANY), AVOIDED: listed("b", MANY)}),
+        f"metadata.annotations[{USED}]",
+    ),
+    "devices of another dialect, read for each container": (
+        pod(*asking(500, **HAMI), annotations={"nvidia.com/use-gpuuuid": listed("", 30_000)}),
+        "metadata.annotations[nvidia.com/use-gpuuuid]",
+    ),
+    "containers that ask": (pod(*asking(MANY, **HAMI)), f"spec.containers: given more than {MAX_ASKING} containers"),
+    "init containers that ask": (
+        pod(gpu_container(), initContainers=asking(MANY, **HAMI)),
+        f"spec.initContainers: given more than {MAX_ASKING} containers",
+    ),
+    "faulty containers": (pod(*asking(MANY, **{"nvidia.com/gpu": "x"})), "spec.containers[0].resources"),
+    "resources that there are not": (
+        pod(container("main", {f"fairgpu.io/x{number}": "1" for number in range(MANY)})),
+        "spec.containers[0].resources.limits[fairgpu.io/x0]",
+    ),
+    "a resource of a name without end": (
+        pod(container("main", {"fairgpu.io/gpu" + "u" * 10_000: "1"})),
+        "write fairgpu.io/gpu",
+    ),
+    "mounts where ours is": (
+        pod(gpu_container(volumeMounts=[{"name": "x", "mountPath": "/run/fairgpu/"}] * MANY)),
+        "spec.containers[0].volumeMounts[0].mountPath",
+    ),
+    "volumes of our names": (gpu_pod(volumes=[{"name": "fairgpu-usage"}] * MANY), f"spec.volumes: given {MANY} named"),
+    "gates of our name": (
+        gpu_pod(schedulingGates=[{"name": "fairgpu.io/budget"}] * MANY),
+        f"spec.schedulingGates: given {MANY} named fairgpu.io/budget",
+    ),
+    "sidecars of our name": (
+        gpu_pod(initContainers=[{"name": "fairgpu-sidecar"}] * MANY),
+        f"spec.initContainers: given {MANY} named fairgpu-sidecar",
+    ),
+    "mounts of our volumes in a container that asks for nothing": (
+        pod(gpu_container(), container("b", volumeMounts=[{"name": "fairgpu-token", "mountPath": "/x"}] * MANY)),
+        f"spec.containers[1].volumeMounts: given {MANY} named",
+    ),
+}
+
+
+@pytest.mark.parametrize("route", ["mutate", "validate"])
+@pytest.mark.parametrize("what", TOO_MUCH)
+def test_it_is_refused_in_a_few_words(what: str, route: str) -> None:
+    item, said = TOO_MUCH[what]
+    body = answer(route, review(item), KNOWLEDGE, SETTINGS, 0.0)
+    assert len(body) < LARGEST_ANSWER
+    found = {"mutate": mutate, "validate": validate}[route](item)
+    assert not found.allowed
+    assert said in found.message
+    assert len(found.message.splitlines()) <= MAX_EXPLAINED + 1
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        pytest.param(pod(gpu_container(), annotations={USED: listed("a", MAX_LISTED)}), id="devices"),
+        pytest.param(pod(*(container(f"c{n}", {"fairgpu.io/gpu-core": "1"}) for n in range(MAX_ASKING))), id="asking"),
+        pytest.param(gpu_pod(volumes=[{"name": "fairgpu-usage"}] * MAX_COPIES), id="volumes of our names"),
+        pytest.param(pod(gpu_container(), annotations={"note": "x" * 260_000}), id="annotations"),
+    ],
+)
+def test_what_is_just_not_too_much_comes_in(item: Any) -> None:
+    found = mutate(item)
+    assert found.allowed, found.message
+
+
+def test_of_many_annotations_that_there_are_not_some_are_named_and_the_rest_counted() -> None:
+    found = mutate(pod(gpu_container(), annotations={f"fairgpu.io/use-gpu-{n}": "" for n in range(5000)}))
+    assert found.allowed
+    assert len(found.warnings) == 17
+    assert found.warnings[-1] == "metadata.annotations: 4984 more that are not known"
