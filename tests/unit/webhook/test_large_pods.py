@@ -41,6 +41,10 @@ TOO_MUCH: dict[str, tuple[Pod, str]] = {
         pod(gpu_container(), annotations={USED: listed("a", MANY), AVOIDED: listed("b", MANY)}),
         f"metadata.annotations[{USED}]",
     ),
+    "one device too many": (
+        pod(gpu_container(), annotations={USED: listed("a", MAX_LISTED + 1)}),
+        f"allowed: at most {MAX_LISTED} names",
+    ),
     "devices of another dialect, read for each container": (
         pod(*asking(500, **HAMI), annotations={"nvidia.com/use-gpuuuid": listed("", 30_000)}),
         "metadata.annotations[nvidia.com/use-gpuuuid]",
