@@ -17,6 +17,7 @@ from typing import Any, Self
 import yaml
 
 from fairgpu.certificates import make_authority, utc_now
+from tests.https_requests import one_request
 from tests.ports import free_port
 from tests.waiting import LIMIT_S, wait_until
 
@@ -90,13 +91,7 @@ class WebhookServer:
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """One request on a connection of its own: the status and the body of the answer."""
-        connection = self.connect()
-        try:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+        return one_request(self.connect(), method, path, body)
 
     def metrics(self) -> dict[str, float]:
         """All metrics by name with their labels as Prometheus writes them."""

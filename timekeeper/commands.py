@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +12,8 @@ from fairgpu.commands import CommandError
 
 if TYPE_CHECKING:
     from timekeeper.settings import TimekeeperSettings
+
+    Run = Callable[[TimekeeperSettings, Mapping[str, str], Path | None], int]
 
 STANDALONE_SETTINGS = "settings.yaml"
 
@@ -40,32 +43,16 @@ def register(subparsers: Any) -> None:
 
 def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until told to end."""
-    from fairgpu.cluster.connect import NoClusterError
-    from fairgpu.logs import configure_logs
     from timekeeper.rest.service import run
 
-    standalone: Path | None = arguments.standalone
-    settings = _settings(arguments)
-    configure_logs(settings.log_level)
-    try:
-        return run(settings, os.environ, standalone)
-    except NoClusterError as error:
-        raise CommandError(f"{error}; or serve without one: --standalone FOLDER") from error
+    return _run_until_told_to_end(arguments, run, "serve")
 
 
 def run_jobs(arguments: argparse.Namespace) -> int:
     """Does the jobs whenever this process leads, until told to end."""
-    from fairgpu.cluster.connect import NoClusterError
-    from fairgpu.logs import configure_logs
     from timekeeper.jobs.service import run
 
-    standalone: Path | None = arguments.standalone
-    settings = _settings(arguments)
-    configure_logs(settings.log_level)
-    try:
-        return run(settings, os.environ, standalone)
-    except NoClusterError as error:
-        raise CommandError(f"{error}; or work without one: --standalone FOLDER") from error
+    return _run_until_told_to_end(arguments, run, "work")
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
@@ -88,6 +75,18 @@ def run_months(arguments: argparse.Namespace) -> int:
     settings = _settings(arguments)
     with connect(settings.redis) as client:
         return run(client, settings, arguments)
+
+
+def _run_until_told_to_end(arguments: argparse.Namespace, run: Run, what: str) -> int:
+    from fairgpu.cluster.connect import NoClusterError
+    from fairgpu.logs import configure_logs
+
+    settings = _settings(arguments)
+    configure_logs(settings.log_level)
+    try:
+        return run(settings, os.environ, arguments.standalone)
+    except NoClusterError as error:
+        raise CommandError(f"{error}; or {what} without one: --standalone FOLDER") from error
 
 
 def _settings(arguments: argparse.Namespace) -> TimekeeperSettings:

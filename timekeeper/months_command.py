@@ -12,7 +12,7 @@ from fairgpu.commands import CommandError
 from timekeeper.export.destination import Destination, ExportError
 from timekeeper.export.months import closed_until, window_of
 from timekeeper.export.places import destination
-from timekeeper.jobs import resolving
+from timekeeper.jobs import month_conflicts
 from timekeeper.rules.timestamps import DAY, TimeError, format_instant
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.store.calls import StoreError
@@ -40,9 +40,9 @@ def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.N
             return _list(client, place, settings.usage.hourly_days)
         month = _month(arguments.month, arguments.action, settings.usage.hourly_days)
         if arguments.action == "keep":
-            kept = resolving.keep(client, place, month)
+            kept = month_conflicts.keep(client, place, month)
             return _print(f"{month}: the file stays as it is ({kept.rows} rows)")
-        written, aside = resolving.rewrite(client, place, month)
+        written, aside = month_conflicts.rewrite(client, place, month)
         was = "" if aside is None else f"; what was there is {aside} now"
         return _print(f"{month}: written from what the store holds ({written.rows} rows){was}")
     except (redis.RedisError, StoreError) as error:
@@ -52,7 +52,7 @@ def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.N
 
 
 def _list(client: redis.Redis, place: Destination, hourly_days: int) -> int:
-    found = resolving.look(client, place, time.time_ns(), hourly_days)
+    found = month_conflicts.look(client, place, time.time_ns(), hourly_days)
     if not found:
         return _print("No month is closed yet of which anything was used.")
     lines = [f"{each.month}   {each.state:<8}{'' if each.rows is None else f'   {each.rows} rows'}" for each in found]

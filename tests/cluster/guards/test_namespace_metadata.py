@@ -17,11 +17,6 @@ PERMISSION = {"fairgpu.io/allow": "elastic"}
 pytestmark = pytest.mark.usefixtures("installation")
 
 
-@pytest.fixture
-def editor(control_plane: ControlPlane, namespace: str) -> Identity:
-    return control_plane.namespace_admin(namespace)
-
-
 def refused(who: Identity, path: str, patch: dict[str, Any]) -> str:
     with pytest.raises(ApiError) as refusal:
         who.api.patch(path, patch)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -10,7 +9,7 @@ import pytest
 from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
 from tests.waiting import wait_until
 
@@ -18,22 +17,6 @@ SYSTEM = "fairgpu-system"
 GATE = "fairgpu.io/budget"
 
 pytestmark = pytest.mark.usefixtures("installation")
-
-
-@pytest.fixture
-def editor(control_plane: ControlPlane, namespace: str) -> Identity:
-    return control_plane.namespace_admin(namespace)
-
-
-@pytest.fixture
-def pods(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods"
-
-
-@pytest.fixture
-def node(control_plane: ControlPlane, namespace: str) -> Iterator[StandInNode]:
-    yield create_node(control_plane, f"node-{namespace}")
-    control_plane.admin.api.delete(f"/api/v1/nodes/node-{namespace}")
 
 
 @pytest.fixture

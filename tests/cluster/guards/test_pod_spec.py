@@ -29,11 +29,6 @@ def editor(control_plane: ControlPlane, namespace: str) -> Identity:
     return control_plane.namespace_admin(namespace)
 
 
-@pytest.fixture
-def pods(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}/pods"
-
-
 def refused(who: Identity, pods: str, pod: Pod) -> str:
     with pytest.raises(ApiError) as refusal:
         who.api.create(pods, pod, DRY_RUN)

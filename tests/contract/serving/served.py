@@ -14,6 +14,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from fairgpu.certificates import Pair, make_authority, make_leaf, utc_now
+from tests.https_requests import one_request
 from tests.ports import free_port
 from tests.waiting import LIMIT_S, wait_until
 
@@ -35,13 +36,7 @@ class Served:
         return http.client.HTTPSConnection("localhost", self.port, timeout=LIMIT_S, context=context)
 
     def ask(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
-        connection = self.connect()
-        try:
-            connection.request(method, path, body)
-            response = connection.getresponse()
-            return response.status, response.read()
-        finally:
-            connection.close()
+        return one_request(self.connect(), method, path, body)
 
     def present(self, leaf: Pair) -> None:
         (self.folder / "tls.key").write_bytes(leaf.key_pem)

@@ -9,8 +9,8 @@ import pytest
 from fairgpu.commands import main
 from tests.export_scene import JANUARY, KEPT
 from timekeeper.export import document
-from timekeeper.jobs import resolving
-from timekeeper.jobs.resolving import Month, State, UndecidableError
+from timekeeper.jobs import month_conflicts
+from timekeeper.jobs.month_conflicts import Month, State, UndecidableError
 from timekeeper.store import exports, keys
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def changed(scene: Scene) -> bytes:
 
 
 def state(scene: Scene) -> State:
-    found = resolving.look(scene.stage.client, scene.place, scene.stage.now, KEPT.hourly_days)
+    found = month_conflicts.look(scene.stage.client, scene.place, scene.stage.now, KEPT.hourly_days)
     return next(month.state for month in found if month.month == JANUARY)
 
 
@@ -47,7 +47,7 @@ def namespaces(scene: Scene) -> set[str]:
 
 
 def test_a_file_that_is_kept_is_in_conflict_no_more_and_stays_as_it_is(scene: Scene, changed: bytes) -> None:
-    resolving.keep(scene.stage.client, scene.place, JANUARY)
+    month_conflicts.keep(scene.stage.client, scene.place, JANUARY)
     assert state(scene) is State.KEPT
     scene.export()
     assert scene.pending() == 0
@@ -56,7 +56,7 @@ def test_a_file_that_is_kept_is_in_conflict_no_more_and_stays_as_it_is(scene: Sc
 
 
 def test_what_is_learned_after_a_file_was_kept_must_be_decided_anew(scene: Scene, changed: bytes) -> None:
-    resolving.keep(scene.stage.client, scene.place, JANUARY)
+    month_conflicts.keep(scene.stage.client, scene.place, JANUARY)
     exports.note_late_changes(scene.stage.client, [JANUARY])
     scene.export()
     assert scene.count("conflict") == 2
@@ -66,7 +66,7 @@ def test_what_is_learned_after_a_file_was_kept_must_be_decided_anew(scene: Scene
 def test_a_file_that_is_rewritten_says_what_the_store_holds_and_the_old_one_stays_beside(
     scene: Scene, changed: bytes
 ) -> None:
-    _, aside = resolving.rewrite(scene.stage.client, scene.place, JANUARY)
+    _, aside = month_conflicts.rewrite(scene.stage.client, scene.place, JANUARY)
     assert namespaces(scene) == {"team-a", "team-b"}
     assert aside is not None
     assert (scene.folder / aside).read_bytes() == changed
@@ -87,7 +87,7 @@ def test_what_the_store_has_forgotten_stays_in_a_file_that_is_rewritten(scene: S
     scene.archive()
     scene.export()
     assert scene.count("conflict") == 1
-    resolving.rewrite(scene.stage.client, scene.place, JANUARY)
+    month_conflicts.rewrite(scene.stage.client, scene.place, JANUARY)
     assert scene.billed(JANUARY) == whole | {"research": 1}
     scene.export()
     assert scene.pending() == 0
@@ -96,18 +96,18 @@ def test_what_the_store_has_forgotten_stays_in_a_file_that_is_rewritten(scene: S
 def test_nothing_is_written_over_a_month_of_which_the_store_holds_nothing(scene: Scene, changed: bytes) -> None:
     scene.stage.client.flushall()
     with pytest.raises(UndecidableError, match="the store holds nothing of 2026-01"):
-        resolving.rewrite(scene.stage.client, scene.place, JANUARY)
+        month_conflicts.rewrite(scene.stage.client, scene.place, JANUARY)
     assert (scene.folder / NAME).read_bytes() == changed
 
 
 def test_what_is_no_month_of_use_is_not_kept(scene: Scene, changed: bytes) -> None:
     (scene.folder / NAME).write_bytes(changed[:-9])
     with pytest.raises(UndecidableError, match="is no month of use"):
-        resolving.keep(scene.stage.client, scene.place, JANUARY)
+        month_conflicts.keep(scene.stage.client, scene.place, JANUARY)
     (scene.folder / NAME).unlink()
     with pytest.raises(UndecidableError, match="there is no usage-2026-01"):
-        resolving.keep(scene.stage.client, scene.place, JANUARY)
-    resolving.rewrite(scene.stage.client, scene.place, JANUARY)
+        month_conflicts.keep(scene.stage.client, scene.place, JANUARY)
+    month_conflicts.rewrite(scene.stage.client, scene.place, JANUARY)
     assert namespaces(scene) == {"team-a", "team-b"}
 
 
@@ -115,7 +115,7 @@ def test_every_closed_month_is_listed(scene: Scene) -> None:
     scene.pass_days(60)
     scene.archive()
     scene.export()
-    found = resolving.look(scene.stage.client, scene.place, scene.stage.now, KEPT.hourly_days)
+    found = month_conflicts.look(scene.stage.client, scene.place, scene.stage.now, KEPT.hourly_days)
     assert [(month.month, month.state) for month in found] == [(JANUARY, State.WRITTEN), ("2026-02", State.WRITTEN)]
     assert all(isinstance(month, Month) and month.rows for month in found)
 

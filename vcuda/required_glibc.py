@@ -1,6 +1,6 @@
 """Says whether libraries run on an old C library: no symbol newer than a release of glibc, and libdl by name.
 
-    python ceiling.py 2.17 LIBRARY...
+    python required_glibc.py 2.17 LIBRARY...
 
 Before glibc 2.34 dlopen lived in libdl.so.2: a library that looks for the loader's functions there has to ask for it.
 """
@@ -13,7 +13,7 @@ import sys
 def faults(library: str, ceiling: tuple[int, ...]) -> list[str]:
     """What keeps the library from running there, one line each."""
     command = ["readelf", "-dV", "-W", library]
-    report = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603
+    report = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # noqa: S603 (its own arguments)
     found = [
         f"{library} needs GLIBC_{version}"
         for version in sorted(set(re.findall(r"GLIBC_([0-9.]+)", report)))
