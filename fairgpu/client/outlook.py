@@ -56,5 +56,7 @@ def stretch(budget: Json, name: str) -> str:
     text = f"{gpu_hours(found['spent'])} GPU-hours in {length}, {gpus(found['rate'])} GPUs"
     if budget["available"] is None:
         return text
-    end = found["exhaustion"]
+    end, left = found["exhaustion"], budget.get("remaining")
+    if left is not None and int(left["microGPUSeconds"]) <= 0:
+        return f"{text}: nothing is left"
     return f"{text}: {'runs out ' + moment(end) if end else 'lasts to the end of the period'}"

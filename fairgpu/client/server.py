@@ -47,7 +47,8 @@ def _address(url: str) -> tuple[str, int, str]:
     if parts.scheme != "https" or not parts.hostname:
         given = f"is {url!r}" if url else "is not set"
         raise CommandError(
-            f"{SERVER} {given}; allowed: the timekeeper's https:// address. From outside the cluster run\n"
+            f"{SERVER} {given}; allowed: the timekeeper's https:// address. Ask your admin for it; who may forward "
+            "ports in fairgpu-system can run\n"
             "    kubectl -n fairgpu-system port-forward service/fairgpu-timekeeper 8443:443\n"
             f"and write {SERVER}=https://localhost:8443"
         )

@@ -88,13 +88,16 @@ def _exchange(
     except ssl.SSLCertVerificationError as error:
         raise CommandError(
             f"https://{server.host}:{server.port} is not trusted: {error.verify_message}.\n"
-            "Fetch the CA that signed its certificate, and name the file:\n"
+            "Ask your admin for the CA that signed its certificate, or fetch it, and name the file:\n"
             "    kubectl -n fairgpu-system get configmap fairgpu-timekeeper-ca"
             " -o jsonpath='{.data.ca\\.crt}' > fairgpu-ca.crt\n"
             f"    export {CA_FILE}=fairgpu-ca.crt"
         ) from error
     except (OSError, HTTPException, ValueError) as error:
-        raise CommandError(f"https://{server.host}:{server.port} ({SERVER}) does not answer: {error}") from error
+        raise CommandError(
+            f"https://{server.host}:{server.port} ({SERVER}) does not answer: {error}\n"
+            "Look whether the address is right and, where you forward a port, whether kubectl port-forward still runs"
+        ) from error
     finally:
         connection.close()
 

@@ -6,6 +6,8 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
+from decimal import ROUND_HALF_EVEN, Decimal
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -17,6 +19,11 @@ from fairgpu.commands import CommandError, a_name
 
 MAX_PAGES = 1000
 PAGE = 10_000
+GPU_HOUR = 3_600_000_000
+"""MicroGPU-seconds in a GPU-hour."""
+AMOUNTS = ("billed", "core", "memory", "used")
+TOTAL = "TOTAL"
+BLANK = " "
 WINDOWS = "today, yesterday, week, month, lastweek, lastmonth, 7d, 36h, or START,END in RFC 3339"
 
 Json = dict[str, Any]
@@ -59,19 +66,35 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def usage_table(answer: Json) -> str:
-    """The items, one in a line; amounts in GPU-hours."""
+    """The items, one in a line, and their sum in the last; amounts in GPU-hours."""
     stepped = answer["step"] is not None
     money = answer["currency"]
     headings = [*(["from (UTC)"] if stepped else []), *answer["aggregate"]]
     headings += ["billed", "core", "memory", "used", "used %", *([money["code"]] if money else [])]
-    rows = []
-    for item in answer["items"]:
-        figures = [gpu_hours(item[name]) for name in ("billed", "core", "memory", "used")]
-        share = percent(item["used"], item["core"]) if item["used"] is not None else ""
-        cost = [f"{item['cost']:,.2f}"] if money else []
-        start = [utc_moment(item["start"])] if stepped else []
-        rows.append((*start, *item["key"].values(), *figures, share, *cost))
+    items = answer["items"]
+    named = [([utc_moment(item["start"])] if stepped else []) + list(item["key"].values()) for item in items]
+    rows = [(*names, *_figures(item, money)) for names, item in zip(named, items, strict=True)]
+    if len(items) > 1:
+        rows.append((TOTAL, *[BLANK] * (len(named[0]) - 1), *_figures(total(items, money), money)))
     return table(headings, rows)
+
+
+def total(items: Sequence[Json], money: Json | None) -> Json:
+    """The sum of items, to the last microGPU-second; what it costs is that of the sum, and not the sum of cents."""
+    figures: Json = {}
+    for name in AMOUNTS:
+        known = [int(item[name]["microGPUSeconds"]) for item in items if item[name] is not None]
+        figures[name] = {"microGPUSeconds": str(sum(known))} if known else None
+    if money is not None:
+        worth = Decimal(figures["billed"]["microGPUSeconds"]) * Decimal(str(money["perGpuHour"])) / GPU_HOUR
+        figures["cost"] = worth.quantize(Decimal("0.01"), ROUND_HALF_EVEN)
+    return figures
+
+
+def _figures(item: Json, money: Json | None) -> tuple[str, ...]:
+    share = percent(item["used"], item["core"]) if item["used"] is not None else ""
+    cost = [f"{item['cost']:,.2f}"] if money else []
+    return (*(gpu_hours(item[name]) for name in AMOUNTS), share, *cost)
 
 
 def _all_pages(server: Server, path: str, query: dict[str, str]) -> Json:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -11,6 +13,8 @@ from tests.cluster.control_plane.identities import Identity
 from tests.waiting import wait_until
 
 SYSTEM = "fairgpu-system"
+BUDGETS = "gpubudgets.fairgpu.io"
+INSTRUCTIONS = Path(__file__).parents[2] / "docs" / "install.md"
 HOOKS = "webhookconfigurations.admissionregistration.k8s.io"
 
 pytestmark = pytest.mark.usefixtures("installation")
@@ -183,3 +187,17 @@ def test_a_budget_admin_hands_out_money_and_nothing_else(control_plane: ControlP
         assert not _may(who, Access("patch", "gpubudgets/status.fairgpu.io"))
     finally:
         control_plane.admin.api.delete(f"{bindings}/{who.name}")
+
+
+def test_a_team_reads_its_own_budget_with_kubectl_as_the_instructions_say(control_plane: ControlPlane) -> None:
+    section = INSTRUCTIONS.read_text().partition("### A team that has nothing but kubectl")[2].partition("\n## ")[0]
+    typed = [line for line in section.splitlines() if line.startswith("$ kubectl ")]
+    assert len(typed) == 2
+    for line in typed:
+        control_plane.admin.kubectl(*shlex.split(line)[2:])
+    member = control_plane.user("member", ["team-a"])
+    wait_until(lambda: _may(member, Access("get", BUDGETS, name="team-a")), "the API server knows of the rights")
+    assert not _may(member, Access("get", BUDGETS, name="team-b"))
+    assert not _may(member, Access("list", BUDGETS))
+    assert not _may(member, Access("update", BUDGETS, name="team-a"))
+    assert not _may(control_plane.user("stranger", ["team-b"]), Access("get", BUDGETS, name="team-a"))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, 
 from tests.waiting import wait_until
 
 INSTRUCTIONS = Path(__file__).parents[2] / "docs" / "install.md"
+GUARDS = INSTRUCTIONS.with_name("guards.md")
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
 
@@ -55,15 +57,62 @@ def test_a_policy_type_checks_without_a_warning(
 def test_the_patches_in_the_instructions_fit_the_manifests(
     control_plane: ControlPlane, installation: list[Manifest]
 ) -> None:
-    examples = re.findall(r"```yaml\n(.*?)```", INSTRUCTIONS.read_text(), re.DOTALL)
-    patches = [patch for text in examples if text.startswith("patches:") for patch in yaml.safe_load(text)["patches"]]
-    assert len(patches) >= 4
+    patches = _patches(INSTRUCTIONS)
+    assert len(patches) >= 7
     patched = render(control_plane, extra={"patches": patches})
     kinds = [manifest["kind"] for manifest in installation if manifest["metadata"]["name"] == "fairgpu-redis"]
     left = [manifest["kind"] for manifest in patched if manifest["metadata"]["name"] == "fairgpu-redis"]
     assert set(kinds) - set(left) == {"StatefulSet", "Service"}
     policies = [manifest for manifest in patched if manifest["kind"] == "NetworkPolicy"]
     assert apply(control_plane, policies, "--dry-run=server").count("serverside-applied") == len(policies)
+
+
+def test_a_namespace_is_left_out_everywhere_as_the_instructions_say(
+    control_plane: ControlPlane, installation: list[Manifest]
+) -> None:
+    patched = render(control_plane, extra={"patches": _patches(INSTRUCTIONS)})
+    assert len(installation) > 0
+    for manifest in patched:
+        excluded = [set(values) for values in _excluded(manifest)]
+        assert all("gpu-operator" in values for values in excluded if "kube-system" in values), manifest["metadata"]
+    assert sum(len(list(_excluded(manifest))) for manifest in patched) == 6
+
+
+def test_the_guards_are_told_of_ones_own_classes_and_of_another_device_plugin_as_documented(
+    control_plane: ControlPlane, installation: list[Manifest]
+) -> None:
+    patched = named(
+        render(control_plane, extra={"patches": _patches(GUARDS)}), "ValidatingAdmissionPolicy", "fairgpu-spec"
+    )
+    variables = {each["name"]: each["expression"] for each in patched["spec"]["variables"]}
+    shipped = named(installation, "ValidatingAdmissionPolicy", "fairgpu-spec")["spec"]["variables"]
+    before = {each["name"]: each["expression"] for each in shipped}
+    assert _texts(variables["priorityClasses"]) - _texts(before["priorityClasses"]) == {"research-urgent"}
+    assert _texts(before["priorityClasses"]) < _texts(variables["priorityClasses"])
+    assert _texts(before["dialectResources"]) - _texts(variables["dialectResources"]) == {"nvidia.com/gpu"}
+    assert _texts(variables["dialectResources"]) < _texts(before["dialectResources"])
+    assert "serverside-applied" in apply(control_plane, [patched], "--dry-run=server")
+
+
+def _texts(expression: str) -> set[str]:
+    return set(re.findall("'([^']+)'", expression))
+
+
+def _patches(page: Path) -> list[Manifest]:
+    examples = re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    return [patch for text in examples if text.startswith("patches:") for patch in yaml.safe_load(text)["patches"]]
+
+
+def _excluded(item: object) -> Iterator[list[str]]:
+    """The namespaces that each selector in a manifest leaves out."""
+    if isinstance(item, dict):
+        if item.get("operator") == "NotIn" and item.get("key") == "kubernetes.io/metadata.name":
+            yield item["values"]
+        for value in item.values():
+            yield from _excluded(value)
+    elif isinstance(item, list):
+        for value in item:
+            yield from _excluded(value)
 
 
 def test_a_wrong_budget_is_refused_in_the_words_of_the_instructions(

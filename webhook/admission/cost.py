@@ -14,14 +14,13 @@ from webhook.admission.knowledge import DEFAULT_PRICES
 
 
 def hourly_cost(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> tuple[float, float]:
-    """What a pod costs an hour in GPU-hours, at the cheapest and at the dearest price that it may meet.
+    """What a pod costs an hour in GPU-hours: at least, and as the timekeeper counts it while no device is chosen.
 
-    A share of memory given in MiB becomes a share of a device only once a device is chosen: it is left out, so that
-    a pod that holds more of the memory than of the time costs more than this.
+    A share of memory given in MiB becomes a share of a device only once a device is chosen: the least leaves it out, at
+    the cheapest price that the pod may meet; the most holds it against a device of unknown memory, at the dearest.
     """
-    found = _prices(reading, prices)
-    low, high = (_rate(reading, price, charge, memory=False) for price in (min(found), max(found)))
-    return low / GPU_SECOND, high / GPU_SECOND
+    least = _rate(reading, min(_prices(reading, prices)), charge, memory=False)
+    return least / GPU_SECOND, highest_rate(reading, prices, charge) / GPU_SECOND
 
 
 def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> int:

@@ -32,7 +32,7 @@ UNKNOWN = {
 @pytest.fixture
 def policy(control_plane: ControlPlane, user: Identity, namespace: str) -> Iterator[None]:
     """In force for the length of a test."""
-    found = re.search(r"```yaml\n(.*?)```", GUARDS.read_text(encoding="utf-8"), re.DOTALL)
+    found = re.search(r"## Refuse GPUs that.*?```yaml\n(.*?)```", GUARDS.read_text(encoding="utf-8"), re.DOTALL)
     assert found
     manifests: list[Manifest] = list(yaml.safe_load_all(found[1]))
     apply(control_plane, manifests)

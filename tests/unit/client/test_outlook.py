@@ -50,6 +50,8 @@ def test_a_stretch_says_what_was_spent_and_where_it_leads(monkeypatch: pytest.Mo
     assert outlook.stretch({**BUDGET, "forecast": {"lastHour": hour}}, "lastHour").endswith(
         "lasts to the end of the period"
     )
+    spent = {**BUDGET, "remaining": {"microGPUSeconds": "0", "gpuHours": 0.0}, "forecast": {"lastHour": hour}}
+    assert outlook.stretch(spent, "lastHour").endswith("nothing is left")
     assert outlook.stretch({**BUDGET, "available": None}, "lastHour") == "2.00 GPU-hours in 1h3m, 1.90 GPUs"
 
 
