@@ -17,7 +17,7 @@ static struct flag flags[FLAGS];
 static uint32_t flag_count; /* atomic: entries in use, so that nobody takes the lock for nothing */
 static pthread_mutex_t flags_lock = PTHREAD_MUTEX_INITIALIZER;
 
-void sim_watch_flag(CUcontext context, uint32_t channel, uint64_t position, const volatile uint32_t *word)
+static void watch_flag(CUcontext context, uint32_t channel, uint64_t position, const volatile uint32_t *word)
 {
     pthread_mutex_lock(&flags_lock);
     for (int i = 0; i < FLAGS; i++) {
@@ -95,7 +95,7 @@ static CUresult launch(CUfunction function, int valid, CUstream handle, void **p
     sim_poll_flags(stream->context);
     result = sim_submit(stream, &op, &position);
     if (result == CUDA_SUCCESS && function->kind == OP_FLAG && parameters != NULL && parameters[0] != NULL) {
-        sim_watch_flag(stream->context, stream->channel, position, *(const volatile uint32_t **)parameters[0]);
+        watch_flag(stream->context, stream->channel, position, *(const volatile uint32_t **)parameters[0]);
     }
     return result;
 }

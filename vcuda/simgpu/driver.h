@@ -99,7 +99,6 @@ int sim_reached(CUcontext context, uint32_t channel, uint64_t position);
 void sim_await_context(CUcontext context);
 
 /* Kernels that spin until the host writes a word: only this process can see the word, so it tells the device. */
-void sim_watch_flag(CUcontext context, uint32_t channel, uint64_t position, const volatile uint32_t *word);
 void sim_poll_flags(CUcontext context);
 /* Lets a blocked operation at this position go on: a flag that was seen, a host function that has run. */
 void sim_release_op(CUcontext context, uint32_t channel, uint64_t position);

@@ -4,7 +4,6 @@
 #include <stdlib.h>
 
 #include "capture.h"
-#include "memory.h"
 
 struct CUgraphExec_st {
     CUcontext context;

@@ -34,7 +34,6 @@ CUresult sim_allocation_own(struct sim_allocation *found, CUmemGenericAllocation
 
 /* One reference more or less to physical memory or to a multicast object. */
 CUresult sim_reference(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes);
-int sim_is_multicast(CUmemGenericAllocationHandle handle);
 
 /* A pool's allocation has gone, and `taken_along` of the pool's memory with it; the caller holds sim_process_lock. */
 void sim_pool_returned(CUmemoryPool pool, uint64_t bytes, uint64_t taken_along);

@@ -3,7 +3,6 @@
  * container's orphans, which end when the node sees the driver's figure fall. So is what lies under sparse arrays: when a
  * stream lets go of it is not ours to see. */
 #include "hook.h"
-#include "multicast.h"
 #include "physical.h"
 
 EXPORT CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t size, const CUmemAllocationProp *properties,

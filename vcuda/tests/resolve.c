@@ -32,24 +32,30 @@ static void *resolved(const char *name, unsigned long long flags)
     return function;
 }
 
+static int is_shim(const void *function)
+{
+    return strncmp(home_of(function), "libvcuda", 8) == 0;
+}
+
+/* The name that the resolver knows, and the name that is exported for it in CUDA 11.8 and later. */
+static const char *const names[][2] = {
+    {"cuMemAlloc", "cuMemAlloc_v2"},
+    {"cuMemFree", "cuMemFree_v2"},
+    {"cuMemGetInfo", "cuMemGetInfo_v2"},
+    {"cuLaunchKernel", "cuLaunchKernel"},
+    {"cuMemAllocAsync", "cuMemAllocAsync"},
+    {"cuMemCreate", "cuMemCreate"},
+    {"cuStreamBeginCapture", "cuStreamBeginCapture_v2"},
+    {"cuGraphLaunch", "cuGraphLaunch"},
+    {"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain"},
+    {"cuInit", "cuInit"},
+    {"cuMemcpyHtoD", "cuMemcpyHtoD_v2"},
+    {"cuStreamQuery", "cuStreamQuery"},
+    {"cuMipmappedArrayGetLevel", "cuMipmappedArrayGetLevel"},
+};
+
 int main(void)
 {
-    static const char *const names[][2] = {
-        /* the name that the resolver knows, the name that is exported for it in CUDA 11.8 and later */
-        {"cuMemAlloc", "cuMemAlloc_v2"},
-        {"cuMemFree", "cuMemFree_v2"},
-        {"cuMemGetInfo", "cuMemGetInfo_v2"},
-        {"cuLaunchKernel", "cuLaunchKernel"},
-        {"cuMemAllocAsync", "cuMemAllocAsync"},
-        {"cuMemCreate", "cuMemCreate"},
-        {"cuStreamBeginCapture", "cuStreamBeginCapture_v2"},
-        {"cuGraphLaunch", "cuGraphLaunch"},
-        {"cuDevicePrimaryCtxRetain", "cuDevicePrimaryCtxRetain"},
-        {"cuInit", "cuInit"},
-        {"cuMemcpyHtoD", "cuMemcpyHtoD_v2"},
-        {"cuStreamQuery", "cuStreamQuery"},
-        {"cuMipmappedArrayGetLevel", "cuMipmappedArrayGetLevel"},
-    };
     int hooked = 0, plain = 0;
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (cuInit(0) != CUDA_SUCCESS) /* by linking */
@@ -58,17 +64,17 @@ int main(void)
         void *by_name = dlsym(library, names[i][1]), *by_resolver = resolved(names[i][0], 0);
         if (by_name != by_resolver)
             printf("%s: dlsym says %s, cuGetProcAddress %s\n", names[i][0], home_of(by_name), home_of(by_resolver));
-        if (strncmp(home_of(by_resolver), "libvcuda", 8) == 0)
+        if (is_shim(by_resolver))
             hooked++;
         else
             plain++;
     }
     void *twin = resolved("cuLaunchKernel", CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM);
-    if (twin != dlsym(library, "cuLaunchKernel_ptsz") || strncmp(home_of(twin), "libvcuda", 8) != 0)
+    if (twin != dlsym(library, "cuLaunchKernel_ptsz") || !is_shim(twin))
         printf("cuLaunchKernel_ptsz comes from %s\n", home_of(twin));
     if (dlsym(library, "cuNoSuchFunction") != NULL || resolved("cuNoSuchFunction", 0) != NULL)
         printf("cuNoSuchFunction exists\n");
-    if (strncmp(home_of(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2")), "libvcuda", 8) != 0)
+    if (!is_shim(dlsym(RTLD_DEFAULT, "cuMemAlloc_v2")))
         printf("RTLD_DEFAULT leads past the shim\n");
     void *next = dlsym(RTLD_NEXT, "getpid"), *same = dlvsym(RTLD_DEFAULT, "getpid", "GLIBC_2.2.5");
     if (next == NULL || strncmp(home_of(next), "libc.so", 7) != 0 || (same != NULL && same != next))
