@@ -11,8 +11,8 @@ from fairgpu.dialects.reading import Container, DialectSettings, Reading
 from fairgpu.dialects.registry import BETWEEN_NAMES, DialectSet, read_container, unheard
 from fairgpu.faults import Fault, show
 
-MAX_ASKING: Final = 1000
-"""Containers of one list that ask for a GPU: no kubelet starts as many, and each is read, rewritten and explained."""
+MAX_CONTAINERS: Final = 1000
+"""Containers in one list of a GPU pod: no kubelet starts as many, and each is read, rewritten and metered."""
 ENOUGH_FAULTS: Final = 100
 """Once so many are found in one list, the rest of it is not read: the pod is refused whatever it says."""
 
@@ -75,7 +75,7 @@ class Listener:
         return unheard(self.annotations, heard, self.root, self.dialects)
 
     def hear(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
-        """The containers of one list that speak: at most one beyond MAX_ASKING, which is a fault (see too_many)."""
+        """The containers of one list that speak: at most MAX_CONTAINERS; more are a fault (see too_many)."""
         items = spec.get(field)
         if not isinstance(items, list):
             return ()
@@ -83,7 +83,7 @@ class Listener:
         readings: list[ContainerReading] = []
         faults = 0
         for index, item in enumerate(items):
-            if len(readings) > MAX_ASKING or faults >= ENOUGH_FAULTS:
+            if len(readings) == MAX_CONTAINERS or faults >= ENOUGH_FAULTS:
                 break
             if not isinstance(item, dict):
                 continue

@@ -120,7 +120,7 @@ def read_pod(
     )
     pod_faults = [
         *(fault for container in everyone for fault in misplaced(container)),
-        *too_many(containers, init, ephemeral),
+        *too_many(spec, root),
         *beyond_a_node(demand, settings, root),
         *unheard,
         *mistyped_annotations(annotations, dialects, root),

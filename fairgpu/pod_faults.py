@@ -12,7 +12,7 @@ from fairgpu.dialects.building import WHOLE_GPU_PERCENT
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import DialectSet
 from fairgpu.faults import Fault, field_path, show
-from fairgpu.listening import MAX_ASKING, ContainerReading
+from fairgpu.listening import MAX_CONTAINERS, ContainerReading
 
 MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 """The API server's own bound of a pod's annotations together (TotalAnnotationSizeLimitB in k8s.io/apimachinery)."""
@@ -35,18 +35,24 @@ def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
     )
 
 
-def too_many(*lists: tuple[ContainerReading, ...]) -> list[Fault]:
-    """More containers that ask for a GPU than are read."""
+def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:
+    """More containers than are read of a pod that asks for a GPU."""
+    lists = {field: spec.get(field) for field in ("containers", "initContainers", "ephemeralContainers")}
     return [
         Fault(
-            path=field_path(*containers[0].path[:-1]),
-            given=f"more than {MAX_ASKING} containers that ask for a GPU",
-            allowed=f"at most {MAX_ASKING}",
+            path=field_path(*root, "spec", field),
+            given=f"{len(containers)} containers",
+            allowed=f"at most {MAX_CONTAINERS} in a pod that asks for a GPU",
             instead="fewer containers in a pod, and more pods",
         )
-        for containers in lists
-        if len(containers) > MAX_ASKING
+        for field, containers in lists.items()
+        if isinstance(containers, list) and len(containers) > MAX_CONTAINERS and _own(containers) > MAX_CONTAINERS
     ]
+
+
+def _own(containers: list[Any]) -> int:
+    """How many there are beside FairGPU's reporter, which admission adds."""
+    return sum(not isinstance(item, dict) or item.get("name") != names.SIDECAR_CONTAINER for item in containers)
 
 
 def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: Path) -> list[Fault]:

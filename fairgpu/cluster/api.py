@@ -54,6 +54,13 @@ class ApiError(RuntimeError):
         return self.status == 410
 
 
+class TooLargeError(ApiError):
+    """The answer is longer than whoever asked takes."""
+
+    def __init__(self, most_bytes: int) -> None:
+        super().__init__(0, "TooLarge", f"the API server's answer is longer than {most_bytes} bytes")
+
+
 class KubernetesAPI:
     """An API server, reached with one identity. Safe to use from several threads."""
 
@@ -61,13 +68,14 @@ class KubernetesAPI:
         self._configuration = transport.configuration
         self._pool: urllib3.PoolManager = transport.rest_client.pool_manager
 
-    def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Json:
+    def get(self, path: str, query: Mapping[str, str | int] | None = None, *, most_bytes: int | None = None) -> Json:
         """Reads an object or a list.
 
         Raises:
+            TooLargeError: it is longer than so many bytes.
             ApiError: as for every request here.
         """
-        return self.request("GET", path, query=query)
+        return self.request("GET", path, query=query, most_bytes=most_bytes)
 
     def create(self, path: str, body: Json, query: Mapping[str, str | int] | None = None) -> Json:
         """Posts an object into a collection or a subresource."""
@@ -95,15 +103,20 @@ class KubernetesAPI:
         body: Any = None,
         query: Mapping[str, str | int] | None = None,
         content_type: str = "application/json",
+        most_bytes: int | None = None,
     ) -> Json:
         """One request, its whole answer as JSON.
 
         Raises:
+            TooLargeError: the answer is longer than so many bytes.
             ApiError: the server answered with an error, or could not be reached in time.
         """
         response = self._send(method, path, query, body, content_type, READ_TIMEOUT_SECONDS)
         try:
-            data = response.read()
+            data = response.read(None if most_bytes is None else most_bytes + 1)
+            if most_bytes is not None and len(data) > most_bytes:
+                response.close()
+                raise TooLargeError(most_bytes)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiError(0, "Unreachable", str(error)) from error
         finally:

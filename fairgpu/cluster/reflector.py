@@ -10,9 +10,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI, TooLargeError
 
 PAGE_SIZE = 500
+PAGE_BYTES = 16 << 20
+"""A page of more is asked for again in smaller ones: read, it takes ten times as much, and who makes an object says how
+long it is, up to 1.5 MiB."""
 WATCH_SECONDS = 240
 IDLE_SECONDS = 300.0
 FIRST_RETRY_SECONDS = 0.5
@@ -99,9 +102,15 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
 
 def _list(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
     items: list[Json] = []
-    page: dict[str, str | int] = {**collection.selectors, "limit": PAGE_SIZE}
+    size = PAGE_SIZE
+    page: dict[str, str | int] = {**collection.selectors}
     while True:
-        answer = api.get(collection.path, page)
+        page["limit"] = size
+        try:
+            answer = api.get(collection.path, page, most_bytes=PAGE_BYTES if size > 1 else None)
+        except TooLargeError:
+            size = max(size // 4, 1)
+            continue
         read = (collection.read(item) for item in answer.get("items") or [])
         items.extend(item for item in read if item is not None)
         metadata = answer.get("metadata") or {}

@@ -4,7 +4,10 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+import pytest
+
+from fairgpu.cluster import reflector
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI, TooLargeError
 from fairgpu.cluster.reflector import Collection, reflect
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.waiting import wait_until
@@ -69,6 +72,21 @@ def test_a_list_longer_than_a_page_is_whole(control_plane: ControlPlane, namespa
         api.create(path, config_map(name))
     with reflecting(api, path, labelSelector="watched=yes") as view:
         wait_until(lambda: view.present == expected, "both pages")
+
+
+def test_a_page_that_is_too_large_to_be_read_at_once_comes_in_parts(
+    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "PAGE_BYTES", 20_000)
+    api, path = control_plane.admin.api, f"/api/v1/namespaces/{namespace}/configmaps"
+    expected = {f"map-{number}" for number in range(12)}
+    for name in expected:
+        api.create(path, config_map(name) | {"data": {"ballast": "x" * 5000}})
+    with pytest.raises(TooLargeError):
+        api.get(path, most_bytes=20_000)
+    with reflecting(api, path, labelSelector="watched=yes") as view:
+        wait_until(lambda: view.present == expected, "all of its parts")
+    assert view.errors == []
 
 
 def test_a_resource_version_that_is_too_old_leads_to_a_new_list(namespace: str, control_plane: ControlPlane) -> None:

@@ -9,7 +9,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -79,7 +79,7 @@ def run(
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
     client = connect_to_store(settings.redis)
-    source = _source(api, folder)
+    source = _source(api, folder, settings.usage.labels)
     term, measures = Term(time.monotonic), JobMeasures()
     notified = settings.notifications
     most = notified.max_waiting if notified.url_file is not None else 0
@@ -113,10 +113,10 @@ def _join(*threads: tuple[threading.Thread | None, float]) -> None:
             thread.join(seconds)
 
 
-def _source(api: KubernetesAPI | None, folder: Path | None) -> Source:
+def _source(api: KubernetesAPI | None, folder: Path | None, kept_labels: Sequence[str]) -> Source:
     if api is None:
         return FolderSource(folder or Path(), time.time_ns)
-    return ClusterSource(api, time.time_ns, random.random)
+    return ClusterSource(api, time.time_ns, random.random, kept_labels)
 
 
 def _auditor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 
@@ -49,9 +49,19 @@ _log = structlog.get_logger()
 class ClusterSource:
     """An API server, reached with the timekeeper's account."""
 
-    def __init__(self, api: KubernetesAPI, now: Callable[[], int], random: Callable[[], float]) -> None:
-        """Names the API server, a clock in nanoseconds since 1970, and a source of numbers in [0, 1)."""
+    def __init__(
+        self, api: KubernetesAPI, now: Callable[[], int], random: Callable[[], float], kept_labels: Sequence[str] = ()
+    ) -> None:
+        """Names where the world is told from.
+
+        Args:
+            api: the API server.
+            now: a clock, in nanoseconds since 1970.
+            random: a source of numbers in [0, 1).
+            kept_labels: the keys of those labels of pods that showback keeps.
+        """
         self._api = api
+        self._read_pod = partial(metered_pod, kept_labels=tuple(kept_labels))
         self._random = random
         keeping = {"pods": is_metered}
         self._mirrors = Mirrors(**{name: Mirror(name, now, keeping.get(name, _all)) for name in COLLECTIONS})
@@ -65,7 +75,7 @@ class ClusterSource:
         """Watches each collection in a thread of its own."""
         for name, path in COLLECTIONS.items():
             view: Mirror = getattr(self._mirrors, name)
-            collection = Collection(path, {}, metered_pod if name == "pods" else slim)
+            collection = Collection(path, {}, self._read_pod if name == "pods" else slim)
             arguments = (self._api, collection, view, wait, self._random)
             threading.Thread(target=reflect, args=arguments, name=f"watch-{name}", daemon=True).start()
 

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairgpu.cluster.api import ApiError, Json
-from fairgpu.cluster.reflector import Collection, reflect
+from fairgpu.cluster.api import ApiError, Json, TooLargeError
+from fairgpu.cluster.reflector import PAGE_BYTES, Collection, reflect
 
 
 class API:
@@ -11,8 +11,10 @@ class API:
 
     def __init__(self, lists: list[Any], watches: list[Any]) -> None:
         self.lists, self.watches, self.waits = lists, watches, list[float]()
+        self.asked: list[tuple[int, int | None]] = []
 
-    def get(self, _path: str, _query: Any) -> Json:
+    def get(self, _path: str, query: Any, most_bytes: int | None = None) -> Json:
+        self.asked.append((query["limit"], most_bytes))
         found = self.lists.pop(0)
         if isinstance(found, Exception):
             raise found
@@ -65,6 +67,15 @@ def test_whatever_goes_wrong_the_collection_is_listed_again_after_a_while() -> N
     assert view.lists == [[named("a")], [named("b")]]
     assert view.errors == ["OSError", "KeyError"]
     assert len([seconds for seconds in api.waits if seconds > 0]) == 2
+
+
+def test_a_page_of_more_bytes_than_are_taken_is_asked_for_in_smaller_ones_down_to_single_objects() -> None:
+    api = API([*[TooLargeError(PAGE_BYTES)] * 4, [named("a")]], [[]])
+    assert followed(api, Collection("/pods", {})).lists == [[named("a")]]
+    assert api.asked == [
+        *[(size, PAGE_BYTES) for size in (500, 125, 31, 7)],
+        (1, None),
+    ]
 
 
 def test_objects_are_held_only_as_far_as_they_are_read() -> None:

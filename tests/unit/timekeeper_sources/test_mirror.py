@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import json
+import sys
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,15 +79,71 @@ def test_the_meter_reads_the_same_of_what_is_kept_of_a_pod_as_of_all_of_it() -> 
     step = {"name": "sidecar", "restartPolicy": "Always", "resources": {"limits": limits}, "env": [{"name": "A"}]}
     main = {"name": "main", "resources": {"limits": limits}, "volumeMounts": [{"name": "data"}], "image": "x"}
     status = {"phase": "Running", "conditions": [{"type": "PodScheduled", "status": "True"}], "images": ["none"]}
+    annotations = {"fairgpu.io/created-by": "Job/p", "fairgpu.io/eviction-at": "2026-01-01T00:00:00Z"}
     whole = {
-        "metadata": {"uid": "u", "name": "p", "namespace": "n", "managedFields": [{"manager": "kubectl"}]},
-        "spec": {"nodeName": "n1", "containers": [main], "initContainers": [step], "volumes": [{"name": "data"}]},
+        "metadata": {
+            "uid": "u",
+            "name": "p",
+            "namespace": "n",
+            "labels": {"team": "a"},
+            "annotations": annotations,
+            "finalizers": ["example.org/own", "fairgpu.io/meter"],
+            "ownerReferences": [{"kind": "X", "name": "x"}, {"kind": "Job", "name": "p", "controller": True}],
+            "managedFields": [{"manager": "kubectl"}],
+        },
+        "spec": {
+            "nodeName": "n1",
+            "containers": [main],
+            "initContainers": [step],
+            "volumes": [{"name": "data"}],
+            "schedulingGates": [{"name": "example.org/own"}, {"name": "fairgpu.io/budget"}],
+            "activeDeadlineSeconds": 60,
+        },
         "status": status,
     }
-    kept = metered_pod(whole)
+    kept = metered_pod(whole, ["team"])
     assert kept is not None
     assert read_pod(kept) == read_pod(whole)
+    assert (read_pod(kept).held, read_pod(kept).gated, read_pod(kept).origin.owner) == (True, True, "Job/p")
+    assert kept["metadata"]["finalizers"].index("fairgpu.io/meter") == 1
+    assert kept["spec"]["schedulingGates"].index({"name": "fairgpu.io/budget"}) == 1
     assert all(word not in str(kept) for word in ("managedFields", "volumes", "volumeMounts", "env"))
+
+
+def held_bytes(value: Any, seen: set[int]) -> int:
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    inner = [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list) else []
+    return sys.getsizeof(value) + sum(held_bytes(item, seen) for item in inner)
+
+
+def test_of_a_pod_nothing_is_kept_that_is_as_large_as_its_author_likes() -> None:
+    """Pods that wait behind a gate cost nobody anything, and the leader holds all of them in memory."""
+    many = [f"example.org/x{number}" for number in range(10_000)]
+    texts = dict.fromkeys(many, "")
+    asking = {
+        "name": "main",
+        "env": texts,
+        "resources": {"limits": {"fairgpu.io/gpu": "1", **texts}, "requests": texts},
+    }
+    pod = {
+        "metadata": {
+            "labels": texts,
+            "annotations": {f"fairgpu.io/{key}": "" for key in many},
+            "finalizers": many,
+            "ownerReferences": [{"kind": "Job", "name": key, "uid": key} for key in many],
+        },
+        "spec": {
+            "containers": [asking],
+            "ephemeralContainers": [{"name": key} for key in many],
+            "hostAliases": many,
+            "nodeSelector": texts,
+            "schedulingGates": [{"name": key} for key in many],
+        },
+    }
+    kept = metered_pod(pod, ["team"])
+    assert held_bytes(kept, set()) < len(json.dumps(pod)) / 8
 
 
 def test_a_pod_is_metered_if_it_asks_or_holds() -> None:
