@@ -15,7 +15,7 @@ from tests.redis_server import RedisServer
 from timekeeper.audit.auditing import Audit, Question, Surroundings, audit
 from timekeeper.audit.difference import Figure
 from timekeeper.audit.world import see
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.store.keys import AccountKeys
 
 Corruption = Callable[[Stage], object]

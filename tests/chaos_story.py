@@ -19,7 +19,7 @@ from tests.waiting import FIRST_PAUSE_S, LIMIT_S, LONGEST_PAUSE_S
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.difference import Difference
 from timekeeper.audit.world import see
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.store import reading
 from timekeeper.store.calls import FencedError, StoreError

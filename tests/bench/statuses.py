@@ -26,7 +26,7 @@ from tests.cluster.installation import install
 from timekeeper.jobs.memory.accounts import Account
 from timekeeper.jobs.memory.books import Books, KeeperRules
 from timekeeper.jobs.memory.figures import figures
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.rules.budgets import parse_budget
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.periods import first_period

@@ -16,12 +16,12 @@ from timekeeper.jobs.collecting import Collector
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.memory.observing import Clocks
-from timekeeper.jobs.news.answering import OrderAnswers
-from timekeeper.jobs.news.keeping import CheckpointKeeper
+from timekeeper.jobs.news.checkpoints import CheckpointKeeper
+from timekeeper.jobs.news.events import Teller
 from timekeeper.jobs.news.notifying import Notifier
+from timekeeper.jobs.news.order_statuses import OrderAnswers
 from timekeeper.jobs.news.series import BooksRead
-from timekeeper.jobs.news.telling import Teller
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.jobs.pods.evicting import Evictor
 from timekeeper.jobs.pods.letting_go import FinalizerRemover
 from timekeeper.jobs.pods.releasing import Releaser

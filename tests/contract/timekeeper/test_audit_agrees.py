@@ -17,7 +17,7 @@ from tests.waiting import LIMIT_S, wait_until
 from timekeeper.audit.auditing import POLL_SECONDS, Question, Surroundings, audit
 from timekeeper.audit.world import see
 from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.metering.bill import Bill
 from timekeeper.rules.pricing import PricePoint
 from timekeeper.rules.timestamps import HOUR, format_instant

@@ -4,7 +4,7 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage, published
 from timekeeper.jobs.memory.moves import moves_by_account, read_moves, told
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading

@@ -5,8 +5,8 @@ from typing import Any
 from tests.keeper_stage import NOON, Stage, published
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.world import see
-from timekeeper.jobs.news.answering import OrderAnswers
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.order_statuses import OrderAnswers
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading

@@ -11,7 +11,7 @@ from tests.keeper_stage import MONTH, Stage
 from timekeeper.audit.auditing import Question, Surroundings
 from timekeeper.audit.world import see
 from timekeeper.jobs.auditing import AuditMeasures, Auditor
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.leadership.term import Term
 from timekeeper.store.keys import AccountKeys
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.keeper_stage import MONTH, NOON, Stage, published, report
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.rest.budget_answers import budget_answer
 from timekeeper.rest.figures import Book
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND

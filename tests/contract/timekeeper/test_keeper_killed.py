@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.keeper_stage import NOON, Stage
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import reading

@@ -8,8 +8,8 @@ import pytest
 from tests.keeper_stage import MONTH, NOON, Stage
 from tests.mirrored_world import MirroredWorld, budget_object
 from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.news.answering import OrderAnswers
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.order_statuses import OrderAnswers
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.jobs.round.keeper import Keeper, NotReadyError
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.mirrored_world import KeptWorld, budget_object
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.sources.source import RefusedError, SourceError
 

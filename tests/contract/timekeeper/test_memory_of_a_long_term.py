@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.keeper_stage import Stage
-from timekeeper.jobs.news.answering import OrderAnswers
-from timekeeper.jobs.news.telling import Teller
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.events import Teller
+from timekeeper.jobs.news.order_statuses import OrderAnswers
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.rules.timestamps import HOUR, format_instant
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from tests.keeper_stage import NOON, Stage, published
-from timekeeper.jobs.news.answering import OrderAnswers
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.order_statuses import OrderAnswers
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.jobs.round import granting
 from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rest.budget_answers import budget_answer

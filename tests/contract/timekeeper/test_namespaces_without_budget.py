@@ -11,7 +11,7 @@ import pytest
 from tests.keeper_stage import MONTH, NOON, Stage
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.memory.price_history import PRICES, kept_prices, read_prices
-from timekeeper.jobs.news.keeping import CONFIRM, CheckpointKeeper, fitting, shards_of
+from timekeeper.jobs.news.checkpoints import CONFIRM, CheckpointKeeper, fitting, shards_of
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.pricing import PricePoint, amended

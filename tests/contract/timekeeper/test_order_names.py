@@ -8,7 +8,7 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage, published
 from timekeeper.jobs.memory.accounts import Account
-from timekeeper.jobs.news.answering import OrderAnswers
+from timekeeper.jobs.news.order_statuses import OrderAnswers
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import DAY
 from timekeeper.store import reading

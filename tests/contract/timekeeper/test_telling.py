@@ -11,8 +11,8 @@ from structlog.testing import capture_logs
 from tests.mirrored_world import KeptWorld, budget_object
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.news.telling import Teller
-from timekeeper.jobs.news.writing import StatusWriter
+from timekeeper.jobs.news.events import Teller
+from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.jobs.work import Work
 from timekeeper.jobs.work import World as Surroundings

@@ -5,11 +5,11 @@ from __future__ import annotations
 import structlog
 
 from timekeeper.jobs.memory.metered import Key, Metered
+from timekeeper.jobs.round.billed_use import billing, take_use
 from timekeeper.jobs.round.desk import Desk, raise_if_general
 from timekeeper.jobs.round.paying import open_due_periods
-from timekeeper.jobs.round.reporting import with_reports
-from timekeeper.jobs.round.settling import Plan, acknowledge, plan
-from timekeeper.jobs.round.using import billing, take_use
+from timekeeper.jobs.round.settlement_plans import Plan, acknowledge, plan
+from timekeeper.jobs.round.use_by_hour import with_reports
 from timekeeper.store import book, reading
 from timekeeper.store.calls import StoreError
 from timekeeper.store.ledger import Action, Item, Settlement, settle

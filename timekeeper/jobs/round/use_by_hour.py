@@ -12,7 +12,7 @@ from dataclasses import replace
 import redis
 
 from timekeeper.jobs.memory.metered import Key, Metered
-from timekeeper.jobs.round.settling import Plan
+from timekeeper.jobs.round.settlement_plans import Plan
 from timekeeper.metering.cuts import used_since, with_used
 from timekeeper.store import reading
 from timekeeper.store.ledger import Action, Item, Kind

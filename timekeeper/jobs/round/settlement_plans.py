@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from timekeeper.jobs.memory.accounts import Account
 from timekeeper.jobs.memory.metered import Key, Metered
-from timekeeper.jobs.round.using import Billing
+from timekeeper.jobs.round.billed_use import Billing
 from timekeeper.metering.attribution import Attribution
 from timekeeper.metering.cuts import Cut, cuts
 from timekeeper.metering.segments import Assignments, Span, amounts, rate_now, spans
