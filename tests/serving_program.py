@@ -34,23 +34,20 @@ WAITING = "a client waits"
 
 def build(lifecycle: Lifecycle) -> Application:
     counted = Counter("test_requests", "Requests of this worker.")
-    flask = Flask("test")
     released = asyncio.Event()
     lifecycle.on_drain(released.set)
 
-    @flask.post("/flask/echo")
-    def echo() -> bytes:
-        return request.get_data()
+    def echo_at_once(body: bytes) -> Response:
+        counted.inc()
+        return Response(200, body)
 
-    @flask.get("/flask/fail")
-    def fail() -> str:
+    def fail_at_once(_body: bytes) -> Response:
         raise ValueError("secret detail")
 
-    async def hot_echo(received: Request) -> Response:
-        counted.inc()
-        return Response(200, received.body)
+    async def echo(received: Request) -> Response:
+        return echo_at_once(received.body)
 
-    async def hot_fail(_received: Request) -> Response:
+    async def fail(_received: Request) -> Response:
         raise ValueError("secret detail")
 
     async def large(_received: Request) -> Response:
@@ -61,21 +58,23 @@ def build(lifecycle: Lifecycle) -> Application:
         await released.wait()
         return Response(200, b'"released"')
 
-    def echo_at_once(body: bytes) -> Response:
-        counted.inc()
-        return Response(200, body)
+    immediate = {("POST", "/at-once/echo"): echo_at_once, ("POST", "/at-once/fail"): fail_at_once}
+    hot = {("POST", "/echo"): echo, ("GET", "/fail"): fail, ("GET", "/poll"): until_drain, ("GET", "/large"): large}
+    return Application(lifecycle, hot, build_flask(), immediate=immediate)
 
-    def fail_at_once(_body: bytes) -> Response:
+
+def build_flask() -> Flask:
+    flask = Flask("test")
+
+    @flask.post("/flask/echo")
+    def echo() -> bytes:
+        return request.get_data()
+
+    @flask.get("/flask/fail")
+    def fail() -> str:
         raise ValueError("secret detail")
 
-    immediate = {("POST", "/at-once/echo"): echo_at_once, ("POST", "/at-once/fail"): fail_at_once}
-    hot = {
-        ("POST", "/echo"): hot_echo,
-        ("GET", "/fail"): hot_fail,
-        ("GET", "/poll"): until_drain,
-        ("GET", "/large"): large,
-    }
-    return Application(lifecycle, hot, flask, immediate=immediate)
+    return flask
 
 
 def main() -> int:

@@ -13,7 +13,10 @@ from typing import Any
 import yaml
 
 from fairgpu.cluster.api import ApiError
+from fairgpu.names import BUDGET_API
 from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.pods import plain_pod
 from tests.waiting import wait_until
 
 OVERLAY = Path(__file__).parents[2] / "deploy" / "overlays" / "loopback-test"
@@ -100,13 +103,16 @@ def wait_for_policies(plane: ControlPlane) -> None:
     """
     editor = plane.namespace_admin(plane.create_namespace("policies-"))
     namespace = editor.name.removeprefix("admin-of-")
+    for policy, attempt in _attempts(plane, editor, namespace).items():
+        wait_until(partial(_refused, attempt, policy), f"{policy} is in force")
+    plane.remove_pods(namespace)
+
+
+def _attempts(plane: ControlPlane, editor: Identity, namespace: str) -> dict[str, Callable[[], object]]:
+    """What each policy refuses once it is in force, tried without effect."""
     pods = f"/api/v1/namespaces/{namespace}/pods"
-    pod = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": "probe"},
-        "spec": {"schedulerName": "nobody-schedules", "containers": [{"name": "main", "image": "example.org/app:1"}]},
-    }
+    dry = {"dryRun": "All"}
+    pod = plain_pod("probe")
     editor.api.create(pods, pod)
     marked = {"metadata": {"annotations": {"fairgpu.io/allocation": "{}"}}}
     forged = {**pod, "metadata": {"name": "forged", **marked["metadata"]}}
@@ -114,27 +120,17 @@ def wait_for_policies(plane: ControlPlane) -> None:
     labelled = {"metadata": {"labels": {"changed": "yes"}}}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "probe"}}
     by_force = {**eviction, "deleteOptions": {"gracePeriodSeconds": 0, "dryRun": ["All"]}}
-    grant = {
-        "apiVersion": "fairgpu.io/v1alpha1",
-        "kind": "GPUGrant",
-        "metadata": {"name": "probe"},
-        "spec": {"budget": "none", "gpuHours": 1, "reason": "none", "requestedBy": "nobody"},
+    order = {"budget": "none", "gpuHours": 1, "reason": "none", "requestedBy": "nobody"}
+    grant = {"apiVersion": BUDGET_API, "kind": "GPUGrant", "metadata": {"name": "probe"}, "spec": order}
+    return {
+        "fairgpu-orders": lambda: plane.admin.api.create(f"/apis/{BUDGET_API}/gpugrants", grant, query=dry),
+        "fairgpu-deletion": lambda: editor.api.create(f"{pods}/probe/eviction", by_force, query=dry),
+        "fairgpu-eviction": lambda: timekeeper.api.create(f"{pods}/probe/eviction", eviction, query=dry),
+        "fairgpu-timekeeper": lambda: timekeeper.api.patch(f"{pods}/probe", labelled, query=dry),
+        "fairgpu-metadata": lambda: editor.api.patch(f"{pods}/probe", marked, query=dry),
+        "fairgpu-spec": lambda: editor.api.create(pods, forged, query=dry),
+        "fairgpu-namespace": lambda: editor.api.patch(f"/api/v1/namespaces/{namespace}", marked, query=dry),
     }
-    grants = "/apis/fairgpu.io/v1alpha1/gpugrants"
-    attempts: dict[str, Callable[[], object]] = {
-        "fairgpu-orders": lambda: plane.admin.api.create(grants, grant, query={"dryRun": "All"}),
-        "fairgpu-deletion": lambda: editor.api.create(f"{pods}/probe/eviction", by_force, query={"dryRun": "All"}),
-        "fairgpu-eviction": lambda: timekeeper.api.create(f"{pods}/probe/eviction", eviction, query={"dryRun": "All"}),
-        "fairgpu-timekeeper": lambda: timekeeper.api.patch(f"{pods}/probe", labelled, query={"dryRun": "All"}),
-        "fairgpu-metadata": lambda: editor.api.patch(f"{pods}/probe", marked, query={"dryRun": "All"}),
-        "fairgpu-spec": lambda: editor.api.create(pods, forged, query={"dryRun": "All"}),
-        "fairgpu-namespace": lambda: editor.api.patch(
-            f"/api/v1/namespaces/{namespace}", marked, query={"dryRun": "All"}
-        ),
-    }
-    for policy, attempt in attempts.items():
-        wait_until(partial(_refused, attempt, policy), f"{policy} is in force")
-    plane.remove_pods(namespace)
 
 
 def wait_for_webhooks(plane: ControlPlane) -> None:

@@ -28,10 +28,23 @@ def plain_pod(name: str = "plain") -> Pod:
 
 def canonical_pod(name: str = "gpu", *, priority_class: str = "gpu-in-budget", gated: bool = False) -> Pod:
     """A pod with 30 percent of one GPU that has all that the webhook adds."""
+    annotations = {
+        "fairgpu.io/source-dialect": "native",
+        "fairgpu.io/budget-state": "held" if gated else "open",
+        "fairgpu.io/created-by": "alice",
+        "fairgpu.io/placement": "pack",
+    }
+    spec = _canonical_spec(priority_class)
+    if gated:
+        spec["schedulingGates"] = [{"name": "fairgpu.io/budget"}, {"name": "example.org/own"}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations}, "spec": spec}
+
+
+def _canonical_spec(priority_class: str) -> dict[str, Any]:
     limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30", "fairgpu.io/gpu-memory": "4096"}
     token = {"audience": "fairgpu-timekeeper", "expirationSeconds": 3600, "path": "token"}
     sidecar_amounts = {"cpu": "10m", "memory": "40Mi"}
-    spec: dict[str, Any] = {
+    return {
         "schedulerName": "fairgpu-scheduler",
         "priorityClassName": priority_class,
         "initContainers": [
@@ -54,20 +67,6 @@ def canonical_pod(name: str = "gpu", *, priority_class: str = "gpu-in-budget", g
             {"name": "fairgpu-usage", "emptyDir": {}},
             {"name": "fairgpu-token", "projected": {"sources": [{"serviceAccountToken": token}]}},
         ],
-    }
-    if gated:
-        spec["schedulingGates"] = [{"name": "fairgpu.io/budget"}, {"name": "example.org/own"}]
-    annotations = {
-        "fairgpu.io/source-dialect": "native",
-        "fairgpu.io/budget-state": "held" if gated else "open",
-        "fairgpu.io/created-by": "alice",
-        "fairgpu.io/placement": "pack",
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "annotations": annotations},
-        "spec": spec,
     }
 
 
