@@ -17,8 +17,8 @@ from pathlib import Path
 
 VCUDA = Path(__file__).resolve().parent
 sys.path[:0] = [str(VCUDA.parent), str(VCUDA / "bench"), str(VCUDA / "tests")]
-from node import MIB, OUT_OF_MEMORY, Container, Node, Share  # noqa: E402
-from shares import Tenant, started, work_done  # noqa: E402
+from node import MIB, OUT_OF_MEMORY, Container, Node, Share
+from shares import Tenant, started, work_done
 
 GIB = 1024 * MIB
 NAMES = ("notebook", "training")

@@ -79,7 +79,7 @@ def billed(root: Path, documents: Sequence[Json], seconds: float = SECONDS) -> t
         for one in pods:
             stage.start_sidecar(one)
         time.sleep(seconds)
-        reported = lambda: all(exact(one["used"]) for one in sessions(stage).values())  # noqa: E731
+        reported = lambda: all(exact(one["used"]) for one in sessions(stage).values())  # noqa: E731 (read once, here)
         wait_until("what each used is reported", reported, children, STEP_LIMIT_SECONDS)
         stage.command("sessions", "-n", NAMESPACE)
         used = {name: exact(one["used"]) for name, one in sessions(stage).items()}

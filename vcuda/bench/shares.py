@@ -21,8 +21,8 @@ from typing import Any
 
 VCUDA = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(VCUDA / "tests"), str(VCUDA / "simgpu")]
-import truth  # noqa: E402
-from node import BEST_EFFORT, ELASTIC, HARD, MIB, Container, Node, Share, begin_at_once, until, uuid  # noqa: E402
+import truth
+from node import BEST_EFFORT, ELASTIC, HARD, MIB, Container, Node, Share, begin_at_once, until, uuid
 
 Popen = subprocess.Popen[str]
 POLICIES = {HARD: "hard", ELASTIC: "elastic", BEST_EFFORT: "best_effort"}
@@ -52,7 +52,7 @@ def paged(node: Node, containers: list[Container]) -> Iterator[None]:
     config.write_text(json.dumps({"uuid": uuid(), "containers": listed}))
     page = node.folder / "page"
     command = [sys.executable, "-m", "nodeagent.schedule", "--page", str(page), "--containers", str(config)]
-    writer = subprocess.Popen(command, cwd=VCUDA.parent)  # noqa: S603
+    writer = subprocess.Popen(command, cwd=VCUDA.parent)
     try:
         until(lambda: page.exists() and page.stat().st_size == 7296 and page.read_bytes()[:7] == b"FGSCHED", 30)
         yield
@@ -118,7 +118,7 @@ def lateness(folder: Path) -> Iterator[Callable[[], float]]:
     """Seconds, ever growing, by which a program that only sleeps was woken too late while the containers ran."""
     path = folder / "lateness"
     path.write_bytes(bytes(8))
-    sleeper = subprocess.Popen([str(VCUDA / "build" / "bench" / "lateness"), str(path)])  # noqa: S603
+    sleeper = subprocess.Popen([str(VCUDA / "build" / "bench" / "lateness"), str(path)])
     try:
         yield lambda: int.from_bytes(path.read_bytes(), "little") / 1e9
     finally:

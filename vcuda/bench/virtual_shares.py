@@ -25,14 +25,14 @@ from typing import Any
 
 VCUDA = Path(__file__).resolve().parent.parent
 sys.path[:0] = [str(VCUDA.parent), str(VCUDA / "bench"), str(VCUDA / "tests")]
-from node import MIB, Container, Node, Share, give_line  # noqa: E402
-from shares import BEST_EFFORT, POLICIES, SHORT, Tenant, Window, hard, row, uuid, work_done  # noqa: E402
-from shares import CASES as MEASURED  # noqa: E402
+from node import MIB, Container, Node, Share, give_line
+from shares import BEST_EFFORT, POLICIES, SHORT, Tenant, Window, hard, row, uuid, work_done
+from shares import CASES as MEASURED
 
-from nodeagent import turns  # noqa: E402
-from nodeagent.rounds import Container as Written  # noqa: E402
-from nodeagent.rounds import State, describe, step  # noqa: E402
-from nodeagent.schedule import INTERVAL_SECONDS, PageFile, read_activity  # noqa: E402
+from nodeagent import turns
+from nodeagent.rounds import Container as Written
+from nodeagent.rounds import State, describe, step
+from nodeagent.schedule import INTERVAL_SECONDS, PageFile, read_activity
 
 CROWD = [hard(70, SHORT), *[Tenant(0, (SHORT,), BEST_EFFORT)] * 8]
 CASES = [*MEASURED, ("a hard 70 beside eight best-effort containers", CROWD, 4, 1.0)]
@@ -146,7 +146,7 @@ def rows(wanted: str = "", windows: int = 6, orders: tuple[int, ...] = ORDERS) -
             clock = {"LD_PRELOAD": str(LIBRARY), "VIRTUAL_TIME": f"{name}/clock"}
             command = [sys.executable, __file__, "--case", str(number), f"{name}/node", str(windows), str(order)]
             environment, pipe = os.environ | clock, subprocess.PIPE
-            with subprocess.Popen(command, env=environment, stdout=pipe, start_new_session=True) as running:  # noqa: S603
+            with subprocess.Popen(command, env=environment, stdout=pipe, start_new_session=True) as running:
                 try:
                     assert running.stdout is not None
                     yield json.loads(running.stdout.readline())
@@ -159,7 +159,7 @@ def main() -> None:
     if sys.argv[1:2] == ["--case"]:
         number, windows, order = int(sys.argv[2]), int(sys.argv[4]), int(sys.argv[5])
         # One of the threads runs at a time, and to wake the next on an idle processor costs more than it does there.
-        os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})  # noqa: S311
+        os.sched_setaffinity(0, {random.choice(sorted(os.sched_getaffinity(0)))})  # noqa: S311 (no secret)
         print(json.dumps(row_of(Path(sys.argv[3]), number, windows, order)), flush=True)
         signal.pause()  # who started it ends it, and the programs with it
     for each in rows(*sys.argv[1:2]):

@@ -23,11 +23,11 @@ from typing import Any
 
 VCUDA = Path(__file__).resolve().parent.parent.parent
 sys.path[:0] = [str(VCUDA / "tests" / "gpu"), str(VCUDA / "tests"), str(VCUDA / "bench")]
-import shares  # noqa: E402
-from machine import real_gpu  # noqa: E402
-from memory_rows import killing, racing  # noqa: E402
-from node import MIB, OUT_OF_MEMORY, Node, Share  # noqa: E402
-from time_rows import calls, shares_of_time  # noqa: E402
+import shares
+from machine import real_gpu
+from memory_rows import killing, racing
+from node import MIB, OUT_OF_MEMORY, Node, Share
+from time_rows import calls, shares_of_time
 
 RACE_SECONDS = 60
 STAND_IN = {name: os.environ[name] for name in ("SIMGPU_DIR",) if name in os.environ}
