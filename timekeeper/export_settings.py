@@ -49,6 +49,8 @@ class ExportSettings(Section):
 
     @model_validator(mode="after")
     def _is_one_place(self) -> Self:
+        if self.folder is not None and not self.folder.is_absolute():
+            raise ValueError(f"folder begins with no slash: write the whole path, such as /var/lib/{self.folder}")
         if self.folder is not None and self.bucket.name is not None:
             raise ValueError("folder and bucket.name name different places: keep one")
         return self

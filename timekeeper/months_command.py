@@ -16,6 +16,7 @@ from timekeeper.jobs import month_conflicts
 from timekeeper.rules.timestamps import DAY, TimeError, format_instant
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.store.calls import StoreError
+from timekeeper.store.connection import unreached
 
 
 def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.Namespace) -> int:
@@ -46,7 +47,7 @@ def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.N
         was = "" if aside is None else f"; what was there is {aside} now"
         return _print(f"{month}: written from what the store holds ({written.rows} rows){was}")
     except (redis.RedisError, StoreError) as error:
-        raise CommandError(f"the store does not answer: {error}") from error
+        raise CommandError(unreached(error)) from error
     except ExportError as error:
         raise CommandError(str(error)) from error
 

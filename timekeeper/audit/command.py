@@ -26,6 +26,7 @@ from timekeeper.sources.cluster import ClusterSource
 from timekeeper.sources.folder import FolderSource
 from timekeeper.sources.source import Mirrors
 from timekeeper.store.calls import StoreError
+from timekeeper.store.connection import unreached
 
 FIRST_SIGHT_SECONDS = 60.0
 """How long the API server may take to show all budgets and pods."""
@@ -51,7 +52,7 @@ def run(
         look = _look(settings, arguments, environ, ending.wait)
         found = audit(Surroundings(client, look, time.time_ns, ending.wait), question)
     except (redis.RedisError, StoreError) as error:
-        raise CommandError(f"the store does not answer: {error}") from error
+        raise CommandError(unreached(error)) from error
     finally:
         ending.set()
     text = json.dumps(as_json(found), indent=2) if arguments.output == "json" else as_text(found)

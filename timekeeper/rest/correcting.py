@@ -14,7 +14,8 @@ from timekeeper.rest.guard import may_correct
 from timekeeper.rest.ordering import gpu_hours_text, known_budget, order_name, place, unused_name
 from timekeeper.rest.parts import Parts
 from timekeeper.rest.problems import ProblemError, invalid
-from timekeeper.rules.money import display, from_signed_gpu_hours
+from timekeeper.rules.corrections import no_less_than
+from timekeeper.rules.money import from_signed_gpu_hours
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
 _log = structlog.get_logger()
@@ -73,8 +74,7 @@ def acceptable(book: Book, spec: Json) -> None:
         allowed = f"a moment in a period that the ledger of {budget!r} knows"
         raise invalid("effectivePeriod", spec["effectivePeriod"], allowed)
     if from_signed_gpu_hours(spec["gpuHours"]) < min(-spent, 0):
-        allowed = f"no less than {display(min(-spent, 0))}, as no more was spent in that period"
-        raise invalid("gpuHours", spec["gpuHours"], allowed)
+        raise invalid("gpuHours", spec["gpuHours"], no_less_than(spent))
 
 
 def effective_text(value: str, now: int) -> str:

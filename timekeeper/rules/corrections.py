@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from decimal import ROUND_DOWN, Decimal
 from typing import Any
 
 from fairgpu.faults import Fault, show
+from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.orders import OrderError, mapping, order_amount, order_note, refusal, text_faults
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
@@ -76,3 +78,12 @@ def parse_correction(item: Mapping[str, Any]) -> Correction:
         applied=mapping(item.get("status")).get("applied") is True,
         refused=refusal(item),
     )
+
+
+def no_less_than(spent: int) -> str:
+    """The least that a correction may be of a period with so much spent in it, as a manifest states it.
+
+    Rounded towards 0, so that what is written as it stands here is taken.
+    """
+    most = max(Decimal(spent) / GPU_HOUR, Decimal(0)).quantize(Decimal("0.000001"), ROUND_DOWN)
+    return f"no less than {-most.normalize():f}, as no more was spent in this period"

@@ -26,6 +26,18 @@ class StoreEmptyError(StoreError):
     """The account or period is not in the store: it was emptied, or never opened."""
 
 
+class OverdrawnError(StoreError):
+    """A correction would take back more than was spent.
+
+    Attributes:
+        spent: microGPU-seconds that were spent in the period.
+    """
+
+    def __init__(self, spent: int) -> None:
+        super().__init__(f"{spent} microGPU-seconds were spent in this period, and no correction takes that below 0")
+        self.spent = spent
+
+
 class FencedError(StoreError):
     """A leader with a later epoch has written: this one has been replaced and must stop."""
 
@@ -113,6 +125,8 @@ def _translated(answer: Any) -> Any:
             return StoreEmptyError(message)
         case "FENCED":
             return FencedError(message)
+        case "OVERDRAWN":
+            return OverdrawnError(int(message))
         case "FORMAT" | "AMOUNT" | "ACTION" | "CUTS" | "TWICE" | "OVERFLOW":
             return StoreError(message)
         case _:  # loading, read-only, out of memory, without replicas

@@ -103,3 +103,11 @@ def _tls(settings: RedisTLS) -> dict[str, Any]:
     }
     found: dict[str, Any] = {name: str(file) for name, file in names.items() if file is not None}
     return found | {"ssl_min_version": ssl.TLSVersion.TLSv1_2}
+
+
+def unreached(error: Exception) -> str:
+    """What a command says to whom the store does not answer: from a workstation it never does."""
+    return (
+        f"the store does not answer: {error}. It is reached from inside the cluster alone: put before this command\n"
+        "    kubectl -n fairgpu-system exec deploy/fairgpu-timekeeper -c jobs --"
+    )

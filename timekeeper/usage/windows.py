@@ -18,8 +18,8 @@ WEEK: Final = 7 * DAY
 MAX_STEPS: Final = 10_000
 WINDOWS: Final = (
     "today, yesterday, week, month, lastweek, lastmonth, a span up to now such as 90m, 36h, 7d or 2w, one that ended "
-    'before such as "7d offset 1d", or a start and an end joined by a comma: two RFC 3339 timestamps or two Unix times '
-    "in seconds"
+    'before such as "7d offset 1d", or a start and an end joined by a comma: two RFC 3339 timestamps such as '
+    "2026-01-01T00:00:00Z,2026-02-01T00:00:00Z, or two Unix times in seconds"
 )
 STEPS: Final = "hour, day, week, month, or a number of hours, days or weeks such as 6h or 2d"
 

@@ -3,11 +3,19 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 
+import pytest
+import redis
+
+from fairgpu.commands import CommandError
 from tests.audited_books import KEYS, books, server, stage
 from tests.keeper_stage import MONTH, Stage
+from tests.ports import free_port
+from timekeeper.audit.command import run
 from timekeeper.rules.money import GPU_SECOND
+from timekeeper.settings import TimekeeperSettings
 
 __all__ = ["books", "server", "stage"]
 
@@ -60,3 +68,12 @@ def test_a_period_that_is_no_instant_is_refused(books: Stage) -> None:
     done = command(books, "--period", "January")
     assert done.returncode == 1
     assert "--period: 'January' is no RFC 3339 timestamp" in done.stderr
+
+
+def test_who_does_not_reach_the_store_is_told_from_where_it_is_reached() -> None:
+    asked = Namespace(budget=None, period=None, output="table", store_only=True, standalone=None)
+    with (
+        redis.Redis(port=free_port()) as client,
+        pytest.raises(CommandError, match=r"refused(.|\n)*exec deploy/fairgpu-timekeeper -c jobs --$"),
+    ):
+        run(client, TimekeeperSettings(), asked, {})

@@ -97,7 +97,7 @@ def test_what_cannot_be_corrected_says_why_and_stops_nobody(stage: Stage) -> Non
     assert not any(found["applied"] for found in said.values())
     reasons = {name: found["conditions"][0]["message"] for name, found in said.items()}
     assert "no period of this budget" in reasons["before"]
-    assert "3600000000 microGPU-seconds were spent in this period" in reasons["too-much"]
+    assert reasons["too-much"] == "spec.gpuHours: no less than -1, as no more was spent in this period"
     assert "spec.gpuHours" in reasons["nonsense"]
     assert "a has never paid for the namespace 'taem-a'" in reasons["elsewhere"]
     assert status(stage, "good")["applied"] is True

@@ -82,6 +82,15 @@ def test_nobody_is_told_to_apply_what_is_not_theirs() -> None:
     assert [str(page) for page in PAGES if "apply -k deploy/base" in page.read_text()] == []
 
 
+def test_who_looks_into_logs_sees_those_of_all_replicas_and_no_last_ten_lines() -> None:
+    """`kubectl logs deployment/NAME` shows one pod, and with a selector it shows ten lines unless it is told."""
+    for page in PAGES:
+        for line in re.sub(r"-l\n", "-l ", page.read_text()).splitlines():
+            for command in re.findall(r"kubectl [^`|]*\blogs [^`|]*", line):
+                assert not re.search(r"\blogs deploy", command), f"{page.name}: {command}"
+                assert "-l " not in command or "--tail=" in command, f"{page.name}: {command}"
+
+
 @pytest.mark.parametrize("command", of("make"), ids=ids)
 def test_every_make_target_is_there(command: tuple[Path, list[str]]) -> None:
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))

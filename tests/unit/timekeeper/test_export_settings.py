@@ -26,6 +26,7 @@ def test_a_bucket_is_named_in_the_environment() -> None:
         ({f"{BUCKET}NAME": "finance", f"{BUCKET}ENDPOINT": "https://me:key@s3"}, "timekeeper.export.bucket.endpoint"),
         ({f"{BUCKET}NAME": "finance", f"{BUCKET}TIMEOUT_SECONDS": "0"}, "timeout_seconds"),
         ({f"{BUCKET}NAME": "finance", "FAIRGPU_TIMEKEEPER_EXPORT_FOLDER": "/months"}, "different places"),
+        ({"FAIRGPU_TIMEKEEPER_EXPORT_FOLDER": "months"}, "write the whole path, such as /var/lib/months"),
         ({"FAIRGPU_TIMEKEEPER_EXPORT_CACHE_MIB": "0"}, "timekeeper.export.cache_mib"),
     ],
 )

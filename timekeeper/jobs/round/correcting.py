@@ -7,11 +7,12 @@ import structlog
 from timekeeper.jobs.memory.accounts import Account
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.round.desk import Desk, raise_if_general
-from timekeeper.rules.corrections import Correction
+from timekeeper.rules.corrections import Correction, no_less_than
 from timekeeper.rules.orders import Taken
 from timekeeper.rules.periods import Period
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import book, reading
+from timekeeper.store.calls import OverdrawnError, StoreError
 from timekeeper.store.money import CorrectionEntry, apply_corrections
 from timekeeper.store.standing import Standing
 
@@ -39,12 +40,19 @@ def apply_due_corrections(desk: Desk, now: int) -> set[str]:
                 account.standings[period.start] = answer
         else:
             raise_if_general(answer)
-            account.refused[found.name] = str(answer)
+            account.refused[found.name] = why_refused(answer)
             _log.error("correction not applied", correction=found.name, budget=account.name, error=str(answer))
             continue
         if kept:
             account.corrections[found.name] = _taken(desk, found, account, period, answer)
     return {entry.account for entry in entries}
+
+
+def why_refused(answer: StoreError) -> str:
+    """What whoever made a correction reads of the store's answer."""
+    if isinstance(answer, OverdrawnError):
+        return f"spec.gpuHours: {no_less_than(answer.spent)}"
+    return str(answer)
 
 
 def _taken(desk: Desk, found: Correction, account: Account, period: Period, answer: Standing) -> Taken:

@@ -19,9 +19,11 @@ if redis.call('HEXISTS', corrections, name) == 0 then
   local total_high, total_low = signed(total)
   local takes = high < 0 and again ~= '1'
   high, low = carry(high + total_high, low + total_low)
-  if (takes and high < 0) or high < -HIGH_LIMIT or high >= HIGH_LIMIT then
-    return redis.error_reply('OVERFLOW ' .. total .. ' microGPU-seconds were spent in this period, and no correction takes '
-      .. 'that below 0 or past 24 digits')
+  if takes and high < 0 then
+    return redis.error_reply('OVERDRAWN ' .. total)
+  end
+  if high < -HIGH_LIMIT or high >= HIGH_LIMIT then
+    return redis.error_reply('OVERFLOW the total passes 24 digits')
   end
   applied = 1
   changed(head, epoch)
