@@ -38,6 +38,10 @@ class DeviceUse:
     memory_peak_mib: int
 
 
+MAX_COUNTERS = 256
+"""Counters of one pod that are tallied, as many as a report of its sidecar has: more are of containers that it has not,
+named by somebody else who reports in its name, and every one of them stays in the session's record."""
+
 Use = Mapping[tuple[str, str], DeviceUse]
 """By container name and device uuid."""
 
@@ -63,9 +67,14 @@ class UseTally:
 def tallied(
     known: UseTally, reported: Use, devices: Mapping[str, DeviceShare], price: Mapping[str, Fraction]
 ) -> UseTally:
-    """The tally once a report has come. A counter that fell has begun anew: what it had been before stays used."""
+    """The tally once a report has come. A counter that fell has begun anew: what it had been before stays used.
+
+    Counters of devices that the pod does not hold are passed over, as are those beyond MAX_COUNTERS.
+    """
     running, before = dict(known.use), known.before
     for key, found in reported.items():
+        if key[1] not in devices or (key not in running and len(running) >= MAX_COUNTERS):
+            continue
         last = running.get(key, found)
         if found.busy_ns < last.busy_ns or found.span_ns < last.span_ns or found.memory_peak_mib < last.memory_peak_mib:
             before += use_cost({key: last}, devices, price)

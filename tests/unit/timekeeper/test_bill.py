@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.allocation import DeviceShare
-from timekeeper.metering.bill import Bill, DeviceUse, UseTally, billed, tallied, use_cost
+from timekeeper.metering.bill import MAX_COUNTERS, Bill, DeviceUse, UseTally, billed, tallied, use_cost
 from timekeeper.rules.money import SECOND
 
 DEVICES = {"GPU-1": DeviceShare("GPU-1", "A100", 1000, 50, 100)}
@@ -21,6 +21,20 @@ def test_use_is_gpu_time_or_memory_over_time_whichever_is_more_at_the_models_pri
 
 def test_use_of_a_device_that_the_pod_does_not_hold_is_not_believed() -> None:
     assert use_cost({("main", "GPU-9"): DeviceUse(SECOND, SECOND, 1)}, DEVICES, PRICES) == 0
+
+
+def test_a_tally_does_not_grow_with_what_somebody_makes_up() -> None:
+    tally = UseTally()
+    for number in range(2 * MAX_COUNTERS):
+        made_up = {
+            ("main", f"GPU-9{number}"): DeviceUse(SECOND, SECOND, 1),
+            (f"c{number}", "GPU-1"): DeviceUse(SECOND, SECOND, 1),
+        }
+        tally = tallied(tally, made_up, DEVICES, PRICES)
+    assert len(tally.counters) == MAX_COUNTERS
+    assert {uuid for _, uuid in tally.use} == {"GPU-1"}
+    risen = tallied(tally, {("c0", "GPU-1"): DeviceUse(5 * SECOND, SECOND, 1)}, DEVICES, PRICES)
+    assert risen.use["c0", "GPU-1"].busy_ns == 5 * SECOND
 
 
 @given(amounts, st.integers(-(10**17), 10**30), amounts)
