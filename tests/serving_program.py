@@ -25,6 +25,7 @@ from fairgpu.serving.server import serve
 from fairgpu.serving.tls import read_chain_files
 
 MAX_BODY_BYTES = 100_000
+MAX_ARRIVING_BYTES = 500_000
 MAX_CONNECTIONS = 20
 MAX_HANDSHAKES = 60
 MAX_HANDSHAKES_OF_ADDRESS = 40
@@ -86,6 +87,7 @@ def main() -> int:
         metrics_address=Address("127.0.0.1", metrics_port),
         workers=1,
         max_body_bytes=MAX_BODY_BYTES,
+        max_arriving_bytes=MAX_ARRIVING_BYTES,
         body_seconds=patience,
         handshake_seconds=patience,
         header_seconds=patience,

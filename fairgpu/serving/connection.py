@@ -41,13 +41,23 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
     def connection_lost(self, exc: Exception | None) -> None:
         """Forgets the connection."""
         self._connections.discard(self)
+        self.worker.arrivals.forget(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Takes note that the client speaks."""
+        """Takes note that the client speaks, and of how much it has said."""
         self._heard = True
         self._heard_at = self.worker.loop.time()
-        super().data_received(data)
+        if self.worker.arrivals.add(self, len(data)):
+            super().data_received(data)
+
+    def cut_off(self) -> None:
+        """Ends the connection at once, whatever it was about to say."""
+        self.transport.abort()
+
+    def _on_message_complete(self) -> None:
+        self.worker.arrivals.forget(self)
+        super()._on_message_complete()
 
     def _on_headers_complete(self) -> bool:
         refuse_overflow(self._callback_parser)

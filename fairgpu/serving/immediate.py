@@ -60,6 +60,8 @@ class ImmediateConnection(BoundedConnection):
     def _on_message_complete(self) -> None:
         if self._answer is None:
             super()._on_message_complete()
+        else:
+            self.worker.arrivals.forget(self)
 
     def _feed_callback_parser(self, data: bytes) -> bool:
         going = bool(super()._feed_callback_parser(data))
@@ -76,6 +78,8 @@ class ImmediateConnection(BoundedConnection):
                 return False
             following = parser.remaining()
             parser.reset()
+            if following and not self.worker.arrivals.add(self, len(following)):
+                return False
             going = not following or bool(super()._feed_callback_parser(following))
         return going
 

@@ -27,6 +27,8 @@ class ServerOptions:
         metrics_address: where `/metrics` is served in plain HTTP; nowhere if None.
         workers: processes, each with the whole application.
         max_body_bytes: a longer body is answered with 413 and not read to its end.
+        max_arriving_bytes: per worker, of requests that are not whole yet; where there are more, the connection whose
+            request has been arriving for longest is ended.
         body_seconds: a body that takes longer is answered with 408.
         header_seconds: a connection that has not sent its first request's headers by then is closed.
         unread_seconds: a connection whose client takes nothing of its answers for so long is closed.
@@ -50,6 +52,7 @@ class ServerOptions:
     metrics_address: Address | None = None
     workers: int = 2
     max_body_bytes: int = 8 << 20
+    max_arriving_bytes: int = 64 << 20
     body_seconds: float = 10.0
     header_seconds: float = 10.0
     unread_seconds: float = 30.0

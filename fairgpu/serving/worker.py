@@ -16,6 +16,7 @@ from gunicorn.asgi.lifespan import LifespanManager
 from gunicorn.workers.gasgi import ASGIWorker
 
 from fairgpu.serving.accepting import Acceptor, first_bytes
+from fairgpu.serving.arrivals import Arrivals
 from fairgpu.serving.connection import BoundedConnection
 from fairgpu.serving.descriptors import allow_descriptors
 from fairgpu.serving.handshakes import Handshakes
@@ -45,6 +46,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         self.lifecycle: Lifecycle = self.app.lifecycle
         self._told_to_end = asyncio.Event()
         self._connections: set[BoundedConnection] = set()
+        self.arrivals = Arrivals(self.options.max_arriving_bytes)
 
     def handle_exit_signal(self) -> None:
         """Begins the end on SIGTERM, at once rather than at the next heartbeat."""
