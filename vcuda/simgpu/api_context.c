@@ -49,10 +49,16 @@ SIM_EXPORT CUresult CUDAAPI cuCtxDestroy_v2(CUcontext context)
     return sim_context_destroy(context);
 }
 
+SIM_EXPORT CUresult CUDAAPI cuCtxAttach(CUcontext *context, unsigned int flags)
+{
+    SIM_ENTER(COST_QUERY);
+    return flags != 0 ? CUDA_ERROR_INVALID_VALUE : sim_context_attach(context);
+}
+
 SIM_EXPORT CUresult CUDAAPI cuCtxDetach(CUcontext context)
 {
     SIM_ENTER(COST_VIRTUAL);
-    return sim_context_destroy(context);
+    return sim_context_detach(context);
 }
 
 SIM_EXPORT CUresult CUDAAPI cuCtxPushCurrent(CUcontext context)

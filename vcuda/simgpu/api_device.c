@@ -93,7 +93,8 @@ SIM_EXPORT CUresult CUDAAPI cuDeviceTotalMem(unsigned int *bytes, CUdevice devic
     if (bytes == NULL || !valid(device)) {
         return CUDA_ERROR_INVALID_VALUE;
     }
-    *bytes = (unsigned int)sim_seat.node->settings.memory_bytes;
+    uint64_t all = sim_seat.node->settings.memory_bytes;
+    *bytes = all > UINT32_MAX ? UINT32_MAX : (unsigned int)all;
     return CUDA_SUCCESS;
 }
 

@@ -24,7 +24,7 @@ static int number_of(CUmemGenericAllocationHandle handle)
     return handle >= HANDLE && number < OBJECTS && objects[number].references != 0 ? (int)number : -1;
 }
 
-static int is_multicast(CUmemGenericAllocationHandle handle)
+int sim_is_multicast(CUmemGenericAllocationHandle handle)
 {
     return handle >= HANDLE && handle - HANDLE < OBJECTS;
 }
@@ -52,7 +52,7 @@ static CUresult refer(CUmemGenericAllocationHandle handle, int change, uint64_t 
 
 CUresult sim_reference(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes)
 {
-    return is_multicast(handle) ? refer(handle, change, bytes)
+    return sim_is_multicast(handle) ? refer(handle, change, bytes)
                                     : sim_physical_ref(sim_physical_unpack(handle), change, bytes);
 }
 

@@ -66,7 +66,8 @@ SIM_EXPORT CUresult CUDAAPI cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_a
         return CUDA_ERROR_INVALID_VALUE;
     }
     pthread_mutex_lock(&sim_process_lock);
-    *(cuuint64_t *)value = *field;
+    int has = pool->imported || sim_pool_backed(pool) || which == CU_MEMPOOL_ATTR_RELEASE_THRESHOLD;
+    *(cuuint64_t *)value = has ? *field : 0;
     pthread_mutex_unlock(&sim_process_lock);
     return CUDA_SUCCESS;
 }

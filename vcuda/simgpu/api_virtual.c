@@ -152,6 +152,17 @@ static int open_descriptor(struct sim_physical physical)
     return file;
 }
 
+/* Nobody can import it. Its descriptor keeps the object to the end of the process, whoever closes it. */
+static CUresult export_object(int *exported, CUmemGenericAllocationHandle object)
+{
+    int file = memfd_create("simgpu-multicast", MFD_CLOEXEC);
+    if (file < 0) {
+        return CUDA_ERROR_OPERATING_SYSTEM;
+    }
+    *exported = file;
+    return sim_reference(object, 1, NULL);
+}
+
 SIM_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *exported, CUmemGenericAllocationHandle handle,
                                                          CUmemAllocationHandleType type, unsigned long long flags)
 {
@@ -159,6 +170,9 @@ SIM_EXPORT CUresult CUDAAPI cuMemExportToShareableHandle(void *exported, CUmemGe
     struct sim_physical physical = sim_physical_unpack(handle);
     if (exported == NULL || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR || flags != 0) {
         return type == CU_MEM_HANDLE_TYPE_FABRIC ? CUDA_ERROR_NOT_SUPPORTED : CUDA_ERROR_INVALID_VALUE;
+    }
+    if (sim_is_multicast(handle)) {
+        return export_object(exported, handle);
     }
     if (sim_physical_ref(physical, 0, NULL) != CUDA_SUCCESS) {
         return CUDA_ERROR_INVALID_VALUE;

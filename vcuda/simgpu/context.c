@@ -106,9 +106,28 @@ CUresult sim_context_part(CUcontext *context, CUdevice device)
     return create((uint32_t)device, 0, 0, context);
 }
 
+CUresult sim_context_attach(CUcontext *context)
+{
+    CUresult result = context == NULL ? CUDA_ERROR_INVALID_VALUE : sim_context_get(context);
+    if (result == CUDA_SUCCESS) {
+        __atomic_add_fetch(&(*context)->references, 1, __ATOMIC_RELAXED);
+    }
+    return result;
+}
+
+CUresult sim_context_detach(CUcontext context)
+{
+    if (context == NULL || context->magic != MAGIC || context->references == 0) {
+        return sim_context_destroy(context);
+    }
+    __atomic_sub_fetch(&context->references, 1, __ATOMIC_RELAXED);
+    return CUDA_SUCCESS;
+}
+
 CUresult sim_context_destroy(CUcontext context)
 {
-    CUresult result = destroy(context);
+    int primary = context != NULL && context->magic == MAGIC && context->primary;
+    CUresult result = primary ? CUDA_ERROR_INVALID_CONTEXT : destroy(context);
     if (result == CUDA_SUCCESS && depth > 0 && stack[depth - 1] == context) {
         depth--;
     }
@@ -160,6 +179,7 @@ CUresult sim_primary_get(uint32_t device, CUcontext *context)
         CUcontext fresh = NULL;
         result = create(device, kept == NULL ? 0 : kept->flags, sim_seat.node->settings.context_bytes, &fresh);
         if (result == CUDA_SUCCESS && kept != NULL) {
+            fresh->references = kept->references; /* a reset took the context, and nobody's retain */
             *kept = *fresh;
             kept->legacy.context = kept;
             kept->per_thread.context = kept;
@@ -177,18 +197,18 @@ CUresult sim_primary_get(uint32_t device, CUcontext *context)
     return result;
 }
 
-/* Drops one reference, or all of them for a reset; the last one ends the context. */
-CUresult sim_primary_drop(uint32_t device, int all)
+/* Drops one reference, of which the last ends the context; or ends it for a reset, which drops none. */
+CUresult sim_primary_drop(uint32_t device, int reset)
 {
     CUcontext ending = NULL;
     CUresult result = CUDA_SUCCESS;
     pthread_mutex_lock(&sim_process_lock);
     CUcontext kept = primaries[device];
-    if (kept == NULL || !kept->alive || (kept->references == 0 && !all)) {
-        result = all ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
+    if (kept == NULL || (kept->references == 0 && !reset)) {
+        result = reset ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
     } else {
-        kept->references = all ? 0 : kept->references - 1;
-        ending = kept->references == 0 ? kept : NULL;
+        kept->references -= reset ? 0 : 1;
+        ending = kept->alive && (reset || kept->references == 0) ? kept : NULL;
     }
     pthread_mutex_unlock(&sim_process_lock);
     return ending != NULL ? destroy(ending) : result;

@@ -29,7 +29,7 @@ struct CUctx_st {
     uint32_t primary;
     uint32_t next_channel;
     uint32_t blocking;   /* bit per channel that a stream ordered with the legacy stream uses */
-    uint32_t references; /* of a primary context */
+    uint32_t references; /* retains of a primary context; of others, how often they were attached besides */
     int alive;
     uint64_t life;       /* tells the lives of a primary context, whose handle stays the same, apart */
     uint64_t limits[16];

@@ -169,6 +169,15 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t
     return by_text(uuid, write_uuid, device);
 }
 
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByUUIDV(const nvmlUUID_t *uuid, nvmlDevice_t *device)
+{
+    if (uuid == NULL || uuid->type != NVML_UUID_TYPE_ASCII) {
+        return NVML_ERROR_INVALID_ARGUMENT;
+    }
+    return uuid->version != nvmlUUID_v1 ? NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+                                        : by_text(uuid->value.str, write_uuid, device);
+}
+
 SIM_EXPORT nvmlReturn_t nvmlDeviceGetHandleByPciBusId(const char *bus_id, nvmlDevice_t *device)
 {
     return by_text(bus_id, write_bus_id, device);

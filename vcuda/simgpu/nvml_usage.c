@@ -82,7 +82,8 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *infos, 
             .gpuInstanceId = 0xffffffff,
             .computeInstanceId = 0xffffffff,
         };
-        memcpy(next, &info, stride);
+        memset(next, 0, stride);
+        memcpy(next, &info, stride < sizeof info ? stride : sizeof info);
         next += stride;
     }
     return NVML_SUCCESS;
@@ -104,6 +105,18 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t dev
                                                                 nvmlProcessInfo_t *infos)
 {
     return list(device, count, infos, sizeof *infos);
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *processes)
+{
+    if (processes == NULL || processes->version != nvmlProcessDetailList_v1) {
+        return processes == NULL ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    if (processes->mode != 0) { /* of compute alone there are any */
+        processes->numProcArrayEntries = 0;
+        return nvml_check(device);
+    }
+    return list(device, &processes->numProcArrayEntries, processes->procArray, sizeof *processes->procArray);
 }
 
 static nvmlReturn_t nobody(nvmlDevice_t device, unsigned int *count)
@@ -209,5 +222,25 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvm
     }
     memcpy(utilization, found, there * sizeof *found);
     *count = there;
+    return NVML_SUCCESS;
+}
+
+SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
+{
+    nvmlProcessUtilizationSample_t found[SIM_CONTEXTS];
+    unsigned int there = SIM_CONTEXTS;
+    if (info == NULL || info->version != nvmlProcessesUtilizationInfo_v1) {
+        return info == NULL ? NVML_ERROR_INVALID_ARGUMENT : NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    }
+    nvmlReturn_t result = nvmlDeviceGetProcessUtilization(device, found, &there, info->lastSeenTimeStamp);
+    unsigned int room = info->procUtilArray == NULL ? 0 : info->processSamplesCount;
+    info->processSamplesCount = there;
+    if (result != NVML_SUCCESS || there > room) {
+        return result != NVML_SUCCESS ? result : NVML_ERROR_INSUFFICIENT_SIZE;
+    }
+    for (unsigned int i = 0; i < there; i++) {
+        info->procUtilArray[i] = (nvmlProcessUtilizationInfo_v1_t){
+            .pid = found[i].pid, .timeStamp = found[i].timeStamp, .smUtil = found[i].smUtil};
+    }
     return NVML_SUCCESS;
 }

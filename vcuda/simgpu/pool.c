@@ -25,14 +25,14 @@ CUmemoryPool sim_pool_default(uint32_t device)
     return &defaults[device];
 }
 
-static int backed(CUmemoryPool pool)
+int sim_pool_backed(CUmemoryPool pool)
 {
     return pool->context != NULL && pool->context->alive && pool->context->life == pool->life;
 }
 
 static void adopt(CUmemoryPool pool, CUcontext context)
 {
-    if (!backed(pool)) {
+    if (!sim_pool_backed(pool)) {
         pool->context = context;
         pool->life = context->life;
         pool->reserved = 0; /* went with the context before */
@@ -64,7 +64,7 @@ static CUresult grow(CUmemoryPool pool, uint64_t bytes)
 void sim_pool_shrink(CUmemoryPool pool, uint64_t keep)
 {
     uint64_t floor = ((pool->used > keep ? pool->used : keep) + STEP - 1) / STEP * STEP;
-    if (floor < pool->reserved && backed(pool)) {
+    if (floor < pool->reserved && sim_pool_backed(pool)) {
         sim_discharge(pool->context, pool->reserved - floor);
         pool->reserved = floor;
     }
@@ -180,7 +180,7 @@ CUresult sim_pool_end(CUmemoryPool pool)
     if (found) {
         *link = pool->next;
         currents[pool->device] = currents[pool->device] == pool ? NULL : currents[pool->device];
-        if (backed(pool)) {
+        if (sim_pool_backed(pool)) {
             sim_discharge(pool->context, pool->reserved - pool->split);
         }
         free(pool);

@@ -21,6 +21,8 @@ struct CUmemPoolHandle_st {
 /* The pool that a device's streams allocate from, NULL for its default; under sim_process_lock, as the next two. */
 CUmemoryPool *sim_pool_current(uint32_t device);
 CUmemoryPool sim_pool_default(uint32_t device);
+/* Whether the context that its memory was charged to still lives; otherwise the pool has none. */
+int sim_pool_backed(CUmemoryPool pool);
 /* Gives back all that is neither used nor to be kept. */
 void sim_pool_shrink(CUmemoryPool pool, uint64_t keep);
 

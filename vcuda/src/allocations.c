@@ -135,15 +135,15 @@ bool allocations_take(struct allocations *all, enum kind kind, uint64_t key, str
     return row != NULL;
 }
 
-int allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found)
+int64_t allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found)
 {
     struct stripe *stripe = stripe_of(all, kind, key);
-    int count = -1;
+    int64_t count = -1;
     pthread_mutex_lock(&stripe->lock);
     struct allocation *row = present(stripe, kind, key);
     if (row != NULL) {
-        count = row->count + change;
-        row->count = (uint16_t)count;
+        count = (int64_t)row->count + change;
+        row->count = (uint32_t)count;
         *found = *row;
         if (count <= 0)
             erase(stripe, row);

@@ -11,7 +11,7 @@ enum kind {
     KIND_NONE = 0,
     KIND_LINEAR,   /* CUdeviceptr of cuMemAlloc and its kin; `owner` is its block when it shares one */
     KIND_BLOCK,    /* address / 2 MiB + 1 of a block that small linear allocations share; count of them */
-    KIND_CONTEXT,  /* CUcontext; bytes is the estimate charged for it, count its retains */
+    KIND_CONTEXT,  /* CUcontext; bytes is the estimate charged for it, count how often it is attached */
     KIND_LIMIT,    /* CUcontext and CUlimit; what was set with cuCtxSetLimit */
     KIND_PHYSICAL, /* CUmemGenericAllocationHandle; count of its handles and mappings; `owner`: enum origin */
     KIND_MAPPING,  /* CUdeviceptr of cuMemMap; `owner` is the handle, `extent` how long it is */
@@ -31,9 +31,9 @@ struct allocation {
     uint64_t context; /* CUcontext that takes it along when it is destroyed; 0: none */
     uint64_t owner;
     uint64_t extent;
-    int32_t device;
+    uint32_t count;
+    int16_t device;
     uint16_t kind;
-    uint16_t count;
 };
 
 /* Others may hold it after this process has let go of it. */
@@ -65,7 +65,7 @@ bool allocations_take(struct allocations *all, enum kind kind, uint64_t key, str
 /* Adds one to the count of the row with this key and returns true, or adds the row as it is and returns false. */
 bool allocations_join(struct allocations *all, const struct allocation *allocation);
 /* Adds `change` to the count; returns the new count, and at 0 removes it. -1 when it is not there. */
-int allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found);
+int64_t allocations_count(struct allocations *all, enum kind kind, uint64_t key, int change, struct allocation *found);
 /* Sets the extent of a row; `before` is what it was. False when it is not there. */
 bool allocations_mark(struct allocations *all, enum kind kind, uint64_t key, uint64_t extent, struct allocation *before);
 /* Removes one row of the context, until there is none. */

@@ -69,7 +69,7 @@ CUresult graph_memory_instantiate(CUgraph graph, CUgraphExec *made, bool uploads
         struct allocation row = {.key = (uint64_t)(uintptr_t)*made,
                                  .owner = uploads ? device->trims + 1 : 0,
                                  .extent = most,
-                                 .device = index,
+                                 .device = (int16_t)index,
                                  .kind = KIND_GRAPH,
                                  .count = 1};
         __atomic_add_fetch(&ours->executables, 1, __ATOMIC_RELEASE);
@@ -127,20 +127,38 @@ CUresult graph_memory_trim(CUdevice ordinal)
     return result;
 }
 
-uint64_t graph_memory_forget_context(CUcontext context)
+void graph_memory_context_ends(CUcontext context)
 {
     struct graph_memory *ours = &process()->graphs;
-    uint64_t sum = 0;
     pthread_mutex_lock(&ours->lock);
     for (int i = 0; i < VCUDA_MAX_DEVICES; i++) {
         struct graph_device *device = &ours->devices[i];
         if (device->context != context)
             continue;
-        sum += device->charged;
+        loosen(i, device->charged);
+        device->ending += device->charged;
         device->charged = 0;
-        device->context = NULL;
-        __atomic_add_fetch(&device->trims, 1, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&ours->lock);
-    return sum;
+}
+
+void graph_memory_context_ended(CUcontext context, bool gone)
+{
+    struct graph_memory *ours = &process()->graphs;
+    pthread_mutex_lock(&ours->lock);
+    for (int i = 0; i < VCUDA_MAX_DEVICES; i++) {
+        struct graph_device *device = &ours->devices[i];
+        if (device->context != context)
+            continue;
+        if (gone) {
+            discharge(i, device->ending);
+            device->context = NULL;
+            __atomic_add_fetch(&device->trims, 1, __ATOMIC_RELEASE);
+        } else {
+            confirm(i, device->ending);
+            device->charged += device->ending;
+        }
+        device->ending = 0;
+    }
+    pthread_mutex_unlock(&ours->lock);
 }

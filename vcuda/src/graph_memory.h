@@ -20,6 +20,7 @@ struct graph_memory {
         CUcontext context;  /* that allocated first: it takes the memory along when it ends */
         CUdevice ordinal;
         uint64_t charged;
+        uint64_t ending;    /* charged, too, and loose: the context is about to end */
         uint64_t trims;     /* an executable brought before the last of them is charged again; atomic */
     } devices[VCUDA_MAX_DEVICES];
 };
@@ -34,7 +35,9 @@ CUresult graph_memory_bring(CUgraphExec executable, graph_action *action, void *
 /* The executable is gone. */
 void graph_memory_forget(CUgraphExec executable);
 CUresult graph_memory_trim(CUdevice ordinal);
-/* A context is about to end: what is charged on its device for graphs, 0 where another context holds it. */
-uint64_t graph_memory_forget_context(CUcontext context);
+/* A context is about to end, and did (`gone`), or did not: with it goes what is charged for graphs on its device, unless
+ * another context holds that. */
+void graph_memory_context_ends(CUcontext context);
+void graph_memory_context_ended(CUcontext context, bool gone);
 
 #endif

@@ -29,7 +29,7 @@ static inline void remember(enum kind kind, uint64_t key, int index, uint64_t by
                                     .bytes = bytes,
                                     .context = (uint64_t)(uintptr_t)context,
                                     .owner = owner,
-                                    .device = index,
+                                    .device = (int16_t)index,
                                     .kind = (uint16_t)kind,
                                     .count = 1};
     allocations_put(&process()->allocations, &allocation);

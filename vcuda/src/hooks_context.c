@@ -1,7 +1,7 @@
 /* hooks_context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
+#include "estate.h"
 #include "granule.h"
 #include "hook.h"
-#include "linear.h"
 #include "pacer.h"
 
 /* What a bare context takes when the node has not measured it (it varies from 200 to 500 MiB by model). */
@@ -62,80 +62,81 @@ CREATES(cuCtxCreate_v3,
 CREATES(cuCtxCreate_v4, (CUcontext * context, CUctxCreateParams *parameters, unsigned int flags, CUdevice device),
         context, parameters, flags, device)
 
-/* All that dies with a context, taken before it does. */
-struct estate {
-    int index;
-    uint64_t bytes;
-    uint64_t exported; /* of these, what others may hold */
-};
-
-/* `index` where it is known; otherwise that of the context's own row. */
-static struct estate begin_end(CUcontext context, int index)
+/* How often a context that the program made is in use; 0 when it is none of these, which no call below ends. */
+static unsigned int uses_of(CUcontext context)
 {
-    struct estate estate = {index, 0, 0};
-    struct allocation allocation;
-    pacer_context_ends(context);
-    device_context_ends();
-    while (allocations_take_of_context(&process()->allocations, (uint64_t)(uintptr_t)context, &allocation)) {
-        estate.bytes += allocation.bytes;
-        estate.exported += allocation_exported(&allocation) ? allocation.bytes : 0;
-        if (allocation.kind == KIND_BLOCK)
-            linear_block_lost(allocation.device);
-        if (allocation.kind == KIND_IMPORT)
-            opened_of_others(-(int)allocation.count);
-    }
-    if (allocations_take(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &allocation)) {
-        estate.bytes += allocation.bytes;
-        estate.index = allocation.device;
-    }
-    estate.bytes += pools_forget_context(context, &estate.exported) + graph_memory_forget_context(context);
-    loosen(estate.index, estate.bytes);
-    return estate;
+    struct process *us = process();
+    struct allocation row;
+    if (!allocations_find(&us->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &row))
+        return 0;
+    pthread_mutex_lock(&us->contexts);
+    bool primary = us->primary[row.device] == context;
+    pthread_mutex_unlock(&us->contexts);
+    return primary ? 0 : row.count;
 }
 
-/* When the driver refuses to end it (it was no context), there was nothing to take. */
-static CUresult ended(CUresult result, struct estate estate)
+/* With `whoever` it ends for all who use it. */
+static CUresult end(CUcontext context, bool whoever, __typeof__(cuCtxDestroy_v2) *driver_does)
 {
-    if (result == CUDA_SUCCESS) {
-        discharge(estate.index, estate.bytes - estate.exported);
-        orphan(estate.index, estate.exported);
-    } else {
-        confirm(estate.index, estate.bytes);
+    unsigned int uses = uses_of(context);
+    struct allocation row;
+    struct estate estate;
+    if (uses == 1 || (uses != 0 && whoever)) {
+        estate_take(&estate, context, 0);
+        CUresult result = driver_does(context);
+        estate_settle(&estate, result == CUDA_SUCCESS);
+        return result;
     }
+    CUresult result = driver_does(context);
+    if (result == CUDA_SUCCESS && uses != 0)
+        allocations_count(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, -1, &row);
     return result;
 }
 
-#define DESTROYS(name)                                                      \
+#define ENDS(name, whoever)                                                 \
     EXPORT CUresult name(CUcontext context)                                 \
     {                                                                       \
         PASS_UNLESS_ACTIVE(name, context);                                  \
-        struct estate estate = begin_end(context, 0);                          \
-        return ended(REAL(name)(context), estate);                          \
+        return end(context, whoever, REAL(name));                           \
     }
 
-DESTROYS(cuCtxDestroy)
-DESTROYS(cuCtxDestroy_v2)
-DESTROYS(cuCtxDetach)
+ENDS(cuCtxDestroy, false)
+ENDS(cuCtxDestroy_v2, true)
+ENDS(cuCtxDetach, false)
+
+EXPORT CUresult cuCtxAttach(CUcontext *context, unsigned int flags)
+{
+    struct allocation row;
+    PASS_UNLESS_ACTIVE(cuCtxAttach, context, flags);
+    CUresult result = REAL(cuCtxAttach)(context, flags);
+    if (result == CUDA_SUCCESS && uses_of(*context) != 0)
+        allocations_count(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)*context, 1, &row);
+    return result;
+}
+
+static bool primary_is_alive(CUdevice device)
+{
+    unsigned int flags;
+    int alive = 0;
+    REAL(cuDevicePrimaryCtxGetState)(device, &flags, &alive);
+    return alive != 0;
+}
 
 static CUresult retain_primary(CUcontext *context, CUdevice device)
 {
-    unsigned int flags;
-    int alive = 0, index = device_index(device);
+    int index = device_index(device);
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     struct process *us = process();
     pthread_mutex_lock(&us->contexts);
-    REAL(cuDevicePrimaryCtxGetState)(device, &flags, &alive);
-    bool first = !alive || us->primary[index] == NULL;
+    bool first = us->primary[index] == NULL || !primary_is_alive(device);
     CUresult result = first ? reserve(device, &index) : CUDA_SUCCESS;
     if (result == CUDA_SUCCESS) {
         result = REAL(cuDevicePrimaryCtxRetain)(context, device);
         if (first)
             result = settle(result, index, context);
-        if (first && result == CUDA_SUCCESS) {
+        if (first && result == CUDA_SUCCESS)
             us->primary[index] = *context;
-            us->retains[index] = 0;
-        }
         us->retains[index] += result == CUDA_SUCCESS;
     }
     pthread_mutex_unlock(&us->contexts);
@@ -148,22 +149,29 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return retain_primary(context, device);
 }
 
-/* The last release ends the primary context, and so does a reset, whoever else retains it. */
+/* The last release ends the primary context, and so does a reset, which takes nobody's retain away. Whether it ended the
+ * driver says: it knows also of retains that were made past us. */
 static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimaryCtxRelease_v2) *driver_does)
 {
-    struct estate estate = {0, 0, 0};
+    struct estate estate;
     int index = device_index(device);
     if (index < 0)
         return CUDA_ERROR_INVALID_DEVICE;
     struct process *us = process();
     pthread_mutex_lock(&us->contexts);
-    bool ends = us->primary[index] != NULL && (whoever || us->retains[index] == 1);
-    if (ends)
-        estate = begin_end(us->primary[index], index);
-    CUresult result = ended(driver_does(device), estate);
-    if (result == CUDA_SUCCESS && us->retains[index] != 0)
+    CUcontext primary = us->primary[index];
+    bool taken = primary != NULL && (whoever || us->retains[index] == 1);
+    if (taken)
+        estate_take(&estate, primary, index);
+    CUresult result = driver_does(device);
+    bool gone = primary != NULL && !primary_is_alive(device);
+    if (gone && !taken)
+        estate_take(&estate, primary, index);
+    if (gone || taken)
+        estate_settle(&estate, gone);
+    if (result == CUDA_SUCCESS && !whoever && us->retains[index] != 0)
         us->retains[index]--;
-    if (result == CUDA_SUCCESS && ends)
+    if (gone)
         us->primary[index] = NULL;
     pthread_mutex_unlock(&us->contexts);
     return result;
@@ -209,14 +217,20 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
     struct allocation row;
+    struct estate estate;
     PASS_UNLESS_ACTIVE(cuGreenCtxDestroy, green);
-    bool ours = allocations_take(&process()->allocations, KIND_GREEN, (uint64_t)(uintptr_t)green, &row);
-    struct estate estate = {0, 0, 0};
-    if (ours)
-        estate = begin_end((CUcontext)(uintptr_t)row.owner, device_index((CUdevice)row.extent));
-    CUresult result = ended(REAL(cuGreenCtxDestroy)(green), estate);
-    if (ours && result == CUDA_SUCCESS)
-        let_go((CUdevice)row.extent, false, REAL(cuDevicePrimaryCtxRelease_v2));
+    if (!allocations_take(&process()->allocations, KIND_GREEN, (uint64_t)(uintptr_t)green, &row))
+        return REAL(cuGreenCtxDestroy)(green);
+    CUdevice device = (CUdevice)row.extent;
+    if (row.owner != 0)
+        estate_take(&estate, (CUcontext)(uintptr_t)row.owner, device_index(device));
+    CUresult result = REAL(cuGreenCtxDestroy)(green);
+    if (row.owner != 0)
+        estate_settle(&estate, result == CUDA_SUCCESS);
+    if (result == CUDA_SUCCESS)
+        let_go(device, false, REAL(cuDevicePrimaryCtxRelease_v2));
+    else
+        allocations_put(&process()->allocations, &row);
     return result;
 }
 

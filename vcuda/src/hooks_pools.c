@@ -194,5 +194,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
         discharge(left.index, left.charged);
     else
         confirm(left.index, left.charged);
+    if (result != CUDA_SUCCESS)
+        pools_put_back(&left);
     return result;
 }

@@ -30,7 +30,7 @@ static CUresult opened(CUresult result, const CUdeviceptr *pointer)
     if (result == CUDA_SUCCESS && current_device(&context, &index)) {
         struct allocation import = {.key = *pointer,
                                     .context = (uint64_t)(uintptr_t)context,
-                                    .device = index,
+                                    .device = (int16_t)index,
                                     .kind = KIND_IMPORT,
                                     .count = 1};
         allocations_join(&process()->allocations, &import);

@@ -50,7 +50,7 @@ void linear_placed(int index, uint64_t bytes, uint64_t pointer, CUcontext contex
     struct allocation block = {.key = pointer / GRANULE + 1,
                                .bytes = GRANULE,
                                .context = (uint64_t)(uintptr_t)context,
-                               .device = index,
+                               .device = (int16_t)index,
                                .kind = KIND_BLOCK,
                                .count = 1};
     remember(KIND_LINEAR, pointer, index, 0, context, block.key);
@@ -93,7 +93,7 @@ CUresult linear_freed(CUresult result, bool ours, const struct allocation *alloc
     return result;
 }
 
-void linear_block_lost(int index)
+void linear_blocks(int index, int change)
 {
-    __atomic_sub_fetch(&process()->blocks[index], 1, __ATOMIC_ACQ_REL);
+    __atomic_add_fetch(&process()->blocks[index], (uint32_t)change, __ATOMIC_ACQ_REL);
 }

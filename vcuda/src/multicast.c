@@ -5,12 +5,10 @@
 #include "hook.h"
 #include "physical.h"
 
-void multicast_bound(const struct binding *binding)
+/* Without room for it, the memory stays charged until the process ends. */
+static void note(const struct binding *binding)
 {
     struct multicast *ours = &process()->multicast;
-    struct allocation physical;
-    if (allocations_count(&process()->allocations, KIND_PHYSICAL, binding->physical, 1, &physical) <= 0)
-        return;
     pthread_mutex_lock(&ours->lock);
     if (ours->count == ours->room) {
         size_t room = ours->room != 0 ? 2 * ours->room : 64;
@@ -20,9 +18,16 @@ void multicast_bound(const struct binding *binding)
             ours->room = room;
         }
     }
-    if (ours->count < ours->room) /* else it stays charged until the process ends */
+    if (ours->count < ours->room)
         ours->rows[ours->count++] = *binding;
     pthread_mutex_unlock(&ours->lock);
+}
+
+void multicast_bound(const struct binding *binding)
+{
+    struct allocation physical;
+    if (allocations_count(&process()->allocations, KIND_PHYSICAL, binding->physical, 1, &physical) > 0)
+        note(binding);
 }
 
 /* Takes one of the object's bindings: on this device (-1: any) that begins at the offset, or any (`at` NULL). */
@@ -57,8 +62,10 @@ CUresult multicast_unbind(CUmemGenericAllocationHandle object, CUdevice ordinal,
     struct binding binding;
     while (*size != 0 && take(object, ordinal, offset, &binding)) {
         CUresult result = unbind(&binding);
-        if (result != CUDA_SUCCESS)
+        if (result != CUDA_SUCCESS) {
+            note(&binding);
             return result;
+        }
         uint64_t done = binding.size < *size ? binding.size : *size;
         *offset += done;
         *size -= done;

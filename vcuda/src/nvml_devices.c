@@ -65,8 +65,8 @@ COUNTS(nvmlDeviceGetCount_v2)
 BY_INDEX(nvmlDeviceGetHandleByIndex)
 BY_INDEX(nvmlDeviceGetHandleByIndex_v2)
 
-#define BY_NAME(name)                                                           \
-    EXPORT nvmlReturn_t name(const char *text, nvmlDevice_t *device)            \
+#define BY_NAME(name, type)                                                     \
+    EXPORT nvmlReturn_t name(type text, nvmlDevice_t *device)                   \
     {                                                                           \
         NVML_PASS_UNLESS_ACTIVE(name, text, device);                            \
         nvmlReturn_t result = NVML(name)(text, device);                         \
@@ -75,7 +75,8 @@ BY_INDEX(nvmlDeviceGetHandleByIndex_v2)
         return result;                                                          \
     }
 
-BY_NAME(nvmlDeviceGetHandleByUUID)
-BY_NAME(nvmlDeviceGetHandleBySerial)
-BY_NAME(nvmlDeviceGetHandleByPciBusId)
-BY_NAME(nvmlDeviceGetHandleByPciBusId_v2)
+BY_NAME(nvmlDeviceGetHandleByUUID, const char *)
+BY_NAME(nvmlDeviceGetHandleByUUIDV, const nvmlUUID_t *)
+BY_NAME(nvmlDeviceGetHandleBySerial, const char *)
+BY_NAME(nvmlDeviceGetHandleByPciBusId, const char *)
+BY_NAME(nvmlDeviceGetHandleByPciBusId_v2, const char *)

@@ -59,10 +59,9 @@ static unsigned int processes_on(int index, struct entry *entries, unsigned int 
 }
 
 /* Room in, number out; too little room is an error that tells how much it takes. */
-#define LISTS(name, type, also)                                                               \
-    EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos)           \
+#define LISTED(of, type, also)                                                                \
+    static nvmlReturn_t of(nvmlDevice_t device, unsigned int *count, type *infos)             \
     {                                                                                         \
-        NVML_PASS_UNLESS_ACTIVE(name, device, count, infos);                                  \
         int index = nvml_device_index(device);                                                \
         if (index < 0 || count == NULL || (infos == NULL && *count != 0))                     \
             return NVML_ERROR_INVALID_ARGUMENT;                                               \
@@ -82,9 +81,35 @@ static unsigned int processes_on(int index, struct entry *entries, unsigned int 
     }
 #define NO_MIG infos[i].gpuInstanceId = infos[i].computeInstanceId = UINT32_MAX;
 
-LISTS(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, )
-LISTS(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, NO_MIG)
-LISTS(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, NO_MIG)
+LISTED(listed_v1, nvmlProcessInfo_v1_t, )
+LISTED(listed_v2, nvmlProcessInfo_v2_t, NO_MIG)
+LISTED(listed_v3, nvmlProcessInfo_t, NO_MIG)
+LISTED(listed_in_detail, nvmlProcessDetail_v1_t, NO_MIG)
+
+#define LISTS(name, type, of)                                                                 \
+    EXPORT nvmlReturn_t name(nvmlDevice_t device, unsigned int *count, type *infos)           \
+    {                                                                                         \
+        NVML_PASS_UNLESS_ACTIVE(name, device, count, infos);                                  \
+        return of(device, count, infos);                                                      \
+    }
+
+LISTS(nvmlDeviceGetComputeRunningProcesses, nvmlProcessInfo_v1_t, listed_v1)
+LISTS(nvmlDeviceGetComputeRunningProcesses_v2, nvmlProcessInfo_v2_t, listed_v2)
+LISTS(nvmlDeviceGetComputeRunningProcesses_v3, nvmlProcessInfo_t, listed_v3)
+
+/* A later version of the list would tell of all containers: it is not known here, and so not given. */
+EXPORT nvmlReturn_t nvmlDeviceGetRunningProcessDetailList(nvmlDevice_t device, nvmlProcessDetailList_t *list)
+{
+    NVML_PASS_UNLESS_ACTIVE(nvmlDeviceGetRunningProcessDetailList, device, list);
+    if (list == NULL || list->mode > NVML_PROCESS_MODE_ALL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    if (list->version != nvmlProcessDetailList_v1)
+        return NVML_ERROR_ARGUMENT_VERSION_MISMATCH;
+    if (list->mode == NVML_PROCESS_MODE_COMPUTE || list->mode == NVML_PROCESS_MODE_ALL)
+        return listed_in_detail(device, &list->numProcArrayEntries, list->procArray);
+    list->numProcArrayEntries = 0; /* neither graphics nor MPS, as below */
+    return NVML_SUCCESS;
+}
 
 /* Neither graphics nor MPS: the processes of other containers are nobody's business here. */
 #define LISTS_NONE(name, type)                                                                \
@@ -150,4 +175,13 @@ EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvmlPro
         return NVML_ERROR_INVALID_ARGUMENT;
     *count = 0;
     return NVML_ERROR_NOT_FOUND; /* NVML's own answer when no process was seen */
+}
+
+EXPORT nvmlReturn_t nvmlDeviceGetProcessesUtilizationInfo(nvmlDevice_t device, nvmlProcessesUtilizationInfo_t *info)
+{
+    NVML_PASS_UNLESS_ACTIVE(nvmlDeviceGetProcessesUtilizationInfo, device, info);
+    if (info == NULL)
+        return NVML_ERROR_INVALID_ARGUMENT;
+    info->processSamplesCount = 0;
+    return NVML_ERROR_NOT_FOUND;
 }

@@ -55,13 +55,29 @@ void pools_export(CUmemoryPool pool)
     pthread_mutex_unlock(&all->lock);
 }
 
-/* Under the lock: the row to allocate by; a pool of the driver's own making is the current device's. */
+/* The device of a pool that the driver made: that whose default pool it is, or else the current one. */
+static int device_of(CUmemoryPool pool, int current)
+{
+    CUmemoryPool one = NULL;
+    int count = 0;
+    REAL(cuDeviceGetCount)(&count);
+    for (CUdevice ordinal = 0; ordinal < count; ordinal++)
+        if (REAL(cuDeviceGetDefaultMemPool)(&one, ordinal) == CUDA_SUCCESS && one == pool)
+            return device_index(ordinal);
+    return current;
+}
+
+/* Under the lock: the row to allocate by. */
 static struct pool *row_to_use(CUmemoryPool pool)
 {
     struct pool *row = row_of(pool);
     CUcontext context;
     int index;
     if (row == NULL || (row->context == NULL && !current_device(&context, &index)))
+        return NULL;
+    if (row->pool == NULL)
+        index = device_of(pool, index);
+    if (row->pool == NULL && index < 0)
         return NULL;
     if (row->pool == NULL)
         *row = (struct pool){.pool = pool, .index = index};
@@ -168,22 +184,56 @@ struct pool pools_forget(CUmemoryPool pool)
     return found;
 }
 
-uint64_t pools_forget_context(CUcontext context, uint64_t *exported)
+void pools_put_back(const struct pool *pool)
 {
     struct pools *all = &process()->pools;
-    uint64_t sum = 0;
+    pthread_mutex_lock(&all->lock);
+    struct pool *row = pool->pool != NULL ? row_of(pool->pool) : NULL;
+    if (row != NULL)
+        *row = *pool;
+    pthread_mutex_unlock(&all->lock);
+}
+
+void pools_context_ends(CUcontext context)
+{
+    struct pools *all = &process()->pools;
     pthread_mutex_lock(&all->lock);
     for (int i = 0; i < POOLS; i++) {
         struct pool *row = &all->rows[i];
-        if (row->pool == NULL || row->context == NULL || row->context != context)
+        if (row->pool == NULL || row->context != context)
             continue;
-        sum += row->charged;
-        *exported += row->exported ? row->charged : 0;
+        loosen(row->index, row->charged);
+        row->ending += row->charged;
         row->charged = 0;
-        row->context = NULL;
     }
     pthread_mutex_unlock(&all->lock);
-    return sum;
+}
+
+/* Under the lock: what the pool still has stays charged. */
+static void settle_ended(struct pool *row)
+{
+    uint64_t reserved = attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0);
+    uint64_t left = reserved > row->charged ? reserved - row->charged : 0;
+    uint64_t kept = left < row->ending ? left : row->ending;
+    confirm(row->index, kept);
+    given_back(row, row->ending - kept);
+    row->charged += kept;
+    row->ending = 0;
+}
+
+void pools_context_ended(CUcontext context, bool gone)
+{
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    for (int i = 0; i < POOLS; i++) {
+        struct pool *row = &all->rows[i];
+        if (row->pool == NULL || row->context != context)
+            continue;
+        settle_ended(row);
+        if (gone)
+            row->context = NULL;
+    }
+    pthread_mutex_unlock(&all->lock);
 }
 
 void pools_will_shrink(void)

@@ -15,10 +15,11 @@ struct pools {
     uint64_t shrinking_ns; /* CLOCK_MONOTONIC when something last happened after which pools give memory back; atomic */
     struct pool {
         CUmemoryPool pool; /* NULL: free */
-        CUcontext context; /* that allocated from it first, and takes its memory along; NULL: none yet */
+        CUcontext context; /* that allocated from it first, and may take its memory along; NULL: none yet */
         int index;         /* of its device; POOL_UNCHARGED: of the host, or imported: nothing is allocated from it here */
         bool exported;     /* what it gives back, others may hold */
         uint64_t charged;
+        uint64_t ending;   /* charged, too, and loose: the context is about to end */
     } rows[POOLS];
 };
 
@@ -39,9 +40,12 @@ bool pools_shrinking(uint64_t now_ns);
 
 /* Forgets a pool that is about to be destroyed, and hands over what is charged for it. */
 struct pool pools_forget(CUmemoryPool pool);
+/* It was not. */
+void pools_put_back(const struct pool *pool);
 
-/* What is charged for the pools that were first used in a context that is about to end, and of that the part which others
- * may hold. */
-uint64_t pools_forget_context(CUcontext context, uint64_t *exported);
+/* The context in which pools were first used is about to end, and did (`gone`), or did not. What it takes of their memory
+ * along, the pools tell afterwards. */
+void pools_context_ends(CUcontext context);
+void pools_context_ended(CUcontext context, bool gone);
 
 #endif

@@ -61,6 +61,59 @@ def test_memory_under_a_sparse_array_is_charged_after_its_handle_is_gone(node: N
         assert ask(f"alloc b {760 * MIB}")[0] == OUT_OF_MEMORY
 
 
+def test_each_of_many_references_to_physical_memory_counts(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        lines = [f"create a {64 * MIB}", f"map a {64 * MIB}", "retain a 3", "drop a", f"unmap a {64 * MIB}"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert [ask("drop a")[0], ask("drop a")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert ask("drop a")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
+def test_one_call_unmaps_several_mappings(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        lines = [f"create a {64 * MIB}", f"map a {64 * MIB}", f"mapagain a {64 * MIB}", "drop a"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert ask(f"unmap a {128 * MIB}")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
+def test_physical_memory_on_a_device_of_somebody_else_is_refused(node: Node) -> None:
+    node.settings["SIMGPU_DEVICES"] = "2"
+    container = node.container("a", Share(ordinal=1, slot=1))
+    assert container.run("init", "ctx 1", f"create a {64 * MIB}")[-1][0] == INVALID_DEVICE
+    assert container.run("init", "ctx 1", "object o")[-1][0] == INVALID_DEVICE
+    assert container.run("init", "ctx 1", f"node - {MIB}")[-1][0] == INVALID_DEVICE
+
+
+@pytest.mark.parametrize("gone", ["unbind o", "drop o"])
+def test_mapped_memory_is_bound_by_its_address_too(node: Node, gone: str) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        lines = [f"create a {64 * MIB}", f"map a {64 * MIB}", "object o", "bindat a o", f"unmap a {64 * MIB}", "drop a"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert ask(gone)[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+
+
+def test_what_is_bound_to_an_object_of_others_too_stays_charged(node: Node) -> None:
+    page = node.folder / "page"
+    container = node.container("a", Share(schedule=str(page)))
+    with Agent(node, page, Tenant("a", 0)), container.session() as ask:
+        begun(ask)
+        lines = [f"create a {64 * MIB}", "object o", "bind a o", "drop a", "export o", "drop o"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB, "a descriptor of the object holds it"
+
+
 @pytest.mark.parametrize("gone", ["unbind o", "drop o"])
 def test_what_is_bound_to_a_multicast_object_is_charged_until_it_is_unbound_or_the_object_is_gone(
     node: Node, gone: str
@@ -103,6 +156,16 @@ def test_a_pool_is_charged_to_the_device_that_it_was_made_for(node: Node) -> Non
         assert [container.charged(0), container.charged(1)] == [CONTEXT, 64 * MIB]
         assert [ask("freeasync a")[0], ask("endpool 1")[0]] == [0, 0]
         assert [container.charged(0), container.charged(1)] == [CONTEXT, 0]
+
+
+def test_a_devices_default_pool_is_charged_to_that_device(node: Node) -> None:
+    node.settings["SIMGPU_DEVICES"] = "3"
+    container = node.container("a", Share(), Share(ordinal=1, slot=1))
+    with container.session() as ask:
+        begun(ask)
+        assert ask(f"fromdefault a {40 * MIB} 1")[0] == 0
+        assert [container.charged(0), container.charged(1)] == [CONTEXT, 64 * MIB]
+        assert ask(f"fromdefault b {40 * MIB} 2")[0] == OUT_OF_MEMORY, "that device is somebody else's"
 
 
 def test_a_pool_on_a_device_of_somebody_else_is_refused(node: Node) -> None:

@@ -34,6 +34,73 @@ def test_a_container_sees_only_the_devices_that_it_was_given(node: Node) -> None
         assert ask("ctx 2")[0] == 0
 
 
+INSUFFICIENT_SIZE = 7
+NOT_FOUND = 6
+COMPUTE, GRAPHICS, MPS, ALL = range(4)
+
+
+def test_every_form_of_nvmls_lists_shows_the_containers_processes_alone(node: Node) -> None:
+    container, other = node.container("a", SIMGPU_HOST_PID_OFFSET="100000"), node.container("b")
+    with container.session() as ask, other.session() as neighbour:
+        for tell in (ask, neighbour):
+            assert [tell("init")[0], tell("ctx")[0], tell("launch spin_ms_20")[0]] == [0, 0, 0]
+        pid = ask("pid")[1]
+        for form in ("compute1 0 64", "compute2 0 64", "compute3 0 64", f"detail 0 64 {COMPUTE}", f"detail 0 64 {ALL}"):
+            assert ask(form) == [0, 1, pid], form
+        for form in ("compute1 0 0", "compute2 0 0", "compute3 0 0", f"detail 0 0 {COMPUTE}"):
+            assert ask(form) == [INSUFFICIENT_SIZE, 1, 0], form
+        for form in ("graphics1", "graphics2", "graphics3", "mps1", "mps2", "mps3"):
+            assert ask(f"{form} 0 64") == [0, 0, 0], form
+        assert ask(f"detail 0 64 {GRAPHICS}") == ask(f"detail 0 64 {MPS}") == [0, 0, 0]
+        assert ask("samples 0") == ask("samples2 0") == [NOT_FOUND, 0, 0]
+
+
+def test_both_forms_of_nvmls_memory_show_the_slice_and_add_up(node: Node) -> None:
+    container = node.container("a", Share(memory=2048 * MIB))
+    with container.session() as ask:
+        assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+        assert ask("nvml 0") == [0, 256 * MIB, 2048 * MIB]
+        assert ask("nvml2 0") == [0, 256 * MIB, 0]
+
+
+def test_what_a_process_that_died_held_is_used_and_its_process_is_none(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+        assert container.run("init", "ctx", "exit 0") == [[0, 0, 0], [0, 0, 0]]
+        until(lambda: (ask("compute3 0 64")[1], container.charged()) == (1, 512 * MIB))
+
+
+def test_a_slice_larger_than_what_the_gpu_has_shows_no_more_than_that(node: Node) -> None:
+    node.settings["SIMGPU_MEMORY_MIB"] = "4096"
+    container = node.container("a", Share(memory=8192 * MIB))
+    assert container.run("init", "ctx", "info", "total 0", "nvml 0")[2:] == [
+        [0, 3840 * MIB, 4096 * MIB],
+        [0, 4096 * MIB, 0],
+        [0, 256 * MIB, 4096 * MIB],
+    ]
+
+
+def test_a_device_of_somebody_else_is_found_by_no_name(node: Node) -> None:
+    node.settings["SIMGPU_DEVICES"] = "2"
+    container = node.container("a", Share(ordinal=1))
+    with container.session() as ask:
+        assert ask("init")[0] == 0
+        for verb in ("byuuid", "byuuidv"):
+            assert [ask(f"{verb} - {uuid(0)}")[0], ask(f"{verb} - {uuid(1)}")[0]] == [NOT_FOUND, 0]
+        assert [ask("bybus - 00000000:01:00.0")[0], ask("bybus - 00000000:02:00.0")[0]] == [NOT_FOUND, 0]
+
+
+def test_nvml_tells_how_busy_the_container_is_and_how_full(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        assert [ask("init")[0], ask("ctx")[0], ask("rates 0")[0]] == [0, 0, 0]
+        assert ask("launch spin_ms_400")[0] == 0
+        until(lambda: ask("rates 0")[1] > 0)
+        assert ask("rates 0")[2] == 25
+        until(lambda: ask("rates 0")[1] == 0)
+
+
 PYNVML = """
 import json, pynvml
 pynvml.nvmlInit()

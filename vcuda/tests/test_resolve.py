@@ -116,6 +116,20 @@ def test_every_form_of_a_call_in_every_release_has_its_hook(release: str, group:
     assert forms - set(HOOKS) == set()
 
 
+OF_NVML = (
+    r"nvmlDeviceGet(?:Count|HandleBy(?:Index|UUIDV?|Serial|PciBusId)|MemoryInfo|(?:Compute|Graphics|MPSCompute)RunningProcesses"
+    r"|RunningProcessDetailList|UtilizationRates|ProcessUtilization|ProcessesUtilizationInfo)(?:_v\d+)?"
+)
+"""All that tells of devices, of their memory and work, and of the processes on them."""
+
+
+@pytest.mark.parametrize("release", ["11.8", "12", "13"])
+def test_every_form_of_what_nvml_tells_in_every_release_has_its_hook(release: str) -> None:
+    forms = {name for name in prototypes(release, "nvml.h") if re.fullmatch(OF_NVML, name)}
+    assert {"nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetCount"} <= forms
+    assert forms - set(NVML_HOOKS) == set()
+
+
 def dynamic(library: Path, *what: str) -> str:
     """What readelf says of a library, whichever processor it is for."""
     command = ["readelf", "-W", *what, str(library)]

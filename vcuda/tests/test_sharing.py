@@ -74,6 +74,16 @@ def test_what_others_open_is_charged_once(node: Node, kind: str) -> None:
         assert node.truth("a")[0] == 2 * CONTEXT
 
 
+def test_the_first_form_of_opening_counts_too(watched: Container) -> None:
+    with two(watched) as (maker, opener):
+        done(opener, "as cuIpcOpenMemHandle_v2 cuIpcOpenMemHandle")
+        lets_go, closes = shared("ipc", maker, opener, watched.node.folder)
+        done(maker, lets_go)
+        assert watched.charged() == watched.node.truth("a")[0] == 2 * CONTEXT + HELD
+        done(opener, closes)
+        until(lambda: watched.charged() == 2 * CONTEXT)
+
+
 @KINDS
 def test_what_its_maker_frees_stays_charged_while_others_have_it_open(watched: Container, kind: str) -> None:
     node = watched.node

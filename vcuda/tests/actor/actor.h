@@ -6,7 +6,7 @@
 #include <cuda.h>
 #include <stddef.h>
 
-/* The driver's function, found by dlsym as runtimes find it. */
+/* The driver's function, found by dlsym as runtimes find it; another of the same prototype where "as" said so. */
 #define CU(name) ((__typeof__(name) *)symbol(#name))
 void *symbol(const char *name);
 
@@ -15,7 +15,7 @@ CUdeviceptr *place(const char *name);
 
 /* One line of input, and what is answered besides the result. */
 struct line {
-    char verb[16], name[24], text[256];
+    char verb[16], name[48], text[256];
     size_t one, two; /* the words after the name as numbers */
     size_t a, b;
 };
@@ -25,8 +25,11 @@ struct verb {
     CUresult (*act)(struct line *line);
 };
 
+/* The context of "newctx" and its kin. */
+extern CUcontext own;
+
 /* Each ends with a verb without a name. */
 extern const struct verb context_verbs[], memory_verbs[], pool_verbs[], virtual_verbs[], sharing_verbs[], graph_verbs[],
-    nvml_verbs[];
+    form_verbs[], nvml_verbs[];
 
 #endif

@@ -3,7 +3,8 @@
 #include "../kernels.h"
 #include "actor.h"
 
-static CUcontext primary, own;
+static CUcontext primary;
+CUcontext own;
 static CUgreenCtx part;
 
 static CUresult init(struct line *line)
@@ -32,6 +33,24 @@ static CUresult endctx(struct line *line)
 {
     (void)line;
     return CU(cuCtxDestroy_v2)(own);
+}
+
+static CUresult attach(struct line *line)
+{
+    CUcontext context;
+    (void)line;
+    return CU(cuCtxAttach)(&context, 0);
+}
+
+static CUresult endprimary(struct line *line)
+{
+    (void)line;
+    return CU(cuCtxDestroy_v2)(primary);
+}
+
+static CUresult reset(struct line *line)
+{
+    return CU(cuDevicePrimaryCtxReset_v2)(atoi(line->name));
 }
 
 static CUresult newgreen(struct line *line)
@@ -63,7 +82,13 @@ static CUresult heap(struct line *line)
     return CU(cuCtxSetLimit)(CU_LIMIT_MALLOC_HEAP_SIZE, line->one);
 }
 
+static CUresult prints(struct line *line)
+{
+    return CU(cuCtxSetLimit)(CU_LIMIT_PRINTF_FIFO_SIZE, line->one);
+}
+
 const struct verb context_verbs[] = {
     {"init", init},         {"ctx", ctx},           {"release", release}, {"newctx", newctx}, {"endctx", endctx},
-    {"newgreen", newgreen}, {"endgreen", endgreen}, {"launch", launch},   {"heap", heap},     {NULL, NULL},
+    {"newgreen", newgreen}, {"endgreen", endgreen}, {"launch", launch},   {"heap", heap},
+    {"attach", attach},     {"endprimary", endprimary}, {"reset", reset}, {"prints", prints}, {NULL, NULL},
 };

@@ -1,3 +1,7 @@
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "actor.h"
 
 static CUDA_MEM_ALLOC_NODE_PARAMS allocation(size_t bytes)
@@ -7,10 +11,29 @@ static CUDA_MEM_ALLOC_NODE_PARAMS allocation(size_t bytes)
         .bytesize = bytes};
 }
 
+/* By which form executables are made from now on. */
+static char how[16] = "flags";
+
+static CUresult takes_form(struct line *line)
+{
+    snprintf(how, sizeof how, "%.15s", line->name);
+    return CUDA_SUCCESS;
+}
+
 static CUresult instantiated(CUresult result, const struct line *line, CUgraph graph)
 {
     CUgraphExec *made = (CUgraphExec *)place(line->name);
-    return result != CUDA_SUCCESS ? result : CU(cuGraphInstantiateWithFlags)(made, graph, 0);
+    bool uploads = strstr(how, "upload") != NULL;
+    CUDA_GRAPH_INSTANTIATE_PARAMS parameters = {.flags = uploads ? CUDA_GRAPH_INSTANTIATE_FLAG_UPLOAD : 0};
+    if (result != CUDA_SUCCESS)
+        return result;
+    if (strncmp(how, "with", 4) == 0)
+        return CU(cuGraphInstantiateWithParams)(made, graph, &parameters);
+    if (strcmp(how, "log") == 0)
+        return CU(cuGraphInstantiate)(made, graph, NULL, NULL, 0);
+    if (strcmp(how, "log2") == 0)
+        return CU(cuGraphInstantiate_v2)(made, graph, NULL, NULL, 0);
+    return CU(cuGraphInstantiateWithFlags)(made, graph, parameters.flags);
 }
 
 static CUresult graph_of_one(struct line *line)
@@ -23,16 +46,54 @@ static CUresult graph_of_one(struct line *line)
     return instantiated(result, line, graph);
 }
 
-static CUresult captured(struct line *line)
+static CUresult nested(struct line *line)
+{
+    CUgraph outer, inner;
+    CUgraphNode node;
+    CUDA_MEM_ALLOC_NODE_PARAMS asked = allocation(line->one);
+    CUresult result = CU(cuGraphCreate)(&outer, 0) | CU(cuGraphCreate)(&inner, 0);
+    result |= CU(cuGraphAddMemAllocNode)(&node, inner, NULL, 0, &asked);
+    result |= CU(cuGraphAddChildGraphNode)(&node, outer, NULL, 0, inner);
+    return instantiated(result, line, outer);
+}
+
+static CUresult begun(CUstream stream, const char *form)
+{
+    CUgraph graph;
+    if (form[0] == '1')
+        return CU(cuStreamBeginCapture)(stream);
+    if (form[0] != 't')
+        return CU(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    CUresult result = CU(cuGraphCreate)(&graph, 0);
+    return result | CU(cuStreamBeginCaptureToGraph)(stream, graph, NULL, NULL, 0, CU_STREAM_CAPTURE_MODE_RELAXED);
+}
+
+static CUresult captured_by(struct line *line, const char *form)
 {
     CUgraph graph;
     CUdeviceptr pointer;
     CUstream stream;
     CUresult result = CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
-    result |= CU(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    result |= begun(stream, form);
     result |= CU(cuMemAllocAsync)(&pointer, line->one, stream);
     result |= CU(cuStreamEndCapture)(stream, &graph);
+    result |= CU(cuStreamDestroy_v2)(stream);
     return instantiated(result, line, graph);
+}
+
+static CUresult captured(struct line *line)
+{
+    return captured_by(line, "2");
+}
+
+static CUresult captured_by_the_first(struct line *line)
+{
+    return captured_by(line, "1");
+}
+
+static CUresult captured_to_a_graph(struct line *line)
+{
+    return captured_by(line, "to");
 }
 
 static CUresult reused(struct line *line)
@@ -67,6 +128,17 @@ static CUresult any_node_alone(struct line *line)
     return result != CUDA_SUCCESS ? result : CU(cuGraphAddNode_v2)(&node, graph, NULL, NULL, 0, &asked);
 }
 
+static CUresult old_node_alone(struct line *line)
+{
+    CUgraph graph;
+    CUgraphNode node;
+    CUgraphNodeParams asked = {.type = CU_GRAPH_NODE_TYPE_MEM_ALLOC};
+    asked.alloc.poolProps = allocation(0).poolProps;
+    asked.alloc.bytesize = line->one;
+    CUresult result = CU(cuGraphCreate)(&graph, 0);
+    return result != CUDA_SUCCESS ? result : CU(cuGraphAddNode)(&node, graph, NULL, 0, &asked);
+}
+
 static CUresult upload(struct line *line)
 {
     return CU(cuGraphUpload)((CUgraphExec)*place(line->name), NULL);
@@ -91,5 +163,7 @@ static CUresult trimmed(struct line *line)
 
 const struct verb graph_verbs[] = {
     {"graph", graph_of_one}, {"capture", captured},     {"regraph", reused}, {"node", node_alone},    {"anynode", any_node_alone},
-    {"upload", upload},      {"launchgraph", launched}, {"endgraph", ended}, {"trimgraphs", trimmed}, {NULL, NULL},
+    {"upload", upload},      {"launchgraph", launched}, {"endgraph", ended}, {"trimgraphs", trimmed},
+    {"nested", nested},      {"how", takes_form},     {"oldnode", old_node_alone},
+    {"capture1", captured_by_the_first}, {"captureto", captured_to_a_graph}, {NULL, NULL},
 };

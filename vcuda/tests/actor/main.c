@@ -2,28 +2,42 @@
  *
  *     ctx [ORDINAL]        retain(primary) and make current     release        primary context        contexts.c
  *     newctx / endctx      a context of its own                 newgreen / endgreen
- *     launch NAME          a kernel of that name, on the default stream        heap - BYTES    cuCtxSetLimit
+ *     newctx3 / newctx4    by later forms       attach          one use more of the current context
+ *     reset                of the primary one   endprimary      destroys it, as if it were its own
+ *     launch NAME          a kernel of that name, on the default stream        heap, prints - BYTES   cuCtxSetLimit
  *     info                 "FREE TOTAL"    total                cuDeviceTotalMem                      memory.c
  *     alloc NAME BYTES     free NAME       managed NAME BYTES   pitch NAME WIDTH HEIGHT
  *     array NAME WIDTH HEIGHT              freearray NAME       managed? NAME "1" when it is managed memory
  *     mipmap NAME WIDTH HEIGHT             freemipmap NAME      level NAME MIPMAP
+ *     alloc32 - BYTES      pitch32 - WIDTH HEIGHT               info32  total32  by their oldest forms          forms.c
+ *     array32 NAME WIDTH HEIGHT            cube NAME SIDE       cube32 NAME SIDE    of three dimensions
+ *     external NAME BYTES  endexternal NAME
  *     async NAME BYTES     freeasync NAME  trim                 default stream and pool; freeasync waits    pools.c
  *     newpool NAME ORDINAL endpool NAME    from NAME BYTES POOL keep POOL BYTES: its release threshold
  *     reserved POOL        "BYTES"         wait                 for the default stream
+ *     fromdefault NAME BYTES ORDINAL       of that device's default pool
  *     create NAME BYTES    map NAME BYTES  unmap NAME BYTES     drop NAME                             virtual.c
  *     export NAME          "0 DESCRIPTOR"  import NAME PATH     of a descriptor in /proc
  *     close DESCRIPTOR     tile NAME       under a sparse array                 granularity "BYTES" recommended
- *     object NAME          of multicast    bind NAME - OBJECT   to its beginning   unbind NAME
+ *     object NAME          of multicast    bind NAME OBJECT     to its beginning   unbind NAME
+ *     bindat NAME OBJECT   what is mapped  retain NAME TIMES    the handle of what is mapped
+ *     mapagain NAME BYTES  beside "map NAME" of as many bytes
  *     ipcget NAME PATH     writes a handle ipcopen NAME PATH    ipcclose NAME                         sharing.c
  *     poolshare POOL       "0 DESCRIPTOR"  poolopen POOL PATH   imports one
  *     tell NAME PATH       writes a pool's pointer              hear NAME PATH POOL   imports it
  *     graph NAME BYTES     an executable graph that allocates   upload NAME   launchgraph NAME        graphs.c
  *     endgraph NAME        trimgraphs      capture NAME BYTES   the same from a captured cuMemAllocAsync
+ *     capture1, captureto  the same by cuStreamBeginCapture, cuStreamBeginCaptureToGraph
+ *     nested NAME BYTES    in a graph inside another            how flags | upload | with | withupload | log | log2
  *     regraph NAME BYTES   the same with a second node of as many bytes, after the first was freed in it
- *     node - BYTES         an allocation node alone             anynode - BYTES   by cuGraphAddNode_v2
+ *     node - BYTES         an allocation node alone             anynode - BYTES   by cuGraphAddNode_v2   oldnode  by its first
  *     nvml ORDINAL         "USED TOTAL"    processes ORDINAL "COUNT PID"     devices "COUNT"          nvml.c
+ *     nvml2 ORDINAL        "USED 0", where what is told adds up       rates ORDINAL "GPU MEMORY", percent
+ *     computeN, graphicsN, mpsN ORDINAL ROOM "COUNT PID": by form N   detail ORDINAL ROOM MODE "COUNT PID"
+ *     samples ORDINAL      "COUNT" of processes' utilisation, samples2        byuuid | byuuidv | bybus - TEXT
  *     fork                 goes on in a child; the parent waits for it and ends as it did
  *     exec                 becomes a new actor       setuid NUMBER       pid "PID"
+ *     as CALL OTHER        from now on OTHER is called instead: another form of the same prototype
  *     exit CODE | kill     _exit, SIGKILL to itself
  *
  * Answers "RESULT [VALUES]" with the CUresult as a number. It finds the driver by dlopen and dlsym, as runtimes do.
@@ -43,12 +57,33 @@
 static void *library;
 static char *program; /* its own path */
 static struct {
-    char name[24];
+    char name[48];
     CUdeviceptr pointer;
 } held[MOST];
 
+static struct {
+    char name[48], other[48];
+} forms[16];
+
+/* Another form of a call, from now on. */
+static CUresult takes_form(struct line *line)
+{
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (forms[i].name[0] == '\0' || strcmp(forms[i].name, line->name) == 0) {
+            snprintf(forms[i].name, sizeof forms[i].name, "%s", line->name);
+            snprintf(forms[i].other, sizeof forms[i].other, "%.47s", line->text);
+            return CUDA_SUCCESS;
+        }
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
 void *symbol(const char *name)
 {
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++)
+        if (strcmp(forms[i].name, name) == 0) {
+            name = forms[i].other;
+            break;
+        }
     void *found = dlsym(library, name);
     if (found == NULL) {
         fprintf(stderr, "the driver has no %s\n", name);
@@ -111,13 +146,13 @@ static CUresult tells_pid(struct line *line)
 
 static const struct verb process_verbs[] = {
     {"fork", fork_here},         {"exit", ends},    {"kill", kills_itself}, {"exec", becomes_new},
-    {"setuid", gives_up_rights}, {"pid", tells_pid}, {NULL, NULL},
+    {"setuid", gives_up_rights}, {"pid", tells_pid}, {"as", takes_form}, {NULL, NULL},
 };
 
 static CUresult act(struct line *line)
 {
     static const struct verb *const all[] = {process_verbs, context_verbs, memory_verbs, pool_verbs, virtual_verbs,
-                                             sharing_verbs, graph_verbs,   nvml_verbs};
+                                             sharing_verbs, graph_verbs,   form_verbs,   nvml_verbs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (const struct verb *verb = all[i]; verb->name != NULL; verb++)
             if (strcmp(verb->name, line->verb) == 0)
@@ -138,7 +173,7 @@ int main(int count, char **arguments)
     setvbuf(stdin, NULL, _IONBF, 0); /* a fork must not inherit lines read ahead */
     while (fgets(text, sizeof text, stdin) != NULL) {
         struct line line = {.one = 0};
-        if (sscanf(text, "%15s %23s %255s %zu", line.verb, line.name, line.text, &line.two) < 1)
+        if (sscanf(text, "%15s %47s %255s %zu", line.verb, line.name, line.text, &line.two) < 1)
             continue;
         line.one = strtoull(line.text, NULL, 10);
         CUresult result = act(&line);

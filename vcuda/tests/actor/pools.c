@@ -47,6 +47,13 @@ static CUresult from(struct line *line)
     return CU(cuMemAllocFromPoolAsync)(place(line->name), line->one, (CUmemoryPool)*place(pool), NULL);
 }
 
+static CUresult fromdefault(struct line *line)
+{
+    CUmemoryPool pool;
+    return CU(cuDeviceGetDefaultMemPool)(&pool, (int)line->two) |
+           CU(cuMemAllocFromPoolAsync)(place(line->name), line->one, pool, NULL);
+}
+
 static CUresult keep(struct line *line)
 {
     cuuint64_t bytes = line->one;
@@ -60,5 +67,6 @@ static CUresult reserved(struct line *line)
 
 const struct verb pool_verbs[] = {
     {"async", async}, {"freeasync", freeasync}, {"trim", trim},         {"newpool", newpool}, {"endpool", endpool},
-    {"from", from},   {"keep", keep},           {"reserved", reserved}, {"wait", waited},     {NULL, NULL},
+    {"from", from},   {"keep", keep},           {"reserved", reserved}, {"wait", waited},
+    {"fromdefault", fromdefault}, {NULL, NULL},
 };

@@ -31,7 +31,7 @@ static CUresult drop(struct line *line)
 static CUresult map(struct line *line)
 {
     CUdeviceptr *address = address_of(line->name);
-    CUresult result = CU(cuMemAddressReserve)(address, line->one, 0, 0, 0);
+    CUresult result = CU(cuMemAddressReserve)(address, 2 * line->one, 0, 0, 0); /* also for "mapagain" */
     return result != CUDA_SUCCESS ? result : CU(cuMemMap)(*address, line->one, 0, *place(line->name), 0);
 }
 
@@ -86,6 +86,25 @@ static CUresult bind(struct line *line)
     return CU(cuMulticastBindMem)(*place(line->text), 0, *place(line->name), 0, 2ul << 20, 0);
 }
 
+static CUresult bindat(struct line *line)
+{
+    return CU(cuMulticastBindAddr)(*place(line->text), 0, *address_of(line->name), 2ul << 20, 0);
+}
+
+static CUresult retain(struct line *line)
+{
+    CUmemGenericAllocationHandle handle;
+    CUresult result = CUDA_SUCCESS;
+    for (size_t i = 0; i < line->one && result == CUDA_SUCCESS; i++)
+        result = CU(cuMemRetainAllocationHandle)(&handle, (void *)*address_of(line->name));
+    return result;
+}
+
+static CUresult mapagain(struct line *line)
+{
+    return CU(cuMemMap)(*address_of(line->name) + line->one, line->one, 0, *place(line->name), 0);
+}
+
 static CUresult unbind(struct line *line)
 {
     return CU(cuMulticastUnbind)(*place(line->name), 0, 0, 2ul << 20);
@@ -99,5 +118,5 @@ static CUresult granularity(struct line *line)
 const struct verb virtual_verbs[] = {
     {"create", create}, {"drop", drop},     {"map", map},   {"unmap", unmap},   {"export", exported},         {"import", import},
     {"close", closed},  {"tile", tile},     {"object", object}, {"bind", bind}, {"unbind", unbind},
-    {"granularity", granularity}, {NULL, NULL},
+    {"granularity", granularity}, {"bindat", bindat}, {"retain", retain}, {"mapagain", mapagain}, {NULL, NULL},
 };

@@ -47,6 +47,18 @@ static void *work(void *argument)
     return NULL;
 }
 
+/* One handle may be mapped more often than 16 bits count. */
+static bool counts_far(void)
+{
+    struct allocation row = {.key = 1, .kind = KIND_PHYSICAL, .count = 1}, found;
+    bool right = allocations_put(&table, &row);
+    for (int i = 0; i < 70000; i++)
+        right = allocations_count(&table, KIND_PHYSICAL, 1, 1, &found) == i + 2 && right;
+    return allocations_count(&table, KIND_PHYSICAL, 1, -70000, &found) == 1 &&
+           allocations_count(&table, KIND_PHYSICAL, 1, -1, &found) == 0 &&
+           !allocations_find(&table, KIND_PHYSICAL, 1, &found) && right;
+}
+
 int main(int count, char **arguments)
 {
     char reason[128];
@@ -59,6 +71,8 @@ int main(int count, char **arguments)
         return 1;
     }
     allocations_start(&table);
+    if (!counts_far())
+        return 2;
     slot = ledger_attach(ledger, (uint64_t)getpid(), identity_start_time(getpid()), identity_namespace());
     for (size_t i = 0; i < THREADS; i++)
         pthread_create(&threads[i], NULL, work, (void *)(i + 1));

@@ -1,0 +1,116 @@
+"""A context is charged from before it is there until the driver has ended it, whatever was called to end it."""
+
+import pytest
+from node import MIB, OUT_OF_MEMORY, Node, Share
+
+CONTEXT = 256 * MIB
+HELD = 64 * MIB
+INVALID_CONTEXT = 201
+
+
+def test_a_primary_context_is_not_ended_by_the_call_for_others(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        assert [ask(line)[0] for line in ("init", "ctx", f"alloc a {HELD}", f"async b {HELD}")] == [0] * 4
+        assert ask("endprimary")[0] == INVALID_CONTEXT
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 2 * HELD
+        assert [ask("free a")[0], ask("freeasync b")[0], ask("trim")[0]] == [0, 0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+        assert ask("release")[0] == 0
+        assert container.charged() == node.truth("a")[0] == 0
+
+
+def test_ending_no_context_ends_nothing(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        lines = ["init", "ctx", f"create a {HELD}", f"alloc b {HELD}"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert ask("endctx")[0] != 0, "there was none"
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 2 * HELD
+        assert [ask("drop a")[0], ask("free b")[0], ask("release")[0]] == [0, 0, 0]
+        assert container.charged() == node.truth("a")[0] == 0
+
+
+def test_a_context_that_was_attached_ends_with_its_last_use(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        lines = ["init", "newctx", f"alloc a {HELD}", "attach", "as cuCtxDestroy_v2 cuCtxDetach", "endctx"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == CONTEXT + HELD
+        assert ask(f"alloc b {800 * MIB}")[0] == OUT_OF_MEMORY
+        assert ask("endctx")[0] == 0
+        assert container.charged() == node.truth("a")[0] == 0
+
+
+def test_an_attached_context_is_destroyed_for_all_who_use_it(node: Node) -> None:
+    container = node.container("a")
+    assert {a[0] for a in container.run("init", "newctx", f"alloc a {HELD}", "attach", "endctx")} == {0}
+    assert container.charged() == 0
+
+
+@pytest.mark.parametrize("form", ["cuDevicePrimaryCtxReset", "cuDevicePrimaryCtxReset_v2"])
+def test_a_reset_ends_the_primary_context_whoever_retains_it_and_takes_no_retain_away(node: Node, form: str) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        lines = ["init", "ctx", "ctx", f"alloc a {HELD}", f"as cuDevicePrimaryCtxReset_v2 {form}", "reset"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == 0
+        assert [ask("ctx")[0], ask(f"alloc a {HELD}")[0], ask("release")[0], ask("release")[0]] == [0, 0, 0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT + HELD, "three retained it, two let go"
+        assert ask("release")[0] == 0
+        assert container.charged() == node.truth("a")[0] == 0
+
+
+@pytest.mark.parametrize("form", ["cuDevicePrimaryCtxRelease", "cuDevicePrimaryCtxRelease_v2"])
+def test_a_primary_context_ends_with_its_last_release(node: Node, form: str) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        lines = ["init", f"as cuDevicePrimaryCtxRelease_v2 {form}", "ctx", "ctx", f"alloc a {HELD}", "release"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == CONTEXT + HELD
+        assert ask("release")[0] == 0
+        assert container.charged() == node.truth("a")[0] == 0
+
+
+def test_pools_and_graphs_end_with_the_context_as_far_as_the_driver_ends_them(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        lines = ["newctx", f"async a {HELD}", f"graph b {HELD}", "upload b"]
+        for _ in range(3):
+            assert [ask(line)[0] for line in ("init", *lines)] == [0] * 5
+            assert container.charged() == node.truth("a")[0] == CONTEXT + 2 * HELD
+            assert ask("endctx")[0] == 0
+            assert container.charged() == node.truth("a")[0] == 0
+
+
+def test_small_allocations_begin_anew_after_the_context_of_the_last_ended(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        for _ in range(3):
+            lines = ["init", "newctx", "alloc a 1000", "alloc b 1000", "endctx", "newctx", "alloc c 1000", "free c"]
+            assert [ask(line)[0] for line in lines] == [0] * len(lines)
+            assert container.charged() == node.truth("a")[0] == CONTEXT, "no block is set aside for nothing"
+            assert ask("endctx")[0] == 0
+
+
+def test_a_context_is_charged_an_estimate_where_the_node_measured_none(node: Node) -> None:
+    container = node.container("a", Share(context=0))
+    assert container.run("init", "ctx", "info")[-1] == [0, 768 * MIB, 1024 * MIB]
+
+
+def test_a_refused_green_context_retains_nothing(node: Node) -> None:
+    container = node.container("a", SIMGPU_FAULTS="cuGreenCtxCreate:*:error=999")
+    with container.session() as ask:
+        assert [ask("init")[0], ask("newgreen")[0]] == [0, 999]
+        assert container.charged() == node.truth("a")[0] == 0
+
+
+def test_heaps_and_print_buffers_are_charged_by_their_last_size(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        for size in (50, 150, 100):
+            lines = ["init", "ctx", f"heap - {size * MIB}", f"prints - {size * MIB}"]
+            assert [ask(line)[0] for line in lines] == [0] * len(lines)
+            assert container.charged() == CONTEXT + 2 * size * MIB
+        assert ask(f"heap - {2**64 - 1}")[0] == OUT_OF_MEMORY
+        assert container.charged() == CONTEXT + 200 * MIB
