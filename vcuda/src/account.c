@@ -8,6 +8,7 @@
 #define PEER_NS 10000000u /* a process counts as at work for so long after it last said so */
 #define CONTENDER_NS (2u * VCUDA_PERIOD_NS) /* and as wanting work: it may sleep until its next turn */
 #define MOST_DEBT_PERIODS 20
+#define LONGER 4u /* more of the work than it would take alone is no disturbance, but longer work */
 #define MOST_BEFORE_NS 60000000000u /* nothing that others have in flight is believed to have begun longer before */
 #define SAVED_PERIODS 4 /* credit goes on while a long kernel runs that is charged at its end */
 
@@ -55,13 +56,14 @@ struct parts {
     uint64_t own;       /* in the turn in which it began */
     uint64_t over;      /* of the rest, the container's part */
     uint64_t turns;     /* what it has of each period */
+    bool disturbed;     /* it began early in a turn, into which others may have run over */
 };
 
 /* Work that goes on into a later turn of its own shares that with what others began in between: the GPU goes round by
  * process, of which the other containers have one each as far as we know. */
 static struct parts parts_of(int index, uint64_t begin_ns, uint64_t end_ns, uint64_t own)
 {
-    struct parts parts = {0, 0, UINT64_MAX};
+    struct parts parts = {0, 0, UINT64_MAX, false};
     struct turn turn = {.active = 1};
     uint64_t at = begin_ns;
     while (at < end_ns) {
@@ -70,6 +72,8 @@ static struct parts parts_of(int index, uint64_t begin_ns, uint64_t end_ns, uint
             return parts;
         }
         parts.turns = turn.per_period_ns;
+        if (at == begin_ns)
+            parts.disturbed = turn.active > 1 && (!turn.open || turn.end_ns - at > turn.per_period_ns / 2);
         if (!turn.open || turn.end_ns <= at)
             break;
         at = turn.end_ns < end_ns ? turn.end_ns : end_ns;
@@ -88,8 +92,8 @@ static void add(uint64_t *counter, uint64_t amount)
 static uint64_t claim(struct ledger_device *device, uint64_t end_ns)
 {
     uint64_t claimed = __atomic_load_n(&device->claimed_ns, __ATOMIC_RELAXED);
-    while ((claimed < end_ns || claimed > clock_ns()) && !__atomic_compare_exchange_n(&device->claimed_ns, &claimed, end_ns, true, __ATOMIC_RELAXED,
-                                                            __ATOMIC_RELAXED))
+    while ((claimed < end_ns || claimed > clock_ns()) &&
+           !__atomic_compare_exchange_n(&device->claimed_ns, &claimed, end_ns, true, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
         ;
     return claimed < end_ns ? claimed : end_ns;
 }
@@ -115,8 +119,8 @@ struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_
     uint64_t busy = charged.own + charged.over, over = charged.over;
     uint64_t work = own.own + own.over, share = (whole.own + whole.over) / at_work.count;
     /* What fits into a turn had the GPU alone at times, and its shortest spans show how long it takes. */
-    struct worth worth = {work > share ? work : share, length <= whole.turns ? length : 0};
-    if (solo_ns != 0 && busy > solo_ns && at_work.count == 1) {
+    struct worth worth = {work > share ? work : share, length <= whole.turns ? length : 0, whole.disturbed};
+    if (whole.disturbed && busy > solo_ns && busy < LONGER * solo_ns && at_work.count == 1) {
         over = (uint64_t)((double)over * (double)solo_ns / (double)busy);
         busy = solo_ns;
     }

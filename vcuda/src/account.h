@@ -10,12 +10,13 @@
 struct worth {
     uint64_t work_ns;   /* the GPU time that they took, as near as can be said */
     uint64_t most_ns;   /* what they cannot have taken more than, alone on the GPU; 0: nobody knows */
+    bool disturbed;     /* what others began in their turns may have run beside them */
 };
 
 /* Charges what a process occupied from `begin` to `end` by the node's clock: whole within the turn in which it began,
  * divided by the containers at work after that. Time in which another process of the container was charged already is not
- * charged again. Nor is more than `solo_ns`, which the work would have taken alone on the GPU (0: unknown): what runs over
- * from somebody else's turn makes a span longer without being one's own. */
+ * charged again. Nor is more than `solo_ns`, which the work would have taken alone on the GPU (0: unknown), where others may
+ * have disturbed it: what runs over from somebody else's turn makes a span longer without being one's own. */
 struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns);
 
 /* Processes of this container that have or want work on the device, at least one: who shares what may be queued. */

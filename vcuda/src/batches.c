@@ -46,6 +46,8 @@ bool batches_close(struct batch *batch, uint64_t older_ns)
         open = older_ns != 0 && clock_ns() < batch->opened_ns + older_ns;
         if (!open) {
             __atomic_store_n(&batch->turn, 0, __ATOMIC_RELAXED);
+            if (batch->serial == queue->serial)
+                queue->granted_ns -= batch->granted_ns;
             if (batch->serial == queue->serial && !batches_capturing(batch->stream) && spans_enter(queue, &pushed)) {
                 spans_end(queue, batch->stream,
                           batch->granted - __atomic_load_n(&batch->credits, __ATOMIC_RELAXED));
@@ -56,6 +58,21 @@ bool batches_close(struct batch *batch, uint64_t older_ns)
     }
     pthread_mutex_unlock(&queue->lock);
     return open;
+}
+
+void batches_close_all_of(const struct queue *queue)
+{
+    pthread_mutex_lock(&registry_lock);
+    for (struct registered *thread = registry; thread != NULL; thread = thread->next)
+        for (int i = 0; i < BATCHES; i++) {
+            struct batch *batch = &thread->batches[i];
+            bool here = thread->batches == pacer_batches ||
+                        __atomic_load_n(&batch->stream, __ATOMIC_RELAXED) != CU_STREAM_PER_THREAD;
+            if (here && __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE) == queue &&
+                __atomic_load_n(&batch->granted, __ATOMIC_RELAXED) != 1)
+                batches_close(batch, 0);
+        }
+    pthread_mutex_unlock(&registry_lock);
 }
 
 /* The thread ends: what it had open is closed, and its block, which goes with it, forgotten. */

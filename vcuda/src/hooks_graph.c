@@ -66,8 +66,12 @@ static CUresult bring(struct call *call, CUstream asked)
     EXPORT CUresult name(CUgraphExec graph, CUstream stream)                                              \
     {                                                                                                     \
         PASS_UNLESS_ACTIVE(name, graph, stream);                                                          \
-        pacer_admit(asked);                                                                               \
-        return bring(&(struct call){.executable = graph, .stream = stream, .on_stream = REAL(name)}, asked); \
+        bool measured = pacer_admit(asked);                                                               \
+        struct call call = {.executable = graph, .stream = stream, .on_stream = REAL(name)};              \
+        CUresult result = bring(&call, asked);                                                            \
+        if (measured)                                                                                     \
+            pacer_launched(asked);                                                                        \
+        return result;                                                                                    \
     }
 
 GRAPH_LAUNCHES(cuGraphLaunch, stream)

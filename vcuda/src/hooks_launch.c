@@ -7,8 +7,11 @@
     EXPORT CUresult name parameters                                         \
     {                                                                       \
         PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                              \
-        pacer_admit(stream);                                                \
-        return REAL(name)(__VA_ARGS__);                                     \
+        if (likely(!pacer_admit(stream)))                                   \
+            return REAL(name)(__VA_ARGS__);                                 \
+        CUresult result = REAL(name)(__VA_ARGS__);                          \
+        pacer_launched(stream);                                             \
+        return result;                                                      \
     }
 
 static inline CUstream per_thread(CUstream stream)

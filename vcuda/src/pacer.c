@@ -109,15 +109,16 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, bool room_matters,
     uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
     bool alone = !turns || left >= turn.period_ns;
     uint64_t bound = alone ? most_of(queue->mean_ns, ALONE_NS / others) : may_queue(left, queue->mean_ns, others);
-    uint64_t ahead = queue->in_flight_ns + queue->mean_ns;
+    uint64_t queued = queue->in_flight_ns + queue->granted_ns, ahead = queued + queue->mean_ns;
     bool unknown = queue->mean_ns == 0; /* one kernel alone, until it has told how long it takes */
     *reason = ROOM;
-    if (room_matters && queue->head != queue->tail && (unknown || ahead > bound)) {
+    if (room_matters && (queue->head != queue->tail || queue->granted_ns != 0) && (unknown || ahead > bound)) {
         bool single = bound == queue->mean_ns;
         *pause_ns = unknown ? LEAST_PAUSE_NS : single ? until_done(queue, now_ns) : until_room(ahead - bound, bound);
         return 0;
     }
-    uint64_t room = bound > queue->in_flight_ns ? bound - queue->in_flight_ns : 1;
+    /* Half of it: other threads and streams are granted theirs from what is left. */
+    uint64_t room = bound > queued ? (bound - queued + queue->mean_ns) / 2 : 1;
     *reason = TURN;
     if (alone)
         return least_of(room, BATCH_NS);
@@ -126,12 +127,12 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, bool room_matters,
         return 0;
     }
     /* To stop in time would leave the GPU idle for half a kernel at the end of each turn. What runs over is paid back. */
-    uint64_t until_end = left / others, needed = queue->in_flight_ns + queue->mean_ns / 4;
+    uint64_t until_end = left / others, needed = queued + queue->mean_ns / 4;
     if (needed > until_end && queue->mean_ns < turn.per_period_ns) {
         *pause_ns = left + 1000;
         return 0;
     }
-    uint64_t in_time = until_end > queue->in_flight_ns ? until_end - queue->in_flight_ns : 1;
+    uint64_t in_time = until_end > queued ? until_end - queued : 1;
     return least_of(least_of(room, in_time), BATCH_NS / others);
 }
 
@@ -151,7 +152,10 @@ static uint64_t hold(struct queue *queue)
         if (work != 0 || waited[reason] >= VCUDA_HOLD_LIMIT_NS)
             break;
         account_active(queue->index, now, true);
+        bool granted = reason == ROOM && queue->granted_ns != 0;
         pthread_mutex_unlock(&queue->lock);
+        if (granted)
+            batches_close_all_of(queue);
         wait_ns(least_of(pause, VCUDA_HOLD_LIMIT_NS - waited[reason]));
         pthread_mutex_lock(&queue->lock);
         uint64_t after = clock_ns();
@@ -171,50 +175,70 @@ static uint32_t grant(const struct queue *queue, uint64_t work_ns)
     return number < 1 ? 1 : number > MOST_GRANTED ? MOST_GRANTED : (uint32_t)number;
 }
 
-static void admit(CUstream stream, struct batch *batch, CUcontext context, int index)
+/* Grants a batch; true where it is of one launch, which is measured by itself. */
+static bool admit(CUstream stream, struct batch *batch, CUcontext context, int index)
 {
     batches_register_thread();
     batches_close(batch, 0);
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL)
-        return;
+        return false;
     uint64_t work = hold(queue);
+    bool single = false;
     if (queue->context == context) {
-        spans_begin(queue, stream);
+        bool sample = spans_begin(queue, stream);
         uint64_t now = clock_ns();
         account_active(index, now, false);
         __atomic_store_n(&batch->stream, stream, __ATOMIC_RELAXED);
         batch->serial = queue->serial;
         batch->opened_ns = now;
-        batch->granted = batches_any_captures() ? 1 : grant(queue, work);
-        __atomic_store_n(&batch->credits, batch->granted - 1, __ATOMIC_RELAXED); /* the one that asked is the first */
+        uint32_t granted = sample || batches_any_captures() ? 1 : grant(queue, work);
+        __atomic_store_n(&batch->granted, granted, __ATOMIC_RELAXED);
+        batch->granted_ns = granted * most_of(queue->mean_ns, 1);
+        queue->granted_ns += batch->granted_ns;
+        single = granted == 1;
+        __atomic_store_n(&batch->credits, granted - 1, __ATOMIC_RELAXED); /* the one that asked is the first */
         __atomic_store_n(&batch->queue, queue, __ATOMIC_RELEASE);
         __atomic_store_n(&batch->turn, __atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
     }
     pthread_mutex_unlock(&queue->lock);
     helper_wake();
+    return single;
 }
 
-void pacer_admit_slowly(CUstream stream, struct batch *batch)
+bool pacer_admit_slowly(CUstream stream, struct batch *batch)
 {
     CUcontext context;
     int index;
     uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
     uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
     if (batches_capturing(stream) || !current_device(&context, &index))
-        return;
+        return false;
     /* With several devices the fast way is never open: look again, now that the device is known. */
     const struct queue *open = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
     if (open != NULL && batch->stream == stream && credits != 0 && turn != 0 &&
         __atomic_load_n(&open->context, __ATOMIC_RELAXED) == context &&
         turn == __atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED)) {
         __atomic_store_n(&batch->credits, credits - 1, __ATOMIC_RELAXED);
-        return;
+        return false;
     }
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode); /* our events and queries must not spoil a capture */
-    admit(stream, batch, context, index);
+    bool single = admit(stream, batch, context, index);
+    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    return single;
+}
+
+void pacer_launched(CUstream stream)
+{
+    struct batch *batch = pacer_batch_of(stream);
+    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    if (batch->stream == stream)
+        batches_close(batch, 0);
     if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
 }

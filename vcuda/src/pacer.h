@@ -17,8 +17,9 @@ struct batch {
     CUstream stream;     /* written by the owner alone. Atomic: whoever ends a stream looks at everybody's */
     uint64_t turn;       /* the gate's value when it was granted; 0: nothing is granted. Atomic */
     uint32_t credits;    /* launches left; written by the owner alone. Atomic */
-    uint32_t granted;    /* this and what follows: under the queue's lock */
+    uint32_t granted;    /* how many there were; written under the queue's lock. Atomic */
     struct queue *queue; /* NULL: not open. Atomic, so that one can learn which lock to take */
+    uint64_t granted_ns; /* the work that it was granted for; this and what follows: under the queue's lock */
     uint64_t serial;     /* the queue's when it was opened: another means that the context has ended since */
     uint64_t opened_ns;
 };
@@ -38,20 +39,29 @@ extern struct gate pacer_gates[VCUDA_MAX_DEVICES];
  * asks (the stream does not tell the device). Set when a context is made; atomic. */
 extern struct gate *pacer_gate;
 
-void pacer_admit_slowly(CUstream stream, struct batch *batch);
-
-/* Before each launch. */
-static inline void pacer_admit(CUstream stream)
+static inline struct batch *pacer_batch_of(CUstream stream)
 {
-    struct batch *batch = &pacer_batches[((uintptr_t)stream >> 4 ^ (uintptr_t)stream >> 10) % BATCHES];
+    return &pacer_batches[((uintptr_t)stream >> 4 ^ (uintptr_t)stream >> 10) % BATCHES];
+}
+
+bool pacer_admit_slowly(CUstream stream, struct batch *batch);
+
+/* Before each launch. True: pacer_launched is to be called right behind it. */
+static inline bool pacer_admit(CUstream stream)
+{
+    struct batch *batch = pacer_batch_of(stream);
     uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
     uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
     if (likely(batch->stream == stream && turn != 0 && credits != 0 &&
-               turn == __atomic_load_n(&__atomic_load_n(&pacer_gate, __ATOMIC_RELAXED)->turn, __ATOMIC_RELAXED)))
+               turn == __atomic_load_n(&__atomic_load_n(&pacer_gate, __ATOMIC_RELAXED)->turn, __ATOMIC_RELAXED))) {
         __atomic_store_n(&batch->credits, credits - 1, __ATOMIC_RELAXED);
-    else
-        pacer_admit_slowly(stream, batch);
+        return false;
+    }
+    return pacer_admit_slowly(stream, batch);
 }
+
+/* Ends the batch of the launch that was just made, so that it is measured by itself. */
+void pacer_launched(CUstream stream);
 
 /* A context was made on this device: from now on there can be launches. */
 void pacer_context_made(int index);

@@ -6,6 +6,10 @@
 
 #define QUEUES 128
 #define REBASE_NS 60000000000u /* elapsed times are floats: count from a base that is not too far back */
+#define SAMPLE_NS 1000000u     /* between launches that are measured by themselves: each costs some microseconds */
+#define EVEN_SPANS 16          /* of launches of one length, before that is believed */
+#define KNOWN_SPANS 16u        /* over about so many is averaged what a launch takes */
+#define KNOWN_SCALE 1024u      /* of the count of launches, so that the average is one of small numbers, too */
 
 static struct queue queues[QUEUES];
 static pthread_mutex_t queues_lock = PTHREAD_MUTEX_INITIALIZER; /* guards taking and giving up of entries */
@@ -27,8 +31,10 @@ static void start(struct queue *queue, CUcontext context, int index)
 {
     queue->index = index;
     queue->head = queue->tail = queue->spares = 0;
-    queue->in_flight_ns = queue->mean_ns = queue->solo_ns = queue->cursor_ns = queue->base_ns = 0;
+    queue->in_flight_ns = queue->granted_ns = queue->mean_ns = queue->solo_ns = queue->cursor_ns = queue->base_ns = 0;
+    queue->known_ns = queue->known_launches = queue->sampled_ns = queue->even = 0;
     queue->begin = queue->base = NULL;
+    queue->idled = false;
     queue->clock = NULL;
     queue->serial++;
     __atomic_store_n(&queue->context, context, __ATOMIC_RELEASE);
@@ -131,30 +137,59 @@ void spans_leave(bool pushed)
         REAL(cuCtxPopCurrent_v2)(&popped);
 }
 
-void spans_begin(struct queue *queue, CUstream stream)
+bool spans_begin(struct queue *queue, CUstream stream)
 {
-    if (queue->head != queue->tail || queue->begin != NULL)
-        return; /* something is in flight: its end is this one's beginning */
-    if (clock_ns() - queue->base_ns > REBASE_NS)
+    if ((queue->head != queue->tail && !queue->idled) || queue->begin != NULL)
+        return false; /* something is in flight: its end is this one's beginning */
+    if (queue->head == queue->tail && clock_ns() - queue->base_ns > REBASE_NS)
         rebase(queue);
     queue->begin_ns = clock_ns();
     queue->begin = recorded(queue, stream);
+    bool sample = queue->granted_ns == 0 && queue->begin_ns - queue->sampled_ns >= SAMPLE_NS;
+    if (sample)
+        queue->sampled_ns = queue->begin_ns;
+    return sample;
+}
+
+/* Whether the GPU is through with all that was launched. Unknown of what others launched since: they have begun none of
+ * their own, or it would be in flight. */
+static bool through(const struct queue *queue, CUstream stream)
+{
+    return queue->head == queue->tail && REAL(cuStreamQuery) != NULL && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS;
+}
+
+/* There is room for no more spans: the last one goes on. To wait for one could be to wait for ever, where the GPU waits for
+ * what the program does after this launch. */
+static void prolong(struct span *span, CUstream stream, uint32_t launches, uint64_t estimate)
+{
+    span->end_ns = clock_ns();
+    REAL(cuEventRecord)(span->end, stream);
+    span->launches += launches;
+    span->estimate_ns += estimate;
 }
 
 void spans_end(struct queue *queue, CUstream stream, uint32_t launches)
 {
-    if (queue->tail - queue->head == SPANS)
-        REAL(cuEventSynchronize)(queue->spans[queue->head % SPANS].end);
     spans_reap(queue);
-    CUevent end = launches != 0 && queue->tail - queue->head < SPANS ? recorded(queue, stream) : NULL;
-    if (end == NULL)
+    if (launches == 0)
         return;
     uint64_t estimate = queue->mean_ns * launches;
+    if (queue->tail - queue->head == SPANS) {
+        prolong(&queue->spans[(queue->tail - 1) % SPANS], stream, launches, estimate);
+        queue->in_flight_ns += estimate;
+        return;
+    }
+    bool idled = through(queue, stream);
+    uint64_t now = clock_ns();
+    CUevent end = recorded(queue, stream);
+    if (end == NULL)
+        return;
     if (queue->head == queue->tail)
         account_in_flight_since(queue->index, queue->begin != NULL ? queue->begin_ns : queue->cursor_ns);
-    queue->spans[queue->tail++ % SPANS] = (struct span){queue->begin, end, launches, estimate};
+    queue->spans[queue->tail++ % SPANS] = (struct span){queue->begin, end, launches, idled, estimate, queue->begin_ns, now};
     queue->in_flight_ns += estimate;
     queue->begin = NULL;
+    queue->idled = idled;
 }
 
 /* When the event happened, on the node's clock; 0 when the driver does not say. */
@@ -168,19 +203,29 @@ static uint64_t time_of(const struct queue *queue, CUevent event)
 
 /* Nothing happens before it was recorded, nor after it was seen to have happened. So far off was the base's time, or so
  * much has the GPU's clock drifted since: the base is put right, and this span's times (0: unknown) with it. */
-static void straighten(struct queue *queue, uint64_t *begin, uint64_t *end, uint64_t seen_ns)
+static void straighten(struct queue *queue, const struct span *span, uint64_t *begin, uint64_t *end, uint64_t seen_ns)
 {
     int64_t off = 0;
-    if (*begin != 0 && *begin < queue->begin_ns)
-        off = (int64_t)(queue->begin_ns - *begin);
-    else if (*end > seen_ns)
+    if (*begin != 0 && *begin < span->begin_ns)
+        off = (int64_t)(span->begin_ns - *begin);
+    if (*end != 0 && *end + (uint64_t)off < span->end_ns)
+        off = (int64_t)(span->end_ns - *end);
+    if (off == 0 && *end > seen_ns)
         off = -(int64_t)(*end - seen_ns);
     queue->base_ns += (uint64_t)off;
     *begin += *begin != 0 ? (uint64_t)off : 0;
     *end += *end != 0 ? (uint64_t)off : 0;
 }
 
-/* The mean leaps up to much longer kernels, so that these are not launched by the dozen. */
+/* What a launch took of late, on average; 0 while unknown. */
+static uint64_t usual(const struct queue *queue)
+{
+    return queue->known_launches != 0 ? queue->known_ns * KNOWN_SCALE / queue->known_launches : 0;
+}
+
+/* The mean leaps up to much longer kernels, so that these are not launched by the dozen, and is no less than the average
+ * over more spans: of streams side by side the first to end seems to have taken all the time, and the others none. What a
+ * launch takes alone is told by the shortest only where all are alike. */
 static void learn(struct queue *queue, struct worth worth, uint32_t launches)
 {
     uint64_t each = worth.work_ns / launches + 1, most = worth.most_ns / launches;
@@ -188,12 +233,32 @@ static void learn(struct queue *queue, struct worth worth, uint32_t launches)
         queue->mean_ns = each;
     else
         queue->mean_ns = (3 * queue->mean_ns + each) / 4;
+    if (most != 0 && !worth.disturbed)
+        queue->even = 4 * most < 3 * queue->solo_ns || 4 * most > 5 * queue->solo_ns ? 0 : queue->even + 1;
     if (queue->solo_ns == 0 || most == 0 || most > 4 * queue->solo_ns)
         queue->solo_ns = most;
     else if (most < queue->solo_ns)
         queue->solo_ns = (queue->solo_ns + most) / 2;
     else
         queue->solo_ns += (most - queue->solo_ns) / 16;
+    queue->known_ns += worth.work_ns - queue->known_ns / KNOWN_SPANS;
+    queue->known_launches += launches * KNOWN_SCALE - queue->known_launches / KNOWN_SPANS;
+    if (queue->mean_ns < usual(queue))
+        queue->mean_ns = usual(queue);
+}
+
+/* Charges one span, and learns from it. One in which the GPU idled is as long as its program took over it: its launches
+ * count as long as others were, from its beginning on, and teach nothing. */
+static void tell(struct queue *queue, const struct span *span, uint64_t begin, uint64_t end)
+{
+    uint64_t solo = queue->even >= EVEN_SPANS ? queue->solo_ns * span->launches : 0;
+    uint64_t guess = span->idled ? usual(queue) * span->launches : 0;
+    if (guess != 0 && guess < end - begin)
+        end = begin + guess;
+    struct worth worth = account_span(queue->index, begin, end, span->launches, solo);
+    if (guess == 0)
+        learn(queue, worth, span->launches);
+    queue->cursor_ns = end;
 }
 
 void spans_reap(struct queue *queue)
@@ -204,14 +269,11 @@ void spans_reap(struct queue *queue)
         if (done == CUDA_ERROR_NOT_READY)
             return;
         uint64_t begin = time_of(queue, span->begin), end = time_of(queue, span->end);
-        straighten(queue, &begin, &end, clock_ns());
+        straighten(queue, span, &begin, &end, clock_ns());
         if (begin < queue->cursor_ns)
             begin = queue->cursor_ns;
-        if (done == CUDA_SUCCESS && begin != 0 && end > begin) {
-            uint64_t solo = queue->solo_ns * span->launches;
-            learn(queue, account_span(queue->index, begin, end, span->launches, solo), span->launches);
-            queue->cursor_ns = end;
-        }
+        if (done == CUDA_SUCCESS && begin != 0 && end > begin)
+            tell(queue, span, begin, end);
         queue->in_flight_ns -= span->estimate_ns;
         queue->head++;
         event_back(queue, span->begin);

@@ -3,8 +3,11 @@
  *     launches longest KERNEL COUNT    launches so many one by one; prints the microseconds that the longest took
  *     launches apart KERNEL COUNT      the same, each after the one before it has ended
  *     launches ahead KERNEL COUNT      launches so many; prints the most that were in flight at one time
+ *     launches together KERNEL COUNT THREADS STREAMS
+ *                                      the same by so many threads, each with so many streams
  *     launches flag                    a kernel that spins until the host says go, which it does after a second launch:
  *                                      prints "RESULT MICROSECONDS", of the whole and of the second launch
+ *     launches behind COUNT            the same with so many launches behind it: prints RESULT of the whole
  *     launches captured                captures on one stream, in the strictest mode, while another thread launches on
  *                                      another: prints "RESULT NODES"
  */
@@ -104,6 +107,61 @@ static int ahead(const char *name, int count)
     return 0;
 }
 
+/* What several threads have in flight: whoever launched looks at everybody's events, under `lock`. */
+static struct {
+    pthread_mutex_t lock;
+    CUfunction function;
+    CUevent events[MOST_AHEAD];
+    bool ended[MOST_AHEAD];
+    int count, streams, begun, most;
+    int finished; /* threads; atomic */
+} shared = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static void look(CUstream stream)
+{
+    int in_flight = 0;
+    pthread_mutex_lock(&shared.lock);
+    if (shared.begun < MOST_AHEAD && CU(cuEventCreate)(&shared.events[shared.begun], CU_EVENT_DISABLE_TIMING) == CUDA_SUCCESS &&
+        CU(cuEventRecord)(shared.events[shared.begun], stream) == CUDA_SUCCESS)
+        shared.begun++;
+    for (int i = 0; i < shared.begun; i++) {
+        shared.ended[i] = shared.ended[i] || CU(cuEventQuery)(shared.events[i]) == CUDA_SUCCESS;
+        in_flight += !shared.ended[i];
+    }
+    shared.most = in_flight > shared.most ? in_flight : shared.most;
+    pthread_mutex_unlock(&shared.lock);
+}
+
+static void *one_of_many(void *unused)
+{
+    CUstream own[8];
+    CU(cuCtxPushCurrent_v2)(context);
+    for (int i = 0; i < shared.streams; i++)
+        CU(cuStreamCreate)(&own[i], CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < shared.count; i++) {
+        launch(shared.function, own[i % shared.streams], NULL);
+        look(own[i % shared.streams]);
+    }
+    __atomic_add_fetch(&shared.finished, 1, __ATOMIC_RELEASE);
+    return unused;
+}
+
+static int together(const char *name, int count, int threads, int own)
+{
+    pthread_t ids[16];
+    if (count * threads > MOST_AHEAD || threads > 16 || own > 8)
+        return 2;
+    shared.function = kernel(name);
+    shared.count = count;
+    shared.streams = own;
+    for (int i = 0; i < threads; i++)
+        pthread_create(&ids[i], NULL, one_of_many, NULL);
+    while (__atomic_load_n(&shared.finished, __ATOMIC_ACQUIRE) != threads)
+        nanosleep(&(struct timespec){0, 500000}, NULL); /* a clock that only sleepers move would stop at a join */
+    printf("%d\n", shared.most);
+    return 0;
+}
+
 static int flag(void)
 {
     uint32_t *word;
@@ -114,6 +172,21 @@ static int flag(void)
     uint64_t took = launch(kernel("spin_us_10"), streams[1], NULL);
     __atomic_store_n(word, 1, __ATOMIC_RELEASE);
     printf("%d %lu\n", (int)CU(cuStreamSynchronize)(streams[0]), (unsigned long)took);
+    return 0;
+}
+
+static int behind(int count)
+{
+    uint32_t *word;
+    CUfunction function = kernel("spin_us_10");
+    if (CU(cuMemAllocHost_v2)((void **)&word, sizeof *word) != CUDA_SUCCESS)
+        return 6;
+    *word = 0;
+    launch(kernel("flag"), streams[0], (void *[]){&word});
+    for (int i = 0; i < count; i++)
+        launch(function, streams[0], NULL);
+    __atomic_store_n(word, 1, __ATOMIC_RELEASE);
+    printf("%d\n", (int)CU(cuStreamSynchronize)(streams[0]));
     return 0;
 }
 
@@ -160,6 +233,10 @@ int main(int count, char **arguments)
         return longest(arguments[2], atoi(arguments[3]), true);
     if (count == 4 && strcmp(arguments[1], "ahead") == 0)
         return ahead(arguments[2], atoi(arguments[3]));
+    if (count == 6 && strcmp(arguments[1], "together") == 0)
+        return together(arguments[2], atoi(arguments[3]), atoi(arguments[4]), atoi(arguments[5]));
+    if (count == 3 && strcmp(arguments[1], "behind") == 0)
+        return behind(atoi(arguments[2]));
     if (count == 2 && strcmp(arguments[1], "flag") == 0)
         return flag();
     return count == 2 && strcmp(arguments[1], "captured") == 0 ? captured() : 2;

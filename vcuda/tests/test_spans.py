@@ -4,6 +4,7 @@ import sys
 from contextlib import ExitStack
 from pathlib import Path
 
+import pytest
 from agent import PERIOD_NS, Agent, Tenant
 from node import BUILD, Container, Node, Share, ended, give_line, until
 
@@ -14,6 +15,9 @@ from shares import work_done
 
 from nodeagent.schedule_page import LEDGER_PAGE_SIZE, Activity, unpack_activity
 
+BURST = ("spin_us_10", "100")
+UNEVEN = ("spin_us_2000", "3", "spin_us_10", "300")
+"""As a step of training is: some long kernels, and many short ones."""
 NEIGHBOURS = 6
 """Each has the GPU for 0.5 to 2 ms before the next; without them it goes to whoever launches at once."""
 
@@ -50,3 +54,34 @@ def test_work_in_its_turn_is_no_overrun_though_others_had_the_gpu_when_the_conta
     activity = told(container)
     assert abs(activity.busy_ns - done_ns) < done_ns / 20
     assert activity.overrun_ns < done_ns / 50, "what it began before its turn ended, it ended soon after"
+
+
+@pytest.mark.parametrize("percent", [20, 100])
+@pytest.mark.parametrize(
+    ("streams", "pause_us", "program"),
+    [
+        pytest.param(1, 0, ("spin_us_100", "1"), id="one kernel after the other"),
+        pytest.param(4, 0, ("spin_us_100", "1"), id="the same on four streams"),
+        pytest.param(1, 1_000, ("spin_us_100", "1"), id="one now and then"),
+        pytest.param(1, 1_000, ("spin_us_100", "1", "wait"), id="one now and then that is waited for"),
+        pytest.param(4, 1_000, ("spin_us_100", "4", "each"), id="one now and then on four streams"),
+        pytest.param(1, 150, ("spin_us_50", "1"), id="one that is done before the next"),
+        pytest.param(1, 20_000, (*BURST, "wait"), id="bursts"),
+        pytest.param(1, 0, ("spin_us_4000", "1", "spin_us_20", "20"), id="a long one among short ones"),
+        pytest.param(1, 0, UNEVEN, id="steps of uneven kernels"),
+        pytest.param(1, 3_000, (*UNEVEN, "wait"), id="steps that are waited for"),
+    ],
+)
+def test_a_container_tells_the_gpu_time_that_its_kernels_took_however_it_launches_them(
+    node: Node, percent: int, streams: int, pause_us: int, program: tuple[str, ...]
+) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS * percent // 100),), core=percent))
+    container = node.container("a", Share(core=percent, schedule=str(page)))
+    container.settings["VIRTUAL_TIME"] = str(node.folder / "clock")
+    container.settings["LD_PRELOAD"] = f"{virtual_shares.LIBRARY}:{container.library}"
+    with ended(container.start("steps", "0.5", str(streams), str(pause_us), *program)) as running:
+        give_line(running)
+        assert running.communicate(timeout=240)[1] == ""
+    done_ns = work_done(node)["a"]
+    assert abs(told(container).busy_ns - done_ns) < done_ns / 20

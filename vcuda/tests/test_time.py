@@ -69,6 +69,20 @@ def test_no_more_is_in_flight_than_one_kernel_or_two_milliseconds(node: Node, ke
     assert most <= max(1, IN_FLIGHT_US // kernel_us)
 
 
+@pytest.mark.parametrize(("threads", "streams"), [(1, 8), (4, 1), (8, 2)])
+@pytest.mark.parametrize(("kernel", "kernel_us"), [("spin_us_100", 100), ("spin_ms_5", 5_000)])
+def test_nor_is_more_with_several_threads_and_streams_but_the_one_launch_that_each_is_about_to_make(
+    node: Node, threads: int, streams: int, kernel: str, kernel_us: int
+) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS * 9 // 10),)))
+    container = node.container("a", Share(schedule=str(page)))
+    count = str(max(4, 20_000 // kernel_us // threads))
+    (most,) = on_a_virtual_clock(node, container, "launches", "together", kernel, count, str(threads), str(streams))
+    about_to = threads - 1 if kernel_us < IN_FLIGHT_US else 0
+    assert most <= max(1, IN_FLIGHT_US // kernel_us) + about_to
+
+
 @pytest.mark.parametrize(("turns", "held_us"), [(((0, PERIOD_NS),), 0), ((), 5 * HOLD_LIMIT_US)])
 def test_what_is_told_as_held_back_is_the_wait_for_turns_and_not_behind_its_own_work(
     node: Node, turns: tuple[tuple[int, int], ...], held_us: int
@@ -124,6 +138,14 @@ def test_a_kernel_that_waits_for_what_is_launched_behind_it_gets_it(node: Node) 
     result, held = on_a_virtual_clock(node, container, "launches", "flag")
     assert result == 0
     assert held <= HOLD_LIMIT_US + SLEEP_US
+
+
+def test_nor_does_it_wait_for_ever_where_that_is_launched_behind_much_else(node: Node) -> None:
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0))
+    container = node.container("a", Share(schedule=str(page)))
+    more_than_are_measured_at_one_time = "150"
+    assert on_a_virtual_clock(node, container, "launches", "behind", more_than_are_measured_at_one_time) == [0]
 
 
 def test_kernels_that_wait_for_one_another_meet_across_turns(node: Node) -> None:
