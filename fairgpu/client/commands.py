@@ -72,7 +72,9 @@ def _command(subparsers: Any, name: str, text: str, run: Any) -> argparse.Argume
 
 
 def _list_budgets(arguments: argparse.Namespace) -> int:
-    budgets = _all_pages(from_environment(os.environ), "/v1/budgets", "budgets", {})
+    server = from_environment(os.environ)
+    with transport.asking(None):
+        budgets = _all_pages(server, "/v1/budgets", "budgets", {})
     if arguments.output == "json":
         return _print_json({"budgets": budgets})
     if not budgets:
@@ -100,7 +102,8 @@ def _get_budget(arguments: argparse.Namespace) -> int:
         answer = transport.get(server, f"/v1/namespaces/{quote(arguments.namespace, safe='')}/budget")
         budget = answer["budget"]
     else:
-        answer = budget = transport.get(server, f"/v1/budgets/{quote(arguments.name, safe='')}")
+        with transport.asking(None):
+            answer = budget = transport.get(server, f"/v1/budgets/{quote(arguments.name, safe='')}")
     if arguments.output == "json":
         return _print_json(answer)
     if budget is None:
@@ -179,7 +182,9 @@ def _correct(arguments: argparse.Namespace) -> int:
 
 def _sessions(arguments: argparse.Namespace) -> int:
     query = {"namespace": arguments.namespace} if arguments.namespace else {}
-    sessions = _all_pages(from_environment(os.environ), "/v1/sessions", "sessions", query)
+    server = from_environment(os.environ)
+    with transport.asking(arguments.namespace):
+        sessions = _all_pages(server, "/v1/sessions", "sessions", query)
     if arguments.output == "json":
         return _print_json({"sessions": sessions})
     if not sessions:

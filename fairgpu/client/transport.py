@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import ssl
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from http import HTTPStatus
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -15,6 +16,10 @@ from fairgpu.commands import CommandError
 
 TIMEOUT_SECONDS = 30.0
 MAX_ANSWER_BYTES = 64 << 20
+OF_ONE_NAMESPACE = (
+    "Of one namespace whoever may view it is told: fairgpu budget get, fairgpu sessions and fairgpu usage "
+    "take -n NAMESPACE"
+)
 _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
 
 Json = dict[str, Any]
@@ -30,6 +35,21 @@ class RefusedError(CommandError):
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
         self.status = status
+
+
+@contextmanager
+def asking(namespace: str | None) -> Iterator[None]:
+    """Tells who asks about all namespaces, and may not, how to ask about one.
+
+    Raises:
+        RefusedError: as the block raised it, with a line more where no namespace is named and a right is missing.
+    """
+    try:
+        yield
+    except RefusedError as error:
+        if namespace or error.status != HTTPStatus.FORBIDDEN:
+            raise
+        raise RefusedError(error.status, f"{error}\n{OF_ONE_NAMESPACE}") from error
 
 
 def get(server: Server, path: str) -> Json:

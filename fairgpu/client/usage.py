@@ -54,9 +54,10 @@ def run(arguments: argparse.Namespace) -> int:
     query |= {"step": arguments.step} if arguments.step else {}
     query |= {"idle": "true"} if arguments.idle else {}
     path = f"/v1/namespaces/{quote(arguments.namespace, safe='')}/usage" if arguments.namespace else "/v1/usage"
-    if arguments.output == "csv":
-        return _print_csv(server, path, query)
-    answer = _all_pages(server, path, query)
+    with transport.asking(arguments.namespace):
+        if arguments.output == "csv":
+            return _print_csv(server, path, query)
+        answer = _all_pages(server, path, query)
     if arguments.output == "json":
         return _print(json.dumps(answer, indent=2))
     if not answer["items"]:

@@ -182,4 +182,6 @@ def _of_framework(error: HTTPException) -> ProblemError:
     if isinstance(error, MethodNotAllowed) and error.valid_methods:
         headers["Allow"] = ", ".join(sorted(error.valid_methods))
     kind = HTTPStatus(status).phrase.lower().replace(" ", "-")
+    if status == HTTPStatus.NOT_FOUND:
+        return not_found("there is no such path; /openapi.json lists those that are")
     return ProblemError(status, kind, error.description or HTTPStatus(status).phrase, headers=headers)

@@ -188,6 +188,22 @@ def test_a_problem_is_told_in_its_own_words_and_the_status_is_1(run: Run) -> Non
     assert error == "fairgpu: Forbidden (403): 'ada' may not create gpugrants\n"
 
 
+@pytest.mark.parametrize("command", ["budget list", "budget get research", "sessions", "usage", "usage -o csv"])
+def test_who_may_not_read_all_namespaces_is_told_how_to_ask_about_one(run: Run, command: str) -> None:
+    problem = {"type": "urn:x", "title": "Forbidden", "status": 403, "detail": "'ada' may not list gpubudgets"}
+    status, _, error = run(*command.split(), answer=problem, status=403)
+    assert status == 1
+    first, second = error.splitlines()
+    assert first.endswith("'ada' may not list gpubudgets")
+    assert second.endswith("take -n NAMESPACE")
+
+
+@pytest.mark.parametrize("command", ["budget get -n team-a", "sessions -n team-a", "usage -n team-a"])
+def test_who_asks_about_one_namespace_already_is_told_the_refusal_alone(run: Run, command: str) -> None:
+    problem = {"type": "urn:x", "title": "Forbidden", "status": 403, "detail": "'ada' may not get gpubudgets"}
+    assert len(run(*command.split(), answer=problem, status=403)[2].splitlines()) == 1
+
+
 def test_every_fault_of_a_request_has_its_line(run: Run) -> None:
     faults = [
         {"field": "gpuHours", "given": "-1", "allowed": "a number above 0"},

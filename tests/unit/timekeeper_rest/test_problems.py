@@ -79,6 +79,10 @@ def test_a_redis_error_does_not_tell_the_client_where_redis_is(logged: list[Any]
     assert "10.0.0.7" in logged[0]["error"]
 
 
+def test_a_path_that_is_not_there_says_where_those_stand_that_are() -> None:
+    assert "/openapi.json" in problem_of(NotFound()).detail
+
+
 def test_a_method_that_is_not_there_names_those_that_are() -> None:
     assert problem_of(MethodNotAllowed(["POST", "GET"])).headers == {"Allow": "GET, POST"}
 
