@@ -63,7 +63,7 @@ class MirroredWorld:
     def evict(self, pod: Json) -> None:
         """The pod is told to end."""
         self.evicted.append(pod["metadata"]["name"])
-        ending = {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}
+        ending = {**pod["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30}
         self.mirrors.pods.changed("MODIFIED", {**pod, "metadata": ending})
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:

@@ -38,6 +38,7 @@ class PodFacts:
         came_over: whether admission let it in as over budget.
         held: whether the meter's finalizer keeps it on the API server.
         deleted: when it was to be gone, by the API server's clock, where it is being deleted.
+        deletion_grace: how many seconds it was given to end, where it is being deleted.
         removed: whether only finalizers keep it there: its kubelet has let go of it, or it was deleted by force.
         high_priority: whether it goes first within its namespace.
         evict_at: when it was told that it will be evicted.
@@ -61,6 +62,7 @@ class PodFacts:
     came_over: bool = False
     held: bool = False
     deleted: int | None = None
+    deletion_grace: int | None = None
     removed: bool = False
     high_priority: bool = False
     evict_at: int | None = None
@@ -75,6 +77,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
     node = spec.get("nodeName")
     gates, finalizers = spec.get("schedulingGates"), metadata.get("finalizers")
     deleted = _instant(metadata.get("deletionTimestamp"))
+    grace = metadata.get("deletionGracePeriodSeconds")
     return PodFacts(
         uid=str(metadata.get("uid", "")),
         namespace=str(metadata.get("namespace", "")),
@@ -93,7 +96,8 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         deadline=_seconds(spec.get("activeDeadlineSeconds")),
         held=isinstance(finalizers, list) and names.METER_FINALIZER in finalizers,
         deleted=deleted,
-        removed=deleted is not None and metadata.get("deletionGracePeriodSeconds") == 0,
+        deletion_grace=grace if isinstance(grace, int) else None,
+        removed=deleted is not None and grace == 0,
         came_over=annotations.get(names.BUDGET_STATE) == BudgetState.OVER,
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
         evict_at=_instant(annotations.get(names.EVICTION_AT)),

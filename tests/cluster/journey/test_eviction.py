@@ -157,26 +157,28 @@ def test_a_budget_that_deprioritizes_lets_those_run_on_that_came_in_as_over_budg
     assert EVICTION_AT not in pod_now("over")["metadata"]["annotations"]
 
 
-def test_a_pod_that_its_user_deletes_with_a_year_of_grace_goes_like_any_other(
+@pytest.mark.parametrize(
+    "grace", [31_536_000, 9_300_000_000], ids=["a year", "so long that the API server's date wraps"]
+)
+def test_a_pod_that_its_user_deletes_with_more_grace_than_an_eviction_gives_goes_like_any_other(
     control_plane: ControlPlane,
     user: Identity,
     namespace: str,
     run_pod: Callable[..., Manifest],
     pod_now: Callable[[str], Manifest],
+    grace: int,
 ) -> None:
     create_budget(control_plane, namespace, "2s")
     run_pod("dodging")
-    a_year = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 31_536_000}
-    user.api.delete(f"/api/v1/namespaces/{namespace}/pods/dodging", a_year)
-    assert pod_now("dodging")["metadata"]["deletionGracePeriodSeconds"] == 31_536_000
-
-    def grace() -> int:
-        item = pod_now("dodging")
-        assert item["spec"]["terminationGracePeriodSeconds"] == 30
-        given: int = item["metadata"]["deletionGracePeriodSeconds"]
-        return given
-
-    wait_until(lambda: grace() == 30, "its eviction leaves it the time that its own spec says")
+    options = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": grace}
+    user.api.delete(f"/api/v1/namespaces/{namespace}/pods/dodging", options)
+    item = pod_now("dodging")
+    assert item["metadata"]["deletionGracePeriodSeconds"] == grace
+    assert item["spec"]["terminationGracePeriodSeconds"] == 30
+    wait_until(
+        lambda: pod_now("dodging")["metadata"]["deletionGracePeriodSeconds"] == 30,
+        "its eviction leaves it the time that its own spec says",
+    )
 
 
 def test_the_timekeeper_deletes_no_pod(control_plane: ControlPlane, namespace: str) -> None:

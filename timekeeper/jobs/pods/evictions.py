@@ -10,9 +10,7 @@ from fairgpu.states import BudgetState
 from timekeeper.jobs.memory.figures import Figures
 from timekeeper.metering.pods import PodFacts
 from timekeeper.rules.budgets import Budget
-from timekeeper.rules.money import SECOND
 from timekeeper.rules.state import Enforcement, OnExhausted
-from timekeeper.rules.timestamps import SKEW
 from timekeeper.sources.source import MAX_TERMINATION_SECONDS
 
 
@@ -54,7 +52,7 @@ def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> l
         pods: all pods of the namespaces that it pays for.
         now: nanoseconds since 1970.
     """
-    running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod, now)]
+    running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod)]
     if not must_go(budget, found):
         return [Due(pod, Step.CALL_OFF) for pod in running if pod.evict_at is not None]
     stays = budget.on_exhausted is OnExhausted.DEPRIORITIZE
@@ -70,13 +68,13 @@ def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> l
     return steps
 
 
-def ends_anyway(pod: PodFacts, now: int) -> bool:
+def ends_anyway(pod: PodFacts) -> bool:
     """Whether a pod is being deleted and gone as soon as one that is evicted.
 
     Whoever deletes a pod says how long it may go on, and a process may ignore that it is told to end: with a year of
-    grace it would outlast any eviction.
+    grace it would outlast any eviction. Its deletionTimestamp is no proof: three centuries of grace wrap into the past.
     """
-    return pod.deleted is not None and pod.deleted <= now + MAX_TERMINATION_SECONDS * SECOND + SKEW
+    return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
 
 
 def _was_told(pod: PodFacts, budget: Budget, found: Figures, now: int) -> bool:
