@@ -12,9 +12,11 @@ import redis
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
-from timekeeper.store.calls import Call, run_one
+from timekeeper.store.calls import Call, run, run_one
 from timekeeper.store.records import encode_assignments, encode_prices
 
+REPORT_SECONDS = 35 * 86400
+"""How long a pod's last report is kept where no other follows."""
 GONE_REPORT_SECONDS = 86400
 """How long a pod's last report is kept once the pod is gone: every pod that ever ran has one."""
 STATES_PER_CALL = 2000
@@ -104,6 +106,17 @@ def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], close
     if opened:
         pipeline.zadd(keys.OPEN_SESSIONS, {f"{uid} {account}": 0 for uid, account in opened})
     pipeline.execute()
+
+
+def end_reports(client: redis.Redis, uids: Sequence[str]) -> None:
+    """Keeps no more of what these pods reported than what is told of ended ones.
+
+    Raises:
+        StoreError: it was refused, or Redis does not answer.
+    """
+    for answer in run(client, [Call("end_report", (keys.report(uid),), (REPORT_SECONDS,)) for uid in uids]):
+        if isinstance(answer, Exception):
+            raise answer
 
 
 def let_reports_go(client: redis.Redis, uids: Sequence[str]) -> None:

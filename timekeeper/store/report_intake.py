@@ -9,10 +9,9 @@ from enum import Enum
 import redis
 
 from timekeeper.store import keys
+from timekeeper.store.book import REPORT_SECONDS
 from timekeeper.store.calls import Call, run
 
-REPORT_SECONDS = 35 * 86400
-"""How long a pod's last report is kept."""
 MAX_BOOTS = 64
 """Sidecar starts remembered per pod."""
 

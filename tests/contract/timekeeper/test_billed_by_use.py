@@ -79,3 +79,28 @@ def test_counters_that_begin_anew_lose_nothing_also_under_the_next_leader(stage:
     stage.lead(rules)
     stage.round(10)
     assert stage.spent("a") == 75 * GPU_SECOND
+
+
+def test_of_what_an_ended_pod_reported_nothing_stays_that_is_as_long_as_it_liked(stage: Stage) -> None:
+    """Pods come and go by the thousand, each with a report of 128 KiB, and the store is in memory."""
+    rules = KeeperRules(bill=Bill.USED)
+    stage.budget("a", ["team-a"])
+    stage.lead(rules)
+    for uid in ("stays", "leaves"):
+        stage.pod(uid, "team-a")
+    stage.round()
+    stage.pass_time(100)
+    for boot in range(40):
+        for uid in ("stays", "leaves"):
+            report(stage, uid, 1, 1, boot=f"{boot}" + "b" * 60)
+    stage.finish(stage.source_pod("stays"))
+    stage.remove("leaves")
+    stage.round()
+    for uid in ("stays", "leaves"):
+        assert set(stage.client.hgetall(keys.report(uid))) == {b"at", b"used"}
+        assert stage.client.hget(keys.report(uid), "used") == b"40000000"
+        assert 0 < stage.client.ttl(keys.report(uid)) <= 35 * 86400
+    spent = stage.spent("a")
+    stage.lead(rules)
+    stage.round(10)
+    assert stage.spent("a") == spent

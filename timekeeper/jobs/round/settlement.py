@@ -91,14 +91,18 @@ def _acknowledge(desk: Desk, plans: list[Plan], now: int) -> None:
                 closed.append((uid, account))
     desk.step("index")
     book.index_sessions(desk.client, opened, closed)
-    gone = [done.metered.session.uid for done in changed if done.metered.pod_gone]
-    book.let_reports_go(desk.client, gone)
+    book.end_reports(desk.client, [done.metered.session.uid for done in changed if _ends(done)])
+    book.let_reports_go(desk.client, [done.metered.session.uid for done in changed if done.metered.pod_gone])
     for done in plans:
         acknowledge(done, books.accounts, now)
     for done in changed:
         if done.metered.pod_gone and done.metered.closed:
             books.left.append((now, done.metered))
             books.pods.sessions.drop(done.metered)
+
+
+def _ends(plan: Plan) -> bool:
+    return any(item.action in {Action.CLOSE, Action.GONE} for item in plan.items.values())
 
 
 def _take_use(desk: Desk, sessions: list[Metered]) -> None:
