@@ -175,13 +175,14 @@ def hard(core: int, *programs: tuple[str, ...]) -> Tenant:
     return Tenant(core, programs)
 
 
-SHORT, LONG, VERY_LONG = ("100",), ("5000",), ("50000",)
+SHORT, LONG, VERY_LONG, UNEVEN = ("100",), ("5000",), ("50000",), ("20", "1", "uneven")
 CASES = [
     ("30/70, kernels of 0.1 ms", [hard(30, SHORT), hard(70, SHORT)], 6, 1.0),
     ("50/50, kernels of 0.1 and 5 ms", [hard(50, SHORT), hard(50, LONG)], 6, 1.0),
     ("10/20/70, kernels of 0.1 ms", [hard(10, SHORT), hard(20, SHORT), hard(70, SHORT)], 6, 1.0),
     ("30/70, kernels of 5 ms", [hard(30, LONG), hard(70, LONG)], 6, 1.0),
     ("30/70, eight processes in the first", [hard(30, *[SHORT] * 8), hard(70, SHORT)], 6, 1.0),
+    ("30/70, kernels of 0.02 and 2 ms in the first", [hard(30, UNEVEN), hard(70, SHORT)], 6, 1.0),
     ("30/70, four streams", [hard(30, ("100", "4")), hard(70, ("100", "4"))], 6, 1.0),
     ("30/70, graphs of eight kernels", [hard(30, ("100", "1", "graph")), hard(70, ("100", "1", "graph"))], 6, 1.0),
     ("30/70, kernels of 50 ms", [hard(30, VERY_LONG), hard(70, VERY_LONG)], 1, 10.0),

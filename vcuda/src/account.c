@@ -8,7 +8,6 @@
 #define PEER_NS 10000000u /* a process counts as at work for so long after it last said so */
 #define CONTENDER_NS (2u * VCUDA_PERIOD_NS) /* and as wanting work: it may sleep until its next turn */
 #define MOST_DEBT_PERIODS 20
-#define LONGER 4u /* more of the work than it would take alone is no disturbance, but longer work */
 #define MOST_BEFORE_NS 60000000000u /* nothing that others have in flight is believed to have begun longer before */
 #define SAVED_PERIODS 4 /* credit goes on while a long kernel runs that is charged at its end */
 
@@ -119,8 +118,9 @@ struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_
     uint64_t busy = charged.own + charged.over, over = charged.over;
     uint64_t work = own.own + own.over, share = (whole.own + whole.over) / at_work.count;
     /* What fits into a turn had the GPU alone at times, and its shortest spans show how long it takes. */
-    struct worth worth = {work > share ? work : share, length <= whole.turns ? length : 0, whole.disturbed};
-    if (whole.disturbed && busy > solo_ns && busy < LONGER * solo_ns && at_work.count == 1) {
+    struct worth worth = {work > share ? work : share, length <= whole.turns ? length : 0, whole.disturbed, false};
+    if (solo_ns != 0 && whole.disturbed && busy > solo_ns && at_work.count == 1) {
+        worth.cut = true;
         over = (uint64_t)((double)over * (double)solo_ns / (double)busy);
         busy = solo_ns;
     }

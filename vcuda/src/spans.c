@@ -7,7 +7,8 @@
 #define QUEUES 128
 #define REBASE_NS 60000000000u /* elapsed times are floats: count from a base that is not too far back */
 #define SAMPLE_NS 1000000u     /* between launches that are measured by themselves: each costs some microseconds */
-#define EVEN_SPANS 16          /* of launches of one length, before that is believed */
+#define EVEN_SPANS 16u         /* of launches of one length, before that is believed */
+#define MOST_EVEN 48u          /* for no more spans than this is beyond that it is, where only others can be why they are longer */
 #define KNOWN_SPANS 16u        /* over about so many is averaged what a launch takes */
 #define KNOWN_SCALE 1024u      /* of the count of launches, so that the average is one of small numbers, too */
 
@@ -235,6 +236,10 @@ static void learn(struct queue *queue, struct worth worth, uint32_t launches)
         queue->mean_ns = (3 * queue->mean_ns + each) / 4;
     if (most != 0 && !worth.disturbed)
         queue->even = 4 * most < 3 * queue->solo_ns || 4 * most > 5 * queue->solo_ns ? 0 : queue->even + 1;
+    if (queue->even > MOST_EVEN)
+        queue->even = MOST_EVEN;
+    if (worth.cut)
+        queue->even--;
     if (queue->solo_ns == 0 || most == 0 || most > 4 * queue->solo_ns)
         queue->solo_ns = most;
     else if (most < queue->solo_ns)

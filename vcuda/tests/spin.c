@@ -1,8 +1,9 @@
 /* spin.c: launches simulated kernels for a while, as fast as it is let.
  *
- *     spin SECONDS MICROSECONDS [STREAMS [graph] [completed]]     prints "LAUNCHES"
+ *     spin SECONDS MICROSECONDS [STREAMS [graph] [uneven] [completed]]     prints "LAUNCHES"
  *
- * The kernels take turns on the streams; with `graph`, eight of them are captured and launched together. With `completed`
+ * The kernels take turns on the streams; with `graph`, eight of them are captured and launched together. With `uneven`, three
+ * of each three hundred take a hundred times as long, one behind the other. With `completed`
  * it is never more than some milliseconds of work ahead on each stream, and counts what was completed: a queue of a
  * thousand long kernels would say little of what the GPU did. It then prints how many were after each whole second.
  * Writes "ready" and begins when it gets a line.
@@ -44,6 +45,7 @@ static CUgraphExec captured(CUfunction function, CUstream stream)
 /* What is launched, and where. */
 struct work {
     CUfunction function;
+    CUfunction longer; /* NULL: all are alike */
     CUgraphExec graph; /* NULL: the function alone */
     CUstream streams[16];
     unsigned long stream_count;
@@ -59,8 +61,9 @@ static void launch(const struct work *work, unsigned long number)
         one = CU(cuLaunchKernel);
         together = CU(cuGraphLaunch);
     }
-    CUresult result = work->graph != NULL ? together(work->graph, stream)
-                                          : one(work->function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    CUfunction function = work->longer != NULL && number % 300 < 3 ? work->longer : work->function;
+    CUresult result =
+        work->graph != NULL ? together(work->graph, stream) : one(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
     if (result != CUDA_SUCCESS)
         exit(6);
 }
@@ -121,24 +124,33 @@ static bool asked(int count, char **arguments, const char *word)
     return false;
 }
 
+static CUfunction kernel(unsigned long microseconds)
+{
+    CUmodule module;
+    CUfunction function = NULL;
+    char name[64];
+    snprintf(name, sizeof name, "spin_us_%lu", microseconds);
+    if (CU(cuModuleLoadData)(&module, kernel_module(name)) != CUDA_SUCCESS ||
+        CU(cuModuleGetFunction)(&function, module, name) != CUDA_SUCCESS)
+        exit(4);
+    return function;
+}
+
 int main(int count, char **arguments)
 {
     CUcontext context;
-    CUmodule module;
     struct work work = {.stream_count = count > 3 ? strtoul(arguments[3], NULL, 10) : 1};
     double seconds = count > 2 ? atof(arguments[1]) : 0;
     unsigned long microseconds = count > 2 ? strtoul(arguments[2], NULL, 10) : 0, launches = 0;
-    char name[64];
     if (microseconds == 0 || work.stream_count == 0 || work.stream_count > 16)
         return 2;
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL || CU(cuInit)(0) != CUDA_SUCCESS || CU(cuDevicePrimaryCtxRetain)(&context, 0) != CUDA_SUCCESS)
         return 3;
     CU(cuCtxPushCurrent_v2)(context);
-    snprintf(name, sizeof name, "spin_us_%lu", microseconds);
-    if (CU(cuModuleLoadData)(&module, kernel_module(name)) != CUDA_SUCCESS ||
-        CU(cuModuleGetFunction)(&work.function, module, name) != CUDA_SUCCESS)
-        return 4;
+    work.function = kernel(microseconds);
+    if (asked(count, arguments, "uneven"))
+        work.longer = kernel(100 * microseconds);
     for (unsigned long i = 0; i < work.stream_count; i++)
         CU(cuStreamCreate)(&work.streams[i], CU_STREAM_NON_BLOCKING);
     if (asked(count, arguments, "graph"))
