@@ -33,8 +33,8 @@ CUresult sim_release(uint64_t address, enum sim_memory kind);
 CUresult sim_allocation_own(struct sim_allocation *found, CUmemGenericAllocationHandle *handle);
 
 /* One reference more or less to physical memory or to a multicast object. */
-int sim_is_multicast(CUmemGenericAllocationHandle handle);
 CUresult sim_reference(CUmemGenericAllocationHandle handle, int change, uint64_t *bytes);
+int sim_is_multicast(CUmemGenericAllocationHandle handle);
 
 /* A pool's allocation has gone, and `taken_along` of the pool's memory with it; the caller holds sim_process_lock. */
 void sim_pool_returned(CUmemoryPool pool, uint64_t bytes, uint64_t taken_along);

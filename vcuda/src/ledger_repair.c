@@ -51,8 +51,10 @@ bool ledger_plausible(const struct ledger *ledger)
 
 static void repair_slot(struct ledger_slot *slot, uint64_t now_ns)
 {
-    if (slot->state > SLOT_DEAD)
+    if (slot->state > SLOT_DEAD) {
+        slot->died_ns = now_ns; /* as late as it can have been: without the node's word it is given its time */
         __atomic_store_n(&slot->state, SLOT_DEAD, __ATOMIC_RELEASE);
+    }
     if (slot->state == SLOT_DEAD && slot->died_ns > now_ns)
         slot->died_ns = now_ns;
     for (int device = 0; device < VCUDA_MAX_DEVICES; device++) {

@@ -17,6 +17,7 @@ OUT_OF_MEMORY = 2
 DEVICE = struct.Struct("<48s96sQQQQIIII5Q")
 CONFIG_SIZE = 4048
 LEDGER_SIZE = 4 << 20
+SLOTS_AT, SLOT_SIZE = 6528, 832
 HARD, ELASTIC, BEST_EFFORT = 0, 1, 2
 
 
@@ -133,6 +134,12 @@ class Container:
         """Bytes charged now, as the node agent reads them in the ledger."""
         with self.ledger.open("rb") as ledger:
             return int.from_bytes(ledger.read(4096)[64 + 64 * device + 40 :][:8], "little")
+
+    def unsettled(self, device: int = 0) -> int:
+        """Bytes that some process is about to allocate or to free, by the slots that the ledger has used."""
+        data = self.ledger.read_bytes()[SLOTS_AT : SLOTS_AT + 1024 * SLOT_SIZE]
+        words = (data[at + 192 + 8 * device :][:8] for at in range(0, len(data), SLOT_SIZE))
+        return sum(int.from_bytes(word, "little") for word in words)
 
 
 @dataclass

@@ -3,6 +3,7 @@
 import os
 import random
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from agent import SIZE as PAGE_SIZE
 from agent import Agent, Tenant
-from node import BUILD, SANITIZERS, Container, Node, Share, sealed
+from node import BUILD, LEDGER_SIZE, SANITIZERS, Container, Node, Share, sealed
 
 sys.path.append(str(BUILD.parent.parent))
 from sidecar.usage_record import decode
@@ -47,6 +48,15 @@ def answers_of(container: Container) -> tuple[list[str], str]:
         (320 + 180, b"\0", "best-effort"),
         (320 + 184, b"\x03", "policy"),
         (320 + 176, b"\x40", "slot"),
+        (12, b"\x01", "version"),
+        (24, b"x" * 64, "a string has no end"),
+        (88, b"x" * 40, "a string has no end"),
+        (128, b"/" * 96, "a string has no end"),
+        (224, b"x" * 96, "a string has no end"),
+        (320, b"x" * 48, "uuid"),
+        (320 + 48, b"x" * 96, "schedule_path"),
+        (320 + 152, b"\xff" * 8, "memory_soft_limit_bytes"),
+        (320 + 188, b"\x02", "task_priority"),
     ],
 )
 def test_a_config_with_a_wrong_field_is_refused_by_name(node: Node, at: int, value: bytes, reason: str) -> None:
@@ -84,6 +94,41 @@ def test_a_ledger_that_is_missing_or_of_another_size_refuses_cuda(node: Node) ->
     assert "100 bytes" in errors
     container.ledger.unlink()
     assert answers_of(container)[0][0] == "802"
+
+
+@pytest.mark.parametrize("at", [0, 8], ids=["magic", "version"])
+def test_a_ledger_of_another_kind_or_version_refuses_cuda_with_one_line_and_stays_as_it_is(node: Node, at: int) -> None:
+    container = node.container("a")
+    assert answers_of(container)[0][0] == "0"
+    with container.ledger.open("r+b") as ledger:
+        ledger.seek(at)
+        ledger.write(b"\x63")
+    before = container.ledger.read_bytes()
+    results, errors = answers_of(container)
+    assert results[0] == "802"
+    assert errors.count("\n") == 1
+    assert "another version" in errors
+    assert container.ledger.read_bytes() == before
+
+
+def test_a_ledger_that_is_no_plain_file_refuses_cuda_with_one_line(node: Node) -> None:
+    container = node.container("a")
+    elsewhere = container.ledger.rename(container.folder / "elsewhere")
+    for make in (lambda: container.ledger.symlink_to(elsewhere), lambda: os.mkfifo(container.ledger)):
+        make()
+        results, errors = answers_of(container)
+        assert results[0] == "802"
+        assert errors.count("\n") == 1
+        container.ledger.unlink()
+
+
+def test_a_ledger_that_is_refused_again_and_again_takes_no_memory(tmp_path: Path) -> None:
+    ledger = tmp_path / "ledger"
+    ledger.write_bytes(b"\x63")
+    os.truncate(ledger, LEDGER_SIZE)
+    program = str(BUILD / "tests" / "unit" / "refused_ledger")
+    done = subprocess.run([program, str(ledger)], capture_output=True, text=True, check=True)
+    assert done.stdout == "100 0\n", "refused so often; mapped, and left open, so often"
 
 
 def test_a_ledger_in_a_full_tmpfs_refuses_cuda_with_one_line(node: Node) -> None:

@@ -56,6 +56,7 @@ def test_every_form_charges_what_the_driver_takes(
         assert container.charged() == node.truth("a")[0] >= CONTEXT + HELD
         assert [ask(line)[0] for line in end] == [0] * len(end)
         assert container.charged() == node.truth("a")[0] == CONTEXT
+        assert container.unsettled() == 0
 
 
 @pytest.mark.parametrize("how", ["flags", "log", "log2", "with"])

@@ -30,6 +30,10 @@ def test_a_kill_after_any_instruction_leaves_a_whole_ledger(tmp_path: Path) -> N
         "older_than_the_last",
         "owner_killed_in_discharge",
         "freed_then_left",
+        "left_while_another_grew",
+        "alive_elsewhere",
+        "opened_by_the_newly_dead",
+        "orphan_while_open",
         "timed_out_in_the_window",
         "leaving_amid_a_call",
         "open_when_given_up",
@@ -42,8 +46,16 @@ def test_no_sample_frees_what_the_driver_still_holds(tmp_path: Path, case: str) 
     assert charged == held
 
 
-@pytest.mark.parametrize("case", ["let_go", "closed_when_given_up"])
+@pytest.mark.parametrize(
+    "case", ["let_go", "closed_when_given_up", "left_before_the_window", "grown_old", "a_slot_taken_anew"]
+)
 def test_what_nobody_holds_is_freed(tmp_path: Path, case: str) -> None:
+    charged, held = released(tmp_path, case)
+    assert charged == held
+
+
+@pytest.mark.parametrize("case", ["total_overwritten", "death_overwritten", "state_overwritten", "lock_overwritten"])
+def test_what_cannot_be_true_is_put_right_with_the_next_look(tmp_path: Path, case: str) -> None:
     charged, held = released(tmp_path, case)
     assert charged == held
 

@@ -291,6 +291,8 @@ def test_what_the_driver_holds_beyond_the_charges_is_found_within_a_second(node:
     with Agent(node, page, Tenant("a", 0)), container.session() as ask:
         begun(ask)
         until(lambda: ask("info")[1] == 1024 * MIB - CONTEXT)
+        assert ask(f"alloc a {800 * MIB}")[0] == OUT_OF_MEMORY, "it counts against the limit"
+        assert ask(f"alloc a {700 * MIB}")[0] == 0
 
 
 class Walk:
@@ -338,3 +340,4 @@ def test_whatever_a_program_does_it_is_charged_what_the_driver_holds(node: Node,
                 assert ask(line)[0] == 0
         assert ask("trim")[0] == 0
         assert container.charged() == node.truth("a")[0] == CONTEXT
+        assert container.unsettled() == 0

@@ -68,6 +68,7 @@ def test_what_the_driver_refuses_changes_nothing(
         assert node.truth("a")[0] <= container.charged()
         assert [ask(one)[0] for one in after] == [0] * len(after)
         assert container.charged() == node.truth("a")[0] == CONTEXT
+        assert container.unsettled() == 0
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@
  * In each case X is dead and the driver holds its 64 MiB to the end, except where the case says otherwise. What is
  * charged must never be less than what the driver holds.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,10 @@
 
 #define MIB (1ull << 20)
 #define SECOND 1000000000ull
+
+_Static_assert(offsetof(struct ledger, slots) == 6528 && sizeof(struct ledger_slot) == 832 &&
+                   offsetof(struct ledger_slot, unsettled) == 192,
+               "tests/node.py reads it so");
 
 static struct ledger *ledger;
 
@@ -174,6 +179,131 @@ static uint64_t freed_while_open(void)
     return 64;
 }
 
+static uint64_t left_while_another_grew(void)
+{
+    dead(64);
+    int p = holding(40), q = attach();
+    use(sample(104));
+    ledger_loosen(ledger, p, 0, 40 * MIB);
+    struct vcuda_slot freed = sample(64); /* P's 40 are freed and still charged */
+    for (int i = 0; i < 4; i++) {
+        charge(q, 10);
+        ledger_confirm(ledger, q, 0, 10 * MIB);
+    }
+    ledger_discharge(ledger, p, 0, 40 * MIB);
+    ledger_detach(ledger, p);
+    use(freed);
+    return 104;
+}
+
+static uint64_t left_before_the_window(void)
+{
+    int p = holding(40);
+    holding(40);
+    dead(64);
+    ledger_loosen(ledger, p, 0, 40 * MIB);
+    ledger_discharge(ledger, p, 0, 40 * MIB);
+    ledger_detach(ledger, p);
+    use(sample(104));
+    use(sample(40)); /* X is torn down */
+    return 40;
+}
+
+static uint64_t grown_old(void)
+{
+    dead(64);
+    struct vcuda_slot last = sample(64);
+    use(last);
+    ledger_true_up(ledger, 0, &last, clock_ns() + 6 * SECOND); /* the node says nothing more */
+    return 0;
+}
+
+static uint64_t alive_elsewhere(void)
+{
+    int p = ledger_attach(ledger, 0x7fffffff, 1, 1); /* no process of that number here */
+    charge(p, 64);
+    ledger_confirm(ledger, p, 0, 64 * MIB);
+    ledger_sweep(ledger);
+    ledger_attach(ledger, 0x7fffffff, 1, 2); /* nor is one of that name in a third namespace the same */
+    ledger_true_up(ledger, 0, NULL, clock_ns() + 6 * SECOND);
+    return 64;
+}
+
+static uint64_t a_slot_taken_anew(void)
+{
+    int p = attach();
+    ledger_import(ledger, p, +1);
+    ledger_export(ledger, p, 0, 64 * MIB);
+    ledger_detach(ledger, p);
+    p = holding(64); /* has nothing of others open, and nothing that others have */
+    ledger_detach(ledger, p);
+    attach();
+    ledger_true_up(ledger, 0, NULL, clock_ns() + 6 * SECOND);
+    return 0;
+}
+
+static uint64_t opened_by_the_newly_dead(void)
+{
+    int p = holding(64), q = attach();
+    ledger_export(ledger, p, 0, 64 * MIB);
+    ledger_import(ledger, q, +1);
+    charge(q, 1);
+    ledger_confirm(ledger, q, 0, MIB);
+    ledger_detach(ledger, p);
+    ledger_detach(ledger, q);
+    ledger->slots[p].died_ns -= 10 * SECOND;
+    ledger_true_up(ledger, 0, NULL, clock_ns() + 2 * SECOND);
+    return 65; /* Q, dead for two seconds, may hold it still */
+}
+
+static uint64_t orphan_while_open(void)
+{
+    int p = holding(64), q = attach();
+    ledger_import(ledger, q, +1);
+    ledger_export(ledger, p, 0, 64 * MIB);
+    ledger_loosen(ledger, p, 0, 64 * MIB);
+    if (!ledger_orphan(ledger, p, 0, 64 * MIB))
+        abort();
+    ledger_confirm(ledger, p, 0, 64 * MIB);
+    ledger_true_up(ledger, 0, NULL, clock_ns() + 6 * SECOND);
+    return 64;
+}
+
+static uint64_t total_overwritten(void)
+{
+    holding(64);
+    ledger->devices[0].total = 0;
+    ledger_true_up(ledger, 0, NULL, clock_ns());
+    return 64;
+}
+
+static uint64_t death_overwritten(void)
+{
+    int p = holding(64);
+    ledger_detach(ledger, p);
+    ledger->slots[p].died_ns += 3600 * SECOND;
+    ledger_true_up(ledger, 0, NULL, clock_ns());
+    use(sample(0));
+    return 0;
+}
+
+static uint64_t state_overwritten(void)
+{
+    int p = holding(64);
+    ledger->slots[p].state = 7;
+    ledger_true_up(ledger, 0, NULL, clock_ns());
+    return 64;
+}
+
+static uint64_t lock_overwritten(void)
+{
+    int p = holding(64);
+    memset(&ledger->lock, 0x55, sizeof ledger->lock);
+    ledger->devices[0].total = 0;
+    charge(p, 0);
+    return 64;
+}
+
 static uint64_t orphans_without_a_free_slot(void)
 {
     for (int i = 0; i < LEDGER_SLOTS - 1; i++)
@@ -197,6 +327,17 @@ static const struct {
     {"open_when_given_up", open_when_given_up},
     {"closed_when_given_up", closed_when_given_up},
     {"freed_while_open", freed_while_open},
+    {"left_while_another_grew", left_while_another_grew},
+    {"left_before_the_window", left_before_the_window},
+    {"grown_old", grown_old},
+    {"alive_elsewhere", alive_elsewhere},
+    {"a_slot_taken_anew", a_slot_taken_anew},
+    {"opened_by_the_newly_dead", opened_by_the_newly_dead},
+    {"orphan_while_open", orphan_while_open},
+    {"total_overwritten", total_overwritten},
+    {"death_overwritten", death_overwritten},
+    {"state_overwritten", state_overwritten},
+    {"lock_overwritten", lock_overwritten},
     {"orphans_without_a_free_slot", orphans_without_a_free_slot},
 };
 

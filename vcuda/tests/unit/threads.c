@@ -47,6 +47,25 @@ static void *work(void *argument)
     return NULL;
 }
 
+/* Rows that collide are found again, whichever of them were taken before. */
+static bool finds_what_is_there(void)
+{
+    struct allocation found;
+    bool right = true;
+    for (uint64_t key = 1; key <= 5000; key++) {
+        struct allocation row = {.key = key << 21, .bytes = key, .kind = KIND_LINEAR, .count = 1};
+        right = allocations_put(&table, &row) && right;
+    }
+    for (uint64_t key = 1; key <= 5000; key += 1 + key % 3)
+        right = allocations_take(&table, KIND_LINEAR, key << 21, &found) && found.bytes == key && right;
+    for (uint64_t key = 1, gone = 1; key <= 5000; key++) {
+        bool there = allocations_take(&table, KIND_LINEAR, key << 21, &found);
+        right = there == (key != gone) && right;
+        gone += key == gone ? 1 + key % 3 : 0;
+    }
+    return right;
+}
+
 /* One handle may be mapped more often than 16 bits count. */
 static bool counts_far(void)
 {
@@ -71,7 +90,7 @@ int main(int count, char **arguments)
         return 1;
     }
     allocations_start(&table);
-    if (!counts_far())
+    if (!counts_far() || !finds_what_is_there())
         return 2;
     slot = ledger_attach(ledger, (uint64_t)getpid(), identity_start_time(getpid()), identity_namespace());
     for (size_t i = 0; i < THREADS; i++)
