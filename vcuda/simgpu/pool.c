@@ -7,7 +7,7 @@
 #include "memory.h"
 
 /* How a pool grows. A real driver's step is its own affair too: who counts must ask the pool. */
-#define STEP (32ULL << 20)
+#define STEP sim_seat.node->settings.pool_step
 #define UNIT 512ULL
 
 static struct CUmemPoolHandle_st *pools; /* guarded by sim_process_lock, as all below */

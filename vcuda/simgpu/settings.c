@@ -79,6 +79,7 @@ struct sim_settings sim_settings_from_environment(void)
         .switch_ns = number("SIMGPU_SWITCH_US", 50, 0, 10000) * 1000,
         .copy_bytes_per_us = number("SIMGPU_COPY_MIB_PER_S", 24000, 1, 1U << 20) * 1048576 / 1000000,
         .teardown_ns = number("SIMGPU_TEARDOWN_MS", 20, 0, 60000) * 1000000,
+        .pool_step = number("SIMGPU_POOL_STEP_MIB", 32, 2, 4096) << 20,
         .kernel_ns = number("SIMGPU_KERNEL_US", 10, 1, 60000000) * 1000,
     };
     slice(&settings);

@@ -18,6 +18,7 @@ struct sim_settings {
     uint64_t switch_ns;        /* changing from one context to another */
     uint64_t copy_bytes_per_us;
     uint64_t teardown_ns;      /* from a process's death to the release of what it held */
+    uint64_t pool_step;        /* pools grow by multiples of this */
     uint64_t kernel_ns;        /* duration of kernels whose name says none */
 };
 

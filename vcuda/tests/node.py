@@ -17,7 +17,7 @@ OUT_OF_MEMORY = 2
 DEVICE = struct.Struct("<48s96sQQQQIIII5Q")
 CONFIG_SIZE = 4048
 LEDGER_SIZE = 4 << 20
-SLOTS_AT, SLOT_SIZE = 6528, 832
+SLOTS_AT, SLOT_SIZE, SHARING_SIZE = 6528, 832, 192
 HARD, ELASTIC, BEST_EFFORT = 0, 1, 2
 
 
@@ -140,6 +140,13 @@ class Container:
         data = self.ledger.read_bytes()[SLOTS_AT : SLOTS_AT + 1024 * SLOT_SIZE]
         words = (data[at + 192 + 8 * device :][:8] for at in range(0, len(data), SLOT_SIZE))
         return sum(int.from_bytes(word, "little") for word in words)
+
+    def shared(self, device: int = 0) -> tuple[int, int]:
+        """Bytes that others may go on holding, and how many allocations of others are open, over all processes."""
+        data = self.ledger.read_bytes()[SLOTS_AT + 1024 * SLOT_SIZE :][: 1024 * SHARING_SIZE]
+        rows = [data[at:][:SHARING_SIZE] for at in range(0, len(data), SHARING_SIZE)]
+        exported = sum(int.from_bytes(row[8 * device :][:8], "little") for row in rows)
+        return exported, sum(int.from_bytes(row[128:][:8], "little", signed=True) for row in rows)
 
 
 @dataclass

@@ -54,9 +54,28 @@ static const char *const names[][2] = {
     {"cuMipmappedArrayGetLevel", "cuMipmappedArrayGetLevel"},
 };
 
-int main(void)
+/* The driver's resolver says of a name also what it knows of it. */
+static void check_status(void)
+{
+    CUdriverProcAddressQueryResult there = CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND, missing = CU_GET_PROC_ADDRESS_SUCCESS;
+    void *function;
+    __typeof__(cuGetProcAddress_v2) *resolve = dlsym(library, "cuGetProcAddress_v2");
+    if (resolve == NULL) /* of CUDA 12 */
+        return;
+    resolve("cuMemAlloc", &function, 12000, 0, &there);
+    resolve("cuNoSuchFunction", &function, 12000, 0, &missing);
+    if (there != CU_GET_PROC_ADDRESS_SUCCESS || missing != CU_GET_PROC_ADDRESS_SYMBOL_NOT_FOUND)
+        printf("the resolver's word is lost: %d %d\n", (int)there, (int)missing);
+}
+
+/*     resolve next NAME      prints which file has what comes after this program under a name */
+int main(int count, char **arguments)
 {
     int hooked = 0, plain = 0;
+    if (count == 3) {
+        puts(home_of(dlsym(RTLD_NEXT, arguments[2])));
+        return 0;
+    }
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (cuInit(0) != CUDA_SUCCESS) /* by linking */
         return 3;
@@ -79,6 +98,7 @@ int main(void)
     void *next = dlsym(RTLD_NEXT, "getpid"), *same = dlvsym(RTLD_DEFAULT, "getpid", "GLIBC_2.2.5");
     if (next == NULL || strncmp(home_of(next), "libc.so", 7) != 0 || (same != NULL && same != next))
         printf("getpid comes from %s\n", home_of(next));
+    check_status();
     printf("%d %d\n", hooked, plain);
     return 0;
 }

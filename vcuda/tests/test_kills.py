@@ -47,7 +47,15 @@ def test_no_sample_frees_what_the_driver_still_holds(tmp_path: Path, case: str) 
 
 
 @pytest.mark.parametrize(
-    "case", ["let_go", "closed_when_given_up", "left_before_the_window", "grown_old", "a_slot_taken_anew"]
+    "case",
+    [
+        "let_go",
+        "closed_when_given_up",
+        "left_before_the_window",
+        "torn_down_while_others_came_and_went",
+        "grown_old",
+        "a_slot_taken_anew",
+    ],
 )
 def test_what_nobody_holds_is_freed(tmp_path: Path, case: str) -> None:
     charged, held = released(tmp_path, case)

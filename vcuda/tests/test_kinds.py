@@ -28,6 +28,33 @@ def test_pools_are_charged_by_what_they_reserve(node: Node) -> None:
         assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
+def test_a_pool_that_grows_past_the_limit_is_taken_back(node: Node) -> None:
+    node.settings["SIMGPU_POOL_STEP_MIB"] = "128"
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert ask(f"alloc a {650 * MIB}")[0] == 0
+        assert ask(f"async b {10 * MIB}")[0] == OUT_OF_MEMORY, "ten would fit; what the driver takes for them does not"
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 650 * MIB
+        assert [ask("free a")[0], ask(f"async b {10 * MIB}")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 128 * MIB
+        assert ask(f"alloc a {700 * MIB}")[0] == OUT_OF_MEMORY
+        assert ask(f"async c {100 * MIB}")[0] == 0, "of what the pool has already"
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 128 * MIB
+        assert container.unsettled() == 0
+
+
+def test_a_pool_that_is_full_of_free_memory_serves_when_nothing_more_may_be_reserved(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        lines = ["newpool 1 0", f"keep 1 {256 * MIB}", f"from a {256 * MIB} 1", "freeasync a", f"alloc b {500 * MIB}"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == 1012 * MIB
+        assert ask(f"from a {200 * MIB} 1")[0] == 0
+        assert container.charged() == node.truth("a")[0] == 1012 * MIB
+
+
 def test_physical_memory_is_charged_until_the_last_reference_is_gone(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:

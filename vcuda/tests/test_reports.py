@@ -7,7 +7,7 @@ import sys
 import zlib
 
 from agent import Agent, Tenant
-from node import MIB, Node, Share, asked, ended, until, uuid
+from node import MIB, Container, Node, Share, asked, ended, until, uuid
 
 
 def test_nvml_shows_the_slice_and_the_processes_in_it(node: Node) -> None:
@@ -150,6 +150,28 @@ def test_usage_is_written_as_the_sidecar_reads_it(node: Node) -> None:
     assert busy <= span
     assert peak >= 256 * MIB
     assert (limit, launches, oom) == (1024 * MIB, 2, 1)
+
+
+def peak(container: Container) -> int:
+    """Bytes that the container held at most, by its usage record."""
+    record = container.usage.read_bytes() if container.usage.exists() else b""
+    return int.from_bytes(record[48 + 48 + 24 :][:8], "little")
+
+
+def test_the_most_that_was_held_is_told_after_it_was_freed(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        for line in ("init", "ctx", f"alloc a {500 * MIB}", "free a", "launch spin_ms_20"):
+            assert ask(line)[0] == 0
+        until(lambda: peak(container) == 756 * MIB)
+
+
+def test_the_most_that_was_held_is_what_the_driver_held(node: Node) -> None:
+    page = node.folder / "page"
+    container = node.container("a", Share(context=64 * MIB, schedule=str(page)))
+    with Agent(node, page, Tenant("a", 0)), container.session() as ask:
+        assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+        until(lambda: peak(container) >= 256 * MIB)
 
 
 def test_a_limit_changed_on_the_page_counts_at_once(node: Node) -> None:

@@ -36,6 +36,13 @@ def test_outside_fairgpu_the_resolver_gives_the_drivers_own_functions(node: Node
     assert out.endswith("0 13\n")
 
 
+def test_what_comes_next_is_next_to_the_caller_and_not_to_the_shim(node: Node) -> None:
+    container = node.container("a")
+    between = BUILD / "tests" / "unit" / "full_disk.so"
+    container.settings["LD_PRELOAD"] = f"{between}:{container.library}"
+    assert container.start("resolve", "next", "fallocate").communicate(timeout=240) == (f"{between.name}\n", "")
+
+
 def names_found(container: Container, *, shim: bool) -> list[str]:
     """Hooked functions that dlsym finds in the driver."""
     given = container.environment()
@@ -167,6 +174,7 @@ def test_no_hook_is_entered_by_the_shim_itself() -> None:
         calls = re.findall(r"(?<![\w(\"])(cu[A-Z]\w+)\(", text)
         defined = re.findall(r"EXPORT CUresult (cu\w+)\(", text)
         assert sorted(calls) == sorted(defined), source.name
+        assert not re.search(r"(?<!\w)dlv?sym\(", text), f"{source.name} asks itself"
 
 
 def test_a_program_with_a_sanitizer_of_its_own_works(node: Node) -> None:

@@ -74,6 +74,51 @@ def test_what_others_open_is_charged_once(node: Node, kind: str) -> None:
         assert node.truth("a")[0] == 2 * CONTEXT
 
 
+@KINDS
+def test_what_is_open_is_counted_once_each_until_it_is_closed(node: Node, kind: str) -> None:
+    container = node.container("a")
+    with two(container) as (maker, opener):
+        lets_go, closes = shared(kind, maker, opener, node.folder)
+        assert container.shared() == (HELD, 1)
+        if kind == "ipc":
+            done(maker, f"ipcget m {node.folder / 'handle'}")
+            done(opener, f"ipcopen p {node.folder / 'handle'}")
+            assert container.shared() == (HELD, 2), "exported again, it is no more; opened again, it is closed twice"
+            done(opener, "ipcclose p")
+        done(opener, closes)
+        assert container.shared() == (HELD, 0)
+        done(maker, lets_go)
+        assert container.shared() == (HELD, 0), "the container's orphans, until the node speaks"
+        assert container.unsettled() == 0
+
+
+@pytest.mark.parametrize("kind", ["ipc", "pool"])
+def test_what_is_open_is_closed_with_the_context(node: Node, kind: str) -> None:
+    container = node.container("a")
+    with container.session() as maker, container.session() as opener:
+        done(maker, "init", "ctx")
+        done(opener, "init", "newctx")
+        shared(kind, maker, opener, node.folder)
+        assert container.shared()[1] == 1
+        done(opener, "endctx")
+        assert container.shared()[1] == 0
+
+
+def test_what_a_pool_shared_is_closed_by_any_free(node: Node) -> None:
+    container = node.container("a")
+    with two(container) as (maker, opener):
+        shared("pool", maker, opener, node.folder)
+        done(opener, "free o")
+        assert container.shared()[1] == 0
+
+
+def test_a_pool_that_grows_after_it_was_shared_shares_what_it_grew_by(node: Node) -> None:
+    container = node.container("a")
+    with two(container) as (maker, _):
+        done(maker, "newpool 1 0", f"from m {HELD} 1", "poolshare 1", "poolshare 1", f"from n {HELD} 1")
+        assert container.shared() == (2 * HELD, 0)
+
+
 def test_the_first_form_of_opening_counts_too(watched: Container) -> None:
     with two(watched) as (maker, opener):
         done(opener, "as cuIpcOpenMemHandle_v2 cuIpcOpenMemHandle")

@@ -19,14 +19,17 @@
 #define SECOND 1000000000ull
 
 _Static_assert(offsetof(struct ledger, slots) == 6528 && sizeof(struct ledger_slot) == 832 &&
-                   offsetof(struct ledger_slot, unsettled) == 192,
+                   offsetof(struct ledger_slot, unsettled) == 192 && sizeof(struct ledger_sharing) == 192 &&
+                   offsetof(struct ledger, sharing) == 6528 + LEDGER_SLOTS * 832 &&
+                   offsetof(struct ledger_sharing, imported) == 128,
                "tests/node.py reads it so");
 
 static struct ledger *ledger;
 
 static int attach(void)
 {
-    return ledger_attach(ledger, (uint64_t)getpid(), 1, 1); /* of another namespace: no sweep looks at it */
+    static uint64_t begun; /* each another process, and of another namespace: no sweep looks at it */
+    return ledger_attach(ledger, (uint64_t)getpid(), ++begun, 1);
 }
 
 static void charge(int slot, uint64_t mib)
@@ -209,6 +212,17 @@ static uint64_t left_before_the_window(void)
     return 40;
 }
 
+static uint64_t torn_down_while_others_came_and_went(void)
+{
+    dead(64);
+    use(sample(64));
+    int p = holding(40);
+    ledger_loosen(ledger, p, 0, 40 * MIB);
+    ledger_discharge(ledger, p, 0, 40 * MIB);
+    use(sample(0));
+    return 0;
+}
+
 static uint64_t grown_old(void)
 {
     dead(64);
@@ -237,7 +251,7 @@ static uint64_t a_slot_taken_anew(void)
     ledger_detach(ledger, p);
     p = holding(64); /* has nothing of others open, and nothing that others have */
     ledger_detach(ledger, p);
-    attach();
+    ledger_import(ledger, attach(), +1);
     ledger_true_up(ledger, 0, NULL, clock_ns() + 6 * SECOND);
     return 0;
 }
@@ -329,6 +343,7 @@ static const struct {
     {"freed_while_open", freed_while_open},
     {"left_while_another_grew", left_while_another_grew},
     {"left_before_the_window", left_before_the_window},
+    {"torn_down_while_others_came_and_went", torn_down_while_others_came_and_went},
     {"grown_old", grown_old},
     {"alive_elsewhere", alive_elsewhere},
     {"a_slot_taken_anew", a_slot_taken_anew},
