@@ -14,6 +14,8 @@ REFUSED = "Refused"
 """The reason in the condition Applied of one that cannot be applied to the books as they are."""
 NAME_TAKEN = "NameTaken"
 """The same where the ledger holds another order under its name, whose object was deleted since."""
+NO_BUDGET = "NoBudget"
+"""The same while there is no budget of the name that it gives."""
 UNSIGNED = "unsigned"
 """Stands where an order names nobody who asked for it."""
 
@@ -62,13 +64,24 @@ def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterato
 
 def refusal(item: Mapping[str, Any]) -> str:
     """Why the books did not take an order, as its status says; empty where it does not. That was told, and stays so."""
-    conditions = mapping(item.get("status")).get("conditions")
+    found = _not_applied(mapping(item.get("status")))
+    reason = found.get("reason")
+    return (str(found.get("message", "")) or str(reason)) if reason in {REFUSED, NAME_TAKEN} else ""
+
+
+def condition_reason(status: Mapping[str, Any]) -> str:
+    """In a word, why an order was not applied, as a status says; empty where it does not."""
+    return str(_not_applied(status).get("reason", ""))
+
+
+def _not_applied(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The condition that tells why an order was not applied; an empty one where there is none."""
+    conditions = status.get("conditions")
     for condition in conditions if isinstance(conditions, list) else []:
         found = mapping(condition)
-        reason = found.get("reason")
-        if (found.get("type"), found.get("status")) == ("Applied", "False") and reason in {REFUSED, NAME_TAKEN}:
-            return str(found.get("message", "")) or str(reason)
-    return ""
+        if (found.get("type"), found.get("status")) == ("Applied", "False"):
+            return found
+    return {}
 
 
 def mapping(value: Any) -> Mapping[str, Any]:

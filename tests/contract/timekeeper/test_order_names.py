@@ -8,7 +8,7 @@ import pytest
 
 from tests.keeper_stage import NOON, Stage, published
 from timekeeper.jobs.memory.accounts import Account
-from timekeeper.jobs.news.order_statuses import OrderAnswers
+from timekeeper.jobs.news.order_statuses import PATIENCE, OrderAnswers
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import DAY
 from timekeeper.store import reading
@@ -130,3 +130,26 @@ def test_a_new_leader_knows_what_the_store_has_taken(stage: Stage) -> None:
     found = account(stage)
     assert (found.grants, found.corrections, found.unconfirmed) == (before.grants, before.corrections, set())
     assert (found.grants.keys(), found.corrections.keys()) == ({"more"}, {"refund"})
+
+
+@pytest.mark.parametrize("kind", ["grant", "correction"])
+def test_an_order_for_a_budget_that_is_not_there_says_so_and_is_applied_once_it_is(stage: Stage, kind: str) -> None:
+    order(stage, kind, 5)
+    stage.round()
+    assert stage.keeper is not None
+    answers = OrderAnswers(stage.source, stage.keeper.books)
+    assert answers.write(stage.now) == 0  # both may have been applied together
+    assert answers.write(stage.now + PATIENCE) == 1
+    reason, message = told(stage, kind)
+    assert reason == "NoBudget"
+    assert message == (
+        f"There is no GPUBudget a: this {kind} is applied once there is one. If the name is wrong, delete it and "
+        "make another under a name of its own."
+    )
+    assert answers.write(stage.now + 2 * PATIENCE) == 0
+    stage.budget("a", ["team-a"])
+    stage.round(1)
+    stage.round(1)
+    assert answers.write(stage.now) == 1
+    assert told(stage, kind)[0] in {"Added", "Corrected"}
+    assert held(stage, kind) == 5 * GPU_HOUR

@@ -9,11 +9,15 @@ import structlog
 
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.news.statuses import Json, correction_status, grant_status, refused_order
-from timekeeper.rules.money import display
-from timekeeper.rules.orders import NAME_TAKEN, REFUSED, Taken
+from timekeeper.rules.money import SECOND, display
+from timekeeper.rules.orders import NAME_TAKEN, NO_BUDGET, REFUSED, Taken, condition_reason
 from timekeeper.rules.periods import Period
+from timekeeper.rules.pricing import FOREVER
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
+
+PATIENCE = 10 * SECOND
+"""How long an order waits for its budget before it says so: the two are often applied together."""
 
 _log = structlog.get_logger()
 
@@ -25,6 +29,7 @@ class OrderAnswers:
     source: Source
     books: Books
     _answered: set[tuple[str, str]] = field(default_factory=set)
+    _without_budget: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def write(self, now: int) -> int:
         """Writes the statuses of grants and corrections that were dealt with; how many.
@@ -36,6 +41,7 @@ class OrderAnswers:
         present = {("grant", name) for name in view.grant_objects}
         present |= {("correction", name) for name in view.correction_objects}
         self._answered &= present
+        self._without_budget = {order: due for order, due in self._without_budget.items() if order in present}
         count = 0
         for name, item in view.grant_objects.items():
             count += self._write("grant", name, item, self._grant, self.source.write_grant_status, now)
@@ -65,8 +71,24 @@ class OrderAnswers:
             _log.warning("status refused", kind=kind, name=name, error=str(error))
         except ChangedMeanwhileError as error:
             _log.info("object left before its status was written", kind=kind, name=name, error=str(error))
-        self._answered.add((kind, name))
+        if (kind, name) in self._without_budget:
+            self._without_budget[(kind, name)] = FOREVER
+        else:
+            self._answered.add((kind, name))
         return True
+
+    def _waiting(self, kind: str, name: str, budget: str, generation: int, now: int, before: Json) -> Json | None:
+        """What is said of an order whose budget is not there: it may yet come, and until then the order is none."""
+        due = self._without_budget.setdefault((kind, name), now + PATIENCE)
+        if budget in self.books.budgets.objects:
+            return None  # the budget's own status says what is wrong with it
+        if now < due or condition_reason(before) == NO_BUDGET:
+            return None
+        message = (
+            f"There is no GPUBudget {budget}: this {kind} is applied once there is one. If the name is wrong, delete "
+            "it and make another under a name of its own."
+        )
+        return refused_order(NO_BUDGET, message, generation, now, before)
 
     def _grant(self, name: str, before: Json, generation: int, now: int) -> Json | None:
         books = self.books
@@ -75,8 +97,11 @@ class OrderAnswers:
             return refused_order("Invalid", str(fault), generation, now, before)
         grant = books.budgets.grants[name]
         account = books.accounts.get(grant.budget)
-        if account is None or name not in account.grants:
-            return None  # its budget may yet come
+        if account is None:
+            return self._waiting("grant", name, grant.budget, generation, now, before)
+        self._without_budget.pop(("grant", name), None)
+        if name not in account.grants:
+            return None
         taken = account.grants[name]
         made_in = account.period_at(min(grant.created or now, now))
         if taken is not None and is_another(taken, grant.amount, made_in):
@@ -91,7 +116,8 @@ class OrderAnswers:
         found = books.budgets.corrections[name]
         account = books.accounts.get(found.budget)
         if account is None:
-            return None  # its budget may yet come
+            return self._waiting("correction", name, found.budget, generation, now, before)
+        self._without_budget.pop(("correction", name), None)
         if name in account.refused:
             return refused_order(REFUSED, account.refused[name], generation, now, before)
         period = account.period_at(found.effective)
