@@ -11,6 +11,24 @@ CUstream sim_per_thread(CUstream handle)
     return handle == NULL ? CU_STREAM_PER_THREAD : handle;
 }
 
+/* This thread's own default stream; from its first use on, what is queued in the legacy stream waits for it. */
+static CUstream own_of(CUcontext context)
+{
+    static uint32_t threads; /* atomic */
+    static __thread uint32_t number;
+    if (number == 0) {
+        number = __atomic_add_fetch(&threads, 1, __ATOMIC_RELAXED);
+    }
+    CUstream own = &context->per_thread[(number - 1) % SIM_OWN];
+    uint32_t bit = 1U << own->channel;
+    if ((__atomic_load_n(&context->blocking, __ATOMIC_RELAXED) & bit) == 0) {
+        pthread_mutex_lock(&sim_process_lock);
+        context->blocking |= bit;
+        pthread_mutex_unlock(&sim_process_lock);
+    }
+    return own;
+}
+
 CUresult sim_stream_get(CUstream handle, CUstream *stream)
 {
     if (handle != NULL && handle != CU_STREAM_LEGACY && handle != CU_STREAM_PER_THREAD) {
@@ -20,7 +38,7 @@ CUresult sim_stream_get(CUstream handle, CUstream *stream)
     CUcontext context = NULL;
     CUresult result = sim_context_get(&context);
     if (result == CUDA_SUCCESS) {
-        *stream = handle == CU_STREAM_PER_THREAD ? &context->per_thread : &context->legacy;
+        *stream = handle == CU_STREAM_PER_THREAD ? own_of(context) : &context->legacy;
     }
     return result;
 }

@@ -63,7 +63,10 @@ static CUresult create(uint32_t device, unsigned int flags, uint64_t bytes, CUco
     *made = (struct CUctx_st){
         .life = __atomic_add_fetch(&lives, 1, __ATOMIC_RELAXED), .magic = MAGIC, .device = device, .index = index, .flags = flags, .next_channel = 2, .blocking = 2, .alive = 1};
     made->legacy = (struct CUstream_st){.context = made, .channel = 0, .id = 1};
-    made->per_thread = (struct CUstream_st){.context = made, .channel = 1, .id = 2};
+    for (uint32_t i = 0; i < SIM_OWN; i++) {
+        uint32_t channel = i == 0 ? 1 : SIM_CHANNELS - i;
+        made->per_thread[i] = (struct CUstream_st){.context = made, .channel = channel, .id = 2};
+    }
     *context = made;
     return CUDA_SUCCESS;
 }
@@ -182,7 +185,9 @@ CUresult sim_primary_get(uint32_t device, CUcontext *context)
             fresh->references = kept->references; /* a reset took the context, and nobody's retain */
             *kept = *fresh;
             kept->legacy.context = kept;
-            kept->per_thread.context = kept;
+            for (uint32_t i = 0; i < SIM_OWN; i++) {
+                kept->per_thread[i].context = kept;
+            }
             free(fresh);
         } else if (result == CUDA_SUCCESS) {
             primaries[device] = fresh;

@@ -21,6 +21,8 @@ struct CUstream_st {
     unsigned long long id;
 };
 
+enum { SIM_OWN = 8 }; /* threads with a default stream of their own */
+
 struct CUctx_st {
     uint32_t magic;
     uint32_t device;
@@ -34,7 +36,7 @@ struct CUctx_st {
     uint64_t life;       /* tells the lives of a primary context, whose handle stays the same, apart */
     uint64_t limits[16];
     struct CUstream_st legacy;
-    struct CUstream_st per_thread; /* one for all threads: their order among each other is stricter than a real driver's */
+    struct CUstream_st per_thread[SIM_OWN]; /* threads beyond share them: their order is stricter than a real driver's */
 };
 
 struct CUevent_st {

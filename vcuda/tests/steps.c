@@ -2,7 +2,7 @@
  *
  *     steps SECONDS STREAMS PAUSE_US KERNEL COUNT [KERNEL COUNT]... [each] [wait]
  *
- * A step launches so many of each kernel, on one stream after the other. `each`: the pause is behind every launch and not
+ * A step launches so many of each kernel, on one stream after the other; with 0 streams on the thread's own default stream. `each`: the pause is behind every launch and not
  * behind the step. `wait`: a step waits until the GPU is through with it. Writes "ready", begins when it gets a line, and waits
  * at its end for all that it launched.
  */
@@ -85,10 +85,13 @@ int main(int count, char **arguments)
     double seconds = atof(arguments[1]);
     work.stream_count = atoi(arguments[2]);
     work.pause_us = strtoull(arguments[3], NULL, 10);
-    if (work.stream_count < 1 || work.stream_count > MOST)
+    if (work.stream_count < 0 || work.stream_count > MOST)
         return 2;
-    for (int i = 0; i < work.stream_count; i++)
-        CU(cuStreamCreate)(&work.streams[i], CU_STREAM_NON_BLOCKING);
+    if (work.stream_count == 0)
+        work.streams[work.stream_count++] = CU_STREAM_PER_THREAD;
+    else
+        for (int i = 0; i < work.stream_count; i++)
+            CU(cuStreamCreate)(&work.streams[i], CU_STREAM_NON_BLOCKING);
     for (int i = 4; i < count; i++) {
         work.each |= strcmp(arguments[i], "each") == 0;
         work.wait |= strcmp(arguments[i], "wait") == 0;

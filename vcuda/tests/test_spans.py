@@ -62,6 +62,8 @@ def test_work_in_its_turn_is_no_overrun_though_others_had_the_gpu_when_the_conta
     [
         pytest.param(1, 0, ("spin_us_100", "1"), id="one kernel after the other"),
         pytest.param(4, 0, ("spin_us_100", "1"), id="the same on four streams"),
+        pytest.param(0, 0, ("spin_us_100", "1"), id="the same on the thread's own default stream"),
+        pytest.param(0, 20_000, ("spin_us_500", "6"), id="some behind one another on it"),
         pytest.param(1, 1_000, ("spin_us_100", "1"), id="one now and then"),
         pytest.param(1, 1_000, ("spin_us_100", "1", "wait"), id="one now and then that is waited for"),
         pytest.param(4, 1_000, ("spin_us_100", "4", "each"), id="one now and then on four streams"),
