@@ -82,7 +82,8 @@ by its start.
 
     fairgpu:{UID}:report              hash    at, body: the latest report of a pod; used: the GPU time that all its
                                               boots told of, in microGPU-seconds; b:BOOT -> the last seq of each boot,
-                                              u:BOOT -> what that one told of
+                                              u:BOOT -> what that one told of; of a pod whose session has closed, at
+                                              and used alone
 """
 
 from __future__ import annotations

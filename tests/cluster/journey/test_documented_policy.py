@@ -1,4 +1,4 @@
-"""The policy that docs/guards.md offers against GPUs that FairGPU does not know."""
+"""What docs/guards.md offers against ways that FairGPU itself does not close."""
 
 from __future__ import annotations
 
@@ -57,3 +57,22 @@ def test_what_it_is_told_of_is_refused_and_what_fairgpu_reads_comes_in(
         assert "a GPU that FairGPU does not meter" in refusal(user, namespace, manifest), what
     for known in ({"nvidia.com/gpu": "1"}, {"fairgpu.io/gpu-core": "30"}, {"cpu": "1"}):
         assert refusal(user, namespace, pod("known", known)) == ""
+
+
+def test_the_quota_that_it_names_lets_no_disruption_budget_in(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    counted = "count/poddisruptionbudgets.policy"
+    assert f"`{counted}: 0`" in GUARDS.read_text(encoding="utf-8")
+    path = f"/api/v1/namespaces/{namespace}/resourcequotas"
+    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "q"}, "spec": {"hard": {counted: "0"}}}
+    control_plane.admin.api.create(path, quota)
+    wait_until(lambda: control_plane.admin.api.get(f"{path}/q").get("status", {}).get("hard"), "it is in force")
+    keep = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "keep"},
+        "spec": {"minAvailable": "100%", "selector": {}},
+    }
+    with pytest.raises(ApiError, match="exceeded quota: q"):
+        user.api.create(f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets", keep)
