@@ -74,7 +74,7 @@ static CUresult record(CUevent event, CUstream handle)
 {
     CUstream stream = NULL;
     CUresult result = sim_stream_get(handle, &stream);
-    if (result != CUDA_SUCCESS || event == NULL) {
+    if (result != CUDA_SUCCESS || event == NULL || event->context != stream->context) {
         return result != CUDA_SUCCESS ? result : CUDA_ERROR_INVALID_HANDLE;
     }
     if (sim_capturing(stream)) {

@@ -75,3 +75,21 @@ bool current_device(CUcontext *context, int *index)
     *index = last.index;
     return *index >= 0;
 }
+
+bool stream_device(CUstream stream, CUcontext *context, int *index)
+{
+    CUcontext its = NULL, popped;
+    CUdevice ordinal;
+    bool current = current_device(context, index);
+    bool named = stream != NULL && stream != CU_STREAM_LEGACY && stream != CU_STREAM_PER_THREAD;
+    if (!named || REAL(cuStreamGetCtx) == NULL || REAL(cuStreamGetCtx)(stream, &its) != CUDA_SUCCESS || its == NULL ||
+        its == *context)
+        return current;
+    if (REAL(cuCtxPushCurrent_v2)(its) != CUDA_SUCCESS)
+        return false;
+    bool found = REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS;
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    *context = its;
+    *index = found ? device_index(ordinal) : -1;
+    return *index >= 0;
+}

@@ -9,6 +9,8 @@ int device_index(CUdevice ordinal);
 
 /* The current context and the index of its device: false when there is no context, or not on a device of ours. */
 bool current_device(CUcontext *context, int *index);
+/* The same of the context that a stream is of: a launch goes there, whichever context is current. */
+bool stream_device(CUstream stream, CUcontext *context, int *index);
 /* A context is about to end: its handle may come to mean another. */
 void device_context_ends(void);
 

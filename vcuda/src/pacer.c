@@ -212,7 +212,7 @@ bool pacer_admit_slowly(CUstream stream, struct batch *batch)
     int index;
     uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
     uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
-    if (batches_capturing(stream) || !current_device(&context, &index))
+    if (batches_capturing(stream) || !stream_device(stream, &context, &index))
         return false;
     /* With several devices the fast way is never open: look again, now that the device is known. */
     const struct queue *open = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
@@ -225,7 +225,11 @@ bool pacer_admit_slowly(CUstream stream, struct batch *batch)
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode); /* our events and queries must not spoil a capture */
+    CUcontext current = NULL;
+    REAL(cuCtxGetCurrent)(&current);
+    bool pushed = current != context && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS; /* events are of the current */
     bool single = admit(stream, batch, context, index);
+    spans_leave(pushed);
     if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
         REAL(cuThreadExchangeStreamCaptureMode)(&mode);
     return single;

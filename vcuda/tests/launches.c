@@ -5,6 +5,7 @@
  *     launches ahead KERNEL COUNT      launches so many; prints the most that were in flight at one time
  *     launches together KERNEL COUNT THREADS STREAMS
  *                                      the same by so many threads, each with so many streams
+ *     launches elsewhere KERNEL COUNT  like ahead, into a stream of a context that is not current
  *     launches flag                    a kernel that spins until the host says go, which it does after a second launch:
  *                                      prints "RESULT MICROSECONDS", of the whole and of the second launch
  *     launches behind COUNT            the same with so many launches behind it: prints RESULT of the whole
@@ -87,17 +88,22 @@ static int longest(const char *name, int count, bool apart)
 }
 
 /* The first launches count, too: nothing is known yet of how long the kernel takes. */
-static int ahead(const char *name, int count)
+static int ahead(const char *name, int count, bool elsewhere)
 {
     static CUevent events[MOST_AHEAD];
+    CUcontext own = context;
+    CUstream stream = streams[0];
+    if (count > MOST_AHEAD || (elsewhere && (CU(cuCtxCreate_v2)(&own, 0, 0) != CUDA_SUCCESS ||
+                                             CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)))
+        return 2;
     CUfunction function = kernel(name);
     int ended = 0, most = 0;
-    if (count > MOST_AHEAD)
-        return 2;
     for (int i = 0; i < count; i++) {
-        launch(function, streams[0], NULL);
+        CU(cuCtxSetCurrent)(context);
+        launch(function, stream, NULL);
+        CU(cuCtxSetCurrent)(own);
         if (CU(cuEventCreate)(&events[i], CU_EVENT_DISABLE_TIMING) != CUDA_SUCCESS ||
-            CU(cuEventRecord)(events[i], streams[0]) != CUDA_SUCCESS)
+            CU(cuEventRecord)(events[i], stream) != CUDA_SUCCESS)
             return 6;
         while (ended < i && CU(cuEventQuery)(events[ended]) == CUDA_SUCCESS)
             ended++;
@@ -232,7 +238,9 @@ int main(int count, char **arguments)
     if (count == 4 && strcmp(arguments[1], "apart") == 0)
         return longest(arguments[2], atoi(arguments[3]), true);
     if (count == 4 && strcmp(arguments[1], "ahead") == 0)
-        return ahead(arguments[2], atoi(arguments[3]));
+        return ahead(arguments[2], atoi(arguments[3]), false);
+    if (count == 4 && strcmp(arguments[1], "elsewhere") == 0)
+        return ahead(arguments[2], atoi(arguments[3]), true);
     if (count == 6 && strcmp(arguments[1], "together") == 0)
         return together(arguments[2], atoi(arguments[3]), atoi(arguments[4]), atoi(arguments[5]));
     if (count == 3 && strcmp(arguments[1], "behind") == 0)
