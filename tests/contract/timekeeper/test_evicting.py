@@ -29,13 +29,20 @@ class World(KeptWorld):
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
         self.kept: set[str] = set()
+        self.monotonic = self.busy = 0.0
         super().__init__(client, folder)
 
     def lead(self) -> None:
         super().lead()
-        self.evictor = Evictor(self, self.keeper.books, Counter("evictions", "", ["outcome"], registry=None))
+        counter = Counter("evictions", "", ["outcome"], registry=None)
+        self.evictor = Evictor(self, self.keeper.books, counter, lambda: self.monotonic)
+
+    def announce_eviction(self, pod: Json, at: str | None) -> None:
+        self.monotonic += self.busy
+        super().announce_eviction(pod, at)
 
     def evict(self, pod: Json) -> None:
+        self.monotonic += self.busy
         if pod["metadata"]["name"] in self.kept:
             raise BlockedError("the disruption budget pdb needs 1 healthy pods and has 1")
         super().evict(pod)
@@ -135,3 +142,17 @@ def test_figures_that_could_not_be_renewed_are_no_ground_to_evict(world: World) 
     late = world.now + int(HOUR * SECOND)
     assert world.evictor.evict(world.now, late) == 0
     assert world.evicted == []
+
+
+def test_the_pods_that_one_teams_disruption_budgets_keep_save_those_of_no_other_team(world: World) -> None:
+    """Each is asked for again every ten seconds, and there are more than a turn has room for."""
+    kept = [f"kept-{number}" for number in range(40)]
+    world.replace("budgets", [budget_object(name, [f"team-{name}"], **EVICT) for name in "ab"])
+    pods = [*(world.stage.pod(name, "team-a") for name in kept), world.stage.pod("goes", "team-b")]
+    world.replace("pods", pods)
+    world.after(0)
+    world.kept.update(kept)
+    world.busy = 0.1
+    for _ in range(30):
+        world.after(HOUR)
+    assert world.evicted == ["goes"]

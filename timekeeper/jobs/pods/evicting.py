@@ -14,6 +14,7 @@ from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.figures import Figures
 from timekeeper.jobs.memory.remedies import how_to_give_more
 from timekeeper.jobs.pods.evictions import Due, Step, due
+from timekeeper.jobs.pods.turns import TURN_SECONDS, in_turns
 from timekeeper.metering.pods import PodFacts
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import SECOND, display
@@ -25,8 +26,6 @@ AGAIN = 10 * SECOND
 """A pod that a PodDisruptionBudget keeps, or whose eviction is refused, is tried again after this long."""
 FRESH = 30 * SECOND
 """Figures that are older are no ground to end anything: the money may have come back since."""
-TURN_SECONDS = 0.25
-"""How long evicting keeps the other jobs waiting."""
 
 _log = structlog.get_logger()
 
@@ -55,17 +54,17 @@ class Evictor:
         """
         if now - settled_at > FRESH:
             return 0
-        until = self.clock() + TURN_SECONDS
-        pods = self._pods_by_account()
-        count = 0
-        for name, facts in pods.items():
-            account, found = self.books.accounts[name], self.books.figures.get(name)
-            if found is None:
-                continue
-            for step in due(account.budget, found, facts, settled_at):
-                if self.clock() >= until:
-                    return count
-                count += self._take(step, account.budget, found, now)
+        until, count = self.clock() + TURN_SECONDS, 0
+        accounts, figures = self.books.accounts, self.books.figures
+        steps = {
+            name: due(accounts[name].budget, figures[name], facts, settled_at)
+            for name, facts in self._pods_by_account().items()
+            if name in figures
+        }
+        for name, step in in_turns(steps):
+            if self.clock() >= until:
+                break
+            count += self._take(step, accounts[name].budget, figures[name], now)
         return count
 
     def _pods_by_account(self) -> dict[str, list[PodFacts]]:

@@ -10,14 +10,13 @@ import structlog
 
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.metered import Metered
+from timekeeper.jobs.pods.turns import TURN_SECONDS, in_turns
 from timekeeper.metering.pods import PodFacts
 from timekeeper.rules.money import SECOND
 from timekeeper.sources.source import ChangedMeanwhileError, RefusedError, Source
 
 REFUSED = 30 * SECOND
 """A pod whose release is refused, by a policy or a webhook, is tried again after this long."""
-TURN_SECONDS = 0.25
-"""How long letting go keeps the other jobs waiting: thousands of pods may end at once."""
 
 _log = structlog.get_logger()
 
@@ -43,13 +42,16 @@ class FinalizerRemover:
         self._removed &= facts.keys()
         self._refused = {uid: since for uid, since in self._refused.items() if since <= now < since + REFUSED}
         holds = self.books.rules.holds_pods
+        waiting: dict[str, list[PodFacts]] = {}
         for pod in facts.values():
             if not pod.held or pod.uid in self._removed or pod.uid in self._refused:
                 continue
             if may_go(pod, sessions.get(pod.uid), holds=holds):
-                count += self._remove(pod, now)
-                if self.clock() >= until:
-                    break
+                waiting.setdefault(self.books.account_of(pod.namespace), []).append(pod)
+        for _, pod in in_turns(waiting):
+            count += self._remove(pod, now)
+            if self.clock() >= until:
+                break
         return count
 
     def _remove(self, pod: PodFacts, now: int) -> bool:

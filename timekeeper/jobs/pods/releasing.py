@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 import structlog
 
@@ -14,6 +13,7 @@ from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.committing import commitment_of, committed
 from timekeeper.jobs.memory.figures import Figures
 from timekeeper.jobs.pods.gates import Claim, first_minutes, released
+from timekeeper.jobs.pods.turns import TURN_SECONDS, in_turns
 from timekeeper.jobs.pods.waiting import WaitTeller
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import rate_at
@@ -26,8 +26,6 @@ from timekeeper.sources.source import ChangedMeanwhileError, Notice, RefusedErro
 
 REFUSED = 30 * SECOND
 """A pod whose release is refused, by a policy or a webhook, is tried again after this long."""
-TURN_SECONDS = 0.25
-"""How long releasing keeps the other jobs waiting: each pod takes two requests, and thousands may wait for a period."""
 
 _log = structlog.get_logger()
 
@@ -122,13 +120,6 @@ class Releaser:
         self.source.tell(released_pod(item, claim, self.books.accounts[name].budget, self.books.figures[name]))
         _log.info("pod released", **told)
         return True
-
-
-def in_turns(chosen: Mapping[str, Sequence[Claim]]) -> Iterator[tuple[str, Claim]]:
-    """One pod of each account, then the next of each: the thousands of one keep nobody waiting."""
-    queues = [[(name, claim) for claim in claims] for name, claims in chosen.items()]
-    for row in zip_longest(*queues):
-        yield from (found for found in row if found is not None)
 
 
 def without(claims: list[Claim], chosen: list[Claim]) -> list[Claim]:
