@@ -214,16 +214,19 @@ def test_accounts_and_services_carry_the_fixed_names() -> None:
 
 
 def test_the_overlay_in_the_instructions_tells_the_policy_of_the_image_as_the_base_does() -> None:
-    text = (ROOT / "docs" / "install.md").read_text()
-    (example,) = [
-        yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "images:" in block
-    ]
+    example, newer = in_the_instructions("resources: [../../base]"), in_the_instructions("newTag: ")
     base = yaml.safe_load((BASE / "kustomization.yaml").read_text())
     assert example["replacements"] == base["replacements"]
     generated = {generator["name"] for generator in base["configMapGenerator"]}
     assert {generator["name"] for generator in example["configMapGenerator"]} <= generated
     used = {c["image"].partition(":")[0] for w in workloads() for c in w["spec"]["template"]["spec"]["containers"]}
     assert {image["name"] for image in example["images"]} == used
+    assert {image["name"] for image in newer["images"]} == used - {"redis"}
+    assert {image["name"]: image["newName"] for image in newer["images"]}.items() <= {
+        image["name"]: image["newName"] for image in example["images"]
+    }.items()
+    (sidecar,) = newer["configMapGenerator"]
+    assert sidecar["literals"][0] == example["configMapGenerator"][0]["literals"][0]
 
 
 def in_the_instructions(word: str) -> Manifest:
