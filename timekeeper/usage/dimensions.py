@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from timekeeper.metering.attribution import Attribution
@@ -62,37 +62,33 @@ def asks_for_details(names: Iterable[str]) -> bool:
     return not {*names} <= {"namespace", "budget", "model"}
 
 
-def key_reader(
-    names: Sequence[str], account: str, namespaces: frozenset[str] | None = None
-) -> Callable[[Sequence[Any]], Key | None]:
-    """Picks what is asked for from the list that `values_of` made.
+def keys_of(
+    names: Sequence[str], account: str, found: Sequence[Sequence[Any]], namespaces: frozenset[str] | None = None
+) -> list[Key | None]:
+    """What is asked for, of each of the lists that `values_of` made.
 
     Args:
         names: of PLAIN, or a label's key after `label:`.
         account: who pays.
+        found: the lists.
         namespaces: of these alone, where some are named: anything else has no key.
     """
-    picks = [_pick(name, account) for name in names]
-    if len(picks) == 1 and namespaces is None:
-        (only,) = picks
-        return lambda values: (only(values),)
-
-    def key(values: Sequence[Any]) -> Key | None:
-        if namespaces is not None and (values[0] or UNKNOWN) not in namespaces:
-            return None
-        return tuple([pick(values) for pick in picks])
-
-    return key
+    columns = [_column(name, account, found) for name in names]
+    keys: list[Key | None] = [*zip(*columns, strict=True)] if columns else [()] * len(found)
+    if namespaces is None:
+        return keys
+    return [key if (values[0] or UNKNOWN) in namespaces else None for key, values in zip(keys, found, strict=True)]
 
 
-def _pick(name: str, account: str) -> Callable[[Sequence[Any]], str]:
+def _column(name: str, account: str, found: Sequence[Sequence[Any]]) -> list[str]:
+    """What is asked for by one name."""
     if name == "budget":
-        return lambda _: account
+        return [account] * len(found)
     if name.startswith(LABEL):
         label, place = name.removeprefix(LABEL), Dimensions._fields.index("labels")
-        return lambda values: (values[place].get(label) if len(values) > place else None) or UNKNOWN
+        return [(values[place].get(label) if len(values) > place else None) or UNKNOWN for values in found]
     position = Dimensions._fields.index(name)
-    return lambda values: (values[position] if len(values) > position else None) or UNKNOWN
+    return [(values[position] if len(values) > position else None) or UNKNOWN for values in found]
 
 
 def _encoded(values: Sequence[Any]) -> str:

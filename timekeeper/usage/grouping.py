@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.usage.dimensions import IDLE, Key, key_reader
+from timekeeper.usage.dimensions import IDLE, Key, keys_of
 from timekeeper.usage.rows import Figures, Use
 from timekeeper.usage.windows import Window
 
@@ -64,6 +64,20 @@ class Steps:
         return index
 
 
+class _CellsOfHours(dict[tuple[int, int], Cells | None]):
+    """The sums that a stretch of hours, from one on and so many, is added to; None where it lies outside the window."""
+
+    def __init__(self, steps: Steps, cells: Sequence[Cells]) -> None:
+        super().__init__()
+        self._steps = steps
+        self._cells = cells
+
+    def __missing__(self, stretch: tuple[int, int]) -> Cells | None:
+        index = self._steps.index(*stretch)
+        found = self[stretch] = None if index is None else self._cells[index]
+        return found
+
+
 class Sums:
     """What was asked for, by step and key, as it is added up."""
 
@@ -71,7 +85,7 @@ class Sums:
         self.steps = steps
         self.aggregate = tuple(aggregate)
         self.cells: list[Cells] = [{} for _ in steps.windows]
-        self._of_hours: dict[tuple[int, int], Cells | None] = {}
+        self._of_hours = _CellsOfHours(steps, self.cells)
 
     def add(self, account: str, use: Use, namespaces: frozenset[str] | None = None) -> None:
         """Adds what an account holds; of these namespaces alone where some are named.
@@ -79,15 +93,15 @@ class Sums:
         Raises:
             FoldedHoursError: something lies across a step's edge.
         """
-        key_of = key_reader(self.aggregate, account, namespaces)
-        keys = [key_of(values) for values in use.dimensions]
-        before, cells = (-1, 0), None
+        if not use.stretches:
+            return
+        keys = keys_of(self.aggregate, account, use.dimensions, namespaces)
+        of_hours = self._of_hours
         for hour, hours, place, billed, core, memory, used in use.stretches:
             key = keys[place]
             if key is None:
                 continue
-            if before != (hour, hours):
-                before, cells = (hour, hours), self._cells(hour, hours)
+            cells = of_hours[hour, hours]
             if cells is None:
                 continue
             cell = cells.get(key)
@@ -106,7 +120,7 @@ class Sums:
         Raises:
             FoldedHoursError: they lie across a step's edge.
         """
-        cells = self._cells(hour, hours)
+        cells = self._of_hours[hour, hours]
         if cells is None:
             return
         for key, (billed, core, memory, used) in found.items():
@@ -150,13 +164,6 @@ class Sums:
         for index in range(first, len(self.cells)):
             found = (key for key in self.cells[index] if index > first or is_after((index, key), after))
             yield from ((index, key) for key in sorted(found, key=key_order))
-
-    def _cells(self, hour: int, hours: int) -> Cells | None:
-        place = (hour, hours)
-        if place not in self._of_hours:
-            index = self.steps.index(hour, hours)
-            self._of_hours[place] = None if index is None else self.cells[index]
-        return self._of_hours[place]
 
 
 def order(value: str) -> tuple[bool, str]:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.usage.dimensions import IDLE, UNKNOWN, Dimensions, key_reader, of_values, values_of
+from timekeeper.usage.dimensions import IDLE, UNKNOWN, Dimensions, keys_of, of_values, values_of
 from timekeeper.usage.folding import fold, pack, read_folded
 from timekeeper.usage.grouping import FoldedHoursError, Item, Place, Steps, Sums, key_order
 from timekeeper.usage.rows import Figures, Stretch, Use
@@ -120,6 +120,6 @@ def test_hours_that_a_step_would_cut_are_refused() -> None:
 
 def test_dimensions_of_later_writers_are_read_as_far_as_they_are_known() -> None:
     later = ["team-a", "n1", "A100", "Job/x", "alice", {"team": "vision"}, "of later"]
-    assert key_reader(["label:team", "namespace", "budget"], "b")(later) == ("vision", "team-a", "b")
-    assert key_reader(["label:team", "model"], "b")(["team-a"]) == (UNKNOWN, UNKNOWN)
+    assert keys_of(["label:team", "namespace", "budget"], "b", [later]) == [("vision", "team-a", "b")]
+    assert keys_of(["label:team", "model"], "b", [["team-a"]]) == [(UNKNOWN, UNKNOWN)]
     assert of_values(later) == TO[1]

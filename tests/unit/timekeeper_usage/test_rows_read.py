@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -30,3 +31,8 @@ def stored(row: Row) -> tuple[bytes, bytes]:
 def test_rows_are_read_as_they_were_written(found: list[Row]) -> None:
     fields, values = [stored(row)[0] for row in found], [stored(row)[1] for row in found]
     assert read_rows(fields, values) == found
+
+
+def test_a_row_of_too_few_figures_takes_none_of_the_next_one() -> None:
+    with pytest.raises(ValueError, match="unpack"):
+        read_rows([b'1 ["a"]', b'2 ["a"]'], [b"1 2 3", b"4 5 6 7 -"])
