@@ -55,7 +55,7 @@ WORKERS = 5
 ALL = {
     "all of it by model and day": "aggregate=model&step=1d",
     "all of it by user": "aggregate=user",
-    "a page by namespace and day, and what was idle": "step=1d&idle=true",
+    "a page by namespace and day, with idle": "step=1d&idle=true",
 }
 AT_ONCE = 5
 """Sessions of an account that end between two settlements; in life, mostly one."""
