@@ -141,6 +141,11 @@ class Container:
         words = (data[at + 192 + 8 * device :][:8] for at in range(0, len(data), SLOT_SIZE))
         return sum(int.from_bytes(word, "little") for word in words)
 
+    def living(self) -> int:
+        """Processes that have a slot of the living in the ledger."""
+        data = self.ledger.read_bytes()[SLOTS_AT : SLOTS_AT + 1024 * SLOT_SIZE]
+        return sum(int.from_bytes(data[at:][:8], "little") == 1 for at in range(0, len(data), SLOT_SIZE))
+
     def shared(self, device: int = 0) -> tuple[int, int]:
         """Bytes that others may go on holding, and how many allocations of others are open, over all processes."""
         data = self.ledger.read_bytes()[SLOTS_AT + 1024 * SLOT_SIZE :][: 1024 * SHARING_SIZE]

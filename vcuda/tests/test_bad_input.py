@@ -86,6 +86,25 @@ def test_a_config_with_a_wrong_checksum_is_refused(node: Node) -> None:
     assert answers_of(container)[0][0] == "802"
 
 
+def test_a_config_that_names_a_device_twice_is_refused(node: Node) -> None:
+    results, errors = answers_of(node.container("a", Share(), Share(slot=1)))
+    assert results[0] == "802"
+    assert "two devices have the same uuid" in errors
+
+
+def test_a_config_that_may_not_be_read_refuses_cuda_with_one_line(node: Node) -> None:
+    """It is there: to take it for none would let the program have the whole GPU."""
+    container = node.container("a")
+    container.config.chmod(0)
+    for folder in (container.folder, *container.folder.parents[:4]):
+        folder.chmod(folder.stat().st_mode | 0o055)
+    user = "65534" if os.getuid() == 0 else str(os.getuid())
+    out, errors = container.start("actor").communicate(f"setuid {user}\ninit\n", timeout=240)
+    assert out == "0 0 0\n802 0 0\n"
+    assert errors.count("\n") == 1
+    assert "Permission denied" in errors
+
+
 def test_a_ledger_that_is_missing_or_of_another_size_refuses_cuda(node: Node) -> None:
     container = node.container("a")
     os.truncate(container.ledger, 100)
@@ -177,6 +196,17 @@ def test_a_usage_file_that_cannot_be_written_stops_nobody(node: Node) -> None:
     assert results == ["0", "0", "0", "0"]
     assert errors.count("\n") == 1
     assert "usage is not reported" in errors
+
+
+def test_a_usage_file_that_leads_elsewhere_is_not_followed(node: Node) -> None:
+    container, elsewhere = node.container("a"), node.folder / "elsewhere"
+    elsewhere.write_bytes(b"another's")
+    container.usage.symlink_to(elsewhere)
+    results, errors = answers_of(container)
+    assert results == ["0", "0", "0", "0"]
+    assert errors.count("\n") == 1
+    assert "usage is not reported" in errors
+    assert elsewhere.read_bytes() == b"another's"
 
 
 def test_a_program_works_by_its_share_alone_without_a_page(node: Node) -> None:

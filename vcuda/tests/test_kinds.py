@@ -28,6 +28,11 @@ def test_pools_are_charged_by_what_they_reserve(node: Node) -> None:
         assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
+def test_a_pool_that_there_is_no_room_to_note_is_refused(node: Node) -> None:
+    answers = node.container("a").run("init", "ctx", *[f"newpool {i} 0" for i in range(258)])
+    assert [answer[0] for answer in answers] == [0] * 258 + [OUT_OF_MEMORY] * 2
+
+
 def test_a_pool_that_grows_past_the_limit_is_taken_back(node: Node) -> None:
     node.settings["SIMGPU_POOL_STEP_MIB"] = "128"
     container = node.container("a")
@@ -279,6 +284,15 @@ def test_a_graph_whose_nodes_take_over_memory_is_charged_once_for_it(node: Node,
         assert [ask(f"regraph a {500 * MIB}")[0], ask(f"{bring} a")[0]] == [0, 0]
         assert container.charged() == node.truth("a")[0] == CONTEXT + 500 * MIB
         assert ask(f"alloc b {300 * MIB}")[0] == OUT_OF_MEMORY
+
+
+def test_what_is_captured_takes_nothing_yet(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask(f"alloc a {760 * MIB}")[0], ask(f"capture b {400 * MIB}")[0]] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 760 * MIB
+        assert ask("upload b")[0] == OUT_OF_MEMORY
 
 
 def test_memory_of_graphs_goes_with_the_context(node: Node) -> None:

@@ -67,6 +67,13 @@ def test_nothing_is_charged_once_the_program_has_ended(node: Node) -> None:
     assert container.charged() == 0
 
 
+def test_a_program_that_ends_says_so_in_the_ledger_whatever_it_still_has(node: Node) -> None:
+    container = node.container("a")
+    assert container.run("init", "ctx", f"alloc a {100 * MIB}")[-1][0] == 0
+    assert container.living() == 0
+    assert container.charged() == 356 * MIB, "until the node has seen the driver release it"
+
+
 def test_managed_and_pitched_memory_count_too(node: Node) -> None:
     container = node.container("a", Share(memory=512 * MIB))
     answers = container.run("init", "ctx", f"managed a {200 * MIB}", f"pitch b 1000 {60 * 1024}", "free a", "info")
@@ -78,6 +85,17 @@ def test_a_fork_has_a_place_of_its_own_in_the_ledger(node: Node) -> None:
     container = node.container("a")
     answers = container.run("fork", "init", "ctx", f"alloc a {100 * MIB}", "info")
     assert answers[-1][1:] == [668 * MIB, 1024 * MIB]
+
+
+def test_a_child_that_ends_leaves_its_parents_place_alone(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        lines = ["init", "ctx", f"alloc a {100 * MIB}", "child"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        assert container.charged() == node.truth("a")[0] == 356 * MIB
+        assert ask("compute3 0 64") == [0, 1, ask("pid")[1]], "the parent lives"
+        assert ask("free a")[0] == 0
+        assert container.charged() == node.truth("a")[0] == 256 * MIB
 
 
 def test_a_container_without_a_config_is_left_alone(node: Node) -> None:

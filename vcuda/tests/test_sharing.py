@@ -92,6 +92,13 @@ def test_what_is_open_is_counted_once_each_until_it_is_closed(node: Node, kind: 
         assert container.unsettled() == 0
 
 
+def test_a_handle_of_its_middle_shares_the_whole_allocation(node: Node) -> None:
+    container = node.container("a")
+    with two(container) as (maker, _):
+        done(maker, f"alloc m {HELD}", f"ipcwithin m {node.folder / 'handle'}")
+        assert container.shared() == (HELD, 0)
+
+
 @pytest.mark.parametrize("kind", ["ipc", "pool"])
 def test_what_is_open_is_closed_with_the_context(node: Node, kind: str) -> None:
     container = node.container("a")

@@ -22,6 +22,7 @@
  *     object NAME          of multicast    bind NAME OBJECT     to its beginning   unbind NAME
  *     bindat NAME OBJECT   what is mapped  retain NAME TIMES    the handle of what is mapped
  *     mapagain NAME BYTES  beside "map NAME" of as many bytes
+ *     ipcwithin NAME PATH  writes a handle of its middle
  *     ipcget NAME PATH     writes a handle ipcopen NAME PATH    ipcclose NAME                         sharing.c
  *     poolshare POOL       "0 DESCRIPTOR"  poolopen POOL PATH   imports one
  *     tell NAME PATH       writes a pool's pointer              hear NAME PATH POOL   imports it
@@ -36,6 +37,7 @@
  *     computeN, graphicsN, mpsN ORDINAL ROOM "COUNT PID": by form N   detail ORDINAL ROOM MODE "COUNT PID"
  *     samples ORDINAL      "COUNT" of processes' utilisation, samples2        byuuid | byuuidv | bybus - TEXT
  *     fork                 goes on in a child; the parent waits for it and ends as it did
+ *     child                a child allocates and ends, and the parent goes on
  *     exec                 becomes a new actor       setuid NUMBER       pid "PID"
  *     as CALL OTHER        from now on OTHER is called instead: another form of the same prototype
  *     exit CODE | kill     _exit, SIGKILL to itself
@@ -116,6 +118,21 @@ static CUresult fork_here(struct line *line)
     exit(WEXITSTATUS(status));
 }
 
+/* A child that allocates, or tries to, and ends as programs do, while its parent waits and goes on. */
+static CUresult has_child(struct line *line)
+{
+    CUdeviceptr pointer;
+    int status;
+    (void)line;
+    pid_t child = fork();
+    if (child == 0) {
+        CU(cuMemAlloc_v2)(&pointer, 1000);
+        exit(0);
+    }
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? CUDA_SUCCESS : CUDA_ERROR_UNKNOWN;
+}
+
 static CUresult ends(struct line *line)
 {
     _exit(atoi(line->name));
@@ -146,7 +163,8 @@ static CUresult tells_pid(struct line *line)
 
 static const struct verb process_verbs[] = {
     {"fork", fork_here},         {"exit", ends},    {"kill", kills_itself}, {"exec", becomes_new},
-    {"setuid", gives_up_rights}, {"pid", tells_pid}, {"as", takes_form}, {NULL, NULL},
+    {"setuid", gives_up_rights}, {"pid", tells_pid}, {"as", takes_form},
+    {"child", has_child},        {NULL, NULL},
 };
 
 static CUresult act(struct line *line)

@@ -29,6 +29,13 @@ static CUresult ipcget(struct line *line)
     return written(CU(cuIpcGetMemHandle)(&handle, *place(line->name)), line->text, &handle, sizeof handle);
 }
 
+/* A handle of the middle of an allocation is one of the whole. */
+static CUresult ipcwithin(struct line *line)
+{
+    CUipcMemHandle handle;
+    return written(CU(cuIpcGetMemHandle)(&handle, *place(line->name) + 4096), line->text, &handle, sizeof handle);
+}
+
 static CUresult ipcopen(struct line *line)
 {
     CUipcMemHandle handle;
@@ -78,5 +85,5 @@ static CUresult hear(struct line *line)
 
 const struct verb sharing_verbs[] = {
     {"ipcget", ipcget},     {"ipcopen", ipcopen}, {"ipcclose", ipcclose}, {"poolshare", poolshare},
-    {"poolopen", poolopen}, {"tell", tell},       {"hear", hear},         {NULL, NULL},
+    {"poolopen", poolopen}, {"tell", tell},       {"hear", hear},         {"ipcwithin", ipcwithin}, {NULL, NULL},
 };
