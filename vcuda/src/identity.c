@@ -23,7 +23,7 @@ uint64_t identity_parse_stat(const char *text, size_t size)
         if (at == NULL)
             return 0;
         at++;
-        if (field == 19 && zombie && (end - at < 2 || *at == '0' || (*at == '1' && at[1] == ' ')))
+        if (field == 20 && zombie && (end - at < 2 || *at == '0' || (*at == '1' && at[1] == ' ')))
             return 0;
     }
     uint64_t value = 0;
