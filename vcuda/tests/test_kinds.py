@@ -28,6 +28,15 @@ def test_pools_are_charged_by_what_they_reserve(node: Node) -> None:
         assert container.charged() == node.truth("a")[0] == CONTEXT
 
 
+def test_a_pool_that_the_driver_refuses_to_destroy_is_still_its_devices(node: Node) -> None:
+    node.settings["SIMGPU_DEVICES"] = "2"
+    container = node.container("a", Share(), Share(ordinal=1, slot=1), SIMGPU_FAULTS="cuMemPoolDestroy:1:error=999")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask("newpool 1 1")[0], ask("endpool 1")[0], ask(f"from a {40 * MIB} 1")[0]] == [0, 999, 0]
+        assert [container.charged(0), container.charged(1)] == [CONTEXT, 64 * MIB]
+
+
 def test_a_pool_that_there_is_no_room_to_note_is_refused(node: Node) -> None:
     answers = node.container("a").run("init", "ctx", *[f"newpool {i} 0" for i in range(258)])
     assert [answer[0] for answer in answers] == [0] * 258 + [OUT_OF_MEMORY] * 2
