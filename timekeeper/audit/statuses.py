@@ -71,6 +71,18 @@ def _check_amounts(
     if told != granted:
         reason = "the ledger's grants up to when it was written"
         yield _difference(snapshot, "granted", _shown(told), str(granted), reason)
+    yield from _check_spent(snapshot, sums, spent, sight, written)
+    closed = whole(_mapping(status.get("checkpoint")).get("closedMicroGPUSeconds"))
+    if closed != sums.gone:
+        yield _difference(snapshot, "checkpoint", _shown(closed), str(sums.gone), "sessions whose pods are gone")
+    end = _mapping(status.get("period")).get("end")
+    if snapshot.end is not None and end != format_instant(snapshot.end):
+        yield _difference(snapshot, "period.end", _shown(end), format_instant(snapshot.end), "the period")
+    if limits is not None and limits.allowance is not None:
+        yield from _check_balance(snapshot, status, spent, limits.allowance + granted)
+
+
+def _check_spent(snapshot: Snapshot, sums: Sums, spent: int | None, sight: Sight, written: int) -> Iterator[Difference]:
     # What was corrected since it was written may have made the sum larger or smaller.
     since = written - SETTLED_WITHIN
     later = [entry.amount for entry in snapshot.entries if entry.kind == CORRECTION and entry.at > since]
@@ -79,19 +91,12 @@ def _check_amounts(
     if spent is None or not least <= spent <= sums.total + less:
         reason = "what was spent when it was written"
         yield _difference(snapshot, "spent", _shown(spent), f"{least} to {sums.total + less}", reason)
-    closed = whole(_mapping(status.get("checkpoint")).get("closedMicroGPUSeconds"))
-    if closed != sums.gone:
-        yield _difference(snapshot, "checkpoint", _shown(closed), str(sums.gone), "sessions whose pods are gone")
-    end = _mapping(status.get("period")).get("end")
-    if snapshot.end is not None and end != format_instant(snapshot.end):
-        yield _difference(snapshot, "period.end", _shown(end), format_instant(snapshot.end), "the period")
-    if limits is None or limits.allowance is None:
-        return
+
+
+def _check_balance(snapshot: Snapshot, status: Json, spent: int | None, expected: int) -> Iterator[Difference]:
     available, remaining = _money(status, "available"), _money(status, "remaining")
-    if available != limits.allowance + granted:
-        yield _difference(
-            snapshot, "available", _shown(available), str(limits.allowance + granted), "allowance + grants"
-        )
+    if available != expected:
+        yield _difference(snapshot, "available", _shown(available), str(expected), "allowance + grants")
     if spent is not None and available is not None and remaining != available - spent:
         yield _difference(
             snapshot, "remaining", _shown(remaining), str(available - spent), "its own available and spent"

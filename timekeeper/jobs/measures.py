@@ -13,7 +13,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make
 EVICTION_OUTCOMES = ("notice", "evict", "call-off", "blocked", "refused")
 NOTIFICATION_OUTCOMES = ("delivered", "failed", "refused", "expired", "dropped")
 EXPORT_OUTCOMES = ("written", "unchanged", "failed", "conflict")
-"""All are there from the start: a rate of what appears with its first event misses it."""
 JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
@@ -43,22 +42,18 @@ class JobMeasures:
         self.failures = Counter(
             "fairgpu_timekeeper_job_failures", "Jobs that failed, by error.", ["task", "error"], registry=self.registry
         )
-        self.evictions = Counter(
+        self.evictions = _by_outcome(
             "fairgpu_timekeeper_evictions",
             "What running pods of spent budgets were due, by outcome.",
-            ["outcome"],
-            registry=self.registry,
+            EVICTION_OUTCOMES,
+            self.registry,
         )
-        for outcome in EVICTION_OUTCOMES:
-            self.evictions.labels(outcome)
-        self.notifications = Counter(
+        self.notifications = _by_outcome(
             "fairgpu_timekeeper_notifications",
             "Notifications, by what became of them.",
-            ["outcome"],
-            registry=self.registry,
+            NOTIFICATION_OUTCOMES,
+            self.registry,
         )
-        for outcome in NOTIFICATION_OUTCOMES:
-            self.notifications.labels(outcome)
         self.notifications_pending = Gauge(
             "fairgpu_timekeeper_notifications_pending",
             "Notifications that wait to be delivered by this process.",
@@ -70,16 +65,22 @@ class ExportMeasures:
     """What became of months that were to be written outside."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.outcomes = Counter(
-            "fairgpu_timekeeper_exports", "Exports of months, by what became of them.", ["outcome"], registry=registry
+        self.outcomes = _by_outcome(
+            "fairgpu_timekeeper_exports", "Exports of months, by what became of them.", EXPORT_OUTCOMES, registry
         )
-        for outcome in EXPORT_OUTCOMES:
-            self.outcomes.labels(outcome)
         self.pending = Gauge(
             "fairgpu_timekeeper_exports_pending",
             "Closed months whose export does not hold what the store holds.",
             registry=registry,
         )
+
+
+def _by_outcome(name: str, text: str, outcomes: Iterable[str], registry: CollectorRegistry) -> Counter:
+    """A counter with all outcomes from the start: a rate of what appears with its first event misses that event."""
+    counter = Counter(name, text, ["outcome"], registry=registry)
+    for outcome in outcomes:
+        counter.labels(outcome)
+    return counter
 
 
 class _QuietHandler(WSGIRequestHandler):

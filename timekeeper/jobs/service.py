@@ -75,9 +75,7 @@ def run(
     folder = standalone or settings.folder
     api = connect(environ) if folder is None else None
     rules = keeper_rules(settings)
-    ending = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: ending.set())
+    ending = _told_to_end()
     client = connect_to_store(settings.redis)
     source = _source(api, folder, settings.usage.labels)
     term, measures = Term(time.monotonic), JobMeasures()
@@ -104,6 +102,14 @@ def run(
     server.server_close()
     client.close()
     return 0
+
+
+def _told_to_end() -> threading.Event:
+    """Set by SIGTERM and SIGINT."""
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    return ending
 
 
 def _join(*threads: tuple[threading.Thread | None, float]) -> None:
