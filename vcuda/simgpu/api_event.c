@@ -159,7 +159,7 @@ static CUresult elapsed(float *milliseconds, CUevent start, CUevent end)
     if (!done(start, &from) || !done(end, &to)) {
         return CUDA_ERROR_NOT_READY;
     }
-    *milliseconds = (float)((double)((int64_t)(to - from)) / 1e6);
+    *milliseconds = (float)((double)((int64_t)(to - from)) * sim_seat.node->settings.clock_ppm / 1e12);
     return CUDA_SUCCESS;
 }
 

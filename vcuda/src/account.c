@@ -118,9 +118,9 @@ struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_
     uint64_t busy = charged.own + charged.over, over = charged.over;
     uint64_t work = own.own + own.over, share = (whole.own + whole.over) / at_work.count;
     /* What fits into a turn had the GPU alone at times, and its shortest spans show how long it takes. */
-    struct worth worth = {work > share ? work : share, length <= whole.turns ? length : 0, whole.disturbed, false};
+    struct worth worth = {work > share ? work : share, length <= whole.turns ? length : 0, whole.disturbed, 0};
     if (solo_ns != 0 && whole.disturbed && busy > solo_ns && at_work.count == 1) {
-        worth.cut = true;
+        worth.cut_ns = solo_ns;
         over = (uint64_t)((double)over * (double)solo_ns / (double)busy);
         busy = solo_ns;
     }

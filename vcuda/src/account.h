@@ -11,7 +11,7 @@ struct worth {
     uint64_t work_ns;   /* the GPU time that they took, as near as can be said */
     uint64_t most_ns;   /* what they cannot have taken more than, alone on the GPU; 0: nobody knows */
     bool disturbed;     /* what others began in their turns may have run beside them */
-    bool cut;           /* they were charged what they would have taken alone */
+    uint64_t cut_ns;    /* what they were charged where that is less than they seemed to take; otherwise 0 */
 };
 
 /* Charges what a process occupied from `begin` to `end` by the node's clock: whole within the turn in which it began,

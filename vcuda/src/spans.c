@@ -7,8 +7,8 @@
 #define QUEUES 128
 #define REBASE_NS 60000000000u /* elapsed times are floats: count from a base that is not too far back */
 #define SAMPLE_NS 1000000u     /* between launches that are measured by themselves: each costs some microseconds */
-#define EVEN_SPANS 16u         /* of launches of one length, before that is believed */
-#define MOST_EVEN 48u          /* for no more spans than this is beyond that it is, where only others can be why they are longer */
+#define EVEN_NS 8000000u       /* of launches of one length, before that is believed */
+#define MOST_EVEN_NS 40000000u /* so much less EVEN_NS may seem to take longer in a row, before it is believed no more */
 #define KNOWN_SPANS 16u        /* over about so many is averaged what a launch takes */
 #define KNOWN_SCALE 1024u      /* of the count of launches, so that the average is one of small numbers, too */
 
@@ -33,7 +33,7 @@ static void start(struct queue *queue, CUcontext context, int index)
     queue->index = index;
     queue->head = queue->tail = queue->spares = 0;
     queue->in_flight_ns = queue->granted_ns = queue->mean_ns = queue->solo_ns = queue->cursor_ns = queue->base_ns = 0;
-    queue->known_ns = queue->known_launches = queue->sampled_ns = queue->even = 0;
+    queue->known_ns = queue->known_launches = queue->sampled_ns = queue->even_ns = 0;
     queue->begin = queue->base = NULL;
     queue->idled = false;
     queue->clock = NULL;
@@ -218,6 +218,11 @@ static void straighten(struct queue *queue, const struct span *span, uint64_t *b
     *end += *end != 0 ? (uint64_t)off : 0;
 }
 
+static uint64_t least_of(uint64_t one, uint64_t other)
+{
+    return one < other ? one : other;
+}
+
 /* What a launch took of late, on average; 0 while unknown. */
 static uint64_t usual(const struct queue *queue)
 {
@@ -234,12 +239,10 @@ static void learn(struct queue *queue, struct worth worth, uint32_t launches)
         queue->mean_ns = each;
     else
         queue->mean_ns = (3 * queue->mean_ns + each) / 4;
-    if (most != 0 && !worth.disturbed)
-        queue->even = 4 * most < 3 * queue->solo_ns || 4 * most > 5 * queue->solo_ns ? 0 : queue->even + 1;
-    if (queue->even > MOST_EVEN)
-        queue->even = MOST_EVEN;
-    if (worth.cut)
-        queue->even--;
+    bool alike = 4 * most >= 3 * queue->solo_ns && 4 * most <= 5 * queue->solo_ns;
+    if (most != 0 && (alike || !worth.disturbed))
+        queue->even_ns = alike ? least_of(queue->even_ns + worth.work_ns, MOST_EVEN_NS) : 0;
+    queue->even_ns -= least_of(queue->even_ns, worth.cut_ns);
     if (queue->solo_ns == 0 || most == 0 || most > 4 * queue->solo_ns)
         queue->solo_ns = most;
     else if (most < queue->solo_ns)
@@ -256,10 +259,10 @@ static void learn(struct queue *queue, struct worth worth, uint32_t launches)
  * count as long as others were, from its beginning on, and teach nothing. */
 static void tell(struct queue *queue, const struct span *span, uint64_t begin, uint64_t end)
 {
-    uint64_t solo = queue->even >= EVEN_SPANS ? queue->solo_ns * span->launches : 0;
+    uint64_t solo = queue->even_ns >= EVEN_NS ? queue->solo_ns * span->launches : 0;
     uint64_t guess = span->idled ? usual(queue) * span->launches : 0;
-    if (guess != 0 && guess < end - begin)
-        end = begin + guess;
+    if (guess != 0)
+        end = begin + least_of(guess, end - begin);
     struct worth worth = account_span(queue->index, begin, end, span->launches, solo);
     if (guess == 0)
         learn(queue, worth, span->launches);

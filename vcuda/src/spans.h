@@ -28,7 +28,7 @@ struct queue {
     uint64_t granted_ns;   /* the same of all open batches, as if each were used up */
     uint64_t mean_ns;      /* of one launch of late; 0 while unknown */
     uint64_t solo_ns;      /* of one launch when nobody disturbs: near the least of late */
-    uint32_t even;         /* spans since one was told from which launches are seen to differ in length */
+    uint64_t even_ns;      /* of work since launches last differed in length, less what since seemed longer */
     uint64_t known_ns, known_launches; /* sums of late, over spans in which the GPU never idled */
     CUevent spare[2 * SPANS];
     uint32_t spares;

@@ -56,6 +56,28 @@ def test_work_in_its_turn_is_no_overrun_though_others_had_the_gpu_when_the_conta
     assert activity.overrun_ns < done_ns / 50, "what it began before its turn ended, it ended soon after"
 
 
+def run_alone(container: Container, *program: str) -> None:
+    """Lets a program (steps.c) run alone on a clock that only it moves."""
+    container.settings["VIRTUAL_TIME"] = str(container.node.folder / "clock")
+    container.settings["LD_PRELOAD"] = f"{virtual_shares.LIBRARY}:{container.library}"
+    with ended(container.start("steps", *program)) as running:
+        give_line(running)
+        assert running.communicate(timeout=240)[1] == ""
+
+
+@pytest.mark.parametrize("ppm", [990_000, 1_010_000])
+def test_nor_is_it_where_the_gpus_clock_goes_slower_or_faster_than_the_nodes(node: Node, ppm: int) -> None:
+    node.settings["SIMGPU_CLOCK_PPM"] = str(ppm)
+    page = node.folder / "page"
+    Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS // 5),), core=20))
+    container = node.container("a", Share(core=20, schedule=str(page)))
+    run_alone(container, "1", "1", "0", "spin_us_100", "1")
+    done_ns = work_done(node)["a"]
+    activity = told(container)
+    assert abs(activity.busy_ns - done_ns) < done_ns / 20
+    assert activity.overrun_ns < done_ns / 50
+
+
 @pytest.mark.parametrize("percent", [20, 100])
 @pytest.mark.parametrize(
     ("streams", "pause_us", "program"),
@@ -80,10 +102,25 @@ def test_a_container_tells_the_gpu_time_that_its_kernels_took_however_it_launche
     page = node.folder / "page"
     Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS * percent // 100),), core=percent))
     container = node.container("a", Share(core=percent, schedule=str(page)))
-    container.settings["VIRTUAL_TIME"] = str(node.folder / "clock")
-    container.settings["LD_PRELOAD"] = f"{virtual_shares.LIBRARY}:{container.library}"
-    with ended(container.start("steps", "0.5", str(streams), str(pause_us), *program)) as running:
-        give_line(running)
-        assert running.communicate(timeout=240)[1] == ""
+    run_alone(container, "0.5", str(streams), str(pause_us), *program)
     done_ns = work_done(node)["a"]
     assert abs(told(container).busy_ns - done_ns) < done_ns / 20
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        pytest.param(UNEVEN, id="steps of uneven kernels"),
+        pytest.param(("spin_us_4000", "1", "spin_us_20", "20"), id="a long one among short ones"),
+        pytest.param(("spin_us_10", "3000", "spin_us_2000", "10"), id="many of one length and then some of another"),
+    ],
+)
+def test_work_that_is_longer_than_what_was_before_it_is_not_taken_for_disturbed(
+    node: Node, program: tuple[str, ...]
+) -> None:
+    """Its neighbour has a turn, and could have run over into this container's; but it launches nothing."""
+    page, own = node.folder / "page", PERIOD_NS * 9 // 10
+    Agent(node, page, Tenant("a", 0, turns=((0, own),)), Tenant("quiet", 1, turns=((own, PERIOD_NS - own),)))
+    container = node.container("a", Share(core=90, schedule=str(page)))
+    run_alone(container, "1", "1", "0", *program)
+    assert told(container).busy_ns > work_done(node)["a"] * 0.9

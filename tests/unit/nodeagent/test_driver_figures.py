@@ -53,6 +53,7 @@ def test_what_is_held_on_never_makes_a_figure_larger_than_what_is_charged(own: i
     where = Placed({1: 0}, 0)
     figure = figures(made, where, {0: charged * MIB}, {}, {})[0].driver_bytes
     assert own * MIB <= figure <= max(own, charged) * MIB
+    assert figure <= (own + beyond) * MIB, "nor larger than what the GPU holds"
 
 
 def test_turns_are_trimmed_slowly_and_given_back_slowly() -> None:
@@ -71,6 +72,10 @@ def test_nobody_is_trimmed_below_the_least_nor_without_a_share_to_be_held_to() -
         permille = trimmed(permille, 99.0, 30.0)
     assert permille == LEAST_TRIM_PERMILLE
     assert trimmed(1000, 99.0, None) == 1000
+
+
+def test_a_container_a_little_busier_than_its_share_is_not_trimmed() -> None:
+    assert [trimmed(1000, busy, 30.0) for busy in (30.1, 31.9, 32.1)] == [1000, 1000, 995]
 
 
 def test_utilisation_is_smoothed_before_it_is_believed() -> None:

@@ -63,6 +63,15 @@ def test_overruns_of_a_period_are_paid_back_in_the_next() -> None:
     assert (made.granted_ns(0), made.granted_ns(1)) == (15 * MS, 35 * MS)
 
 
+def test_who_used_less_than_its_turns_and_waited_for_nothing_is_owed_nothing() -> None:
+    containers = (THIRTY, SEVENTY)
+    end = NOW + PERIOD_NS
+    idle = Activity(activity_ns=end, busy_ns=10 * MS)
+    state, _ = step(State(NOW), containers, {0: busy(NOW), 1: Activity(activity_ns=NOW)}, NOW)
+    state, _ = step(state, containers, {0: busy(end, 4 * MS, 19 * MS), 1: idle}, end)
+    assert state.opening == {0: 0, 1: 0}
+
+
 def test_work_told_of_too_late_for_its_period_gains_nothing() -> None:
     containers = (THIRTY, SEVENTY)
     state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
@@ -74,6 +83,16 @@ def test_work_told_of_too_late_for_its_period_gains_nothing() -> None:
         owed.append(state.opening[1])
     assert max(owed) <= 2 * MS
     assert state.opening[1] == owed[1]
+
+
+def test_what_was_told_of_a_period_late_counts_again_in_the_one_after() -> None:
+    containers = (THIRTY, SEVENTY)
+    state, _ = step(State(NOW), containers, {0: busy(NOW), 1: busy(NOW)}, NOW)
+    had = 0
+    for period, (told, over) in enumerate([(31 * MS, 0), (39 * MS, 0), (31 * MS, 4 * MS)], start=1):
+        end, had = NOW + period * PERIOD_NS, had + told
+        state, _ = step(state, containers, {0: busy(end, over, 15 * MS * period), 1: busy(end, 0, had)}, end)
+    assert state.opening == {0: 0, 1: 0}
 
 
 def test_time_used_beyond_all_turns_counts_as_overrun_whatever_the_container_says() -> None:

@@ -120,6 +120,12 @@ def test_who_did_not_want_more_lacks_nothing() -> None:
     assert settle(made, {0: 5 * MS}, {}) == {0: 0, 1: 0}
 
 
+def test_what_is_owed_beyond_the_largest_balance_is_forgotten() -> None:
+    most = LARGEST_BALANCE_NS // MS
+    made = plan([hard(0, 50, balance_ms=-most), hard(1, 50, balance_ms=most)])
+    assert settle(made, {0: 50 * MS}, {1: 0}) == {0: -LARGEST_BALANCE_NS, 1: LARGEST_BALANCE_NS}
+
+
 def test_borrowed_time_is_owed_to_nobody() -> None:
     made = plan([hard(0, 50), best_effort(1)])
     assert settle(made, {0: 5 * MS}, {1: 20 * MS}) == {0: 0, 1: 0}
@@ -173,6 +179,11 @@ def test_a_full_page_has_room_for_every_turn(kinds: list[tuple[Policy, bool]], r
         for slot, (policy, active) in enumerate(kinds)
     ]
     assert len(plan(tenants, round_number=round_number).turns) <= MOST_TURNS
+
+
+def test_a_full_page_has_room_also_where_many_may_start_between_many_who_work() -> None:
+    tenants = [Tenant(slot, 1, Policy.HARD if slot % 2 else Policy.ELASTIC, slot % 2 == 1) for slot in range(64)]
+    assert len(plan(tenants).turns) <= MOST_TURNS
 
 
 @given(gpus(), st.integers(0, 1000))
