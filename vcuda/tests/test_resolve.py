@@ -43,6 +43,14 @@ def test_what_comes_next_is_next_to_the_caller_and_not_to_the_shim(node: Node) -
     assert container.start("resolve", "next", "fallocate").communicate(timeout=240) == (f"{between.name}\n", "")
 
 
+def test_a_library_of_its_own_scope_finds_what_is_in_it(node: Node) -> None:
+    library = BUILD / "tests" / "unit" / "finds_itself.so"
+    program = f"import ctypes; print(ctypes.CDLL({str(library)!r}, mode=0).finds_itself())"
+    given = node.container("a").environment()
+    done = subprocess.run([sys.executable, "-c", program], env=given, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
+
+
 def names_found(container: Container, *, shim: bool) -> list[str]:
     """Hooked functions that dlsym finds in the driver."""
     given = container.environment()

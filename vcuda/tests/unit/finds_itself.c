@@ -1,0 +1,8 @@
+/* finds_itself.c: a library that looks for its own function in its own scope, as plug-ins do that nobody else may see. */
+#include <dlfcn.h>
+#include <stddef.h>
+
+int finds_itself(void)
+{
+    return dlsym(RTLD_DEFAULT, "finds_itself") != NULL;
+}
