@@ -1,0 +1,92 @@
+"""What is asked of NVML, and of the cgroups beside it. NVML itself is the hardware that is not there."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from nodeagent.driver_figures import DriverSample, Figure
+from nodeagent.nvml import Figures, Nvml
+from nodeagent.rounds import Container
+from nodeagent.turns import Policy
+
+MIB = 1 << 20
+OWN = os.getpid()
+
+
+def container(folder: Path, slot: int, policy: Policy = Policy.HARD) -> Container:
+    cgroup = folder / str(slot)
+    cgroup.mkdir()
+    (cgroup / "cgroup.procs").write_text("")
+    return Container(slot, 1000 + slot, 30, policy, folder / "ledger", cgroup=cgroup)
+
+
+def joins(one: Container, pid: int) -> None:
+    assert one.cgroup is not None
+    (one.cgroup / "cgroup.procs").write_text(f"{pid}\n")
+
+
+def answer(pid: int, percent: float = 0.0) -> DriverSample:
+    return DriverSample(7, 100 * MIB, {pid: 100 * MIB}, {pid: percent})
+
+
+def test_a_process_that_joined_its_container_while_the_driver_was_asked_counts(tmp_path: Path) -> None:
+    one = container(tmp_path, 0)
+
+    def sample() -> DriverSample:
+        joins(one, OWN)
+        return answer(OWN)
+
+    driver = Figures(sample)
+    driver.look((one,), {0: 100 * MIB})
+    assert driver.latest[0].driver_bytes == 100 * MIB
+
+
+@pytest.mark.parametrize(
+    ("policy", "permille"), [(Policy.HARD, 995), (Policy.ELASTIC, 1000), (Policy.BEST_EFFORT, 1000)]
+)
+def test_only_who_is_held_to_a_share_is_trimmed(tmp_path: Path, policy: Policy, permille: int) -> None:
+    one = container(tmp_path, 0, policy)
+    joins(one, OWN)
+    driver = Figures(lambda: answer(OWN, percent=99.0))
+    driver.latest = {0: Figure(busy_percent=99.0)}
+    driver.look((one,), {0: 100 * MIB})
+    assert driver.latest[0].trim_permille == permille
+
+
+def library(processes: list[SimpleNamespace], asked_from: list[int]) -> SimpleNamespace:
+    """NVML as nvidia-ml-py has it: these processes, and a sample of utilisation at each 1,000 us."""
+
+    class NVMLError(Exception):
+        pass
+
+    def utilisation(_: object, since_us: int) -> list[SimpleNamespace]:
+        asked_from.append(since_us)
+        return [SimpleNamespace(pid=OWN, timeStamp=since_us + 1000, smUtil=50)]
+
+    answers: dict[str, Callable[..., object]] = {
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
+        "nvmlDeviceGetComputeRunningProcesses": lambda _: processes,
+        "nvmlDeviceGetMemoryInfo": lambda _: SimpleNamespace(used=100 * MIB),
+        "nvmlDeviceGetProcessUtilization": utilisation,
+    }
+    return SimpleNamespace(NVMLError=NVMLError, **answers)
+
+
+def test_each_sample_of_utilisation_is_taken_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked_from: list[int] = []
+    held = [SimpleNamespace(pid=OWN, usedGpuMemory=100 * MIB)]
+    monkeypatch.setitem(sys.modules, "pynvml", library(held, asked_from))
+    driver = Nvml("GPU-1")
+    assert [driver.sample().percent_by_pid for _ in range(3)] == [{OWN: 50.0}] * 3
+    assert asked_from == [0, 1000, 2000]
+
+
+def test_a_sample_that_does_not_say_what_each_process_has_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", library([SimpleNamespace(pid=OWN, usedGpuMemory=None)], []))
+    with pytest.raises(OSError, match="what memory each process has"):
+        Nvml("GPU-1").sample()
