@@ -14,6 +14,8 @@ from fairgpu.dialects.registry import DialectSet
 from fairgpu.faults import Fault, field_path, show
 from fairgpu.listening import MAX_CONTAINERS, ContainerReading
 
+MAX_ANNOTATIONS: Final = 1000
+"""On a GPU pod."""
 MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 """The API server's own bound of a pod's annotations together (TotalAnnotationSizeLimitB in k8s.io/apimachinery)."""
 
@@ -33,6 +35,26 @@ def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
             instead="less; what is longer belongs in a ConfigMap",
         ),
     )
+
+
+def crowded(annotations: Mapping[Any, Any], root: Path, before: int = 0) -> list[Fault]:
+    """More annotations than the policies of the API server can look through, of which a pod had so many `before`.
+
+    They refuse whatever they cannot look through: also that the pod is told of its eviction, or let through its gate.
+    """
+    if len(annotations) <= max(MAX_ANNOTATIONS, before):
+        return []
+    count = sum(not str(key).startswith(names.ANNOTATION_PREFIX) for key in annotations)  # admission adds ours
+    if count <= max(MAX_ANNOTATIONS, before):
+        return []
+    return [
+        Fault(
+            path=field_path(*root, "metadata", "annotations"),
+            given=f"{count} annotations",
+            allowed=f"at most {MAX_ANNOTATIONS} on a pod that asks for a GPU",
+            instead="fewer; what many say belongs in a ConfigMap",
+        )
+    ]
 
 
 def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:

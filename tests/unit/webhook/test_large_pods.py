@@ -12,6 +12,7 @@ import pytest
 from fairgpu.choices import MAX_LISTED
 from fairgpu.faults import MAX_EXPLAINED
 from fairgpu.listening import MAX_CONTAINERS
+from fairgpu.pod_faults import MAX_ANNOTATIONS
 from tests.admission import (
     KNOWLEDGE,
     SETTINGS,
@@ -60,6 +61,10 @@ TOO_MUCH: dict[str, tuple[Pod, str]] = {
     "devices of another dialect, read for each container": (
         pod(*asking(500, **HAMI), annotations={"nvidia.com/use-gpuuuid": listed("", 30_000)}),
         "metadata.annotations[nvidia.com/use-gpuuuid]",
+    ),
+    "annotations that no policy can look through": (
+        pod(gpu_container(), annotations={f"a{number}": "" for number in range(MAX_ANNOTATIONS + 1)}),
+        f"metadata.annotations: given {MAX_ANNOTATIONS + 1} annotations; allowed: at most {MAX_ANNOTATIONS}",
     ),
     "containers that ask": (
         pod(*asking(MANY, **HAMI)),
@@ -123,6 +128,7 @@ def test_it_is_refused_in_a_few_words(what: str, route: str) -> None:
         ),
         pytest.param(gpu_pod(initContainers=[container(f"c{n}") for n in range(MAX_CONTAINERS)]), id="beside ours"),
         pytest.param(gpu_pod(volumes=[{"name": "fairgpu-usage"}] * MAX_COPIES), id="volumes of our names"),
+        pytest.param(pod(gpu_container(), annotations={f"a{n}": "" for n in range(MAX_ANNOTATIONS)}), id="crowded"),
         pytest.param(pod(gpu_container(), annotations={"note": "x" * 260_000}), id="annotations"),
     ],
 )
@@ -130,8 +136,21 @@ def test_what_is_just_not_too_much_comes_in(item: Any) -> None:
     assert validate(admitted(item)).allowed
 
 
+def test_a_gpu_pod_is_not_given_more_annotations_later_either() -> None:
+    stored = admitted(gpu_pod())
+    crowd = {f"a{number}": "" for number in range(MAX_ANNOTATIONS + 1)}
+    crowded = {
+        **stored,
+        "metadata": {**stored["metadata"], "annotations": {**stored["metadata"]["annotations"], **crowd}},
+    }
+    found = mutate(crowded, operation="UPDATE", oldObject=stored)
+    assert not found.allowed
+    assert f"allowed: at most {MAX_ANNOTATIONS} on a pod that asks for a GPU" in found.message
+    assert mutate(crowded, operation="UPDATE", oldObject=crowded).allowed
+
+
 def test_of_many_annotations_that_there_are_not_some_are_named_and_the_rest_counted() -> None:
-    found = mutate(pod(gpu_container(), annotations={f"fairgpu.io/use-gpu-{n}": "" for n in range(5000)}))
+    found = mutate(pod(gpu_container(), annotations={f"fairgpu.io/use-gpu-{n}": "" for n in range(500)}))
     assert found.allowed
     assert len(found.warnings) == 17
-    assert found.warnings[-1] == "metadata.annotations: 4984 more that are not known"
+    assert found.warnings[-1] == "metadata.annotations: 484 more that are not known"
