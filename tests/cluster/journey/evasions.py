@@ -31,7 +31,7 @@ def with_resources(**resources: Any) -> Manifest:
 
 
 MANY_NAMES = {f"example.org/r{number}": "1" for number in range(3000)}
-MANY_ANNOTATIONS = {f"a{number}": "" for number in range(10_000)}
+MANY_ANNOTATIONS = {f"a{number}": "" for number in range(1000)}
 
 METERED: dict[str, Manifest] = {
     "in an init container": with_containers(PLAIN, initContainers=[asking("init")]),
@@ -46,7 +46,7 @@ METERED: dict[str, Manifest] = {
     },
     "beside null maps": with_resources(limits=GPU, requests=None),
     "among 3,000 other resources": with_resources(limits={**MANY_NAMES, **GPU}),
-    "among 10,000 annotations": with_metadata(annotations=MANY_ANNOTATIONS),
+    "among 1,000 annotations": with_metadata(annotations=MANY_ANNOTATIONS),
     "with a generated name": with_metadata(name=None, generateName="evading-"),
     "with another scheduler": pod("evading", GPU, schedulerName="default-scheduler"),
     "with FairGPU's class for the rich": pod("evading", GPU, priorityClassName="gpu-in-budget"),
@@ -108,6 +108,10 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "by an annotation for nobody": (
         pod("evading", {}, {"gpu-fraction": "0.5", "gpu-fraction-container-name": "nobody"}),
         "gpu-fraction-container-name",
+    ),
+    "behind more annotations than policies look through": (
+        with_metadata(annotations={f"a{number}": "" for number in range(10_000)}),
+        "metadata.annotations: given 10000 annotations",
     ),
     "behind more annotations than are stored": (
         pod(
