@@ -40,7 +40,7 @@ def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
 def crowded(annotations: Mapping[Any, Any], root: Path, before: int = 0) -> list[Fault]:
     """More annotations than the policies of the API server can look through, of which a pod had so many `before`.
 
-    With 40,000 they take more than half a minute, each time that the pod is told of its eviction or let through its gate.
+    With 40,000 they take half a minute and more, each time that the pod is told of its eviction or let go on.
     """
     if len(annotations) <= max(MAX_ANNOTATIONS, before):
         return []
