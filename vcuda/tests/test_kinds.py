@@ -17,58 +17,6 @@ def begun(ask: Ask) -> None:
     assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
 
 
-def test_pools_are_charged_by_what_they_reserve(node: Node) -> None:
-    container = node.container("a")
-    with container.session() as ask:
-        begun(ask)
-        assert ask(f"async a {40 * MIB}")[0] == 0
-        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
-        assert ask(f"async b {800 * MIB}")[0] == OUT_OF_MEMORY
-        assert ask("freeasync a")[0] == ask("trim")[0] == 0
-        assert container.charged() == node.truth("a")[0] == CONTEXT
-
-
-def test_a_pool_that_the_driver_refuses_to_destroy_is_still_its_devices(node: Node) -> None:
-    node.settings["SIMGPU_DEVICES"] = "2"
-    container = node.container("a", Share(), Share(ordinal=1, slot=1), SIMGPU_FAULTS="cuMemPoolDestroy:1:error=999")
-    with container.session() as ask:
-        begun(ask)
-        assert [ask("newpool 1 1")[0], ask("endpool 1")[0], ask(f"from a {40 * MIB} 1")[0]] == [0, 999, 0]
-        assert [container.charged(0), container.charged(1)] == [CONTEXT, 64 * MIB]
-
-
-def test_a_pool_that_there_is_no_room_to_note_is_refused(node: Node) -> None:
-    answers = node.container("a").run("init", "ctx", *[f"newpool {i} 0" for i in range(258)])
-    assert [answer[0] for answer in answers] == [0] * 258 + [OUT_OF_MEMORY] * 2
-
-
-def test_a_pool_that_grows_past_the_limit_is_taken_back(node: Node) -> None:
-    node.settings["SIMGPU_POOL_STEP_MIB"] = "128"
-    container = node.container("a")
-    with container.session() as ask:
-        begun(ask)
-        assert ask(f"alloc a {650 * MIB}")[0] == 0
-        assert ask(f"async b {10 * MIB}")[0] == OUT_OF_MEMORY, "ten would fit; what the driver takes for them does not"
-        assert container.charged() == node.truth("a")[0] == CONTEXT + 650 * MIB
-        assert [ask("free a")[0], ask(f"async b {10 * MIB}")[0]] == [0, 0]
-        assert container.charged() == node.truth("a")[0] == CONTEXT + 128 * MIB
-        assert ask(f"alloc a {700 * MIB}")[0] == OUT_OF_MEMORY
-        assert ask(f"async c {100 * MIB}")[0] == 0, "of what the pool has already"
-        assert container.charged() == node.truth("a")[0] == CONTEXT + 128 * MIB
-        assert container.unsettled() == 0
-
-
-def test_a_pool_that_is_full_of_free_memory_serves_when_nothing_more_may_be_reserved(node: Node) -> None:
-    container = node.container("a")
-    with container.session() as ask:
-        begun(ask)
-        lines = ["newpool 1 0", f"keep 1 {256 * MIB}", f"from a {256 * MIB} 1", "freeasync a", f"alloc b {500 * MIB}"]
-        assert [ask(line)[0] for line in lines] == [0] * len(lines)
-        assert container.charged() == 1012 * MIB
-        assert ask(f"from a {200 * MIB} 1")[0] == 0
-        assert container.charged() == node.truth("a")[0] == 1012 * MIB
-
-
 def test_physical_memory_is_charged_until_the_last_reference_is_gone(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:
@@ -188,44 +136,6 @@ def test_the_granularity_recommended_for_multicast_is_one_that_the_slice_can_use
     assert container.run("init", "ctx", "granularity")[-1] == [0, recommended, 0]
 
 
-def test_a_pool_is_charged_to_the_device_that_it_was_made_for(node: Node) -> None:
-    node.settings["SIMGPU_DEVICES"] = "2"
-    container = node.container("a", Share(), Share(ordinal=1, slot=1))
-    with container.session() as ask:
-        begun(ask)
-        assert [ask("newpool 1 1")[0], ask(f"from a {40 * MIB} 1")[0]] == [0, 0]
-        assert [container.charged(0), container.charged(1)] == [CONTEXT, 64 * MIB]
-        assert [ask("freeasync a")[0], ask("endpool 1")[0]] == [0, 0]
-        assert [container.charged(0), container.charged(1)] == [CONTEXT, 0]
-
-
-def test_a_devices_default_pool_is_charged_to_that_device(node: Node) -> None:
-    node.settings["SIMGPU_DEVICES"] = "3"
-    container = node.container("a", Share(), Share(ordinal=1, slot=1))
-    with container.session() as ask:
-        begun(ask)
-        assert ask(f"fromdefault a {40 * MIB} 1")[0] == 0
-        assert [container.charged(0), container.charged(1)] == [CONTEXT, 64 * MIB]
-        assert ask(f"fromdefault b {40 * MIB} 2")[0] == OUT_OF_MEMORY, "that device is somebody else's"
-
-
-def test_a_pool_on_a_device_of_somebody_else_is_refused(node: Node) -> None:
-    node.settings["SIMGPU_DEVICES"] = "2"
-    assert node.container("a").run("init", "ctx", "newpool 1 1")[-1] == [INVALID_DEVICE, 0, 0]
-
-
-def test_what_a_pool_no_longer_keeps_is_given_back_without_a_trim(node: Node) -> None:
-    container = node.container("a")
-    with container.session() as ask:
-        begun(ask)
-        assert [ask("newpool 1 0")[0], ask(f"keep 1 {512 * MIB}")[0], ask(f"from a {40 * MIB} 1")[0]] == [0, 0, 0]
-        assert ask("freeasync a")[0] == 0
-        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
-        assert [ask("keep 1 0")[0], ask("wait")[0]] == [0, 0]
-        assert node.truth("a")[0] == CONTEXT
-        until(lambda: container.charged() == CONTEXT)
-
-
 def test_plain_memory_freed_in_a_streams_order_is_discharged(node: Node) -> None:
     container = node.container("a")
     with container.session() as ask:
@@ -233,14 +143,6 @@ def test_plain_memory_freed_in_a_streams_order_is_discharged(node: Node) -> None
         assert [ask(f"alloc a {40 * MIB}")[0], ask("alloc b 1000")[0]] == [0, 0]
         assert [ask("freeasync a")[0], ask("freeasync b")[0]] == [0, 0]
         assert container.charged() == node.truth("a")[0] == CONTEXT
-
-
-def test_memory_of_a_pool_freed_as_plain_memory_is_discharged(node: Node) -> None:
-    container = node.container("a")
-    with container.session() as ask:
-        begun(ask)
-        assert [ask(f"async a {40 * MIB}")[0], ask("free a")[0], ask("wait")[0]] == [0, 0, 0]
-        until(lambda: container.charged() == node.truth("a")[0] == CONTEXT)
 
 
 @pytest.mark.parametrize("verb", ["node", "anynode"])
