@@ -137,6 +137,16 @@ def test_the_budgets_gate_holds_no_pod_without_a_gpu(editor: Identity, pods: str
     editor.api.create(pods, pod, DRY_RUN)
 
 
+def test_the_meters_finalizer_keeps_no_pod_without_a_gpu(editor: Identity, pods: str) -> None:
+    pod = plain_pod("kept")
+    pod["metadata"]["finalizers"] = ["fairgpu.io/meter"]
+    assert "this pod asks for no GPU: remove the finalizer" in refused(editor, pods, pod)
+    editor.api.create(pods, plain_pod("kept"))
+    with pytest.raises(ApiError, match="to a pod that asks for no GPU"):
+        editor.api.patch(f"{pods}/kept", {"metadata": {"finalizers": ["fairgpu.io/meter"]}})
+    editor.api.patch(f"{pods}/kept", {"metadata": {"labels": {"run": "7"}}})
+
+
 def test_a_job_gets_no_gpu_past_the_guard_either(
     editor: Identity, namespace: str, create_workload: Callable[[Identity, str, Pod], None]
 ) -> None:
