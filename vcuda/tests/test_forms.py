@@ -164,13 +164,13 @@ NOT_SIMULATED = {"cuMulticastBindMem_v2", "cuMulticastBindAddr_v2", "cuGraphAddN
 
 def test_every_hook_is_called_in_some_test() -> None:
     """But those of launches, which test_time.py is for."""
-    table = (BUILD.parent / "src" / "hooks.def").read_text(encoding="utf-8")
-    sections = re.split(r"^/\* (hooks_\w+)\.c.*$", table, flags=re.MULTILINE)
+    table = (BUILD.parent / "src" / "hooks" / "hooks.def").read_text(encoding="utf-8")
+    sections = re.split(r"^/\* (\w+)\.c.*$", table, flags=re.MULTILINE)
     named = dict(zip(sections[1::2], sections[2::2], strict=True))
     hooks = {
         name
         for section in named
-        if section != "hooks_launch"
+        if section != "launch"
         for name in re.findall(r"^HOOK\((\w+)\)", named[section], re.MULTILINE)
     }
     programs: list[Path] = [*TESTS.glob("actor/*.c"), *TESTS.glob("*.c"), *TESTS.glob("test_*.py")]

@@ -4,7 +4,7 @@ ACTOR := $(wildcard tests/actor/*.c)
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c)) $(TESTS)/actor
 UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead $(TESTS)/unit/refused_ledger \
   $(TESTS)/unit/full_disk.so $(TESTS)/unit/finds_itself.so $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions)
-PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude -Isrc -isystem $(CUDA)
+PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude $(ROOMS:%=-I%) -isystem $(CUDA)
 
 $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
 	@mkdir -p $(@D)
@@ -100,7 +100,7 @@ bench: bench-programs
 # The shim, and its threads and parsers alone, under the sanitizers.
 ASAN := -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 $(eval $(call LIBRARY,$(B)/asan,-DVCUDA_TESTING $(ASAN)))
-ALONE := $(filter-out src/loader.c,$(wildcard src/*.c))
+ALONE := $(filter-out src/loading/loader.c,$(filter %.c,$(SOURCES)))
 SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/launching-tsan $(TESTS)/threads-asan $(TESTS)/parsers-asan \
   $(TESTS)/ledger_contents-asan
 $(TESTS)/ledger_contents-asan: ALL_CFLAGS += $(SOON)
@@ -118,12 +118,12 @@ $(TESTS)/%-asan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetc
 # keeps is in build/fuzz/corpus and build/fuzz/ledgers.
 FUZZ := $(B)/fuzz
 FUZZ_SECONDS ?= 60
-FUZZED := tests/unit/parsers.c src/config_file.c src/identity.c src/turns.c
-$(FUZZ)/parsers: $(FUZZED) $(wildcard src/*.h include/*.h)
+FUZZED := tests/unit/parsers.c src/loading/config_file.c src/loading/identity.c src/time/turns.c
+$(FUZZ)/parsers: $(FUZZED) $(INCLUDED)
 	@mkdir -p $(@D)
 	clang -std=c11 -D_GNU_SOURCE -O1 -g $(WARNINGS) -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined \
-	  -DVCUDA_LIBFUZZER -Iinclude -Isrc $(FUZZED) -o $@
-$(FUZZ)/ledger_contents: tests/unit/ledger_contents.c tests/unit/no_loader.c $(ALONE) $(wildcard src/*.h include/*.h)
+	  -DVCUDA_LIBFUZZER -Iinclude $(ROOMS:%=-I%) $(FUZZED) -o $@
+$(FUZZ)/ledger_contents: tests/unit/ledger_contents.c tests/unit/no_loader.c $(ALONE) $(INCLUDED)
 	@mkdir -p $(@D)
 	clang $(ALL_CFLAGS) -O1 -fsanitize=fuzzer,address,undefined -fno-sanitize-recover=undefined -DVCUDA_TESTING $(SOON) \
 	  -DVCUDA_LIBFUZZER $(filter %.c,$^) -o $@ -ldl

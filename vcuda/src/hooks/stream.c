@@ -1,4 +1,4 @@
-/* hooks_stream.c: streams that capture are left alone; streams that end are let go of. */
+/* stream.c: streams that capture are left alone; streams that end are let go of. */
 #include "hook.h"
 #include "pacer.h"
 

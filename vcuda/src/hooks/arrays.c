@@ -1,4 +1,4 @@
-/* hooks_arrays.c: arrays are padded by rules that the driver keeps to itself; whole granules cover them. */
+/* arrays.c: arrays are padded by rules that the driver keeps to itself; whole granules cover them. */
 #include "granule.h"
 #include "hook.h"
 

@@ -1,4 +1,4 @@
-/* hooks_launch.c: every way to start work on the GPU that counts as a launch. */
+/* launch.c: every way to start work on the GPU that counts as a launch. */
 #include "hook.h"
 #include "pacer.h"
 

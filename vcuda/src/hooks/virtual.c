@@ -1,4 +1,4 @@
-/* hooks_virtual.c: physical memory of its own right. It is charged to its maker until nobody refers to it: handles,
+/* virtual.c: physical memory of its own right. It is charged to its maker until nobody refers to it: handles,
  * mappings and bindings of this process are counted here; what descriptors or other processes hold is left to the
  * container's orphans, which end when the node sees the driver's figure fall. So is what lies under sparse arrays: when a
  * stream lets go of it is not ours to see. */

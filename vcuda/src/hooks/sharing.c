@@ -1,4 +1,4 @@
-/* hooks_sharing.c: memory opened by other processes. Its maker pays for it as long as he has it, and the container for what
+/* sharing.c: memory opened by other processes. Its maker pays for it as long as he has it, and the container for what
  * others hold of it when he has it no more. */
 #include "hook.h"
 

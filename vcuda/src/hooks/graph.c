@@ -1,4 +1,4 @@
-/* hooks_graph.c: graphs are launched in their turn, and what they allocate is charged before it is mapped.
+/* graph.c: graphs are launched in their turn, and what they allocate is charged before it is mapped.
  *
  * Which graphs allocate is found when they are instantiated, whichever way their nodes were added (by hand, by capture,
  * in a graph inside another): so none of the many functions that add nodes needs a hook.

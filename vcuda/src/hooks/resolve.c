@@ -1,4 +1,4 @@
-/* hooks_resolve.c: cuGetProcAddress, by which the runtime finds nearly everything.
+/* resolve.c: cuGetProcAddress, by which the runtime finds nearly everything.
  *
  * The driver decides which of its functions a name and a version mean; we only replace the address that it gives.
  * A table of names and versions of our own would bind wrong signatures as soon as a driver knows one more.

@@ -1,4 +1,4 @@
-/* hook.h: what every hooks_*.c begins with.
+/* hook.h: what the hooks of the driver begin with.
  *
  * A hook starts with PASS_UNLESS_ACTIVE: in a process that is not held to anything, or on a driver without
  * the function, it does what the driver would.

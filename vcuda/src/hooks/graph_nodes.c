@@ -1,5 +1,5 @@
-/* hooks_graph_nodes.c: what can never fit is refused when its node is added, as by a smaller GPU. Whether all that a graph
- * allocates fits is decided when it is brought to the device (hooks_graph.c). */
+/* graph_nodes.c: what can never fit is refused when its node is added, as by a smaller GPU. Whether all that a graph
+ * allocates fits is decided when it is brought to the device (graph.c). */
 #include "granule.h"
 #include "hook.h"
 

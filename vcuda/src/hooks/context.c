@@ -1,4 +1,4 @@
-/* hooks_context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
+/* context.c: a context takes hundreds of MiB that no allocation shows; it is charged before it exists. */
 #include "estate.h"
 #include "granule.h"
 #include "hook.h"

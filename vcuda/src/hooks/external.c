@@ -1,4 +1,4 @@
-/* hooks_external.c: memory of Vulkan, Direct3D or NvSci that is imported. Nobody else in the container counts it. */
+/* external.c: memory of Vulkan, Direct3D or NvSci that is imported. Nobody else in the container counts it. */
 #include "granule.h"
 #include "hook.h"
 

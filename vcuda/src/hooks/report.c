@@ -1,4 +1,4 @@
-/* hooks_report.c: the program sees a GPU of the size of its slice. */
+/* report.c: the program sees a GPU of the size of its slice. */
 #include "hook.h"
 
 static size_t least(size_t one, size_t other)

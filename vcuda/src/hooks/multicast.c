@@ -1,4 +1,4 @@
-/* hooks_multicast.c: an object takes no memory of its own, and keeps what is bound to it. It is made, referred to and
+/* multicast.c: an object takes no memory of its own, and keeps what is bound to it. It is made, referred to and
  * released as physical memory is, which charges nothing for it. */
 #include "hook.h"
 #include "multicast.h"

@@ -1,4 +1,4 @@
-/* hooks_linear.c: cuMemAlloc and its kin. Reserve, allocate, remember; take, free, discharge. */
+/* linear.c: cuMemAlloc and its kin. Reserve, allocate, remember; take, free, discharge. */
 #include "granule.h"
 #include "hook.h"
 #include "linear.h"

@@ -1,4 +1,4 @@
-/* hooks_pools.c: stream-ordered allocation. */
+/* pools.c: stream-ordered allocation. */
 #include "hook.h"
 #include "linear.h"
 #include "pools.h"
