@@ -6,6 +6,7 @@
  *     launches together KERNEL COUNT THREADS STREAMS
  *                                      the same by so many threads, each with so many streams
  *     launches elsewhere KERNEL COUNT  like ahead, into a stream of a context that is not current
+ *     launches devices MILLISECONDS    kernels of 0.1 ms on every device for so long, on each by a thread of its own
  *     launches flag                    a kernel that spins until the host says go, which it does after a second launch:
  *                                      prints "RESULT MICROSECONDS", of the whole and of the second launch
  *     launches behind COUNT            the same with so many launches behind it: prints RESULT of the whole
@@ -168,6 +169,45 @@ static int together(const char *name, int count, int threads, int own)
     return 0;
 }
 
+struct part {
+    int ordinal;
+    uint64_t end_us;
+};
+
+static void *on_one_device(void *argument)
+{
+    const struct part *part = argument;
+    CUdevice device;
+    CUcontext own;
+    CUstream stream;
+    if (CU(cuDeviceGet)(&device, part->ordinal) != CUDA_SUCCESS ||
+        CU(cuDevicePrimaryCtxRetain)(&own, device) != CUDA_SUCCESS || CU(cuCtxPushCurrent_v2)(own) != CUDA_SUCCESS ||
+        CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS)
+        exit(3);
+    CUfunction function = kernel("spin_us_100");
+    while (now_us() < part->end_us)
+        launch(function, stream, NULL);
+    __atomic_add_fetch(&shared.finished, 1, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static int devices(int milliseconds)
+{
+    pthread_t threads[8];
+    struct part parts[8];
+    int count = 0;
+    if (CU(cuDeviceGetCount)(&count) != CUDA_SUCCESS || count > 8)
+        return 2;
+    for (int i = 0; i < count; i++) {
+        parts[i] = (struct part){i, now_us() + (uint64_t)milliseconds * 1000u};
+        pthread_create(&threads[i], NULL, on_one_device, &parts[i]);
+    }
+    while (__atomic_load_n(&shared.finished, __ATOMIC_ACQUIRE) != count)
+        nanosleep(&(struct timespec){0, 500000}, NULL);
+    printf("%d\n", count);
+    return 0;
+}
+
 static int flag(void)
 {
     uint32_t *word;
@@ -243,6 +283,8 @@ int main(int count, char **arguments)
         return ahead(arguments[2], atoi(arguments[3]), true);
     if (count == 6 && strcmp(arguments[1], "together") == 0)
         return together(arguments[2], atoi(arguments[3]), atoi(arguments[4]), atoi(arguments[5]));
+    if (count == 3 && strcmp(arguments[1], "devices") == 0)
+        return devices(atoi(arguments[2]));
     if (count == 3 && strcmp(arguments[1], "behind") == 0)
         return behind(atoi(arguments[2]));
     if (count == 2 && strcmp(arguments[1], "flag") == 0)

@@ -1,0 +1,38 @@
+"""A container with several GPUs has its own share of each, and tells of each by itself."""
+
+import sys
+
+import pytest
+from agent import PERIOD_NS, Agent, Tenant
+from node import BUILD, MIB, Node, Share
+from test_time import on_a_virtual_clock
+
+sys.path.append(str(BUILD.parent / "simgpu"))
+sys.path.append(str(BUILD.parent.parent))
+import truth
+
+from nodeagent.schedule_page import LEDGER_PAGE_SIZE, unpack_activity
+
+MILLISECONDS = 1_000
+NEAR_POINTS = 3
+"""What is looked at cuts a period, and the first launches ask one by one."""
+
+
+@pytest.mark.parametrize("percent", [(30, 60), (70, 20, 100)])
+def test_a_thread_for_each_gpu_completes_and_tells_what_the_turns_on_it_allow(
+    node: Node, percent: tuple[int, ...]
+) -> None:
+    node.settings["SIMGPU_DEVICES"] = str(len(percent))
+    shares = []
+    for ordinal, core in enumerate(percent):
+        page = node.folder / f"page-{ordinal}"
+        Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS * core // 100),), core=core))
+        shares.append(Share(4096 * MIB, core, ordinal=ordinal, schedule=str(page)))
+    container = node.container("a", *shares)
+    assert on_a_virtual_clock(node, container, "launches", "devices", str(MILLISECONDS)) == [len(percent)]
+    contexts = truth.Truth(node.folder / "gpu").contexts()
+    done = {context.device: context.solo_ns / MILLISECONDS / 1e4 for context in contexts}
+    told = unpack_activity(container.ledger.read_bytes()[:LEDGER_PAGE_SIZE])
+    assert done == pytest.approx(dict(enumerate(percent)), abs=NEAR_POINTS)
+    for ordinal, completed in done.items():
+        assert told[ordinal].busy_ns / MILLISECONDS / 1e4 == pytest.approx(completed, abs=NEAR_POINTS)
