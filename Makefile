@@ -8,10 +8,16 @@ BIN := $(VENV)/bin
 export PYTHONDONTWRITEBYTECODE :=
 
 # Its plugin is loaded by every process of pytest unless it is refused, and the contract of the REST API alone needs it.
-PYTEST := $(BIN)/pytest --durations=10 --durations-min=1
+# Everything that tests draw at random follows from one seed, which `make test` prints first.
+ifndef SEED
+SEED := $(or $(FAIRGPU_SEED),$(shell od -An -N3 -tu4 /dev/urandom | tr -d ' '))
+endif
+export FAIRGPU_SEED := $(SEED)
+
+PYTEST := $(BIN)/pytest --durations=10 --durations-min=1 --hypothesis-seed=$(SEED)
 WITHOUT_SCHEMATHESIS := -p no:schemathesis
 
-.PHONY: setup demo test ladder lint types contracts unit accelerated contract described redis-7 page cluster vcuda bench browser promtool s3-server lock clean
+.PHONY: setup demo test seed ladder lint types contracts unit accelerated contract described redis-7 page cluster vcuda bench browser promtool s3-server lock clean
 
 setup: $(VENV)/.installed
 
@@ -23,8 +29,11 @@ demo: setup
 	$(BIN)/$(if $(CLUSTER),python -m tests.cluster.demonstration,fairgpu demo)
 	$(if $(CLUSTER),,@echo; echo "building the shim and the simulated GPU ..."; $(MAKE) -s -C vcuda demo PYTHON=$(abspath $(BIN)/python))
 
-test: lint types contracts browser promtool
+test: seed lint types contracts browser promtool
 	$(MAKE) ladder $(SIDE_BY_SIDE)
+
+seed:
+	@echo "make test SEED=$(SEED) draws the same random examples again"
 
 # Rungs that mostly wait, for clocks and for each other's servers, begin first and longest first, three at a time; those
 # that only compute fill what they leave idle of two cores. In continuous integration, where the cluster also has to wait

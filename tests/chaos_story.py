@@ -9,12 +9,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
 from typing import Any, TypeVar
 
 import redis
 
 from tests.keeper_stage import MONTH, Stage
+from tests.randomness import chance
 from tests.waiting import FIRST_PAUSE_S, LIMIT_S, LONGEST_PAUSE_S
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.difference import Difference
@@ -45,7 +45,7 @@ class ChaosStory:
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self.stage = stage
-        self.random = Random(seed)
+        self.random = chance(seed)
         self.pods: dict[str, Held] = {}
         self.objects: dict[str, dict[str, Any]] = {}
         self.granted = dict.fromkeys(TEAMS.values(), 0)

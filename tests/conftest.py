@@ -1,6 +1,7 @@
 """How many random examples each property is tried with: few while writing, many where CI=true.
 
-Health checks of the machine's speed and of luck are no reason to fail.
+Health checks of the machine's speed and of luck are no reason to fail. Hypothesis draws the same examples in each run
+where it sees CI; here the seed decides.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 CHECKS = [HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large]
-settings.register_profile("quick", deadline=None, max_examples=50, suppress_health_check=CHECKS)
-settings.register_profile("ci", deadline=None, max_examples=1000, suppress_health_check=CHECKS)
+COMMON = settings(deadline=None, derandomize=False, suppress_health_check=CHECKS)
+settings.register_profile("quick", COMMON, max_examples=50)
+settings.register_profile("ci", COMMON, max_examples=1000)
 settings.load_profile("ci" if os.environ.get("CI") == "true" else "quick")
 
 

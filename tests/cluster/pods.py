@@ -70,6 +70,12 @@ def _canonical_spec(priority_class: str) -> dict[str, Any]:
     }
 
 
+def spent_in(status: dict[str, Any]) -> int | None:
+    """The microGPU-seconds that a GPUBudget's status shows as spent; None before its first status."""
+    spent = status.get("spent")
+    return None if spent is None else int(spent["microGPUSeconds"])
+
+
 def cost(pod: Pod, rate: int) -> int:
     """What a pod that has ended must have cost, from nothing but what the API server says of it.
 

@@ -13,6 +13,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
 from tests.cluster.journey.manifests import Manifest, pod
+from tests.cluster.pods import spent_in
 from tests.cluster.services.everything import Services
 from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.periods import month_midway
@@ -179,6 +180,6 @@ def test_what_a_pod_spent_is_its_rate_times_the_time_that_the_api_server_stamped
     entry = wait_until(closed, "the session is closed in the ledger")
     assert int(entry["amount"]["microGPUSeconds"]) == expected
     wait_until(
-        lambda: status_of(control_plane, namespace)["spent"]["microGPUSeconds"] == str(expected),
+        lambda: spent_in(status_of(control_plane, namespace)) == expected,
         "the budget's status says the same",
     )

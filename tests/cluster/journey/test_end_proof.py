@@ -18,7 +18,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
 from tests.cluster.installation import Manifest, apply, wait_for_policies
 from tests.cluster.journey.manifests import pod
-from tests.cluster.pods import cost
+from tests.cluster.pods import cost, spent_in
 from tests.cluster.services.everything import Services
 from tests.redis_server import RedisServer
 from tests.waiting import wait_until
@@ -123,7 +123,7 @@ def test_what_ends_while_nobody_watches_is_charged_to_the_last_unit_though_its_n
     wait_until(lambda: [path for path in every if control_plane.exists(path)] == [], "all are let go")
     wait_until(lambda: team.metered(services.redis) == 0, "all are off the meter")
     assert team.spent(services.redis) == expected > 0
-    wait_until(lambda: team.status()["spent"]["microGPUSeconds"] == str(expected), "the budget says the same")
+    wait_until(lambda: spent_in(team.status()) == expected, "the budget says the same")
 
 
 def documented(page: str) -> str:

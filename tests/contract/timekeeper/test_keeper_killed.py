@@ -3,12 +3,12 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from random import Random
 from typing import Any
 
 import pytest
 
 from tests.keeper_stage import NOON, Stage
+from tests.randomness import chance
 from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import HOUR
@@ -54,7 +54,7 @@ class Story:
 
     def __init__(self, stage: Stage, seed: int) -> None:
         self.stage = stage
-        self.random = Random(seed)
+        self.random = chance(seed)
         self.pods: dict[str, Reserved] = {}
         self.objects: dict[str, dict[str, Any]] = {}
         self.payers: list[tuple[int, dict[str, str]]] = [(0, {"team-a": "a", "team-b": "b"})]
@@ -195,7 +195,7 @@ def test_an_emptied_redis_is_filled_again_by_the_running_leader_to_the_last_unit
     story = Story(stage, seed)
     keeper = stage.lead()
     writer = StatusWriter(stage.source, keeper.books)
-    random = Random(seed)
+    random = chance(seed)
     for number in range(5):
         story.step(number)
         stage.round()

@@ -3,10 +3,10 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass, field
-from random import Random
 
 import redis
 
+from tests.randomness import chance
 from tests.redis_server import RedisServer
 from tests.waiting import LIMIT_S
 from timekeeper.rules.money import GPU_HOUR
@@ -49,7 +49,7 @@ class Writer:
     failures: int = 0
 
     def run(self) -> None:
-        random = Random(self.number)
+        random = chance(self.number)
         with self.server.client(socket_timeout=2.0, retry=None) as client:
             while not self.ending.is_set():
                 uid = f"pod-{self.number}-{random.randrange(40)}"
