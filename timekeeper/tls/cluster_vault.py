@@ -21,7 +21,6 @@ class ClusterVault:
 
     def __init__(self, api: KubernetesAPI) -> None:
         self._api = api
-        self._published = b""
 
     def read(self, name: str) -> Kept | None:
         """The pair in a Secret."""
@@ -61,24 +60,30 @@ class ClusterVault:
         return True
 
     def publish(self, certificate_pem: bytes) -> None:
-        """Writes the ConfigMap, unless it holds this certificate already."""
-        if certificate_pem == self._published:
-            return
-        data = {"data": {CERTIFICATE_KEY: certificate_pem.decode("ascii")}}
+        """Writes the ConfigMap, unless it holds this certificate; it is read each time, since anybody may delete it."""
+        wanted = certificate_pem.decode("ascii")
+        try:
+            if self._shown() != wanted:
+                self._show({"data": {CERTIFICATE_KEY: wanted}})
+        except ApiError as error:
+            raise VaultError(str(error)) from error
+
+    def _shown(self) -> object:
+        try:
+            return (self._api.get(f"{CONFIG_MAPS}/{AUTHORITY}").get("data") or {}).get(CERTIFICATE_KEY)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+
+    def _show(self, data: Json) -> None:
         body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": AUTHORITY}, **data}
         try:
             self._api.create(CONFIG_MAPS, body)
         except ApiError as error:
             if not error.conflict:
-                raise VaultError(str(error)) from error
-            self._patch(data)
-        self._published = certificate_pem
-
-    def _patch(self, data: Json) -> None:
-        try:
+                raise
             self._api.patch(f"{CONFIG_MAPS}/{AUTHORITY}", data)
-        except ApiError as error:
-            raise VaultError(str(error)) from error
 
 
 def _secret(name: str, pair: Pair) -> Json:
