@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError, RedisError, ResponseError
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
 
 from timekeeper.store.scripts import script
 
 PIPELINE_CALLS = 1000
+
+_OF_6 = re.compile(r"Error running script \(call to f_[0-9a-f]{40}\): @user_script:\d+: (?:@user_script: \d+: -(\w+))?")
+"""How Redis 6.2 begins its reply where a script breaks off, with the code of what the server refused if it did."""
+_OF_7 = re.compile(r"(\w+) .*script: [0-9a-f]{40}, on @user_script:\d+\.?", re.DOTALL)
+"""The whole of such a reply of Redis 7, with the code before it unless redis-py has a type for that."""
+_SERVER_CODES = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY"})
+"""What a server says that takes no writes at the moment, whoever asks."""
+_SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
+"""redis-py's types for some of these; it cuts their code off the text."""
 
 
 class StoreError(RuntimeError):
@@ -20,6 +39,10 @@ class StoreError(RuntimeError):
 
 class StoreUnavailableError(StoreError):
     """Redis does not answer, or is not ready to; whether a change was done is unknown, and it may be tried again."""
+
+
+class ScriptError(StoreError):
+    """A script met data that it could not work with; other accounts are not concerned."""
 
 
 class StoreEmptyError(StoreError):
@@ -40,6 +63,15 @@ class OverdrawnError(StoreError):
 
 class FencedError(StoreError):
     """A leader with a later epoch has written: this one has been replaced and must stop."""
+
+
+_REFUSALS: Mapping[str, type[StoreError]] = {
+    "EMPTY": StoreEmptyError,
+    "FENCED": FencedError,
+    "DATA": ScriptError,
+    **dict.fromkeys(("FORMAT", "AMOUNT", "ACTION", "CUTS", "TWICE", "OVERFLOW"), StoreError),
+}
+"""What an error of our scripts becomes, by the word that it begins with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +115,7 @@ def _run_chunk(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
         _load(client, {calls[index].script for index in missing})
         for index, answer in zip(missing, _execute(client, [calls[index] for index in missing]), strict=True):
             answers[index] = answer
-    if any("READONLY" in str(answer) for answer in answers if isinstance(answer, ResponseError)):
+    if any(_is_read_only(answer) for answer in answers):
         _look_for_the_master(client)
     return [_translated(answer) for answer in answers]
 
@@ -120,14 +152,26 @@ def _translated(answer: Any) -> Any:
     if not isinstance(answer, RedisError):
         return answer
     kind, _, message = str(answer).partition(" ")
-    match kind:
-        case "EMPTY":
-            return StoreEmptyError(message)
-        case "FENCED":
-            return FencedError(message)
-        case "OVERDRAWN":
-            return OverdrawnError(int(message))
-        case "FORMAT" | "AMOUNT" | "ACTION" | "CUTS" | "TWICE" | "OVERFLOW":
-            return StoreError(message)
-        case _:  # loading, read-only, out of memory, without replicas
-            return StoreUnavailableError(str(answer))
+    if kind == "OVERDRAWN":
+        return OverdrawnError(int(message))
+    if kind in _REFUSALS:
+        return _REFUSALS[kind](message)
+    if _broke_off(answer):
+        return ScriptError(str(answer))
+    return StoreUnavailableError(str(answer))  # loading, read-only, out of memory, without replicas
+
+
+def _broke_off(answer: RedisError) -> bool:
+    """Whether a script ended in an error of its own data, and not since the server takes no writes."""
+    if not isinstance(answer, ResponseError) or isinstance(answer, _SERVER_ERRORS):
+        return False
+    found = _OF_6.match(str(answer)) or _OF_7.fullmatch(str(answer))
+    return found is not None and found[1] not in _SERVER_CODES
+
+
+def _is_read_only(answer: Any) -> bool:
+    """Whether a server refused a write as a replica does."""
+    if isinstance(answer, ReadOnlyError):
+        return True
+    found = _OF_6.match(str(answer)) if isinstance(answer, ResponseError) else None
+    return found is not None and found[1] == "READONLY"

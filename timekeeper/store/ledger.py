@@ -164,6 +164,24 @@ def settle(
     return [standing_or_error(answer) for answer in answers]
 
 
+def settle_each(
+    client: redis.Redis, revision: Revision, now: int, settlement: Settlement
+) -> tuple[Standing | None, dict[str, StoreError]]:
+    """Sets the amounts of a refused settlement's sessions one by one, under the same revision: those taken stay so.
+
+    Returns:
+        What the period stands at, None where no session was taken; and each session that was refused, by its uid.
+    """
+    alone = [Settlement(settlement.account, settlement.period, [item]) for item in settlement.items]
+    standing, refused = None, {}
+    for item, answer in zip(settlement.items, settle(client, revision, now, alone), strict=True):
+        if isinstance(answer, StoreError):
+            refused[item.uid] = answer
+        else:
+            standing = answer
+    return standing, refused
+
+
 def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Publication]) -> list[StoreError | None]:
     """Writes down what readers see of accounts."""
     calls = []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from timekeeper.store.calls import StoreError
+from timekeeper.store.calls import ScriptError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,13 +52,20 @@ def read_standing(sums: Sequence[Any], *, new: bool = False) -> Standing:
 
 
 def standing_or_error(answer: Any) -> Standing | StoreError:
-    """A script's answer read; an error stays one."""
-    return answer if isinstance(answer, StoreError) else read_standing(answer)
+    """A script's answer read; an error stays one, and what cannot be read is one."""
+    return answer if isinstance(answer, StoreError) else _read_or_error(answer)
 
 
 def standing_with_flag_or_error(answer: Any) -> Standing | StoreError:
     """The same, of an answer that begins with whether the change was done only now."""
-    return answer if isinstance(answer, StoreError) else read_standing(answer[1:], new=answer[0] == 1)
+    return answer if isinstance(answer, StoreError) else _read_or_error(answer[1:], new=answer[0] == 1)
+
+
+def _read_or_error(sums: Sequence[Any], *, new: bool = False) -> Standing | StoreError:
+    try:
+        return read_standing(sums, new=new)
+    except ValueError as error:
+        return ScriptError(f"the sums of this period cannot be read: {error}")
 
 
 def _text(value: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
+
 import structlog
 
 from timekeeper.jobs.memory.metered import Key, Metered
@@ -12,8 +14,11 @@ from timekeeper.jobs.round.settlement_plans import Plan, acknowledge, plan
 from timekeeper.jobs.round.use_by_hour import with_reports
 from timekeeper.store import book, reading
 from timekeeper.store.calls import StoreError
-from timekeeper.store.ledger import Action, Item, Settlement, settle
+from timekeeper.store.ledger import Action, Item, Revision, Settlement, settle, settle_each
 from timekeeper.store.standing import Standing
+
+Refused = tuple[Key, str]
+"""A session's uid, and the account and period in which the store did not take its amount."""
 
 _log = structlog.get_logger()
 
@@ -37,43 +42,69 @@ def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
         for metered in concerned
     ]
     plans = with_reports(desk.client, plans)
-    failed = _send(desk, plans, now)
-    done = [prepared for prepared in plans if not failed & prepared.items.keys()] if failed else plans
+    refused = _send(desk, plans, now)
+    done = [prepared for prepared in plans if not _refused_in(prepared, refused)] if refused else plans
     ends = [account for prepared in done if prepared.ends for account, _ in prepared.items]
     if ends and not desk.replicated("ends of sessions", ends):
         done = [prepared for prepared in done if not prepared.ends]
     _acknowledge(desk, done, now)
 
 
-def _send(desk: Desk, plans: list[Plan], now: int) -> set[Key]:
-    """Sends all items, those of one period of one account together; the periods that were refused."""
+def _send(desk: Desk, plans: list[Plan], now: int) -> set[Refused]:
+    """Sends all items, those of one period of one account together; what was refused.
+
+    A settlement of several items that was refused is sent item by item: one session stops no other.
+    """
     batches: dict[Key, list[Item]] = {}
     for prepared in plans:
         for key, item in prepared.items.items():
             batches.setdefault(key, []).append(item)
     desk.step("settle")
+    revision = desk.next_revision()
     settlements = [Settlement(account, period, items) for (account, period), items in batches.items()]
-    answers = dict(zip(batches, settle(desk.client, desk.next_revision(), now, settlements), strict=True))
-    failed = {key: answer for key, answer in answers.items() if isinstance(answer, StoreError)}
-    for key, answer in answers.items():
+    answers = settle(desk.client, revision, now, settlements)
+    refused: dict[Refused, StoreError] = {}
+    for settlement, answer in zip(settlements, answers, strict=True):
+        key = settlement.account, settlement.period
         if isinstance(answer, Standing):
             desk.books.accounts[key[0]].standings[key[1]] = answer
-    _note_gone(plans, answers.keys() - failed.keys())
-    for (account, period), error in failed.items():
-        raise_if_general(error)
-        _log.error("not settled", account=account, period=period, error=str(error))
-    return set(failed)
+            continue
+        raise_if_general(answer)
+        standing, found = _send_each(desk, revision, now, settlement, answer)
+        refused |= {(key, uid): error for uid, error in found.items()}
+        if standing is not None:
+            desk.books.accounts[key[0]].standings[key[1]] = standing
+    _note_gone(plans, refused.keys())
+    for ((account, period), uid), error in refused.items():
+        _log.error("not settled", account=account, period=period, uid=uid, error=str(error))
+    return set(refused)
 
 
-def _note_gone(plans: list[Plan], settled: set[Key]) -> None:
+def _send_each(
+    desk: Desk, revision: Revision, now: int, settlement: Settlement, error: StoreError
+) -> tuple[Standing | None, dict[str, StoreError]]:
+    if len(settlement.items) == 1:
+        return None, {settlement.items[0].uid: error}
+    standing, refused = settle_each(desk.client, revision, now, settlement)
+    for found in refused.values():
+        raise_if_general(found)
+    return standing, refused
+
+
+def _refused_in(prepared: Plan, refused: AbstractSet[Refused]) -> bool:
+    return any((key, prepared.metered.session.uid) in refused for key in prepared.items)
+
+
+def _note_gone(plans: list[Plan], refused: AbstractSet[Refused]) -> None:
     """Notes which sessions a period's sum of those that are gone holds now, whether or not a replica has it, too."""
     for metered, _, items, plain in plans:
         if plain and not metered.gone_in:
             continue
         for key, item in items.items():
-            if key in settled and item.action is Action.GONE:
+            settled = (key, item.uid) not in refused
+            if settled and item.action is Action.GONE:
                 metered.gone_in[key] = item.amount
-            elif key in settled:
+            elif settled:
                 metered.gone_in.pop(key, None)
 
 

@@ -20,6 +20,17 @@ local function carry(high, low)
   return high + over, low - over * LIMB
 end
 
+-- Limbs of any sign, held to what 24 digits can say.
+local function saturated(high, low)
+  if high >= HIGH_LIMIT then
+    return HIGH_LIMIT - 1, LIMB - 1
+  end
+  if high < -HIGH_LIMIT or (high == -HIGH_LIMIT and low == 0) then
+    return -HIGH_LIMIT, 1
+  end
+  return high, low
+end
+
 -- As limbs, of a whole number that may be negative.
 local function signed(text)
   if type(text) ~= 'string' or string.sub(text, 1, 1) ~= '-' then
@@ -69,11 +80,23 @@ local function open_sum(head, period, epoch, name)
   return sum
 end
 
+-- An error where a key that will be written to holds another type; nothing where every write will be taken. A write that
+-- fails leaves the writes before it done, so this comes before the first.
+local function unwritable(kind, ...)
+  for _, key in ipairs({...}) do
+    local found = redis.call('TYPE', key).ok
+    if found ~= 'none' and found ~= kind then
+      return redis.error_reply('DATA ' .. key .. ' is a ' .. found .. ' and should be a ' .. kind)
+    end
+  end
+  return nil
+end
+
 -- Notes under which epoch an account was changed, and that it was: a version lower than one that was seen before tells
 -- of a store that went back.
 local function changed(head, epoch)
-  redis.call('HSET', head, 'epoch', epoch)
   redis.call('HINCRBY', head, 'version', 1)
+  redis.call('HSET', head, 'epoch', epoch)
 end
 
 -- A period's sums and the account's version as a reply.

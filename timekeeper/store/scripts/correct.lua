@@ -14,9 +14,16 @@ local high, low = signed(amount)
 if not high then
   return redis.error_reply('AMOUNT ' .. amount .. ' is no whole number of at most 24 digits')
 end
+local mistyped = unwritable('hash', corrections, hours) or unwritable('stream', ledger)
+if mistyped then
+  return mistyped
+end
 local applied = 0
 if redis.call('HEXISTS', corrections, name) == 0 then
   local total_high, total_low = signed(total)
+  if not total_high then
+    return redis.error_reply('DATA the total ' .. total .. ' is no whole number of at most 24 digits')
+  end
   local takes = high < 0 and again ~= '1'
   high, low = carry(high + total_high, low + total_low)
   if takes and high < 0 then
@@ -25,14 +32,15 @@ if redis.call('HEXISTS', corrections, name) == 0 then
   if high < -HIGH_LIMIT or high >= HIGH_LIMIT then
     return redis.error_reply('OVERFLOW the total passes 24 digits')
   end
+  local rows = {}
+  add_to_row(rows, hour .. ' ' .. put_down, {}, {amount, '0', '0', '-'})
+  local grown = grown_rows(hours, rows, instant)
   applied = 1
   changed(head, epoch)
   redis.call('HSET', corrections, name, start .. ' ' .. amount)
   redis.call('HSET', period, 'total', decimal(high, low))
   redis.call('XADD', ledger, '*', 'k', 'correction', 'p', start, 'a', amount, 't', instant, 'u', '', 'n', namespace,
     'd', name, 'x', note)
-  local rows = {}
-  add_to_row(rows, hour .. ' ' .. put_down, {}, {amount, '0', '0', '-'})
-  write_rows(hours, rows, head, instant)
+  write_rows(hours, grown, head, instant)
 end
 return standing_after(applied, head, period)

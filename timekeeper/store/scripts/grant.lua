@@ -15,13 +15,21 @@ if not high then
   return redis.error_reply('AMOUNT ' .. amount .. ' is no whole number of at most 24 digits')
 end
 local granted_high, granted_low = signed(granted)
+if not granted_high then
+  return redis.error_reply('DATA what was granted, ' .. granted .. ', is no whole number of at most 24 digits')
+end
 high, low = carry(high + granted_high, low + granted_low)
 if high >= HIGH_LIMIT or high < -HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the grants pass 24 digits')
 end
-local added = redis.call('HSETNX', grants, name, start .. ' ' .. amount)
+local mistyped = unwritable('hash', grants, pots) or unwritable('stream', ledger)
+if mistyped then
+  return mistyped
+end
+local added = 1 - redis.call('HEXISTS', grants, name)
 if added == 1 then
   changed(head, epoch)
+  redis.call('HSET', grants, name, start .. ' ' .. amount)
   redis.call('HSET', period, 'granted', decimal(high, low))
   if expires ~= '' then
     redis.call('HSET', pots, name, amount .. ' ' .. expires .. ' ' .. since .. ' o')

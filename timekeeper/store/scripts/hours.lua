@@ -3,29 +3,39 @@
 local CUT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d*%-?)$'
 local TAKEN = '^ (%d+) (%d+) (%d+) (%d*%-?)$'
 
+-- A figure of a cut, held to 24 digits; nothing where it is no figure.
+local function bounded(text)
+  if text == '-' or limbs(text) then
+    return text
+  end
+  return string.find(text, '^%d+$') and string.rep('9', 24) or nil
+end
+
 -- The cuts of a text; nothing where one of them cannot be read.
 local function read_cuts(text)
   local cuts = {}
   for part in string.gmatch(text or '', '([^;]*);') do
     local hour, instant, billed, core, memory, used = string.match(part, CUT)
-    if not hour or not limbs(billed) or not limbs(core) or not limbs(memory) or not (used == '-' or limbs(used)) then
+    if not hour or not bounded(used) then
       return nil
     end
-    cuts[#cuts + 1] = {hour = hour, instant = instant, figures = {billed, core, memory, used}}
+    local figures = {bounded(billed), bounded(core), bounded(memory), bounded(used)}
+    cuts[#cuts + 1] = {hour = hour, instant = instant, figures = figures}
   end
   return cuts
 end
 
--- Two limbs of a figure; - counts as nothing.
+-- Two limbs of a figure, held to 24 digits; what is no figure counts as nothing.
 local function figure(text)
-  if not text or text == '-' or text == '' then
+  local sign, digits = string.match(text or '', '^(%-?)(%d+)$')
+  if not digits then
     return 0, 0
   end
-  if string.sub(text, 1, 1) == '-' then
-    local high, low = limbs(string.sub(text, 2))
+  local high, low = limbs(bounded(digits))
+  if sign == '-' then
     return carry(-high, -low)
   end
-  return limbs(text)
+  return high, low
 end
 
 -- Adds the difference of two sets of figures to a row that is still to be written.
@@ -36,19 +46,27 @@ local function add_to_row(rows, field, before, after)
     local old_high, old_low = figure(before[place])
     local new_high, new_low = figure(after[place])
     row.high[place], row.low[place] =
-      carry(row.high[place] + new_high - old_high, row.low[place] + new_low - old_low)
+      saturated(carry(row.high[place] + new_high - old_high, row.low[place] + new_low - old_low))
   end
   row.reported = row.reported or after[4] ~= '-'
 end
 
 -- Puts what a session's cuts add down to their hours; what is to be remembered of the last one.
 local function take_cuts(rows, item, posted)
+  local last = item.cuts[#item.cuts]
   local until_when, core, memory, used = string.match(item.cut or '', TAKEN)
   local taken = {posted, core or '0', memory or '0', used or '-'}
+  local from_the_first = not until_when
+  if not until_when and (item.cut or '') ~= '' then
+    -- A remembered cut that cannot be read says nothing of core, memory and used: only what is new of the amount is
+    -- put down, to the last hour.
+    taken = {posted, last.figures[2], last.figures[3], last.figures[4]}
+    from_the_first = false
+  end
   for index, cut in ipairs(item.cuts) do
-    local later = not until_when or #cut.instant > #until_when
-      or (#cut.instant == #until_when and cut.instant > until_when)
-    if later or index == #item.cuts then
+    local later = until_when and (#cut.instant > #until_when
+      or (#cut.instant == #until_when and cut.instant > until_when))
+    if from_the_first or later or index == #item.cuts then
       if cut.figures[4] == '-' then
         cut.figures[4] = taken[4]
       end
@@ -56,7 +74,7 @@ local function take_cuts(rows, item, posted)
       taken = cut.figures
     end
   end
-  return ' ' .. item.cuts[#item.cuts].instant .. ' ' .. taken[2] .. ' ' .. taken[3] .. ' ' .. taken[4]
+  return ' ' .. last.instant .. ' ' .. taken[2] .. ' ' .. taken[3] .. ' ' .. taken[4]
 end
 
 -- Tells whoever remembers what was put down to days long closed that some of it has changed.
@@ -64,12 +82,13 @@ local function change_the_past(head, how)
   redis.call('HSET', head, 'past', redis.call('HGET', head, 'version') .. ' ' .. how)
 end
 
--- Writes rows: what is there already grows by them. A row that would be all nothing is not begun. Called once a change.
-local function write_rows(hours, rows, head, instant)
+-- The rows as they will stand: what is there already grows by them. A row that would be all nothing is not begun.
+local function grown_rows(hours, rows, instant)
   local closed = math.floor(tonumber(instant) / 3600000000000) - 24
+  local grown = {texts = {}, past = false}
   for field, row in pairs(rows) do
     if tonumber(string.match(field, '^%d+')) < closed then
-      change_the_past(head, 'written at ' .. instant)
+      grown.past = true
     end
     local known = redis.call('HGET', hours, field)
     local empty = not known and not row.reported
@@ -80,14 +99,25 @@ local function write_rows(hours, rows, head, instant)
     local texts = {}
     for place = 1, 4 do
       local high, low = figure(sums[place])
-      texts[place] = decimal(carry(high + row.high[place], low + row.low[place]))
+      texts[place] = decimal(saturated(carry(high + row.high[place], low + row.low[place])))
       empty = empty and texts[place] == '0'
     end
     if not row.reported and (not known or sums[4] == '-') then
       texts[4] = '-'
     end
     if not empty then
-      redis.call('HSET', hours, field, table.concat(texts, ' '))
+      grown.texts[field] = table.concat(texts, ' ')
     end
+  end
+  return grown
+end
+
+-- Writes rows as they are to stand. Called once a change.
+local function write_rows(hours, grown, head, instant)
+  if grown.past then
+    change_the_past(head, 'written at ' .. instant)
+  end
+  for field, text in pairs(grown.texts) do
+    redis.call('HSET', hours, field, text)
   end
 end

@@ -15,6 +15,15 @@ local refused = (not unknown or expected == '1') and refusal(head, epoch)
 if refused then
   return refused
 end
+local mistyped = unwritable('hash', periods, period, hours) or unwritable('stream', ledger)
+if mistyped then
+  return mistyped
+end
+local rows = {}
+if checkpoint ~= '0' then
+  add_to_row(rows, row, {}, {checkpoint, '0', '0', '-'})
+end
+local grown = grown_rows(hours, rows, instant)
 local latest = redis.call('HGET', head, 'period') or ''
 if tonumber(version) > tonumber(redis.call('HGET', head, 'version') or '0') then
   redis.call('HSET', head, 'version', version)
@@ -32,9 +41,7 @@ if redis.call('HSETNX', periods, start, finish) == 1 then
   if checkpoint ~= '0' then
     redis.call('XADD', ledger, '*', 'k', 'checkpoint', 'p', start, 'a', checkpoint, 't', instant, 'u', '',
       'n', '', 'd', '', 'x', 'the store had been lost')
-    local rows = {}
-    add_to_row(rows, row, {}, {checkpoint, '0', '0', '-'})
-    write_rows(hours, rows, head, instant)
+    write_rows(hours, grown, head, instant)
   end
 end
 return standing_after(unknown and 1 or 0, head, period)

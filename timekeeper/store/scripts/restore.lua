@@ -26,9 +26,16 @@ if not want_high or not apart_high then
   return redis.error_reply('AMOUNT ' .. checkpoint .. ' or ' .. apart .. ' is no whole number from 0 to 10^24 - 1')
 end
 
+local mistyped = unwritable('hash', amounts, sessions, ended, hours) or unwritable('stream', ledger)
+if mistyped then
+  return mistyped
+end
 local total_high, total_low = signed(sums[1])
 local gone_high, gone_low = limbs(sums[2])
 local opened_high, opened_low = limbs(sums[3])
+if not total_high or not gone_high or not opened_high then
+  return redis.error_reply('DATA the sums of this period cannot be read')
+end
 local closing = {}
 for position = 8, #ARGV, 3 do
   local known = redis.call('HGET', amounts, ARGV[position])
@@ -37,6 +44,9 @@ for position = 8, #ARGV, 3 do
     if flag ~= 'g' then
       local high, low = limbs(amount)
       local posted_high, posted_low = limbs(posted)
+      if not high or not posted_high then
+        return redis.error_reply('DATA the amount of ' .. ARGV[position] .. ' cannot be read: ' .. known)
+      end
       gone_high, gone_low = carry(gone_high + high, gone_low + low)
       closing[#closing + 1] = {uid = ARGV[position], namespace = ARGV[position + 1], pod = ARGV[position + 2],
         amount = amount, flag = flag, cut = cut, entry = decimal(carry(high - posted_high, low - posted_low))}
@@ -55,14 +65,21 @@ if total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the total passes 24 digits')
 end
 
+local rows, hour = {}, string.format('%d ', math.floor(tonumber(instant) / 3600000000000))
+for _, item in ipairs(closing) do
+  add_to_row(rows, hour .. cjson.encode({item.namespace}), {}, {item.entry, '0', '0', '-'})
+end
+if added ~= '0' then
+  add_to_row(rows, hour .. cjson.encode({''}), {}, {added, '0', '0', '-'})
+end
+local grown = grown_rows(hours, rows, instant)
+
 redis.call('HSET', head, 'version', version)
 changed(head, epoch)
 change_the_past(head, 'restored at ' .. instant)
 redis.call('HSET', period, 'total', decimal(total_high, total_low), 'gone', decimal(gone_high, gone_low),
   'checkpoint', decimal(opened_high, opened_low))
-local rows, hour = {}, string.format('%d ', math.floor(tonumber(instant) / 3600000000000))
 for _, item in ipairs(closing) do
-  add_to_row(rows, hour .. cjson.encode({item.namespace}), {}, {item.entry, '0', '0', '-'})
   redis.call('HSET', amounts, item.uid, epoch .. ' 0 ' .. item.amount .. ' ' .. item.amount .. ' g' .. item.cut)
   if item.flag == 'o' or item.entry ~= '0' then
     redis.call('XADD', ledger, '*', 'k', 'close', 'p', start, 'a', item.entry, 't', instant, 'u', item.uid,
@@ -74,9 +91,8 @@ for position = 8, #ARGV, 3 do
   redis.call('HDEL', ended, ARGV[position])
 end
 if added ~= '0' then
-  add_to_row(rows, hour .. cjson.encode({''}), {}, {added, '0', '0', '-'})
   redis.call('XADD', ledger, '*', 'k', 'checkpoint', 'p', start, 'a', added, 't', instant, 'u', '', 'n', '', 'd', '',
     'x', note)
 end
-write_rows(hours, rows, head, instant)
+write_rows(hours, grown, head, instant)
 return standing_after(added, head, period)

@@ -27,6 +27,13 @@ if not sums[1] then
 end
 local total_high, total_low = signed(sums[1])
 local gone_high, gone_low = limbs(sums[2])
+if not total_high or not gone_high then
+  return redis.error_reply('DATA the sums of this period cannot be read')
+end
+local mistyped = unwritable('hash', amounts, sessions, ended, hours) or unwritable('stream', ledger)
+if mistyped then
+  return mistyped
+end
 
 local LONG = {open = true, post = true, move = true, close = true, gone = true}
 local items, uids, position = {}, {}, 5
@@ -68,6 +75,9 @@ for index, item in ipairs(items) do
   item.new = not known[index]
   if known[index] then
     old_epoch, old_counter, old, posted, flag, item.cut = string.match(known[index], PATTERN)
+    if not old_epoch then
+      return redis.error_reply('DATA the amount of ' .. item.uid .. ' cannot be read: ' .. known[index])
+    end
     old_epoch, old_counter = tonumber(old_epoch), tonumber(old_counter)
   end
   local newer = epoch_number > old_epoch or (epoch_number == old_epoch and counter_number > old_counter)
@@ -75,12 +85,15 @@ for index, item in ipairs(items) do
     or (flag == 'c' and (item.action == 'hold' or item.action == 'open'))
   if newer and not over then
     local old_high, old_low = limbs(old)
+    local posted_high, posted_low = limbs(posted)
+    if not old_high or not posted_high then
+      return redis.error_reply('DATA the amount of ' .. item.uid .. ' cannot be read: ' .. known[index])
+    end
     if flag == 'g' then
       -- Only a leader whose view was behind took it for gone: whoever settles it again has seen its pod.
       gone_high, gone_low = carry(gone_high - old_high, gone_low - old_low)
       flag = 'o'
     end
-    local posted_high, posted_low = limbs(posted)
     total_high, total_low = carry(total_high + item.high - old_high, total_low + item.low - old_low)
     item.posted, item.flag = posted, flag
     if item.action ~= 'hold' and item.action ~= 'open' then
@@ -111,6 +124,7 @@ end
 if #accepted == 0 then
   return standing(head, period)
 end
+local grown = grown_rows(hours, rows, instant)
 
 changed(head, epoch)
 redis.call('HSET', head, 'settled', instant)
@@ -122,7 +136,7 @@ for _, item in ipairs(accepted) do
     .. (item.cut or '')
 end
 redis.call('HSET', amounts, unpack(written))
-write_rows(hours, rows, head, instant)
+write_rows(hours, grown, head, instant)
 for _, item in ipairs(accepted) do
   if item.action == 'open' or (item.action == 'post' and item.record ~= '') then
     redis.call('HSET', sessions, item.uid, item.record)

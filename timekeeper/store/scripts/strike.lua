@@ -13,6 +13,9 @@ if refused then
   return refused
 end
 local granted_high, granted_low = signed(granted)
+if not granted_high then
+  return redis.error_reply('DATA what was granted, ' .. granted .. ', is no whole number of at most 24 digits')
+end
 local changes = {}
 for position = 6, #ARGV, 7 do
   local name, amount, expires, since, flag, kind, note = unpack(ARGV, position, position + 6)
@@ -27,6 +30,9 @@ for position = 6, #ARGV, 7 do
   end
   if old_flag ~= 'l' then
     local old_high, old_low = limbs(old)
+    if not old_high then
+      return redis.error_reply('DATA the pot ' .. name .. ' cannot be read: ' .. known)
+    end
     high, low = carry(high - old_high, low - old_low)
     granted_high, granted_low = carry(granted_high + high, granted_low + low)
     changes[#changes + 1] = {name = name, text = amount .. ' ' .. expires .. ' ' .. since .. ' ' .. flag,
@@ -35,6 +41,10 @@ for position = 6, #ARGV, 7 do
 end
 if granted_high >= HIGH_LIMIT or granted_high < -HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the grants pass 24 digits')
+end
+local mistyped = unwritable('hash', pots) or unwritable('stream', ledger)
+if mistyped then
+  return mistyped
 end
 changed(head, epoch)
 redis.call('HSET', period, 'granted', decimal(granted_high, granted_low))

@@ -1,0 +1,119 @@
+"""Whatever one account's data is, the other accounts are settled and their states are published in the same round."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests import redis_binaries
+from tests.keeper_stage import MONTH, Stage, told
+from tests.redis_server import RedisServer
+from timekeeper.rules.money import MAX_AMOUNT
+from timekeeper.store import keys, reading
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+HOUR = 3600
+GPU_HOUR = HOUR * 10**6
+
+
+@pytest.fixture(params=["Redis 6.2", "Redis 7"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    if request.param == "Redis 7":
+        monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
+    for name in ("redis", "stage"):
+        (tmp_path / name).mkdir()
+    with RedisServer(tmp_path / "redis") as server, server.client() as client:
+        yield Stage(tmp_path / "stage", client)
+
+
+@pytest.fixture
+def teams(stage: Stage) -> Stage:
+    """Two teams of one GPU-hour each, with one running pod each."""
+    for team in ("a", "b"):
+        stage.budget(team, [f"team-{team}"], gpu_hours=1)
+        stage.pod(f"pod-{team}", f"team-{team}")
+    stage.round()
+    return stage
+
+
+def reported(stage: Stage, uid: str, used: int) -> None:
+    """What a pod's reports are stored to amount to, in microGPU-seconds."""
+    stage.client.hset(keys.report(uid), mapping={"at": str(stage.now), "used": str(used)})
+
+
+@pytest.mark.parametrize("used", [MAX_AMOUNT, MAX_AMOUNT + 1, 10**30])
+def test_an_account_goes_on_spending_whatever_its_pod_has_reported(teams: Stage, used: int) -> None:
+    teams.pod("absurd", "team-a", core=1)
+    teams.round(10)
+    reported(teams, "absurd", used)
+    teams.round(HOUR)
+    teams.round(HOUR)
+    assert told(teams, "team-a")["state"] == "over"
+    assert told(teams, "team-b")["state"] == "over"
+    assert teams.spent("a") > 2 * GPU_HOUR
+    assert teams.keeper is not None
+
+
+@pytest.mark.parametrize("used", [9 * 10**23, MAX_AMOUNT, 10**30])
+def test_pods_whose_use_passes_24_digits_together_stop_nobody(teams: Stage, used: int) -> None:
+    for uid in ("one", "two", "three"):
+        pod = teams.pod(uid, "team-a", core=1)
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "job", "controller": True}
+        pod["metadata"]["ownerReferences"] = [owner]
+        teams.write_pod(pod)
+    teams.round(3500)  # so that the next two entries share an hour
+    for uid in ("one", "two", "three"):
+        reported(teams, uid, used)
+    for _ in range(4):
+        teams.round(HOUR)
+    assert told(teams, "team-a")["state"] == "over"
+    assert told(teams, "team-b")["state"] == "over"
+    assert teams.spent("b") == 4 * GPU_HOUR + 3500 * 10**6
+    teams.lead()
+    teams.round(HOUR)
+    assert teams.spent("b") == 5 * GPU_HOUR + 3500 * 10**6
+    for uid in ("one", "two", "three"):
+        teams.finish(teams.source_pod(uid))
+    teams.round(1)
+    assert teams.client.hlen(keys.AccountKeys("a").sessions) == 1
+
+
+def test_a_row_of_25_digits_grows_no_further_and_stops_nobody(teams: Stage) -> None:
+    teams.round(HOUR)
+    hours = keys.AccountKeys("a").hours
+    for field in teams.client.hkeys(hours):
+        teams.client.hset(hours, field, f"3600000000 3600000000 0 {10**24}")
+    reported(teams, "pod-a", 2 * 10**6)
+    teams.finish(teams.source_pod("pod-a"))
+    teams.round(1)
+    assert teams.spent("a") == GPU_HOUR
+    assert all(int(row.split()[3]) <= MAX_AMOUNT for row in teams.client.hvals(hours)[-1:])
+    assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
+
+
+@pytest.mark.parametrize("cut", [" not a cut", f" 1 1 1 {10**24}", " 1 2"])
+def test_a_remembered_cut_that_cannot_be_read_is_replaced(teams: Stage, cut: str) -> None:
+    teams.round(HOUR)
+    amounts = keys.AccountKeys("a").amounts(MONTH)
+    stored = teams.client.hget(amounts, "pod-a")
+    assert isinstance(stored, bytes)
+    teams.client.hset(amounts, "pod-a", " ".join(stored.decode().split()[:5]) + cut)
+    teams.round(HOUR)
+    assert teams.spent("a") == 2 * GPU_HOUR
+    assert told(teams, "team-a")["state"] == "over"
+
+
+def test_one_session_that_cannot_be_settled_stops_no_other_of_its_account(teams: Stage) -> None:
+    teams.pod("broken", "team-a")
+    teams.round(1)
+    teams.client.hset(keys.AccountKeys("a").amounts(MONTH), "broken", "nonsense")
+    teams.round(HOUR)
+    total = reading.standing(teams.client, "a", MONTH)
+    assert total is not None
+    assert total.total == GPU_HOUR + 2 * 10**6
+    assert told(teams, "team-a")["state"] == "over"
+    assert told(teams, "team-b")["state"] == "over"
