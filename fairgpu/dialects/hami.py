@@ -17,6 +17,7 @@ from fairgpu.dialects.selectors import (
     MODEL_ANNOTATION,
     USE_TYPE,
     USE_UUID,
+    VGPU_MODE,
     select,
 )
 from fairgpu.dialects.vgpu import Keys, read_vgpus
@@ -31,9 +32,16 @@ CORES = "nvidia.com/gpucores"
 PRIORITY = "nvidia.com/priority"
 SHARING = (MEMORY, PERCENTAGE, CORES)
 RESOURCES = (COUNT, *SHARING, PRIORITY)
-SELECTORS = (USE_TYPE, AVOID_TYPE, USE_UUID, AVOID_UUID, GPU_POLICY, MODEL_ANNOTATION)
+SELECTORS = (USE_TYPE, AVOID_TYPE, USE_UUID, AVOID_UUID, GPU_POLICY, VGPU_MODE, MODEL_ANNOTATION)
 
-_KEYS = Keys(count=COUNT, memory=MEMORY, percentage=PERCENTAGE, cores=CORES)
+_KEYS = Keys(
+    count=COUNT,
+    memory=MEMORY,
+    percentage=PERCENTAGE,
+    cores=CORES,
+    full_memory_is_exclusive=True,
+    zero_percent_is_unsaid=True,
+)
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:

@@ -1,7 +1,8 @@
 """Other projects' annotations that choose devices, read into FairGPU's own choices.
 
 HAMi and Volcano match a GPU's type by substring, whatever its case, as `fairgpu.io/use-gpu-model` does
-(https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go).
+(https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go,
+https://github.com/volcano-sh/volcano/blob/master/pkg/scheduler/api/devices/nvidia/vgpu/utils.go).
 """
 
 from __future__ import annotations
@@ -19,6 +20,11 @@ AVOID_TYPE = "nvidia.com/nouse-gputype"
 USE_UUID = "nvidia.com/use-gpuuuid"
 AVOID_UUID = "nvidia.com/nouse-gpuuuid"
 GPU_POLICY = "hami.io/gpu-scheduler-policy"
+VGPU_MODE = "nvidia.com/vgpu-mode"
+VOLCANO_USE_UUID = "volcano.sh/vgpu-use-gpuuuid"
+VOLCANO_AVOID_UUID = "volcano.sh/vgpu-nouse-gpuuuid"
+VOLCANO_MODE = "volcano.sh/vgpu-mode"
+POD_GROUP_POLICY = "volcano.sh/vgpu-podgroup-policy"
 MODEL_ANNOTATION = "nvidia-gpu-scheduler/gpu.model"
 
 _PLACEMENTS = {
@@ -26,6 +32,12 @@ _PLACEMENTS = {
     "spread": Placement.SPREAD,
     "topology-aware": Placement.TOPOLOGY,
 }
+_SHARED_IN_SOFTWARE = "hami-core"
+"""The mode whose shares are held by a library, as FairGPU holds its own."""
+
+
+MAX_POLICIES = 8
+"""Policies that are read of one list."""
 
 
 @dataclass(slots=True)
@@ -51,11 +63,14 @@ def select(container: Container, keys: tuple[str, ...]) -> Selection:
             f"{container.annotation_path(USE_TYPE)}: {show(container.annotations[USE_TYPE])} is left out, "
             f"since {MODEL_ANNOTATION} chooses the model"
         )
+    selection.warnings.extend(_left_out(container, present))
     selection.choices = PodChoices(
         use_models=wanted or use_models,
         avoid_models=_list(container, AVOID_TYPE, MODEL, present, selection),
-        use_uuids=_list(container, USE_UUID, UUID, present, selection),
-        avoid_uuids=_list(container, AVOID_UUID, UUID, present, selection),
+        use_uuids=_list(container, USE_UUID, UUID, present, selection)
+        or _list(container, VOLCANO_USE_UUID, UUID, present, selection),
+        avoid_uuids=_list(container, AVOID_UUID, UUID, present, selection)
+        or _list(container, VOLCANO_AVOID_UUID, UUID, present, selection),
         placement=_placement(container, present, selection),
     )
     return selection
@@ -78,11 +93,29 @@ def _list(
 def _placement(container: Container, present: tuple[str, ...], selection: Selection) -> Placement | None:
     if GPU_POLICY not in present:
         return None
-    value = container.annotations[GPU_POLICY].strip()
-    placement = _PLACEMENTS.get(value)
-    if placement is None and value:
+    chain = [part.strip() for part in container.annotations[GPU_POLICY].split(",", MAX_POLICIES) if part.strip()]
+    known = [policy for policy in chain if policy in _PLACEMENTS]
+    left_out = [policy for policy in chain if policy not in known[:1]]
+    if left_out:
+        instead = known[0] if known else "the cluster's default"
         selection.warnings.append(
-            f"{container.annotation_path(GPU_POLICY)}: FairGPU knows no policy {show(value)} and places as the "
-            f"cluster's default has it; it knows {', '.join(_PLACEMENTS)}"
+            f"{container.annotation_path(GPU_POLICY)}: {show(','.join(left_out))} is left out, and {instead} decides; "
+            f"FairGPU knows one of {', '.join(_PLACEMENTS)}"
         )
-    return placement
+    return _PLACEMENTS[known[0]] if known else None
+
+
+def _left_out(container: Container, present: tuple[str, ...]) -> list[str]:
+    """Warnings about annotations that are taken out and become no choice."""
+    warnings = [
+        f"{container.annotation_path(key)}: {show(container.annotations[key])} is left out, as FairGPU shares GPUs in "
+        f"software; for isolation in hardware ask for nvidia.com/mig-* on nodes that offer it"
+        for key in (VGPU_MODE, VOLCANO_MODE)
+        if key in present and container.annotations[key].strip() not in ("", _SHARED_IN_SOFTWARE)
+    ]
+    if POD_GROUP_POLICY in present:
+        warnings.append(
+            f"{container.annotation_path(POD_GROUP_POLICY)}: {show(container.annotations[POD_GROUP_POLICY])} is left "
+            f"out; FairGPU does not keep the pods of a PodGroup on different devices"
+        )
+    return warnings

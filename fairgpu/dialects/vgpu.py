@@ -1,7 +1,10 @@
 """What HAMi and Volcano have in common: a count, and for each vGPU an amount of memory and a percentage of cores.
 
 Both leave the same things unsaid in the same way: no count is one GPU, no memory is all of it, no cores is no
-guarantee; memory 0 counts as unsaid, and an amount stands before a percentage.
+guarantee; an amount of 0 counts as unsaid, and an amount stands before a percentage.
+
+HAMi differs in two things (https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go): since its
+version 2.7, 100 percent of the memory without cores is an exclusive GPU, and 0 percent counts as unsaid.
 """
 
 from __future__ import annotations
@@ -15,13 +18,21 @@ from fairgpu.dialects.reading import Container, DialectSettings, Reading
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of the four resources, and what one unit of memory is in MiB."""
+    """The names of the four resources, and what the two projects do not have in common.
+
+    Attributes:
+        memory_unit_mib: what one unit of memory is, in MiB.
+        full_memory_is_exclusive: whether 100 percent of the memory without cores is 100 percent of the cores as well.
+        zero_percent_is_unsaid: whether 0 percent of the memory counts as not given; else it is a fault.
+    """
 
     count: str
     memory: str
     percentage: str
     cores: str
     memory_unit_mib: int = 1
+    full_memory_is_exclusive: bool = False
+    zero_percent_is_unsaid: bool = False
 
 
 def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, reading: Reading) -> Reading:
@@ -33,7 +44,7 @@ def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, read
     memory, percentage, warnings = _memory(container, keys, amounts.values)
     ask = Ask(
         gpus=amounts.values.get(keys.count, 1),
-        core_percent=amounts.values.get(keys.cores, 0),
+        core_percent=_core(container, keys, amounts.values),
         memory_mib=None if memory is None else memory * keys.memory_unit_mib,
         memory_percentage=percentage,
         gpus_name=keys.count,
@@ -44,12 +55,22 @@ def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, read
     return build_request(container, ask, settings, known)
 
 
+def _core(container: Container, keys: Keys, amounts: dict[str, int]) -> int:
+    exclusive = keys.full_memory_is_exclusive and amounts.get(keys.percentage) == WHOLE_GPU_PERCENT
+    unsaid = WHOLE_GPU_PERCENT if exclusive and not container.names(keys.cores) else 0
+    return amounts.get(keys.cores, unsaid)
+
+
 def _memory(
     container: Container, keys: Keys, amounts: dict[str, int]
 ) -> tuple[int | None, int | None, tuple[str, ...]]:
     memory = amounts.get(keys.memory)
     percentage = amounts.get(keys.percentage)
     warnings: list[str] = []
+    if percentage == 0 and not memory and keys.zero_percent_is_unsaid:
+        path = container.limit_path(keys.percentage)
+        warnings.append(f'{path}: "0" is taken as not given, and so means all of the memory')
+        percentage = None
     if memory == 0:
         path = container.limit_path(keys.memory)
         taken = "what the percentage says" if percentage is not None else "all of the memory"
