@@ -15,6 +15,7 @@ from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import TimeError, parse_instant
 
 TERMINAL_PHASES = ("Succeeded", "Failed")
+OUR_GATE = {"name": names.BUDGET_GATE}
 _STARTED = ("running", "terminated")
 
 
@@ -27,12 +28,14 @@ class PodFacts:
         bound: whether it has a node.
         running: whether its phase is past Pending, or a container that holds a GPU has begun: a pod whose init
             containers run, or one of whose main containers waits for its image, is Pending all the while.
+        started: whether a container that holds a GPU runs, or ran before, by what its kubelet says.
         terminal: whether its phase is Succeeded or Failed.
         begun: the earliest time at which its kubelet says that it had it, by the node's clock.
         finished: the latest finishedAt of all its containers, by the node's clock.
         changed: when the last of its conditions changed.
         origin: what its use is put down to.
         gated: whether FairGPU's scheduling gate holds it.
+        gated_elsewhere: whether a scheduling gate of somebody else holds it, such as Kueue's.
         reservation: what it holds or asks for; None without a GPU.
         deadline: its activeDeadlineSeconds in nanoseconds.
         came_over: whether admission let it in as over budget.
@@ -67,6 +70,8 @@ class PodFacts:
     high_priority: bool = False
     evict_at: int | None = None
     begun: int | None = None
+    started: bool = False
+    gated_elsewhere: bool = False
 
 
 def read_pod(pod: Mapping[str, Any]) -> PodFacts:
@@ -75,7 +80,8 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
     phase = status.get("phase")
     annotations = _mapping(metadata.get("annotations"))
     node = spec.get("nodeName")
-    gates, finalizers = spec.get("schedulingGates"), metadata.get("finalizers")
+    gates, finalizers = _list(spec.get("schedulingGates")), metadata.get("finalizers")
+    started = _has_begun(spec, status)
     deleted = _instant(metadata.get("deletionTimestamp"))
     grace = metadata.get("deletionGracePeriodSeconds")
     return PodFacts(
@@ -86,10 +92,11 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         created=_instant(metadata.get("creationTimestamp")) or 0,
         scheduled=_scheduled(status.get("conditions")),
         bound=isinstance(node, str) and bool(node),
-        running=phase not in {None, "Pending"} or _has_begun(spec, status),
+        running=phase not in {None, "Pending"} or started,
         terminal=phase in TERMINAL_PHASES,
         finished=_finished(status),
-        gated=isinstance(gates, list) and {"name": names.BUDGET_GATE} in gates,
+        gated=OUR_GATE in gates,
+        gated_elsewhere=any(gate != OUR_GATE for gate in gates),
         reservation=read_reservation(pod),
         changed=_latest(status.get("conditions"), "lastTransitionTime"),
         origin=read_origin(metadata),
@@ -102,6 +109,7 @@ def read_pod(pod: Mapping[str, Any]) -> PodFacts:
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
         evict_at=_instant(annotations.get(names.EVICTION_AT)),
         begun=_begun(status),
+        started=started,
     )
 
 

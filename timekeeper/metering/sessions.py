@@ -73,6 +73,9 @@ class Session:
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:
     """When the meter of a pod that is seen for the first time starts; None while it holds nothing.
 
+    Somebody else than FairGPU's scheduler bound a pod without a valid allocation, and no node agent gives it devices:
+    its binding costs nothing, whatever starts the meter. Its meter starts once a GPU container of it was started.
+
     Args:
         pod: the pod as seen now.
         now: when it is seen.
@@ -80,11 +83,13 @@ def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) ->
     """
     if not pod.bound or pod.reservation is None:
         return None
-    scheduled = max(pod.created, now if pod.scheduled is None else pod.scheduled)
-    if meter_from is MeterFrom.BIND:
-        return min(scheduled, now)
     # The kubelet's startedAt is a node's clock, so that only our own sight of it counts.
-    return now if pod.running else None
+    if not pod.reservation.placed:
+        return now if pod.started else None
+    if meter_from is MeterFrom.RUNNING:
+        return now if pod.running else None
+    scheduled = max(pod.created, now if pod.scheduled is None else pod.scheduled)
+    return min(scheduled, now)
 
 
 def alive_until(now: int, node_silent_since: int | None, reported: int | None) -> int:

@@ -40,13 +40,21 @@ def run(stage: Stage, uid: str, hours: float | None) -> None:
     stage.write_pod(item)
 
 
-def wait(stage: Stage, uid: str, hours: float, *, gated: bool = False, state: str = "open") -> None:
+OURS, KUEUES = "fairgpu.io/budget", "kueue.x-k8s.io/admission"
+
+
+def wait(stage: Stage, uid: str, hours: float, *, gates: tuple[str, ...] = (), state: str = "open") -> None:
     stage.gated(uid, "team-a")
     item = stage.source_pod(uid)
     item["spec"]["activeDeadlineSeconds"] = int(hours * 3600)
     item["metadata"]["annotations"]["fairgpu.io/budget-state"] = state
-    if not gated:
-        del item["spec"]["schedulingGates"]
+    item["spec"]["schedulingGates"] = [{"name": gate} for gate in gates]
+    stage.write_pod(item)
+
+
+def lift(stage: Stage, uid: str, gate: str) -> None:
+    item = stage.source_pod(uid)
+    item["spec"]["schedulingGates"].remove({"name": gate})
     stage.write_pod(item)
 
 
@@ -72,8 +80,8 @@ def test_running_pods_are_committed_to_what_is_left_of_their_deadline_or_to_the_
 def test_what_waits_at_the_gate_comes_before_any_newcomer(stage: Stage) -> None:
     safe_budget(stage, 10)
     stage.lead()
-    wait(stage, "first", 6, gated=True, state="held")
-    wait(stage, "never", 11, gated=True, state="held")
+    wait(stage, "first", 6, gates=(OURS,), state="held")
+    wait(stage, "never", 11, gates=(OURS,), state="held")
     stage.round()
     assert told(stage).committed == 6 * GPU_HOUR
     assert stage.keeper is not None
@@ -116,16 +124,57 @@ def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_c
 def test_what_was_held_keeps_money_from_when_it_was_let_go(stage: Stage) -> None:
     safe_budget(stage, 10, pendingCommit="2h")
     stage.lead()
-    wait(stage, "held", 5, gated=True, state="held")
+    wait(stage, "held", 5, gates=(OURS,), state="held")
     stage.round(5 * HOUR)
-    item = stage.source_pod("held")
-    del item["spec"]["schedulingGates"]
-    stage.write_pod(item)
+    lift(stage, "held", OURS)
     stage.round(1)
     stage.round(2 * HOUR - 1)
     assert told(stage).committed == 5 * GPU_HOUR
     stage.round(1)
     assert told(stage).committed == 0
+
+
+def test_a_pod_behind_somebody_elses_gate_is_promised_nothing_before_that_gate_is_gone(stage: Stage) -> None:
+    safe_budget(stage, 10, pendingCommit="2h")
+    stage.lead()
+    wait(stage, "queued", 8, gates=(KUEUES,))
+    wait(stage, "behind-both", 4, gates=(KUEUES, OURS), state="held")
+    stage.round(5 * HOUR)
+    assert told(stage).committed == 0
+    lift(stage, "queued", KUEUES)
+    stage.round(1)
+    stage.round(2 * HOUR - 1)
+    assert told(stage).committed == 8 * GPU_HOUR
+    stage.round(1)
+    assert told(stage).committed == 0
+
+
+def test_a_pod_behind_two_gates_keeps_money_from_when_the_last_of_them_is_gone(stage: Stage) -> None:
+    safe_budget(stage, 10, pendingCommit="2h")
+    stage.lead()
+    wait(stage, "queued", 8, gates=(KUEUES, OURS), state="held")
+    stage.round(1)
+    lift(stage, "queued", OURS)
+    stage.round(5 * HOUR)
+    lift(stage, "queued", KUEUES)
+    stage.round(1)
+    stage.round(HOUR)
+    assert told(stage).committed == 8 * GPU_HOUR
+
+
+@pytest.mark.parametrize("admission", ["safe", "simple"])
+def test_a_pod_behind_somebody_elses_gate_is_not_released_and_holds_back_nobody(stage: Stage, admission: str) -> None:
+    safe_budget(stage, 10, admission=admission, minRuntime="8h")
+    stage.lead()
+    wait(stage, "queued", 8, gates=(KUEUES, OURS), state="held")
+    wait(stage, "let-in", 8, gates=(KUEUES,))
+    stage.now += 1
+    wait(stage, "next", 8, gates=(OURS,), state="held")
+    stage.round()
+    assert stage.keeper is not None
+    assert Releaser(stage.source, stage.keeper.books).release(stage.now) == 1
+    assert stage.source_pod("next")["spec"]["schedulingGates"] == []
+    assert stage.source_pod("queued")["spec"]["schedulingGates"] == [{"name": KUEUES}, {"name": OURS}]
 
 
 @given(
@@ -175,9 +224,9 @@ def test_a_held_pod_is_let_go_once_its_whole_run_is_paid_for_first_come_first_se
     safe_budget(stage, 10)
     run(stage, "limited", 8)
     stage.lead()
-    wait(stage, "long", 4, gated=True, state="held")
+    wait(stage, "long", 4, gates=(OURS,), state="held")
     stage.now += 1
-    wait(stage, "short", 1, gated=True, state="held")
+    wait(stage, "short", 1, gates=(OURS,), state="held")
     stage.round()
     assert stage.keeper is not None
     releaser = Releaser(stage.source, stage.keeper.books)

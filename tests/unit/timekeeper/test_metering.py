@@ -91,6 +91,42 @@ def test_metering_from_running_starts_once_a_container_works_on_a_gpu_though_the
     assert (start_of(pod, 500, MeterFrom.RUNNING) is not None) is started
 
 
+UNALLOCATED = replace(HELD, placed=False)
+
+
+@pytest.mark.parametrize("meter_from", MeterFrom)
+@pytest.mark.parametrize(
+    ("pod", "start"),
+    [
+        pytest.param({"running": False}, None, id="bound by somebody, its kubelet has not seen it"),
+        pytest.param({"running": True}, None, id="its phase is past Pending, by a container without a GPU"),
+        pytest.param({"terminal": True, "finished": 400}, None, id="its kubelet refused it: nothing was started"),
+        pytest.param({"started": True}, 500, id="a container on a GPU was started: from when that is seen"),
+        pytest.param({"started": True, "terminal": True, "finished": 400}, 500, id="and ended before it was seen"),
+        pytest.param({"started": True, "bound": False, "node": ""}, None, id="it has no node"),
+    ],
+)
+def test_a_bound_pod_without_an_allocation_is_not_metered_before_a_gpu_container_of_it_starts(
+    meter_from: MeterFrom, pod: dict[str, Any], start: int | None
+) -> None:
+    assert start_of(facts(reservation=UNALLOCATED, **pod), 500, meter_from) == start
+
+
+@pytest.mark.parametrize(
+    ("gates", "ours", "elsewhere"),
+    [
+        (None, False, False),
+        ([], False, False),
+        ([{"name": "fairgpu.io/budget"}], True, False),
+        ([{"name": "kueue.x-k8s.io/admission"}], False, True),
+        ([{"name": ""}, {"name": "fairgpu.io/budget"}], True, True),
+    ],
+)
+def test_gates_of_others_are_told_from_ours(gates: Any, *, ours: bool, elsewhere: bool) -> None:
+    found = read_pod({"spec": {"schedulingGates": gates}})
+    assert (found.gated, found.gated_elsewhere) == (ours, elsewhere)
+
+
 def test_a_terminal_pod_ended_when_its_last_container_did() -> None:
     done = end_at_terminal_phase(SESSION, facts(terminal=True, finished=400), now=900)
     assert (done.end, done.proof) == (400, EndProof.FINISHED)

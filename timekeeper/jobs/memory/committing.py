@@ -17,7 +17,7 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
     Running pods count as far as they still may run. Pods that were let in and wait for a node count whole, for as
     long as the budget says: the money was promised to them, and one that fits no node must not hold it for ever. Gated
-    ones were promised nothing, and neither were those that came in as over budget.
+    ones were promised nothing, whoever set the gate, and neither were those that came in as over budget.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:
@@ -83,4 +83,5 @@ def _lapsed(books: Books, facts: PodFacts, now: int) -> bool:
 
 
 def _waits(facts: PodFacts) -> bool:
-    return not facts.bound and not facts.terminal
+    """Whether only FairGPU's gate or a node is missing: behind a gate of somebody else it may wait for weeks."""
+    return not facts.bound and not facts.terminal and not facts.gated_elsewhere

@@ -150,7 +150,7 @@ class PodView:
     stirred: set[str] = field(default_factory=set)
     """Namespaces in which a pod that waits has come, gone or changed since somebody last asked."""
     let_in: dict[str, int] = field(default_factory=dict)
-    """When pods were let through the gate in this term, by uid."""
+    """When pods left their last scheduling gate in this term, by uid."""
     newest: int = 0
     """The latest creation stamp that is believed: it is not earlier than that, whatever our clock says."""
     as_of: int = 0
@@ -205,7 +205,7 @@ class PodView:
         """Notes what a pod shows."""
         self._stir(facts)
         known = self.facts.get(facts.uid)
-        if known is not None and known.gated and not facts.gated:
+        if known is not None and _is_gated(known) and not _is_gated(facts):
             self.let_in[facts.uid] = now
         self.facts[facts.uid] = facts
 
@@ -264,6 +264,10 @@ class PodView:
         last = read_pod(departure.item)
         departed(metered, departure, last, silent.get(last.node), reported(last.uid), now)
         return {last.uid}
+
+
+def _is_gated(facts: PodFacts) -> bool:
+    return facts.gated or facts.gated_elsewhere
 
 
 def latest_believed(stamps: Iterable[int], now: int, witness: Callable[[], int]) -> int:

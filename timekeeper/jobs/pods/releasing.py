@@ -56,7 +56,7 @@ class Releaser:
         self._lifted &= self.books.pods.facts.keys()
         self._refused = {uid: since for uid, since in self._refused.items() if since <= now < since + REFUSED}
         for facts in self.books.pods.facts.values():
-            if facts.terminal or facts.bound or facts.reservation is None:
+            if facts.terminal or facts.bound or facts.gated_elsewhere or facts.reservation is None:
                 continue
             name = self.books.account_of(facts.namespace)
             claim = self._claim(facts, now)
