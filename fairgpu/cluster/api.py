@@ -20,6 +20,8 @@ JSON_PATCH = "application/json-patch+json"
 
 CONNECT_TIMEOUT_SECONDS = 5.0
 READ_TIMEOUT_SECONDS = 30.0
+UNANSWERED = "Unanswered"
+"""The reason of an ApiError of status 0 whose request was sent, and which the API server may have carried out."""
 
 Json = dict[str, Any]
 
@@ -49,6 +51,11 @@ class ApiError(RuntimeError):
         return self.status == 409
 
     @property
+    def unanswered(self) -> bool:
+        """Whether the API server took the request and gave no answer in time, or none at all."""
+        return self.reason == UNANSWERED
+
+    @property
     def gone(self) -> bool:
         """Whether a resourceVersion or continue token is too old to go on from."""
         return self.status == 410
@@ -64,9 +71,15 @@ class TooLargeError(ApiError):
 class KubernetesAPI:
     """An API server, reached with one identity. Safe to use from several threads."""
 
-    def __init__(self, transport: client.ApiClient) -> None:
+    def __init__(self, transport: client.ApiClient, answer_seconds: float = READ_TIMEOUT_SECONDS) -> None:
+        self._transport = transport
+        self._answer_seconds = answer_seconds
         self._configuration = transport.configuration
         self._pool: urllib3.PoolManager = transport.rest_client.pool_manager
+
+    def within(self, seconds: float) -> KubernetesAPI:
+        """The same API server and connections, with another bound on how long it may take to answer a request."""
+        return KubernetesAPI(self._transport, seconds)
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None, *, most_bytes: int | None = None) -> Json:
         """Reads an object or a list.
@@ -111,14 +124,14 @@ class KubernetesAPI:
             TooLargeError: the answer is longer than so many bytes.
             ApiError: the server answered with an error, or could not be reached in time.
         """
-        response = self._send(method, path, query, body, content_type, READ_TIMEOUT_SECONDS)
+        response = self._send(method, path, query, body, content_type, self._answer_seconds)
         try:
             data = response.read(None if most_bytes is None else most_bytes + 1)
             if most_bytes is not None and len(data) > most_bytes:
                 response.close()
                 raise TooLargeError(most_bytes)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(0, "Unreachable", str(error)) from error
+            raise ApiError(0, UNANSWERED, str(error)) from error
         finally:
             response.release_conn()
         return _decode(data)
@@ -176,10 +189,19 @@ class KubernetesAPI:
                 preload_content=False,
             )
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(0, "Unreachable", str(error)) from error
+            raise ApiError(0, UNANSWERED if _was_sent(error) else "Unreachable", str(error)) from error
         if response.status >= 400:
             raise _refusal(response)
         return response
+
+
+def _was_sent(error: Exception) -> bool:
+    """Whether the API server was reached before the request failed.
+
+    urllib3 raises ProtocolError where the other end closes the connection before it answers.
+    """
+    cause = error.reason if isinstance(error, urllib3.exceptions.MaxRetryError) else error
+    return isinstance(cause, urllib3.exceptions.ReadTimeoutError | urllib3.exceptions.ProtocolError)
 
 
 def _refusal(response: urllib3.BaseHTTPResponse) -> ApiError:

@@ -1,7 +1,8 @@
 """Keeps a view of a collection: a list, then a watch from where the list ended, again and again.
 
 The protocol is the API server's (https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes):
-lists come in pages, bookmarks move the resourceVersion on, and 410 Gone means to list anew.
+lists come in pages, bookmarks move the resourceVersion on, and 410 Gone means to list anew. A list that takes longer
+than etcd keeps its version (five minutes) ends in 410 as well, so a new list waits as long as any other retry.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from fairgpu.cluster.api import ApiError, Json, KubernetesAPI, TooLargeError
 
 PAGE_SIZE = 500
 PAGE_BYTES = 16 << 20
-"""A page of more is asked for again in smaller ones: read, it takes ten times as much, and who makes an object says how
-long it is, up to 1.5 MiB."""
+"""A longer page is asked for again in a quarter of its size: read, it takes ten times as much, and who makes an object
+says how long it is, up to 1.5 MiB. Behind such objects each page is twice as large as the one before."""
 WATCH_SECONDS = 240
 IDLE_SECONDS = 300.0
 FIRST_RETRY_SECONDS = 0.5
@@ -84,10 +85,8 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
             version = _watch(api, collection, view, wait, version)
             retry_seconds = FIRST_RETRY_SECONDS
         except ApiError as error:
-            if error.gone:
-                version = None
-                continue
-            view.failed(error)
+            if not error.gone:
+                view.failed(error)
             if error.status:
                 version = None
             if wait(retry_seconds * (0.5 + random())):
@@ -113,6 +112,7 @@ def _list(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
             continue
         read = (collection.read(item) for item in answer.get("items") or [])
         items.extend(item for item in read if item is not None)
+        size = min(size * 2, PAGE_SIZE)
         metadata = answer.get("metadata") or {}
         if not metadata.get("continue"):
             return items, str(metadata.get("resourceVersion", ""))

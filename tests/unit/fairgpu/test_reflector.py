@@ -6,6 +6,10 @@ from fairgpu.cluster.api import ApiError, Json, TooLargeError
 from fairgpu.cluster.reflector import PAGE_BYTES, Collection, reflect
 
 
+class Page(list[Json]):
+    """A page that is not the first of its list."""
+
+
 class API:
     """Answers lists and watches from a script; ends the reflection when that is over."""
 
@@ -18,7 +22,8 @@ class API:
         found = self.lists.pop(0)
         if isinstance(found, Exception):
             raise found
-        return {"items": found, "metadata": {"resourceVersion": "1"}}
+        more = {"continue": "on"} if self.lists and isinstance(self.lists[0], Page | TooLargeError) else {}
+        return {"items": list(found), "metadata": {"resourceVersion": "1", **more}}
 
     def stream(self, _path: str, _query: Any, _idle: float) -> list[Json]:
         found = self.watches.pop(0)
@@ -76,6 +81,35 @@ def test_a_page_of_more_bytes_than_are_taken_is_asked_for_in_smaller_ones_down_t
         *[(size, PAGE_BYTES) for size in (500, 125, 31, 7)],
         (1, None),
     ]
+
+
+def test_pages_grow_again_behind_the_objects_that_made_them_small() -> None:
+    pages = [[named("a")], *(Page([named(f"p{number}")]) for number in range(10))]
+    api = API([*[TooLargeError(PAGE_BYTES)] * 4, *pages], [[]])
+    assert len(followed(api, Collection("/pods", {})).lists[0]) == 11
+    assert [size for size, _ in api.asked[4:]] == [1, 2, 4, 8, 16, 32, 64, 128, 256, 500, 500]
+
+
+def test_a_page_that_is_too_large_in_the_middle_of_a_list_makes_the_next_ones_smaller() -> None:
+    api = API([[named("a")], TooLargeError(PAGE_BYTES), Page([named("b")]), Page([named("c")])], [[]])
+    assert followed(api, Collection("/pods", {})).lists == [[named("a"), named("b"), named("c")]]
+    assert [size for size, _ in api.asked] == [500, 500, 125, 250]
+
+
+def test_a_list_whose_continue_token_is_too_old_is_begun_anew_after_longer_and_longer_pauses() -> None:
+    expired = ApiError(410, "Expired", "the provided continue parameter is too old")
+    api = API([*[expired] * 9, [named("a")]], [[]])
+    view = followed(api, Collection("/pods", {}))
+    assert view.lists == [[named("a")]]
+    assert view.errors == []
+    assert [seconds for seconds in api.waits if seconds > 0] == [0.5, 1, 2, 4, 8, 16, 30, 30, 30]
+
+
+def test_a_watch_that_is_too_old_each_time_does_not_list_without_a_pause() -> None:
+    expired = ApiError(410, "Expired", "too old resource version")
+    api = API([[named("a")], [named("b")], [named("c")]], [expired, expired, []])
+    assert followed(api, Collection("/pods", {})).lists == [[named("a")], [named("b")], [named("c")]]
+    assert [seconds for seconds in api.waits if seconds > 0] == [0.5, 1]
 
 
 def test_objects_are_held_only_as_far_as_they_are_read() -> None:
