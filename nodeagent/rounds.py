@@ -54,6 +54,15 @@ class State:
     seen: Mapping[int, Seen] = field(default_factory=dict)
 
 
+def begun(now_ns: int) -> State:
+    """The state of a writer that begins now.
+
+    Its periods begin at multiples of the period, as those of all GPUs of the node do: kernels that wait for one another
+    on several GPUs meet only while all of them have their turn.
+    """
+    return State(epoch_ns=now_ns // turns.PERIOD_NS * turns.PERIOD_NS)
+
+
 def step(
     state: State, containers: tuple[Container, ...], activities: Mapping[int, Activity], now_ns: int
 ) -> tuple[State, turns.Plan]:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from nodeagent import turns
 from nodeagent.nvml import Figures, asked
-from nodeagent.rounds import Container, State, describe, step
+from nodeagent.rounds import Container, begun, describe, step
 from nodeagent.schedule_page import GENERATION_AT, LEDGER_PAGE_SIZE, SIZE, Activity, Page, pack, unpack_activity
 
 INTERVAL_SECONDS = 0.01
@@ -103,7 +103,7 @@ def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int
     """Writes the page until told to stop. A containers file that turns bad is reported and the last good one kept."""
     uuid, containers = read_containers(source)
     version = source.stat().st_mtime_ns
-    state = State(epoch_ns=clock())
+    state = begun(clock())
     file = PageFile(page)
     driver = Figures(asked(uuid))
     threading.Thread(target=driver.watch, args=(stop,), name="nvml", daemon=True).start()

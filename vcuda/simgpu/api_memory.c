@@ -137,8 +137,10 @@ SIM_EXPORT CUresult CUDAAPI cuMemGetInfo(unsigned int *left, unsigned int *total
     size_t wide_left = 0;
     size_t wide_total = 0;
     CUresult result = cuMemGetInfo_v2(&wide_left, &wide_total);
-    if (result == CUDA_SUCCESS) {
+    if (result == CUDA_SUCCESS && left != NULL) {
         *left = wide_left > UINT32_MAX ? UINT32_MAX : (unsigned int)wide_left;
+    }
+    if (result == CUDA_SUCCESS && total != NULL) {
         *total = wide_total > UINT32_MAX ? UINT32_MAX : (unsigned int)wide_total;
     }
     return result;

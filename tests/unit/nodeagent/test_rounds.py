@@ -3,7 +3,9 @@
 from dataclasses import replace
 from pathlib import Path
 
-from nodeagent.rounds import Container, State, describe, step
+import pytest
+
+from nodeagent.rounds import Container, State, begun, describe, step
 from nodeagent.schedule_page import Activity
 from nodeagent.turns import PERIOD_NS, Policy
 
@@ -40,6 +42,13 @@ def test_turns_stay_within_a_period_in_which_nothing_changes() -> None:
     state, made = step(State(NOW), (THIRTY, SEVENTY), both, NOW)
     _, again = step(state, (THIRTY, SEVENTY), both, NOW + 20 * MS)
     assert again is made
+
+
+@pytest.mark.parametrize("late_ns", [0, 1, 7_000_000, PERIOD_NS - 1])
+def test_writers_that_begin_at_different_moments_begin_their_periods_at_the_same(late_ns: int) -> None:
+    first, second = begun(NOW), begun(NOW + 3 * PERIOD_NS + late_ns)
+    assert (second.epoch_ns - first.epoch_ns) % PERIOD_NS == 0
+    assert 0 <= NOW - first.epoch_ns < PERIOD_NS
 
 
 def test_the_epoch_moves_by_whole_periods() -> None:

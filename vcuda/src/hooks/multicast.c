@@ -88,5 +88,5 @@ EXPORT CUresult cuMulticastUnbind(CUmemGenericAllocationHandle object, CUdevice 
     PASS_UNLESS_ACTIVE(cuMulticastUnbind, object, device, offset, size);
     uint64_t at = offset, left = size;
     CUresult result = multicast_unbind(object, device, &at, &left);
-    return result == CUDA_SUCCESS && left != 0 ? REAL(cuMulticastUnbind)(object, device, at, left) : result;
+    return result == CUDA_SUCCESS && (left != 0 || size == 0) ? REAL(cuMulticastUnbind)(object, device, at, left) : result;
 }

@@ -18,12 +18,19 @@ static void to_slice(size_t *free, size_t *total)
     *total = least(*total, limit);
 }
 
+/* The driver takes NULL for what the program does not want to know. */
 EXPORT CUresult cuMemGetInfo_v2(size_t *free, size_t *total)
 {
     PASS_UNLESS_ACTIVE(cuMemGetInfo_v2, free, total);
-    CUresult result = REAL(cuMemGetInfo_v2)(free, total);
-    if (result == CUDA_SUCCESS)
-        to_slice(free, total);
+    size_t free_here = 0, total_here = 0;
+    CUresult result = REAL(cuMemGetInfo_v2)(&free_here, &total_here);
+    if (result != CUDA_SUCCESS)
+        return result;
+    to_slice(&free_here, &total_here);
+    if (free != NULL)
+        *free = free_here;
+    if (total != NULL)
+        *total = total_here;
     return result;
 }
 
@@ -36,13 +43,16 @@ static unsigned int narrow(size_t value)
 EXPORT CUresult cuMemGetInfo(unsigned int *free, unsigned int *total)
 {
     PASS_UNLESS_ACTIVE(cuMemGetInfo, free, total);
-    CUresult result = REAL(cuMemGetInfo)(free, total);
-    if (result == CUDA_SUCCESS) {
-        size_t wide_free = *free, wide_total = *total;
-        to_slice(&wide_free, &wide_total);
-        *free = narrow(wide_free);
-        *total = narrow(wide_total);
-    }
+    unsigned int narrow_free = 0, narrow_total = 0;
+    CUresult result = REAL(cuMemGetInfo)(&narrow_free, &narrow_total);
+    if (result != CUDA_SUCCESS)
+        return result;
+    size_t free_here = narrow_free, total_here = narrow_total;
+    to_slice(&free_here, &total_here);
+    if (free != NULL)
+        *free = narrow(free_here);
+    if (total != NULL)
+        *total = narrow(total_here);
     return result;
 }
 

@@ -75,7 +75,7 @@ EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t size)
             return result;
         pointer += mapping.extent;
     }
-    return pointer < end ? REAL(cuMemUnmap)(pointer, end - pointer) : CUDA_SUCCESS;
+    return pointer < end || size == 0 ? REAL(cuMemUnmap)(pointer, end - pointer) : CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuMemExportToShareableHandle(void *shareable, CUmemGenericAllocationHandle handle,
