@@ -1,0 +1,207 @@
+"""The inventory that the node agent writes on its Node: which devices the node offers, and how they are linked.
+
+It stands in the annotation `fairgpu.io/inventory` as compact JSON:
+`{"v":1,"vendor":"nvidia","driver":"580.95.05","slots":64,"devices":[{"uuid":"GPU-...","model":"NVIDIA A100-SXM4-80GB",
+"memoryMiB":81038,"numa":0,"pci":"00000000:07:00.0","health":"ok"}],"links":[[0]]}`.
+
+A reader that cannot decode it takes the node out: a device of unknown size or identity cannot be divided.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+from typing import Any
+
+VERSION = 1
+MAX_ENCODED_BYTES = 64 * 1024
+"""A quarter of what the API server admits for all annotations of an object; 64 devices take a third of it."""
+MAX_SLOTS = 64
+"""Containers that may share one device."""
+
+
+class InventoryError(ValueError):
+    """An annotation that is no inventory; the message names the field."""
+
+
+class Health(StrEnum):
+    """Whether new containers may be placed on a device. Containers that run on a fenced one go on."""
+
+    OK = "ok"
+    FENCED = "fenced"
+
+
+class Link(IntEnum):
+    """The way between two devices, the nearest first, by the topology levels of `nvidia-smi topo -m`.
+
+    https://docs.nvidia.com/deploy/nvidia-smi/index.html
+    """
+
+    SELF = 0
+    NVLINK = 1
+    ONE_SWITCH = 2
+    """PIX: at most one PCIe bridge."""
+    SWITCHES = 3
+    """PXB: several PCIe bridges, no host bridge."""
+    NODE = 4
+    """PHB and NODE: a PCIe host bridge, or several within one NUMA node."""
+    SYSTEM = 5
+    """SYS: the interconnect between NUMA nodes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One physical device that a node offers.
+
+    Attributes:
+        uuid: the vendor's identity of it, unique in the cluster.
+        model: the vendor's name of it, as NVML tells it.
+        memory_mib: what containers may hold together, in MiB: the total less what the driver reserves.
+        numa: its NUMA node; None where the system does not say.
+        pci: its PCI address.
+        health: whether new containers may be placed on it.
+        why: why it is fenced, for people; empty where it is not.
+    """
+
+    uuid: str
+    model: str
+    memory_mib: int
+    numa: int | None
+    pci: str
+    health: Health = Health.OK
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """All devices of a node.
+
+    Attributes:
+        vendor: who made them, in lower case.
+        driver: the driver's version.
+        slots: how many containers may share one device.
+        devices: in the vendor's order.
+        links: row and column of each device in that order; symmetric, SELF on the diagonal alone.
+    """
+
+    vendor: str
+    driver: str
+    slots: int
+    devices: tuple[Device, ...]
+    links: tuple[tuple[Link, ...], ...]
+
+
+def encode(inventory: Inventory) -> str:
+    """The annotation's value.
+
+    Raises:
+        InventoryError: it does not fit into MAX_ENCODED_BYTES.
+    """
+    document = {
+        "v": VERSION,
+        "vendor": inventory.vendor,
+        "driver": inventory.driver,
+        "slots": inventory.slots,
+        "devices": [_fields(device) for device in inventory.devices],
+        "links": [list(row) for row in inventory.links],
+    }
+    text = json.dumps(document, separators=(",", ":"))
+    if len(text) > MAX_ENCODED_BYTES:
+        raise InventoryError(f"the inventory has {len(text)} bytes; at most {MAX_ENCODED_BYTES} are allowed")
+    return text
+
+
+def decode(text: str) -> Inventory:
+    """Reads the annotation's value; fields of later writers are ignored.
+
+    Raises:
+        InventoryError: it is no JSON object of version 1; a field is missing, of another type or out of range; a uuid
+            stands twice; or the links are no symmetric matrix of the devices.
+    """
+    if len(text) > MAX_ENCODED_BYTES:
+        raise InventoryError(f"the inventory has {len(text)} characters; at most {MAX_ENCODED_BYTES} are allowed")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InventoryError(f"the inventory is no JSON: {error}") from error
+    if not isinstance(document, dict) or document.get("v") != VERSION:
+        raise InventoryError(f"the inventory is no JSON object with v: {VERSION}")
+    devices = tuple(_device(item, f"devices[{index}]") for index, item in enumerate(_list(document, "devices")))
+    uuids: set[str] = set()
+    for index, device in enumerate(devices):
+        if device.uuid in uuids:
+            raise InventoryError(f"devices[{index}].uuid is {device.uuid}, as that of another device is")
+        uuids.add(device.uuid)
+    return Inventory(
+        vendor=_text(document, "vendor"),
+        driver=_text(document, "driver"),
+        slots=_whole(document, "slots", 1, MAX_SLOTS),
+        devices=devices,
+        links=_links(_list(document, "links"), len(devices)),
+    )
+
+
+def _fields(device: Device) -> dict[str, Any]:
+    fields: dict[str, Any] = {"uuid": device.uuid, "model": device.model, "memoryMiB": device.memory_mib}
+    if device.numa is not None:
+        fields["numa"] = device.numa
+    fields |= {"pci": device.pci, "health": device.health.value}
+    return fields | {"why": device.why} if device.why else fields
+
+
+def _device(item: Any, path: str) -> Device:
+    if not isinstance(item, dict):
+        raise InventoryError(f"{path} is no object")
+    health = item.get("health")
+    if not isinstance(health, str) or health not in set(Health):
+        raise InventoryError(f'{path}.health is {health!r}; "ok" and "fenced" are allowed')
+    why = item.get("why", "")
+    if not isinstance(why, str):
+        raise InventoryError(f"{path}.why is no text")
+    return Device(
+        uuid=_text(item, "uuid", path),
+        model=_text(item, "model", path),
+        memory_mib=_whole(item, "memoryMiB", 1, 2**53 - 1, path),
+        numa=None if item.get("numa") is None else _whole(item, "numa", 0, 2**31 - 1, path),
+        pci=_text(item, "pci", path),
+        health=Health(health),
+        why=why,
+    )
+
+
+def _links(rows: Sequence[Any], count: int) -> tuple[tuple[Link, ...], ...]:
+    if len(rows) != count or any(not isinstance(row, list) or len(row) != count for row in rows):
+        raise InventoryError(f"links is no matrix of {count} rows and columns, one for each device")
+    for row, values in enumerate(rows):
+        for column, value in enumerate(values):
+            path = f"links[{row}][{column}]"
+            if isinstance(value, bool) or not isinstance(value, int) or not Link.SELF <= value <= Link.SYSTEM:
+                raise InventoryError(f"{path} is {value!r}; whole numbers from 0 to {Link.SYSTEM.value} are allowed")
+            if (value == Link.SELF) != (row == column):
+                raise InventoryError(f"{path} is {value}; a device is linked with 0 to itself alone")
+            if value != rows[column][row]:
+                raise InventoryError(f"{path} is {value}, and the way back is {rows[column][row]!r}")
+    return tuple(tuple(Link(value) for value in row) for row in rows)
+
+
+def _list(item: Mapping[str, Any], key: str) -> list[Any]:
+    value = item.get(key)
+    if not isinstance(value, list):
+        raise InventoryError(f"{key} is no list")
+    return value
+
+
+def _text(item: Mapping[str, Any], key: str, path: str = "") -> str:
+    value = item.get(key)
+    if not isinstance(value, str) or not value:
+        raise InventoryError(f"{path}.{key} is no text".lstrip("."))
+    return value
+
+
+def _whole(item: Mapping[str, Any], key: str, least: int, most: int, path: str = "") -> int:
+    value = item.get(key)
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InventoryError(f"{path}.{key} is {value!r}; whole numbers from {least} to {most} are allowed".lstrip("."))
+    return value
