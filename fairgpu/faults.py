@@ -30,14 +30,30 @@ def field_path(*parts: str | int) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it stood in the manifest, as JSON in ASCII, cut to a length that fits a message."""
-    if isinstance(value, str):
-        value = value[:MAX_SHOWN_LENGTH]  # the quotes make it long enough to be seen to be cut
+    """A value as it stood in the manifest, as JSON, cut to a length that fits a message.
+
+    Characters that a terminal obeys or hides are escaped. A text that is cut is followed by its length.
+    """
+    length = len(value) if isinstance(value, str) else 0
     try:
-        text = json.dumps(value, ensure_ascii=True, default=str)
+        text = json.dumps(value[:MAX_SHOWN_LENGTH] if length else value, ensure_ascii=False, default=str)
     except (ValueError, RecursionError):  # a number of thousands of digits, or lists a thousand deep
         text = "a value too large to show"
-    return text if len(text) <= MAX_SHOWN_LENGTH else f"{text[: MAX_SHOWN_LENGTH - 3]}..."
+    text = _printable(text[: MAX_SHOWN_LENGTH + 1])
+    if len(text) <= MAX_SHOWN_LENGTH:
+        return text
+    cut = f"{text[: MAX_SHOWN_LENGTH - 3]}..."
+    return f"{cut} ({length} characters)" if length else cut
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() else _escaped(sign) for sign in text)
+
+
+def _escaped(sign: str) -> str:
+    return "\\u007f" if sign == "\x7f" else json.dumps(sign)[1:-1]
 
 
 def guess(misspelt: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:

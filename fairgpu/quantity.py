@@ -29,6 +29,11 @@ _SCALE = {
 }
 
 
+MIB: Final = 2**20
+_WITH_BYTES = re.compile(r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,6})?) ?(?P<suffix>[KMGTPE]i?|k)?(?P<bytes>[bB])?")
+"""An amount of bytes as people write it: `2Gi`, `4096MiB`, `4 GB`."""
+
+
 class QuantityError(ValueError):
     """A value that is no quantity, or none that the field can hold; the message says why."""
 
@@ -86,3 +91,19 @@ def parse_count(value: Any) -> int:
     if number > MAX_QUANTITY:
         raise QuantityError(f"it passes {MAX_QUANTITY}")
     return int(number)
+
+
+def memory_unit_name(unit_mib: int) -> str:
+    """The name of a unit of memory of so many MiB."""
+    return {1: "MiB", 1024: "GiB"}.get(unit_mib, f"blocks of {unit_mib} MiB")
+
+
+def in_memory_units(text: str, unit_mib: int) -> str | None:
+    """An amount of bytes, such as `2Gi` or `4 GB`, in units of so many MiB, rounded up; None where it is none."""
+    match = _WITH_BYTES.fullmatch(text.strip())
+    if match is None or not (match["suffix"] or match["bytes"]):
+        return None
+    suffix = {"K": "k"}.get(match["suffix"], match["suffix"])
+    amount = Fraction(match["number"]) * (_SCALE[suffix] if suffix else 1)
+    units = -(-amount // (unit_mib * MIB))
+    return str(units) if units > 0 else None

@@ -19,6 +19,7 @@ COUNT = "aliyun.com/gpu-count"
 CORE = "aliyun.com/gpu-core.percentage"
 RESOURCES = (MEMORY, COUNT, CORE)
 
+_NOTE = "; where the nodes count in MiB, the admin sets aliyun_memory_unit_mib: 1"
 _COUNT = re.compile(r"[0-9]{1,9}")
 
 
@@ -27,7 +28,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     named = container.named(RESOURCES)
     if not named:
         return None
-    amounts = read_amounts(container, named, {MEMORY: settings.aliyun_memory_unit_mib})
+    amounts = read_amounts(container, named, {MEMORY: settings.aliyun_memory_unit_mib}, (CORE,))
     reading = Reading(strip_resources=named)
     if not amounts.faults and not any(amounts.values.values()):
         return reading
@@ -50,6 +51,9 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         core_name=CORE,
         memory_name=MEMORY,
         labels=() if COUNT in named else (COUNT,),
+        memory_unit_mib=settings.aliyun_memory_unit_mib,
+        memory_is_summed=True,
+        memory_note=_NOTE if settings.aliyun_memory_unit_mib == 1024 else "",
     )
     return build_request(container, ask, settings, reading)
 

@@ -6,18 +6,21 @@ from typing import Final
 
 from fairgpu.dialects.reading import Container, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path
+from fairgpu.quantity import MIB, memory_unit_name
 from fairgpu.request import GPURequest
 
 WHOLE_GPU_PERCENT: Final = 100
-MAX_GPU_MEMORY_MIB: Final = 16 * 1024 * 1024
-"""16 TiB, a hundred times what a GPU has: more is an amount in another unit."""
+MAX_GPU_MEMORY_MIB: Final = 1024 * 1024
+"""1 TiB, several times what a GPU has: more is an amount in another unit."""
 
 
 class Ask:
     """A request per vGPU, as most dialects state it, with the keys to blame for a fault.
 
     Core and percentage are percent of one GPU, memory is MiB; `None` means not given. A key that is empty blames
-    the container's limits as a whole. A key in `annotations` or `labels` stands in these of the pod.
+    the container's limits as a whole. A key in `annotations` or `labels` stands in these of the pod. Memory was written
+    in units of `memory_unit_mib`, as a sum over the GPUs where `memory_is_summed`, and `memory_note` is said with a
+    hint about its unit.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -32,6 +35,9 @@ class Ask:
         memory_name: str = "",
         annotations: tuple[str, ...] = (),
         labels: tuple[str, ...] = (),
+        memory_unit_mib: int = 1,
+        memory_is_summed: bool = False,
+        memory_note: str = "",
     ) -> None:
         self.gpus: Final = gpus
         self.core_percent: Final = core_percent
@@ -42,6 +48,9 @@ class Ask:
         self.memory_name: Final = memory_name
         self.annotations: Final = annotations
         self.labels: Final = labels
+        self.memory_unit_mib: Final = memory_unit_mib
+        self.memory_is_summed: Final = memory_is_summed
+        self.memory_note: Final = memory_note
 
 
 def build_request(container: Container, ask: Ask, settings: DialectSettings, reading: Reading) -> Reading:
@@ -112,11 +121,10 @@ def _faults_of_memory(container: Container, ask: Ask) -> list[Fault]:
     if ask.memory_mib == 0 or ask.memory_percentage == 0:
         return fault("memory 0", "more than 0", "what the program needs; a GPU without memory runs nothing")
     if ask.memory_mib is not None and ask.memory_mib > MAX_GPU_MEMORY_MIB:
-        hint = ask.memory_mib // 2**20
         return fault(
             f"{ask.memory_mib} MiB on each GPU",
-            f"at most {MAX_GPU_MEMORY_MIB} MiB (16 TiB)",
-            f"the amount in the resource's own unit; {ask.memory_mib} bytes are {hint} MiB",
+            f"at most {MAX_GPU_MEMORY_MIB} MiB (1 TiB)",
+            _in_unit(ask, ask.memory_mib),
         )
     if ask.memory_percentage is not None and ask.memory_percentage > WHOLE_GPU_PERCENT:
         return fault(f"{ask.memory_percentage} percent of each GPU", "1 to 100 percent", "100 for all of it")
@@ -127,3 +135,16 @@ def _faults_of_memory(container: Container, ask: Ask) -> list[Fault]:
             "an amount or a percentage of memory",
         )
     return []
+
+
+def _in_unit(ask: Ask, memory_mib: int) -> str:
+    """The amount to write where too large a one was given: that in the largest smaller unit in which it is possible."""
+    counted = memory_unit_name(ask.memory_unit_mib)
+    given = memory_mib // ask.memory_unit_mib
+    gpus = ask.gpus if ask.memory_is_summed else 1
+    for unit, size in (("MiB", MIB), ("KiB", 1024), ("bytes", 1)):
+        if given * size > MAX_GPU_MEMORY_MIB * MIB:
+            continue
+        units = max(-(-given * size // (ask.memory_unit_mib * MIB)), 1)
+        return f'"{units * gpus}" if {given * gpus} is {unit}, as the resource counts in {counted}{ask.memory_note}'
+    return f"the amount in {counted}, in which the resource counts{ask.memory_note}"

@@ -12,6 +12,7 @@ from fractions import Fraction
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
 from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
 from fairgpu.faults import Fault, field_path, show
+from fairgpu.quantity import in_memory_units
 
 FRACTION = "gpu-fraction"
 MEMORY = "gpu-memory"
@@ -37,7 +38,9 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     gpus = _whole(container, DEVICES, ("a whole number of GPUs from 1", '"1"'), faults) if DEVICES in annotations else 1
     percent = _percent(container, faults, warnings) if FRACTION in annotations else None
     memory = (
-        _whole(container, MEMORY, ("MiB as a whole number from 1", '"4096"'), faults) if MEMORY in annotations else None
+        _whole(container, MEMORY, ("MiB as a whole number from 1", _in_mib(annotations[MEMORY])), faults)
+        if MEMORY in annotations
+        else None
     )
     if (FRACTION in annotations) == (MEMORY in annotations):
         faults.append(_not_one_amount(container, both=FRACTION in annotations))
@@ -75,6 +78,12 @@ def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list
         return int(text)
     faults.append(Fault(container.annotation_path(key), show(container.annotations[key]), *wanted))
     return None
+
+
+def _in_mib(text: str) -> str:
+    """The amount of memory to write where the text is no whole number."""
+    mib = in_memory_units(text, 1)
+    return '"4096"' if mib is None else f'"{mib}", as the annotation counts in MiB'
 
 
 def _percent(container: Container, faults: list[Fault], warnings: list[str]) -> int | None:

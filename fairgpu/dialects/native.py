@@ -18,7 +18,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     if not ours:
         return None
     named = container.named(names.CANONICAL_RESOURCES)
-    amounts = read_amounts(container, named, {names.GPU_MEMORY: 1})
+    amounts = read_amounts(container, named, {names.GPU_MEMORY: 1}, (names.GPU_CORE, names.GPU_MEMORY_PERCENTAGE))
     unknown = [resource for resource in ours if resource not in named]
     faults = [*amounts.faults, *(_unknown(container, resource) for resource in unknown[:MAX_UNKNOWN_NAMED])]
     if not named:
@@ -44,6 +44,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         gpus_name=names.GPU,
         core_name=names.GPU_CORE,
         memory_name=names.GPU_MEMORY if names.GPU_MEMORY in named else names.GPU_MEMORY_PERCENTAGE,
+        memory_is_summed=True,
     )
     return build_request(container, ask, settings, Reading(faults=tuple(faults)))
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from fairgpu import names
 from fairgpu.choices import LIST_ALLOWED, MODEL, UUID, parse_list
+from fairgpu.dialects.known_models import other_models
 from fairgpu.dialects.reading import Container
 from fairgpu.faults import Fault, show
 from fairgpu.request import NO_CHOICES, Placement, PodChoices
@@ -63,6 +65,7 @@ def select(container: Container, keys: tuple[str, ...]) -> Selection:
             f"{container.annotation_path(USE_TYPE)}: {show(container.annotations[USE_TYPE])} is left out, "
             f"since {MODEL_ANNOTATION} chooses the model"
         )
+    selection.warnings.extend(_taken_as_well(container, wanted))
     selection.warnings.extend(_left_out(container, present))
     selection.choices = PodChoices(
         use_models=wanted or use_models,
@@ -103,6 +106,16 @@ def _placement(container: Container, present: tuple[str, ...], selection: Select
             f"FairGPU knows one of {', '.join(_PLACEMENTS)}"
         )
     return _PLACEMENTS[known[0]] if known else None
+
+
+def _taken_as_well(container: Container, wanted: tuple[str, ...]) -> list[str]:
+    """Warnings about names that their project compares as a whole, and that are a part of another model's name."""
+    return [
+        f"{container.annotation_path(MODEL_ANNOTATION)}: {show(name)} takes {', '.join(others)} as well, of whose "
+        f"names it is a part; to leave them out, add {names.AVOID_GPU_MODEL}: {','.join(others)}"
+        for name in wanted
+        if (others := other_models(name))
+    ]
 
 
 def _left_out(container: Container, present: tuple[str, ...]) -> list[str]:

@@ -30,7 +30,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
     named = container.named((CORE, MEMORY))
     if not named:
         return None
-    amounts = read_amounts(container, named, {MEMORY: MEMORY_BLOCK_MIB})
+    amounts = read_amounts(container, named, {MEMORY: MEMORY_BLOCK_MIB}, (CORE,))
     core = amounts.values.get(CORE)
     memory = amounts.values.get(MEMORY)
     annotation = (CORE_LIMIT,) if CORE_LIMIT in container.annotations else ()
@@ -51,6 +51,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
         gpus_name=CORE,
         core_name=CORE,
         memory_name=MEMORY,
+        memory_unit_mib=MEMORY_BLOCK_MIB,
     )
     return build_request(container, ask, settings, reading)
 

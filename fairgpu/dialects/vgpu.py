@@ -38,7 +38,7 @@ class Keys:
 def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, reading: Reading) -> Reading:
     """Adds the request to a reading that already holds what else the dialect says."""
     resources = (keys.count, keys.memory, keys.percentage, keys.cores)
-    amounts = read_amounts(container, resources, {keys.memory: keys.memory_unit_mib})
+    amounts = read_amounts(container, resources, {keys.memory: keys.memory_unit_mib}, (keys.percentage, keys.cores))
     if amounts.values.get(keys.count) == 0:
         return reading.but(faults=reading.faults + amounts.faults)
     memory, percentage, warnings = _memory(container, keys, amounts.values)
@@ -50,6 +50,7 @@ def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, read
         gpus_name=keys.count,
         core_name=keys.cores,
         memory_name=keys.percentage if memory is None else keys.memory,
+        memory_unit_mib=keys.memory_unit_mib,
     )
     known = reading.but(faults=reading.faults + amounts.faults, warnings=reading.warnings + warnings)
     return build_request(container, ask, settings, known)

@@ -1,0 +1,82 @@
+"""Names of NVIDIA's GPUs, as far as one is a part of another, so that who names the shorter is told of the longer.
+
+The names are the driver's (https://github.com/NVIDIA/open-gpu-kernel-modules#compatible-gpus), without "NVIDIA" before
+them and the form and the memory behind.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+KNOWN_MODELS: Final = (
+    "A2",
+    "A10",
+    "A10G",
+    "A10M",
+    "A16",
+    "A30",
+    "A40",
+    "A100",
+    "A800",
+    "B200",
+    "B300",
+    "GB200",
+    "GB300",
+    "GH200",
+    "H20",
+    "H100",
+    "H200",
+    "H800",
+    "L2",
+    "L4",
+    "L20",
+    "L40",
+    "L40S",
+    "Tesla M4",
+    "Tesla M40",
+    "Tesla P4",
+    "Tesla P40",
+    "Tesla P100",
+    "Tesla T4",
+    "T4G",
+    "T400",
+    "Tesla V100",
+    "Tesla V100S",
+    "GeForce RTX 3080",
+    "GeForce RTX 3080 Ti",
+    "GeForce RTX 3090",
+    "GeForce RTX 3090 Ti",
+    "GeForce RTX 4080",
+    "GeForce RTX 4080 SUPER",
+    "GeForce RTX 4090",
+    "GeForce RTX 4090 D",
+    "GeForce RTX 5090",
+    "GeForce RTX 5090 D",
+    "RTX 6000",
+    "RTX 6000 Ada Generation",
+    "RTX A2000",
+    "RTX A4000",
+    "RTX A5000",
+    "RTX A6000",
+    "TITAN X",
+    "TITAN Xp",
+)
+
+_MAKERS = ("nvidia ", "tesla ", "quadro ", "geforce ")
+
+
+def other_models(name: str) -> tuple[str, ...]:
+    """The known models that a known one's name takes as well, being a part of their names, whatever the case."""
+    written = name.strip().lower()
+    bare = _bare(written)
+    if not any(_bare(model.lower()) == bare for model in KNOWN_MODELS):
+        return ()
+    return tuple(
+        model for model in KNOWN_MODELS if _bare(model.lower()) != bare and written in f"nvidia {model.lower()}"
+    )
+
+
+def _bare(name: str) -> str:
+    for maker in _MAKERS:
+        name = name.removeprefix(maker)
+    return name
