@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import redis
 
 from fairgpu.states import BudgetState
+from tests.stored_hours import write_rows
 from timekeeper.metering.attribution import Attribution
 from timekeeper.metering.sessions import Session
 from timekeeper.store import book, keys, ledger
@@ -164,8 +165,8 @@ def _seed_hours(client: redis.Redis, team: Team, window: tuple[int, int], billed
             f"Job/train-{hour // 24 % 3}",
             f"{team.name}@lab",
         ]
-        rows[f"{hour} {json.dumps(place, separators=(',', ':'))}"] = f"{amount} {core} {amount * 8 // 10} {used}"
-    client.hset(keys.AccountKeys(team.name).hours, mapping=rows)
+        rows[hour, json.dumps(place, separators=(",", ":"))] = f"{amount} {core} {amount * 8 // 10} {used}"
+    write_rows(client, team.name, rows)
 
 
 def _load(hour: int) -> float:

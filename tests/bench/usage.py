@@ -35,7 +35,7 @@ from timekeeper.rules.timestamps import DAY, HOUR, format_exact, parse_instant
 from timekeeper.store import book, keys, ledger, reading
 from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.summaries import Summary, encode_summary
-from timekeeper.store.usage_folding import fold_hours
+from timekeeper.store.usage_folding import fold_hours, pack_hours
 from timekeeper.usage.dimensions import dimensions
 
 NAMESPACES = 10_000
@@ -167,7 +167,10 @@ def random_uid(chance: random.Random) -> UUID:
 def archive(client: redis.Redis) -> None:
     """What the leader does hourly, at the end of the 30 days."""
     for number in range(NAMESPACES):
-        fold_hours(client, 1, account(number), START + (DAYS - HOURLY_DAYS) * DAY, [START])
+        while not fold_hours(client, 1, account(number), START + (DAYS - HOURLY_DAYS) * DAY, [START]):
+            pass
+        while not pack_hours(client, 1, account(number), START + DAYS * DAY):
+            pass
         while not pack_ledger(client, 1, account(number), START + (DAYS - 1) * DAY):
             pass
 
@@ -238,8 +241,18 @@ def freed(client: redis.Redis, kind: str) -> int:
     before = used_memory(client)
     for first in range(0, NAMESPACES, 1000):
         names = [keys.AccountKeys(account(number)) for number in range(first, first + 1000)]
-        client.delete(*(name.amounts(START) if kind == "amounts" else getattr(name, kind) for name in names))
+        client.delete(*(key for name in names for key in keys_of(client, name, kind)))
     return before - used_memory(client)
+
+
+def keys_of(client: redis.Redis, names: keys.AccountKeys, kind: str) -> list[str]:
+    """The keys of a kind that an account has."""
+    if kind == "amounts":
+        return [names.amounts(START)]
+    if kind == "hours":
+        found: Any = client.hkeys(names.hour_index)
+        return [names.hour_index, *(names.rows_of(hour.decode()) for hour in found)]
+    return [getattr(names, kind)]
 
 
 def used_memory(client: redis.Redis) -> int:

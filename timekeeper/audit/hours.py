@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import Snapshot, whole
@@ -12,14 +11,12 @@ from timekeeper.usage.folding import unfold
 
 HOUR = 3_600 * 10**9
 LONGEST_DAYS = 62
-"""Of longer periods not every month is read."""
+"""Of longer periods not every hour is read."""
 
 
-def months_around(start: int) -> tuple[str, ...]:
-    """The months, such as 2026-11, that a period which starts then may touch."""
-    first = datetime.fromtimestamp(start // 10**9, UTC)
-    days = (first + timedelta(days=day) for day in range(LONGEST_DAYS + 1))
-    return tuple(dict.fromkeys(day.strftime("%Y-%m") for day in days))
+def hours_around(start: int) -> tuple[int, int]:
+    """The first hour, counted from 1970, that a period which starts then may touch, and the hour after the last one."""
+    return start // HOUR, start // HOUR + LONGEST_DAYS * 24 + 1
 
 
 def check_hours(snapshot: Snapshot) -> Iterator[Difference]:

@@ -46,7 +46,7 @@ class Snapshot:
         pots: by name, `amount expires since flag` of grants that outlive the period, and of what was rolled over.
         entries: the ledger's entries of this period.
         hours: what the entries of all periods are put down to: `HOUR DIMENSIONS` to `billed core memory used`.
-        folded: the packed older hours of the months around the period.
+        folded: packed rows of older hours and days around the period.
     """
 
     account: str

@@ -8,12 +8,14 @@ from typing import Any
 import redis
 
 from timekeeper.audit.charging import Changes
-from timekeeper.audit.hours import months_around
+from timekeeper.audit.hours import hours_around
 from timekeeper.audit.snapshot import Entry, Snapshot, whole
 from timekeeper.store import keys, reading
-from timekeeper.store.calls import Call, StoreError, run
+from timekeeper.store.calls import Call, StoreError, run, run_one
 from timekeeper.store.entries import entry_order
 from timekeeper.store.records import decode_assignments
+from timekeeper.store.unread_use import ATTEMPTS, Rest, Unread, read_rest
+from timekeeper.usage.parts import parse_part
 
 ENTRIES_PER_PAGE = 5000
 HOUR_MS = 3_600_000
@@ -36,18 +38,20 @@ def present_periods(client: redis.Redis, accounts: Sequence[str]) -> dict[str, i
 def take(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
     """Snapshots of periods, given as account to start.
 
-    Each is of one moment: its hashes are read by one script, and of the ledger, whose entries never change, as far as
-    it went then. No entry is written before its period begins; `whole_ledger` looks there, too: clocks may disagree.
+    Each is of one moment: its hashes are read by one script; rows of hours that are too many for that are read after it
+    and held to their revisions; the ledger, whose entries never change, is read as far as it went then. No entry is
+    written before its period begins; `whole_ledger` looks there, too: clocks may disagree.
 
     Raises:
         redis.RedisError: Redis does not answer.
         StoreError: Redis does not run the script.
     """
-    answers = run(client, [_call(name, start) for name, start in wanted.items()])
+    answers = run(client, [_call(name, start, ATTEMPTS[0].rows) for name, start in wanted.items()])
     for (name, start), answer in zip(wanted.items(), answers, strict=True):
         if isinstance(answer, StoreError):
             raise answer
-        yield _snapshot(client, name, start, answer, whole_ledger=whole_ledger)
+        whole_answer, rest = _with_rest(client, name, start, answer)
+        yield _snapshot(client, name, start, whole_answer, rest, whole_ledger=whole_ledger)
 
 
 def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Changes]:
@@ -93,7 +97,7 @@ def metered_uids(client: redis.Redis) -> set[str]:
     return {_text(member).partition(" ")[0] for member in members}
 
 
-def _call(name: str, start: int) -> Call:
+def _call(name: str, start: int, most_rows: int) -> Call:
     account = keys.AccountKeys(name)
     touched = (
         account.head,
@@ -110,15 +114,39 @@ def _call(name: str, start: int) -> Call:
         account.hours,
         account.folded,
     )
-    return Call("snapshot", touched, months_around(start))
+    return Call("snapshot", touched, (*hours_around(start), most_rows))
 
 
-def _snapshot(client: redis.Redis, name: str, start: int, answer: Sequence[Any], *, whole_ledger: bool) -> Snapshot:
+def _with_rest(client: redis.Redis, name: str, start: int, answer: Any) -> tuple[Any, Rest]:
+    """The answer, and the hours and packed rows that are not in it; asked for anew where these change meanwhile."""
+    for bounds in ATTEMPTS[1:]:
+        rest = read_rest(client, name, _unread(start, answer), ())
+        if rest is not None:
+            return answer, rest
+        answer = run_one(client, _call(name, start, bounds.rows))
+    return answer, read_rest(client, name, _unread(start, answer), ()) or Rest()
+
+
+def _unread(start: int, answer: Any) -> Unread:
+    head = dict(zip(answer[0][::2], answer[0][1::2], strict=True))
+    first, end = hours_around(start)
+    packed = [(each, parse_part(each)) for each in answer[12]]
+    parts = [each for each, part in packed if part is not None and part.end > first and part.first < end]
+    hours = list(zip(answer[11][::2], answer[11][1::2], strict=True))
+    return Unread(head.get(b"version", b"0"), head.get(b"folds", b"0"), hours, parts)
+
+
+def _snapshot(
+    client: redis.Redis, name: str, start: int, answer: Sequence[Any], rest: Rest, *, whole_ledger: bool
+) -> Snapshot:
     head, periods, sums, amounts, sessions, ended, *orders = (_mapping(found) for found in answer[:9])
     grants, corrections, pots = orders
     after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
     entries = tuple(_entries(client, name, start, after, _text(answer[9])))
-    hours, folded = _mapping(answer[10]), tuple(blob for blob in answer[11] if isinstance(blob, bytes))
+    by_hour = [*zip(answer[10][::2], answer[10][1::2], strict=True)]
+    by_hour += [(hour, [part for pair in rows.items() for part in pair]) for hour, rows in rest.rows]
+    hours = {f"{_text(hour)} {to}": row for hour, rows in by_hour for to, row in _mapping(rows).items()}
+    folded = tuple(rest.packed)
     return Snapshot(
         name, start, head, periods, sums, amounts, sessions, ended, grants, corrections, pots, entries, hours, folded
     )

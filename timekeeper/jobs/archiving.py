@@ -17,7 +17,7 @@ from timekeeper.store.exports import folded_months, load
 from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.pruning import drop_account, forget_payer, prune
 from timekeeper.store.reading import orders_of
-from timekeeper.store.usage_folding import fold_hours
+from timekeeper.store.usage_folding import fold_hours, pack_hours
 from timekeeper.usage.retention import Retention
 from timekeeper.usage.windows import month_start, parse_month
 
@@ -25,6 +25,8 @@ AT_ONCE = 50
 """Accounts that one run looks at."""
 MOST_FOLDS = 20
 """Steps in which an account's hours are folded at once; the rest waits for the next hour."""
+LATE = 2 * HOUR
+"""Hours of a day change for as long after it: what runs is put down to them hourly."""
 MOST_SEGMENTS = 20
 """Steps in which its entries are packed at once."""
 KEPT_PERIODS = 2
@@ -69,6 +71,9 @@ class Archivist:
         edges = [period.start for period in account.periods]
         hourly = now // DAY * DAY - self._retention.hourly_days * DAY
         if not any(fold_hours(self._client, self._epoch, account.name, hourly, edges) for _ in range(MOST_FOLDS)):
+            return
+        yesterday = (now - LATE) // DAY * DAY
+        if not any(pack_hours(self._client, self._epoch, account.name, yesterday) for _ in range(MOST_FOLDS)):
             return
         unpacked = now // DAY * DAY - DAY
         if not any(pack_ledger(self._client, self._epoch, account.name, unpacked) for _ in range(MOST_SEGMENTS)):

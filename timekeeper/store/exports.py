@@ -16,6 +16,7 @@ from timekeeper.metering.segments import Assignments
 from timekeeper.store import keys, reading
 from timekeeper.store.usage_reading import accounts_usage
 from timekeeper.usage.folding import fold
+from timekeeper.usage.parts import parse_part
 from timekeeper.usage.rows import Row
 from timekeeper.usage.windows import Window
 
@@ -86,7 +87,8 @@ def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:
         pipeline = client.pipeline(transaction=False)
         for name in accounts[start : start + BATCH]:
             pipeline.hkeys(keys.AccountKeys(name).folded)
-        found.update(month.decode() for months in pipeline.execute() for month in months)
+        parts = (parse_part(part) for held in pipeline.execute() for part in held)
+        found.update(part.month for part in parts if part is not None and not part.hourly)
     return found
 
 

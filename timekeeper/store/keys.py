@@ -13,7 +13,7 @@ by its start.
                                               settled   when its sessions were last settled
                                               past      another text whenever something was put down to an hour that
                                                         was more than a day ago, was forgotten, or was lost
-                                              folded    the hour before which some hours are folded
+                                              folds     how often hours were packed or folded
                                               summary   figures for readers, as JSON
                                               burn      what had been spent by when, over the last day, as JSON
                                               The key's absence means that this shard was emptied: nothing but
@@ -31,14 +31,16 @@ by its start.
                                               in the period, the revision that set it, how much of it the ledger holds,
                                               and o (open), c (closed) or g (closed, and its pod is gone); then, once
                                               it was put down to hours, " until core memory used" of its last cut
-    fairgpu:{ACCOUNT}:hours           hash    "HOUR DIMENSIONS" -> "billed core memory used": what the ledger's entries
-                                              are put down to; hours count from 1970, dimensions are JSON, used is -
+    fairgpu:{ACCOUNT}:hours:HOUR      hash    DIMENSIONS -> "billed core memory used": what the ledger's entries are put
+                                              down to in an hour; hours count from 1970, dimensions are JSON, used is -
                                               where nothing was reported
+    fairgpu:{ACCOUNT}:hours:index     hash    HOUR -> how often that hash was written to, of each that there is
     fairgpu:{ACCOUNT}:pots:START      hash    NAME -> "amount expires since flag": a grant that outlives periods, within
                                               this one: what it brought or, flagged l, what was burned of it when it
                                               expired; and what the period had spent when it came. The empty name is
                                               what was rolled over
-    fairgpu:{ACCOUNT}:folded          hash    MONTH (as 2026-11) -> its older hours as days, packed
+    fairgpu:{ACCOUNT}:folded          hash    "h FIRST END" -> packed rows of older hours; "d FIRST END" -> packed rows
+                                              of days of one month. They lie in the hours from FIRST up to END
     fairgpu:{ACCOUNT}:sessions        hash    UID -> open session as JSON
     fairgpu:{ACCOUNT}:ended           hash    UID -> closed session as JSON, while its pod is on the API server
     fairgpu:{ACCOUNT}:grants          hash    NAME -> "START amount"
@@ -52,6 +54,7 @@ by its start.
 
     fairgpu:{book}:epoch              string  the latest epoch given to a leader
     fairgpu:{book}:format             string  the highest FORMAT that a leader wrote in; lower ones do not lead
+    fairgpu:{book}:converting         string  the format that the store had, while accounts may still be in it
     fairgpu:{book}:accounts           set     the name of each account
     fairgpu:{book}:namespaces         hash    NAMESPACE -> [[from, account], ...] as JSON: who pays from when on
     fairgpu:{book}:budgets            hash    NAME -> the GPUBudget as it last could be used, as JSON; once it is
@@ -92,10 +95,11 @@ from dataclasses import dataclass
 
 PREFIX = "fairgpu"
 
-FORMAT = 1
+FORMAT = 2
 """Of all that is described here; it grows when something is written that an earlier timekeeper would read wrongly."""
 
 BOOK_FORMAT = f"{PREFIX}:{{book}}:format"
+BOOK_CONVERTING = f"{PREFIX}:{{book}}:converting"
 BOOK_EPOCH = f"{PREFIX}:{{book}}:epoch"
 ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
 NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
@@ -176,8 +180,17 @@ class AccountKeys:
 
     @property
     def hours(self) -> str:
-        """What the entries are put down to."""
+        """The keys of hours begin with it. In format 1 it is the key of all rows."""
         return self._key("hours")
+
+    @property
+    def hour_index(self) -> str:
+        """The hours that have rows."""
+        return self._key("hours:index")
+
+    def rows_of(self, hour: int | str) -> str:
+        """What the entries are put down to in an hour."""
+        return self._key(f"hours:{hour}")
 
     @property
     def corrections(self) -> str:
@@ -186,7 +199,7 @@ class AccountKeys:
 
     @property
     def folded(self) -> str:
-        """Older hours, folded into days."""
+        """Older hours, packed as they are or folded into days."""
         return self._key("folded")
 
     @property

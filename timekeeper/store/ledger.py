@@ -132,7 +132,8 @@ def take_epoch(client: redis.Redis, least: int) -> int:
     Raises:
         StoreError: Redis does not answer, or a later timekeeper wrote in a format that this one does not know.
     """
-    return int(run_one(client, Call("take_epoch", (keys.BOOK_EPOCH, keys.BOOK_FORMAT), (least, keys.FORMAT))))
+    touched = (keys.BOOK_EPOCH, keys.BOOK_FORMAT, keys.BOOK_CONVERTING)
+    return int(run_one(client, Call("take_epoch", touched, (least, keys.FORMAT))))
 
 
 def open_periods(client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]) -> list[Standing | StoreError]:

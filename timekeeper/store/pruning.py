@@ -12,6 +12,7 @@ from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import book, keys
 from timekeeper.store.calls import Call, run_one
 from timekeeper.usage.folding import month_of
+from timekeeper.usage.parts import parse_part
 
 
 def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: Sequence[int], earliest: int) -> None:
@@ -33,11 +34,12 @@ def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: S
     """
     names = keys.AccountKeys(account)
     folded: Any = client.hkeys(names.folded)
-    months = [month for month in folded if month.decode() < month_of(min(before, earliest) // HOUR)]
+    kept_from = month_of(min(before, earliest) // HOUR)
+    parts = [name for name in folded if (part := parse_part(name)) is not None and part.month < kept_from]
     ledger = (names.ledger, names.segments, names.segment_order)
     kept = (names.head, names.periods, names.folded, *ledger, names.grants, names.corrections)
     touched = (*kept, *_of_periods(names, periods))
-    arguments: tuple[Any, ...] = (epoch, earliest, len(periods), *periods, *months)
+    arguments: tuple[Any, ...] = (epoch, earliest, len(periods), *periods, *parts)
     run_one(client, Call("prune", touched, arguments))
 
 
@@ -49,7 +51,7 @@ def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequenc
         redis.RedisError: Redis does not answer.
     """
     names = keys.AccountKeys(account)
-    holding = (names.head, names.sessions, names.ended, names.hours, names.folded, names.segments, names.ledger)
+    holding = (names.head, names.sessions, names.ended, names.hour_index, names.folded, names.segments, names.ledger)
     further = (names.segment_order, names.periods, names.grants, names.corrections, *_of_periods(names, periods))
     if not run_one(client, Call("drop_account", (*holding, *further), (epoch,))):
         return False

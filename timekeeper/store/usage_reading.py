@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 import orjson
 import redis
@@ -19,10 +19,11 @@ from timekeeper.metering.segments import Assignments
 from timekeeper.rules.periods import Period
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys
-from timekeeper.store.calls import Call, StoreError, run
+from timekeeper.store.calls import Call, StoreError, run, run_one
 from timekeeper.store.running_use import Added, Running, added, read_running, reported
+from timekeeper.store.unread_use import ATTEMPTS, Bounds, Unread, read_rest
 from timekeeper.usage.dimensions import dimension_values
-from timekeeper.usage.folding import FOREVER, months_of, read_folded
+from timekeeper.usage.folding import FOREVER, read_folded
 from timekeeper.usage.rows import Row, Use
 from timekeeper.usage.windows import Window
 
@@ -93,19 +94,14 @@ def accounts_usage(
     Raises:
         StoreError: the store refused to read.
     """
-    months = months_of(within)
-    calls = [_read_call(name, months, known) for name in accounts]
     found = []
-    for name, answer in zip(accounts, run(client, calls), strict=True):
-        if isinstance(answer, StoreError):
-            raise answer
-        if answer is not None:
-            found.append((name, answer, _open_sessions(name, answer, within)))
+    for name, answer in _answers(client, accounts, within, known):
+        found.append((name, answer, _open_sessions(name, answer, within)))
     counts = reported(client, [running for _, _, sessions in found for running in sessions])
     for name, answer, sessions in found:
-        until = int(answer[0] or 0)
-        adding = [(each, added(each, assignments, until, counts[each.session.uid])) for each in sessions]
-        yield _account_usage(name, answer, within, adding, details=details)
+        adding = [(each, added(each, assignments, answer.settled, counts[each.session.uid])) for each in sessions]
+        put_down = _put_down(answer, within, known, details=details)
+        yield AccountUsage(name, answer.settled, answer.past, answer.known, put_down, _running(adding, within))
 
 
 def restored(client: redis.Redis) -> list[str]:
@@ -120,49 +116,104 @@ def capacity(client: redis.Redis) -> dict[int, int]:
     return {int(instant): int(rate) for instant, rate in found.items()}
 
 
-def _read_call(name: str, months: Sequence[str], known: Known) -> Call:
+class _Answer(NamedTuple):
+    """What the store holds of an account at one moment."""
+
+    settled: int
+    periods: Sequence[bytes | None]
+    past: bytes
+    known: bool
+    rows: Sequence[tuple[bytes, Any]]
+    packed: Sequence[bytes]
+    open: Sequence[Any]
+    unread: Unread
+
+
+def _answers(
+    client: redis.Redis, accounts: Sequence[str], within: Window, known: Known
+) -> Iterator[tuple[str, _Answer]]:
+    answers = run(client, [_read_call(name, within, known, ATTEMPTS[0]) for name in accounts])
+    for name, answer in zip(accounts, answers, strict=True):
+        if isinstance(answer, StoreError):
+            raise answer
+        if answer is not None:
+            found = _complete(client, name, _read_answer(answer), within, known)
+            if found is not None:
+                yield name, found
+
+
+def _complete(client: redis.Redis, name: str, answer: _Answer | None, within: Window, known: Known) -> _Answer | None:
+    """The answer with what was too large to be read with it; asked for anew where that changes meanwhile."""
+    for bounds in ATTEMPTS[1:]:
+        if answer is None or answer.unread.nothing:
+            return answer
+        rest = read_rest(client, name, answer.unread, answer.periods)
+        if rest is not None:
+            rows, packed = [*answer.rows, *rest.rows], [*answer.packed, *rest.packed]
+            return answer._replace(rows=rows, packed=packed, open=rest.open or answer.open)
+        again = run_one(client, _read_call(name, within, known, bounds))
+        answer = None if again is None else _read_answer(again)
+    return answer
+
+
+def _read_call(name: str, within: Window, known: Known, bounds: Bounds) -> Call:
     account = keys.AccountKeys(name)
     touched = (account.head, account.hours, account.folded, account.sessions, account.amounts_of_periods)
-    return Call("read_usage", touched, (known.past.get(name, b""), known.since, *months))
+    window = (within.start // HOUR, within.end // HOUR)
+    return Call("read_usage", touched, (known.past.get(name, b""), known.since, *window, *bounds))
 
 
-def _open_sessions(name: str, answer: Any, within: Window) -> list[Running]:
+def _read_answer(answer: Sequence[Any]) -> _Answer:
+    settled, periods, past, known, rows, packed, sessions, stamp, hours, parts, too_many = answer
+    version, folds = stamp
+    unread = Unread(version, folds, list(zip(hours[::2], hours[1::2], strict=True)), parts, bool(too_many))
+    by_hour = [(hour, found) for hour, found in zip(rows[::2], rows[1::2], strict=True)]
+    return _Answer(int(settled or 0), periods, past, bool(known), by_hour, packed, sessions, unread)
+
+
+def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
     """Those that may have added something to a window."""
-    settled, periods, *_, stored = answer
-    if int(settled or 0) <= within.start:
+    if answer.settled <= within.start:
         return []
-    starts = [int(period) for period in periods if period]
+    starts = [int(period) for period in answer.periods if period]
     ends = [FOREVER, *starts]
-    return read_running(name, [Period(*each) for each in zip(starts, ends, strict=False)], stored)
+    return read_running(name, [Period(*each) for each in zip(starts, ends, strict=False)], answer.open)
 
 
-def _account_usage(
-    name: str, answer: Any, within: Window, sessions: Iterable[tuple[Running, Iterator[Added]]], *, details: bool
-) -> AccountUsage:
-    settled, _, past, known, stored, folded, _ = answer
+def _put_down(answer: _Answer, within: Window, known: Known, *, details: bool) -> Use:
+    """What is put down to the hours of a window, without those that the caller knows."""
+    first = max(within.start // HOUR, known.since) if answer.known else within.start // HOUR
+    found = Use()
+    for blob in answer.packed:
+        read_folded(blob, found, first, within.end // HOUR, details=details)
+    _read_hours(found, answer.rows)
+    return found
+
+
+def _running(sessions: Iterable[tuple[Running, Iterator[Added]]], within: Window) -> Use:
+    """What open sessions have added in a window: to hours long past, too, where nobody settled since."""
     first, end = within.start // HOUR, within.end // HOUR
-    put_down, running = Use(), Use()
-    for blob in folded:
-        if blob is not None:
-            read_folded(blob, put_down, first, end, details=details)
-    _read_hours(put_down, stored[::2], stored[1::2], first, end)
+    found = Use()
     for (_, session, _), added_since in sessions:
-        place = len(running.dimensions)
-        running.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
-        running.stretches += [(hour, 1, place, *figures) for hour, figures in added_since if first <= hour < end]
-    return AccountUsage(name, int(settled or 0), past, bool(known), put_down, running)
+        place = len(found.dimensions)
+        found.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
+        found.stretches += [(hour, 1, place, *figures) for hour, figures in added_since if first <= hour < end]
+    return found
 
 
-def _read_hours(use: Use, fields: Sequence[bytes], values: Sequence[bytes], first: int, end: int) -> None:
-    """Adds those rows of an account's hours, fields and values, that lie between two hours."""
+def _read_hours(use: Use, rows: Sequence[tuple[bytes, Any]]) -> None:
+    """Adds hours: each with its dimensions and figures, by turns or as a mapping."""
+    hours, fields, values = list[int](), list[bytes](), list[bytes]()
+    for text_of_hour, found in rows:
+        flat = [part for pair in found.items() for part in pair] if isinstance(found, dict) else found
+        fields += flat[::2]
+        values += flat[1::2]
+        hours += [int(text_of_hour)] * (len(flat) // 2)
     if not fields:
         return
     places: defaultdict[bytes, int] = defaultdict(count(len(use.dimensions)).__next__)
-    for field, (billed, core, memory, used) in zip(fields, _figures(values), strict=True):
-        text_of_hour, text = field.split(b" ", 1)
-        hour = int(text_of_hour)
-        if first <= hour < end:
-            use.stretches.append((hour, 1, places[text], billed, core, memory, used))
+    for hour, text, (billed, core, memory, used) in zip(hours, fields, _figures(values), strict=True):
+        use.stretches.append((hour, 1, places[text], billed, core, memory, used))
     use.dimensions += orjson.loads(b"[" + b",".join(places) + b"]")
 
 
@@ -176,8 +227,8 @@ def _figures(values: Sequence[bytes]) -> list[list[Any]]:
     return figures
 
 
-def read_rows(fields: Sequence[bytes], values: Sequence[bytes]) -> list[Row]:
-    """Rows as they stand in an account's hours, fields and values."""
+def read_rows(rows: Sequence[tuple[int, bytes, bytes]]) -> list[Row]:
+    """Rows as they stand in hours: the hour, and field and value there."""
     use = Use()
-    _read_hours(use, fields, values, 0, FOREVER)
+    _read_hours(use, [(str(hour).encode(), (field, value)) for hour, field, value in rows])
     return use.rows()

@@ -1,4 +1,4 @@
-"""Folds hours that are long past into days, and packs a month of them into one value.
+"""Folds hours that are long past into days, and packs many rows into one value.
 
 A day that a billing period ends in is folded on either side of that end, so that what lies in a period can still be
 told from what lies beside it.
@@ -17,13 +17,10 @@ import orjson
 from timekeeper.rules.timestamps import DAY, HOUR, to_datetime
 from timekeeper.usage.dimensions import Dimensions, values_of
 from timekeeper.usage.rows import Figures, Row, Use
-from timekeeper.usage.windows import Window
 
 HOURS_OF_A_DAY = DAY // HOUR
 FOREVER = 1 << 62
 VERSION = 1
-MAX_MONTHS = 120
-"""A longer window is read whole."""
 _HEAD = struct.Struct(">B?I")
 
 
@@ -34,14 +31,6 @@ class FoldedError(ValueError):
 def month_of(hour: int) -> str:
     """The month of an hour that counts from 1970, in UTC, such as 2026-11."""
     return to_datetime(hour * HOUR).strftime("%Y-%m")
-
-
-def months_of(window: Window) -> list[str]:
-    """The months that a window touches; none where these are too many to name."""
-    if window.end - window.start > MAX_MONTHS * 31 * DAY:
-        return []
-    found = {month_of(hour) for hour in range(window.start // HOUR, window.end // HOUR, HOURS_OF_A_DAY)}
-    return sorted({*found, month_of(window.end // HOUR - 1)})
 
 
 def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
@@ -59,6 +48,16 @@ def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
         known = sums.get(place)
         sums[place] = row.figures if known is None else known.plus(row.figures)
     return [Row(start, end - start, to, figures) for (start, end, to), figures in sorted(sums.items())]
+
+
+def added_up(rows: Iterable[Row]) -> list[Row]:
+    """The rows, those of the same hours and dimensions added up."""
+    sums: dict[tuple[int, int, Dimensions], Figures] = {}
+    for row in rows:
+        place = (row.hour, row.hours, row.dimensions)
+        known = sums.get(place)
+        sums[place] = row.figures if known is None else known.plus(row.figures)
+    return [Row(*place, figures) for place, figures in sorted(sums.items(), key=lambda item: item[0])]
 
 
 def pack(rows: Iterable[Row]) -> bytes:

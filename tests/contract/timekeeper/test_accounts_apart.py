@@ -9,6 +9,7 @@ import pytest
 from tests import redis_binaries
 from tests.keeper_stage import MONTH, Stage, told
 from tests.redis_server import RedisServer
+from tests.stored_hours import rows_of, write_rows
 from timekeeper.rules.money import MAX_AMOUNT
 from timekeeper.store import keys, reading
 
@@ -84,14 +85,13 @@ def test_pods_whose_use_passes_24_digits_together_stop_nobody(teams: Stage, used
 
 def test_a_row_of_25_digits_grows_no_further_and_stops_nobody(teams: Stage) -> None:
     teams.round(HOUR)
-    hours = keys.AccountKeys("a").hours
-    for field in teams.client.hkeys(hours):
-        teams.client.hset(hours, field, f"3600000000 3600000000 0 {10**24}")
+    row = f"3600000000 3600000000 0 {10**24}"
+    write_rows(teams.client, "a", dict.fromkeys(rows_of(teams.client, "a"), row))
     reported(teams, "pod-a", 2 * 10**6)
     teams.finish(teams.source_pod("pod-a"))
     teams.round(1)
     assert teams.spent("a") == GPU_HOUR
-    assert all(int(row.split()[3]) <= MAX_AMOUNT for row in teams.client.hvals(hours)[-1:])
+    assert all(int(row.split()[3]) <= MAX_AMOUNT for row in [*rows_of(teams.client, "a").values()][-1:])
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
 
 

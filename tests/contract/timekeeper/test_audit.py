@@ -17,6 +17,7 @@ from tests.audited_books import (
     write_statuses,
 )
 from tests.keeper_stage import MONTH, Stage, report
+from tests.stored_hours import Place, delete_row, delete_rows, rows_of, write_rows
 from timekeeper.audit.difference import Figure
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.metering.bill import Bill
@@ -59,20 +60,18 @@ def entry_of_a_stranger(stage: Stage) -> None:
     stage.client.xadd(KEYS.ledger, fields)
 
 
-def an_hour(stage: Stage) -> tuple[bytes, bytes]:
-    rows = stage.client.hgetall(KEYS.hours)
-    assert isinstance(rows, dict)
-    return max(rows.items(), key=lambda row: int(row[1].split()[0]))
+def an_hour(stage: Stage) -> tuple[Place, str]:
+    return max(rows_of(stage.client, "a").items(), key=lambda row: int(row[1].split()[0]))
 
 
 def in_an_hour(value: str) -> Corruption:
-    return lambda stage: stage.client.hset(KEYS.hours, an_hour(stage)[0], value)
+    return lambda stage: write_rows(stage.client, "a", {an_hour(stage)[0]: value})
 
 
 def to_another_month(stage: Stage) -> None:
-    field, value = an_hour(stage)
-    stage.client.hdel(KEYS.hours, field)
-    stage.client.hset(KEYS.hours, b" ".join([b"1", field.partition(b" ")[2]]), value)
+    place, value = an_hour(stage)
+    delete_row(stage.client, "a", place)
+    write_rows(stage.client, "a", {(1, place[1]): value})
 
 
 def folded_and_changed(stage: Stage) -> None:
@@ -147,7 +146,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
         {(Figure.LEDGER, "stranger"), (Figure.SPENT, ""), (Figure.HOURS, "")},
     ),
     "an hour's use": (in_an_hour("5 0 0 -"), {(Figure.HOURS, "")}),
-    "an hour's use, gone": (lambda stage: stage.client.delete(KEYS.hours), {(Figure.HOURS, "")}),
+    "an hour's use, gone": (lambda stage: delete_rows(stage.client, "a"), {(Figure.HOURS, "")}),
     "use put down to an hour of another period": (to_another_month, {(Figure.HOURS, "")}),
     "use that was folded": (folded_and_changed, {(Figure.HOURS, "")}),
     "the end of the period": (in_hash(KEYS.periods, str(MONTH), "5"), {(Figure.PERIOD, "end")}),

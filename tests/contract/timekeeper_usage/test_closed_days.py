@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.keeper_stage import MONTH, NOON, Stage
+from tests.stored_hours import delete_row, delete_rows, rows_of, write_rows
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.memory.accounts import default_account
 from timekeeper.rest.usage.closed_days import LAGGING_DAYS, ClosedDays, divided
@@ -92,13 +93,13 @@ def test_days_that_the_store_has_lost_are_remembered_by_nobody(stage: Stage) -> 
     closed = ClosedDays()
     for _ in range(2):
         stage.round(86_400)
-    early = stage.client.dump(keys.AccountKeys("a").head), stage.client.dump(keys.AccountKeys("a").hours)
+    head, rows = stage.client.dump(keys.AccountKeys("a").head), rows_of(stage.client, "a")
     for _ in range(4):
         stage.round(86_400)
     check(stage, closed)
-    names = keys.AccountKeys("a")
-    for key, dumped in zip((names.head, names.hours), early, strict=True):
-        stage.client.restore(key, 0, dumped, replace=True)
+    stage.client.restore(keys.AccountKeys("a").head, 0, head, replace=True)
+    delete_rows(stage.client, "a")
+    write_rows(stage.client, "a", rows)
     gone = Restoration("a", MONTH, GPU_HOUR, 0, 1000, [], "the store went back")
     restore(stage.client, int(stage.client.get(keys.BOOK_EPOCH) or 0), stage.now, gone)
     check(stage, closed)
@@ -131,9 +132,7 @@ def test_a_closed_day_is_read_once(stage: Stage) -> None:
     for _ in range(5):
         stage.round(86_400)
     before = answer(stage, ("model",), "1d", closed)
-    hours = keys.AccountKeys("a").hours
-    first, *_ = sorted(stage.client.hkeys(hours))
-    stage.client.hdel(hours, first)
+    delete_row(stage.client, "a", min(rows_of(stage.client, "a")))
     assert answer(stage, ("model",), "1d", closed) == before
     assert answer(stage, ("model",), "1d", None) != before
 
@@ -148,15 +147,13 @@ def test_days_that_close_and_accounts_that_come_are_added_to_what_is_remembered(
     for _ in range(5):
         stage.round(86_400)
     answer(stage, ("model",), "1d", closed)
-    hours = keys.AccountKeys("a").hours
-    first, *_ = sorted(stage.client.hkeys(hours))
-    early = stage.client.hget(hours, first)
-    stage.client.hdel(hours, first)
+    first, early = min(rows_of(stage.client, "a").items())
+    delete_row(stage.client, "a", first)
     stage.pod("p4", beside)
     stage.round(60)
     found: list[Item] = []
     for _ in range(LAGGING_DAYS + 2):
         stage.round(86_400)
         found = answer(stage, ("model",), "1d", closed)
-    stage.client.hset(hours, first, early)
+    write_rows(stage.client, "a", {first: early})
     assert found == answer(stage, ("model",), "1d", None)

@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 
 from tests.export_scene import JANUARY, KEPT, Scene
+from tests.stored_hours import write_rows
 from timekeeper.export import document
 from timekeeper.export.destination import MonthUnavailableError
 from timekeeper.export.months import window_of
@@ -12,7 +13,6 @@ from timekeeper.jobs.archiving import Archivist
 from timekeeper.rest.problems import ProblemError
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import keys
 
 
 def test_without_an_export_what_is_old_is_forgotten_as_ever(scene: Scene) -> None:
@@ -50,7 +50,7 @@ def test_a_late_change_of_a_forgotten_month_is_told_before_and_after_its_file_ha
     scene.archive()
     (team_b, research) = scene.told("2026-01-01", "2026-02-01")
     hour = window_of(JANUARY).start // HOUR
-    scene.stage.client.hset(keys.AccountKeys("research").hours, f'{hour} ["team-a"]', f"{GPU_HOUR} 0 0 -")
+    write_rows(scene.stage.client, "research", {(hour, '["team-a"]'): f"{GPU_HOUR} 0 0 -"})
     for _ in range(2):
         told = scene.told("2026-01-01", "2026-02-01")
         assert told[0] == team_b

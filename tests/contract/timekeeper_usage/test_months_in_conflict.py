@@ -4,6 +4,7 @@ import gzip
 import json
 
 from tests.export_scene import JANUARY, Scene
+from tests.stored_hours import write_rows
 from timekeeper.export import document
 from timekeeper.export.months import window_of
 from timekeeper.rules.money import GPU_HOUR
@@ -26,10 +27,8 @@ def forgotten(scene: Scene) -> dict[str, int]:
 
 def learn_again(scene: Scene, rows: list[Row]) -> None:
     """The store holds these rows of research's January."""
-    fields = {
-        f"{row.hour} {json.dumps(values_of(row.dimensions))}": "{} {} {} -".format(*row.figures[:3]) for row in rows
-    }
-    scene.stage.client.hset(keys.AccountKeys("research").hours, mapping=fields)
+    fields = {(row.hour, json.dumps(values_of(row.dimensions))): "{} {} {} -".format(*row.figures[:3]) for row in rows}
+    write_rows(scene.stage.client, "research", fields)
     scene.archive()
     scene.export()
 
@@ -73,7 +72,7 @@ def learn_late(scene: Scene) -> None:
     """The store learns of an hour of January, in an account that holds nothing else of it."""
     exports.note_late_changes(scene.stage.client, [JANUARY])
     hour = window_of(JANUARY).start // HOUR
-    scene.stage.client.hset(keys.AccountKeys("research").hours, f'{hour} ["team-a"]', "5 0 0 -")
+    write_rows(scene.stage.client, "research", {(hour, '["team-a"]'): "5 0 0 -"})
 
 
 def test_a_store_that_was_emptied_overwrites_no_month(scene: Scene) -> None:

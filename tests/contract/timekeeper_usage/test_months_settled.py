@@ -8,10 +8,11 @@ import pytest
 
 from fairgpu.commands import main
 from tests.export_scene import JANUARY, KEPT
+from tests.stored_hours import write_rows
 from timekeeper.export import document
 from timekeeper.jobs import month_conflicts
 from timekeeper.jobs.month_conflicts import Month, State, UndecidableError
-from timekeeper.store import exports, keys
+from timekeeper.store import exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,7 +84,7 @@ def test_what_the_store_has_forgotten_stays_in_a_file_that_is_rewritten(scene: S
     whole = scene.billed(JANUARY)
     scene.archive()
     hour = next(row.hour for account, row in document.read((scene.folder / NAME).read_bytes()) if account == "research")
-    scene.stage.client.hset(keys.AccountKeys("research").hours, f'{hour} ["team-a"]', "3600000000 3600000000 5 -")
+    write_rows(scene.stage.client, "research", {(hour, '["team-a"]'): "3600000000 3600000000 5 -"})
     scene.archive()
     scene.export()
     assert scene.count("conflict") == 1

@@ -3,6 +3,7 @@ from __future__ import annotations
 import pytest
 
 from tests.keeper_stage import NOON, Stage
+from tests.stored_hours import delete_rows, parts_of, rows_of, write_rows
 from timekeeper.jobs.archiving import Archivist
 from timekeeper.jobs.round.keeper import Keeper
 from timekeeper.rest.usage.finding import find
@@ -42,8 +43,10 @@ def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(sta
     assert before == [12, 24, 24, 24, 24, 12]
     for _ in range(2):
         archivist(stage, keeper).archive(stage.now)
-    hours = stage.client.hkeys(keys.AccountKeys("research").hours)
-    assert min(int(field.split()[0]) for field in hours) * HOUR == MIDNIGHT + 3 * DAY
+    (packed,) = parts_of(stage.client, "research", hourly=True)
+    assert (packed.first * HOUR, packed.end * HOUR) == (MIDNIGHT + 3 * DAY, MIDNIGHT + 5 * DAY)
+    (hour, _), *_ = rows_of(stage.client, "research")
+    assert hour * HOUR == MIDNIGHT + 5 * DAY
     assert days(stage, window) == before
     stage.spent("research", MIDNIGHT + 6 * HOUR)
     with pytest.raises(FoldedHoursError):
@@ -84,8 +87,7 @@ def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(stage: S
     assert stage.client.exists(keys.AccountKeys("research").segments)
     assert min(entry.period for entry in reading.ledger_page(stage.client, "research", "", 10_000)) <= kept
     assert not stage.client.exists(keys.AccountKeys("research").amounts(MIDNIGHT - 14 * DAY))
-    months = stage.client.hkeys(keys.AccountKeys("research").folded)
-    assert min(months) == b"2026-05"
+    assert min(part.month for part in parts_of(stage.client, "research", hourly=False)) == "2026-05"
     last_days = Window(stage.now // DAY * DAY - 60 * DAY, stage.now // DAY * DAY + DAY)
     before = days(stage, last_days, "budget")
     stage.lead()
@@ -148,10 +150,10 @@ def test_each_account_is_looked_at_once_an_hour(stage: Stage) -> None:
         stage.round(86_400)
     steady = archivist(stage, keeper)
     steady.archive(stage.now)
-    stage.client.delete(keys.AccountKeys("namespace:team-a").hours)
-    stage.client.hset(keys.AccountKeys("namespace:team-a").hours, '1 [""]', "1 1 1 -")
+    delete_rows(stage.client, "namespace:team-a")
+    write_rows(stage.client, "namespace:team-a", {(1, '[""]'): "1 1 1 -"})
     steady.archive(stage.now + 1)
-    assert stage.client.hlen(keys.AccountKeys("namespace:team-a").hours) == 1
+    assert rows_of(stage.client, "namespace:team-a") == {(1, '[""]'): "1 1 1 -"}
     steady.archive(stage.now + HOUR)
-    assert stage.client.hlen(keys.AccountKeys("namespace:team-a").hours) == 0
+    assert rows_of(stage.client, "namespace:team-a") == {}
     assert take_epoch(stage.client, 0) > keeper.epoch

@@ -18,9 +18,10 @@ from timekeeper.jobs.round.restoring import MAX_NOTICES, restore_accounts
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.budgets import payers
 from timekeeper.sources.source import Notice
-from timekeeper.store import book, reading
+from timekeeper.store import book, keys, reading
 from timekeeper.store.book import highest_epoch
 from timekeeper.store.calls import FencedError
+from timekeeper.store.conversion import convert_store
 
 _log = structlog.get_logger()
 
@@ -35,6 +36,9 @@ def take_over(desk: Desk, now: int) -> bool:
     """
     books, mirrors = desk.books, desk.source.mirrors
     _claim(desk)
+    converted = convert_store(desk.client, desk.epoch, desk.step)
+    if converted:
+        _log.info("store converted", format=keys.FORMAT, accounts=converted)
     stored_prices, kept = reading.prices(desk.client), desk.source.read_checkpoints()
     remembered = books.prices or later_prices(stored_prices, read_prices(kept), now)
     books.prices = remembered

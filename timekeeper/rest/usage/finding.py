@@ -20,6 +20,7 @@ from timekeeper.rest.usage.exported_months import ExportedMonths, held_before
 from timekeeper.rest.usage.query import Query, cursor_of
 from timekeeper.rules.timestamps import DAY
 from timekeeper.store import reading
+from timekeeper.store.conversion import check_format
 from timekeeper.store.usage_reading import AccountUsage, accounts_usage, capacity, restored
 from timekeeper.usage.capacity import capacity_of
 from timekeeper.usage.dimensions import UNKNOWN, asks_for_details
@@ -60,6 +61,7 @@ def find(
         StoreError: it refuses.
         FoldedHoursError: the steps cut what is kept as one.
     """
+    check_format(client)
     cut = Steps(steps(query.window, query.step))
     if exported is not None and query.window.start < exported.kept_from(now):
         everything = partial(_everything_and_files, client, query, now, exported)

@@ -1,6 +1,6 @@
 -- Forgets an account that holds nothing any more.
 --
--- KEYS  head, sessions, ended, hours, folded, segments, ledger, then all further keys of the account
+-- KEYS  head, sessions, ended, index of hours, folded, segments, ledger, then all further keys of the account
 -- ARGV  epoch
 -- Returns 1, or 0 where it holds something after all.
 local refused = refusal(KEYS[1], ARGV[1])

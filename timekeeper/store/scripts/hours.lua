@@ -87,10 +87,11 @@ local function grown_rows(hours, rows, instant)
   local closed = math.floor(tonumber(instant) / 3600000000000) - 24
   local grown = {texts = {}, past = false}
   for field, row in pairs(rows) do
-    if tonumber(string.match(field, '^%d+')) < closed then
+    local hour, dimensions = string.match(field, '^(%d+) (.*)$')
+    if tonumber(hour) < closed then
       grown.past = true
     end
-    local known = redis.call('HGET', hours, field)
+    local known = redis.call('HGET', hours .. ':' .. hour, dimensions)
     local empty = not known and not row.reported
     local sums = {}
     if known then
@@ -106,18 +107,23 @@ local function grown_rows(hours, rows, instant)
       texts[4] = '-'
     end
     if not empty then
-      grown.texts[field] = table.concat(texts, ' ')
+      grown.texts[hour] = grown.texts[hour] or {}
+      grown.texts[hour][dimensions] = table.concat(texts, ' ')
     end
   end
   return grown
 end
 
--- Writes rows as they are to stand. Called once a change.
+-- Writes rows as they are to stand, each into the hash of its hour. The index holds how often each hour was written to.
+-- Called once a change.
 local function write_rows(hours, grown, head, instant)
   if grown.past then
     change_the_past(head, 'written at ' .. instant)
   end
-  for field, text in pairs(grown.texts) do
-    redis.call('HSET', hours, field, text)
+  for hour, texts in pairs(grown.texts) do
+    redis.call('HINCRBY', hours .. ':index', hour, 1)
+    for dimensions, text in pairs(texts) do
+      redis.call('HSET', hours .. ':' .. hour, dimensions, text)
+    end
   end
 end

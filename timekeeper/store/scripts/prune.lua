@@ -1,7 +1,8 @@
 -- Forgets what of an account is too old: whole periods with all that is theirs, folded months, entries.
 --
 -- KEYS  head, periods, folded, ledger, segments, order of segments, grants, corrections, then the further keys of the periods that go
--- ARGV  epoch, the start of the earliest period that stays, how many periods go, their starts, the months that go
+-- ARGV  epoch, the start of the earliest period that stays, how many periods go, their starts, the names of the
+--       packed days that go
 local head, periods, folded, ledger, segments, order, grants, corrections = unpack(KEYS, 1, 8)
 local refused = refusal(head, ARGV[1])
 if refused then

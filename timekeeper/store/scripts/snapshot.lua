@@ -1,10 +1,12 @@
 -- An account's period as it is at one moment. Writes nothing.
 --
--- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger, segments, hours,
---       folded
--- ARGV  the months whose folded hours are wanted
+-- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger, segments, what the keys of
+--       hours begin with, folded
+-- ARGV  the first hour whose rows are wanted, the hour after the last one, the most rows to read (the last hour is read
+--       whole)
 -- Returns the content of each hash, the id of the ledger's last entry (entries never change, so that those up to it can
--- be read afterwards), the hours, and what was folded of each month.
+-- be read afterwards), hours, each followed by its fields and values, the hours that were not read, each followed by its
+-- revision, and the names of packed rows.
 local found = {}
 for index = 1, 9 do
   found[index] = redis.call('HGETALL', KEYS[index])
@@ -21,6 +23,25 @@ if not last[1] then
     end
   end
 end
-found[11] = redis.call('HGETALL', KEYS[12])
-found[12] = redis.call('HMGET', KEYS[13], unpack(ARGV))
+local first, finish, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local index, wanted = redis.call('HGETALL', KEYS[12] .. ':index'), {}
+for position = 1, #index, 2 do
+  local hour = tonumber(index[position])
+  if hour >= first and hour < finish then
+    wanted[#wanted + 1] = {number = hour, hour = index[position], revision = index[position + 1]}
+  end
+end
+-- The latest hours are those that change: they come first.
+table.sort(wanted, function(one, other) return one.number > other.number end)
+local rows, unread, count = {}, {}, 0
+for _, each in ipairs(wanted) do
+  if count < most then
+    local fields = redis.call('HGETALL', KEYS[12] .. ':' .. each.hour)
+    rows[#rows + 1], rows[#rows + 2] = each.hour, fields
+    count = count + #fields / 2
+  else
+    unread[#unread + 1], unread[#unread + 2] = each.hour, each.revision
+  end
+end
+found[11], found[12], found[13] = rows, unread, redis.call('HKEYS', KEYS[13])
 return found

@@ -1,6 +1,6 @@
 -- Gives a new leader its epoch: higher than any before, and at least as high as its Lease says.
 --
--- KEYS  epoch, format
+-- KEYS  epoch, format, the format that the store is being converted from
 -- ARGV  the least epoch, the format of the store that the leader reads and writes
 local format = redis.call('GET', KEYS[2]) or ARGV[2]
 if tonumber(format) > tonumber(ARGV[2]) then
@@ -9,5 +9,8 @@ if tonumber(format) > tonumber(ARGV[2]) then
 end
 local epoch = math.max(tonumber(redis.call('GET', KEYS[1]) or '0') + 1, tonumber(ARGV[1]))
 redis.call('SET', KEYS[1], string.format('%d', epoch))
+if tonumber(format) < tonumber(ARGV[2]) then
+  redis.call('SET', KEYS[3], format)
+end
 redis.call('SET', KEYS[2], ARGV[2])
 return epoch
