@@ -95,6 +95,24 @@ def expires_at(certificate_pem: bytes) -> datetime:
     return load(certificate_pem).not_valid_after_utc
 
 
+def issued_at(certificate_pem: bytes) -> datetime:
+    """When a certificate that `make_leaf` or `make_authority` made was made.
+
+    Raises:
+        CertificateError: it is no certificate.
+    """
+    return load(certificate_pem).not_valid_before_utc + BACKDATED
+
+
+def matches(pair: Pair) -> bool:
+    """Whether a pair can be read, and its key is that of its certificate."""
+    try:
+        certificate, key = _read(pair)
+    except CertificateError:
+        return False
+    return certificate.public_key() == key.public_key()
+
+
 def serves(leaf_pem: bytes, authority_pem: bytes, names: Sequence[str]) -> bool:
     """Whether a certificate was signed by an authority and covers all the names.
 

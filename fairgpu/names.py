@@ -71,6 +71,7 @@ WEBHOOK_SERVICE: Final = "fairgpu-webhook"
 TIMEKEEPER_SERVICE: Final = "fairgpu-timekeeper"
 REDIS_SERVICE: Final = "fairgpu-redis"
 WEBHOOK_ACCOUNT: Final = "fairgpu-webhook"
+CERTIFICATES_ACCOUNT: Final = "fairgpu-certificates"
 TIMEKEEPER_ACCOUNT: Final = "fairgpu-timekeeper"
 SCHEDULER_ACCOUNT: Final = "fairgpu-scheduler"
 

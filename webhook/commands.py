@@ -1,4 +1,4 @@
-"""`fairgpu webhook serve` and `fairgpu admit`."""
+"""`fairgpu webhook serve`, `fairgpu webhook certificates` and `fairgpu admit`."""
 
 from __future__ import annotations
 
@@ -27,6 +27,12 @@ def register(subparsers: Any) -> None:
         help="without an API server, on loopback: settings.yaml and certificates/ are in this folder",
     )
     serve.set_defaults(run=run_serve, extras="webhook")
+    certificates = actions.add_parser(
+        "certificates", help="make and renew the webhook's CA and certificate until told to end"
+    )
+    certificates.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
+    certificates.add_argument("--alive", type=Path, metavar="FILE", help="a file to touch after each look")
+    certificates.set_defaults(run=run_certificates, extras="webhook")
     _add_admit(subparsers)
 
 
@@ -45,6 +51,30 @@ def run_serve(arguments: argparse.Namespace) -> int:
         return run(settings, os.environ, standalone)
     except NoClusterError as error:
         raise CommandError(f"{error}; or serve without one: --standalone FOLDER") from error
+
+
+def run_certificates(arguments: argparse.Namespace) -> int:
+    """Keeps the certificates until told to end."""
+    import signal
+    import threading
+
+    from fairgpu.certificates import utc_now
+    from fairgpu.cluster.connect import NoClusterError, connect
+    from fairgpu.logs import configure_logs
+    from webhook.certificates.command import places_of, run
+    from webhook.settings import USUAL_FILE, read_settings
+
+    settings = read_settings(os.environ, arguments.settings, USUAL_FILE)
+    configure_logs(settings.log_level)
+    try:
+        api = connect(os.environ)
+    except NoClusterError as error:
+        raise CommandError(str(error)) from error
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    run(places_of(api, settings.certificates), settings.certificates, utc_now, ending.wait, arguments.alive)
+    return 0
 
 
 def run_admit(arguments: argparse.Namespace) -> int:

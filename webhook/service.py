@@ -6,17 +6,19 @@ from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
-from fairgpu.certificates import utc_now
+from fairgpu.certificates import CertificateError, expires_at, utc_now
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.server import serve
-from fairgpu.serving.tls import Chain
+from fairgpu.serving.tls import Chain, ChainError, read_chain_files
 from webhook.application import build_application
-from webhook.certificates.keeping import FolderStore, Keeper, SecretStore
-from webhook.certificates.trust import publisher
+from webhook.certificates.authority import AUTHORITY_KEY, BUNDLE, LEAF, LEAF_KEY, PUBLISHED
+from webhook.certificates.keeping import Places, chain_of, keep
+from webhook.certificates.storing import FolderStore
+from webhook.certificates.trust import NoConfigurations
 from webhook.learning.following import ReadAuthority, authority_config_map, authority_file
 from webhook.measures import Measures
 from webhook.settings import Certificates, Webhook
@@ -39,20 +41,22 @@ class Service:
         """The worker's metrics."""
         return Measures()
 
-    @cached_property
-    def keeper(self) -> Keeper:
-        """The worker's access to the certificates."""
-        certificates = self._settings.certificates
-        expiry = self.measures.set_certificate_expiry
-        if self._api is not None:
-            store = SecretStore(self._api, certificates.namespace, certificates.secret)
-            return Keeper(store, certificates, utc_now, publisher(self._api), expiry)
-        folder = (self._folder or Path()) / CERTIFICATES
-        return Keeper(FolderStore(folder), _local(certificates), utc_now, lambda _bundle: None, expiry)
-
     def chain(self) -> Chain:
-        """The chain to serve now."""
-        return self.keeper.chain()
+        """The chain to serve now: from the mounted Secret, or standalone from a folder in which it is made.
+
+        Raises:
+            ChainError: it cannot be had.
+        """
+        certificates = self._settings.certificates
+        if self._api is not None:
+            chain = read_chain_files(certificates.folder / LEAF, certificates.folder / LEAF_KEY)
+        else:
+            chain = chain_of(keep(folder_places(self._folder or Path()), _local(certificates), utc_now))
+        try:
+            self.measures.set_certificate_expiry(expires_at(chain.certificates_pem))
+        except CertificateError as error:
+            raise ChainError(str(error)) from error
+        return chain
 
     def build(self, lifecycle: Lifecycle) -> Application:
         """The worker's application."""
@@ -65,6 +69,16 @@ class Service:
         if self._api is not None:
             return authority_config_map(self._api, settings.certificates.namespace, settings.timekeeper_ca_config_map)
         return authority_file((self._folder or Path()) / TIMEKEEPER_AUTHORITY)
+
+
+def folder_places(folder: Path) -> Places:
+    """Where the certificates are standalone: `ca.crt` in there is what clients trust."""
+    certificates = folder / CERTIFICATES
+    return Places(
+        configurations=NoConfigurations(),
+        leaf=FolderStore(certificates, (LEAF, LEAF_KEY)),
+        authorities=FolderStore(certificates, (BUNDLE, AUTHORITY_KEY, PUBLISHED)),
+    )
 
 
 def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) -> int:

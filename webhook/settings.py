@@ -165,12 +165,16 @@ class Dialects(Section):
 
 
 class Certificates(Section):
-    """The webhook's own authority and certificate."""
+    """The webhook's own authority and certificate, which `fairgpu webhook certificates` makes and renews."""
 
     namespace: str = names.SYSTEM_NAMESPACE
-    """Where the Secret is."""
+    """Where both Secrets are."""
+    authority_secret: str = f"{names.WEBHOOK_SERVICE}-ca"
+    """The Secret that holds the authority and its key."""
     secret: str = f"{names.WEBHOOK_SERVICE}-tls"
-    """The Secret that holds the authority and the certificate."""
+    """The Secret that holds the certificate and its key, which the webhook's replicas mount."""
+    folder: Path = Path("/etc/fairgpu-webhook-tls")
+    """Where that Secret is mounted; standalone the certificate is in the folder `certificates/webhook` instead."""
     names: tuple[str, ...] = (f"{names.WEBHOOK_SERVICE}.{names.SYSTEM_NAMESPACE}.svc",)
     """What the certificate is for: the DNS name that the API server calls."""
     authority_seconds: Annotated[int, Field(ge=10)] = 3 * 365 * 86400
@@ -178,9 +182,10 @@ class Certificates(Section):
     leaf_seconds: Annotated[int, Field(ge=5)] = 90 * 86400
     """How long a certificate is valid; it is renewed well before."""
     check_seconds: Seconds = 30
-    """How often each replica looks whether there is something to renew or to take over."""
-    spread_seconds: Annotated[float, Field(ge=0)] = 120
-    """How long an API server may go on with an authority that is no longer in the configurations."""
+    """How often `fairgpu webhook certificates` looks for something to renew, and each replica for a new certificate."""
+    spread_seconds: Annotated[float, Field(ge=0)] = 600
+    """How long an API server may go on with the bundle of before, and a replica with the certificate of before;
+    kubelets bring a changed Secret into pods within some two minutes."""
 
     @model_validator(mode="after")
     def _leaf_within_authority(self) -> Self:

@@ -17,6 +17,9 @@ BUDGETS = "gpubudgets.fairgpu.io"
 INSTRUCTIONS = Path(__file__).parents[2] / "docs" / "install.md"
 HOOKS = "webhookconfigurations.admissionregistration.k8s.io"
 
+READS = ("get", "list", "watch", "update", "patch", "delete")
+WRITES = ("patch", "update", "delete")
+
 pytestmark = pytest.mark.usefixtures("installation")
 
 
@@ -31,12 +34,15 @@ NEEDED = {
     "webhook": [
         Access("watch", "namespaces"),
         Access("watch", "priorityclasses.scheduling.k8s.io"),
+        Access("get", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),
+        Access("get", "gpubudgets.fairgpu.io"),
+    ],
+    "certificates": [
         Access("patch", f"mutating{HOOKS}", name="zz-fairgpu"),
         Access("patch", f"validating{HOOKS}", name="zz-fairgpu"),
         Access("create", "secrets", SYSTEM),
+        Access("update", "secrets", SYSTEM, "fairgpu-webhook-ca"),
         Access("update", "secrets", SYSTEM, "fairgpu-webhook-tls"),
-        Access("get", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),
-        Access("get", "gpubudgets.fairgpu.io"),
     ],
     "timekeeper": [
         Access("watch", "pods"),
@@ -130,6 +136,28 @@ def test_each_account_may_do_what_its_work_needs(control_plane: ControlPlane, pa
 def test_no_account_may_do_anything_dangerous(control_plane: ControlPlane, part: str) -> None:
     who = account(control_plane, part)
     assert [access for access in DANGEROUS if _may(who, access)] == []
+
+
+SECRETS = ("fairgpu-webhook-ca", "fairgpu-webhook-tls")
+CERTIFICATES = [
+    *(Access(verb, f"{kind}{HOOKS}", name="zz-fairgpu") for kind in ("mutating", "validating") for verb in WRITES),
+    *(
+        Access(verb, "secrets", SYSTEM, name)
+        for name in ("fairgpu-webhook-ca", "fairgpu-webhook-tls")
+        for verb in READS
+    ),
+]
+
+
+def test_the_webhook_reads_no_secret_and_patches_no_configuration(control_plane: ControlPlane) -> None:
+    assert [access for access in CERTIFICATES if _may(account(control_plane, "webhook"), access)] == []
+    assert not _may(account(control_plane, "webhook"), Access("create", "secrets", SYSTEM))
+
+
+def test_nobody_but_the_keeper_of_certificates_has_its_rights(control_plane: ControlPlane) -> None:
+    for access in CERTIFICATES:
+        holders = [part for part in NEEDED if _may(account(control_plane, part), access)]
+        assert holders in ([], ["certificates"]), access
 
 
 def test_only_the_scheduler_binds_and_only_the_timekeeper_writes_budgets_status(control_plane: ControlPlane) -> None:

@@ -1,131 +1,195 @@
-"""The webhook's own CA and certificate, and how they are renewed without anybody ceasing to trust.
+"""The CA and the certificate of the webhook, and the order in which they are renewed so that trust is never missing.
 
-A new authority is first trusted beside the old one. Only once every API server had time to learn of it does a
-certificate of its own get served, and only once every replica had time to serve that is the old authority dropped.
+A new authority is first trusted beside the old one. A certificate of its own is issued only once every API server had
+time to read that, and the old authority is dropped only once every replica had time to serve the new certificate. Each
+step changes one thing that is kept, so that a process that dies between two steps leaves nothing half done.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum, auto
 
-from fairgpu.certificates import CertificateError, Pair, expires_at, make_authority, make_leaf, renewal_due, serves
-from fairgpu.serving.tls import Chain
+from fairgpu.certificates import (
+    CertificateError,
+    Pair,
+    expires_at,
+    issued_at,
+    make_authority,
+    make_leaf,
+    matches,
+    renewal_due,
+    serves,
+)
 from webhook.settings import Certificates
 
 AUTHORITY_NAME = "fairgpu-webhook"
-BUNDLE, AUTHORITY_KEY, LEAF, LEAF_KEY, CHANGED = "ca.crt", "ca.key", "tls.crt", "tls.key", "changed-at"
+BUNDLE, AUTHORITY_KEY, PUBLISHED = "ca.crt", "ca.key", "published-at"
+LEAF, LEAF_KEY = "tls.crt", "tls.key"
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----\n?", re.DOTALL)
 
 
 class Step(Enum):
-    """What is to be done next."""
+    """What is due next."""
 
     NOTHING = auto()
     START = auto()
+    PUBLISH = auto()
+    NOTE_PUBLICATION = auto()
     TRUST_NEW_AUTHORITY = auto()
     ISSUE_LEAF = auto()
     DROP_OLD_AUTHORITIES = auto()
 
 
 @dataclass(frozen=True, slots=True)
-class Holding:
-    """What is kept.
+class Authorities:
+    """The CAs that API servers are to trust.
 
     Attributes:
-        authorities: the certificates of all that are trusted, in PEM, the newest last.
-        newest: the newest of them with its key.
-        leaf: what is served.
-        changed_at: when the last step was taken.
+        trusted: their certificates in PEM, the newest last.
+        newest_key: the key of the newest, in PEM; the keys of older ones are gone.
+        published_at: when every webhook configuration was seen to hold exactly these; None before that.
     """
 
-    authorities: tuple[bytes, ...]
-    newest: Pair
-    leaf: Pair
-    changed_at: datetime
+    trusted: tuple[bytes, ...]
+    newest_key: bytes = field(repr=False)
+    published_at: datetime | None = None
+
+    @property
+    def newest(self) -> Pair:
+        """The authority that signs."""
+        return Pair(self.trusted[-1], self.newest_key)
 
     @property
     def bundle(self) -> bytes:
-        """All that the API server is to trust."""
-        return b"".join(self.authorities)
-
-    @property
-    def chain(self) -> Chain:
-        """What is presented to it."""
-        return Chain(self.leaf.certificate_pem, self.leaf.key_pem)
+        """What a webhook configuration is to hold."""
+        return b"".join(self.trusted)
 
 
-def next_step(holding: Holding | None, settings: Certificates, now: datetime) -> Step:
-    """What is due, as a function of what is held and the time."""
-    if holding is None:
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """The state of everything that a step is decided by.
+
+    Attributes:
+        published: the bundle of each webhook of each configuration; empty bytes where there is none.
+        leaf: the certificate that the replicas serve, and its key.
+        authorities: what is to be trusted.
+    """
+
+    published: frozenset[bytes]
+    leaf: Pair | None
+    authorities: Authorities | None
+
+
+def next_step(observed: Observation, settings: Certificates, now: datetime) -> Step:
+    """What is due, as a function of what was observed and the time."""
+    authorities, leaf = observed.authorities, observed.leaf
+    if authorities is None or not _can_sign(authorities, now):
         return Step.START
-    try:
-        served_by_newest = serves(holding.leaf.certificate_pem, holding.newest.certificate_pem, settings.names)
-        leaf_due = renewal_due(holding.leaf.certificate_pem, now)
-        authority_due = renewal_due(holding.newest.certificate_pem, now)
-        # What has ended is taken by nobody, so that nobody's trust is lost with it.
-        usable = now < expires_at(holding.leaf.certificate_pem)
-    except CertificateError:
-        usable = False
-    if not usable:
-        return Step.START
-    if len(holding.authorities) > 1:
-        spread = now >= holding.changed_at + timedelta(seconds=settings.spread_seconds)
-        step = Step.DROP_OLD_AUTHORITIES if served_by_newest else Step.ISSUE_LEAF
-        return step if spread else Step.NOTHING
-    if authority_due:
+    if observed.published - {authorities.bundle}:
+        return Step.PUBLISH
+    if authorities.published_at is None:
+        return Step.NOTE_PUBLICATION
+    if leaf is None or not _is_taken(leaf, authorities.trusted, settings, now):
+        return Step.ISSUE_LEAF  # no API server accepts what is served: there is nothing to wait for
+    return _step_of_renewal(authorities, authorities.published_at, leaf, settings, now)
+
+
+def _step_of_renewal(
+    authorities: Authorities, published_at: datetime, leaf: Pair, settings: Certificates, now: datetime
+) -> Step:
+    """What is due while all that is served is trusted."""
+    spread = timedelta(seconds=settings.spread_seconds)
+    if not serves(leaf.certificate_pem, authorities.trusted[-1], settings.names):
+        return Step.ISSUE_LEAF if now >= published_at + spread else Step.NOTHING
+    if len(authorities.trusted) > 1:
+        served = now >= max(published_at, issued_at(leaf.certificate_pem)) + spread
+        return Step.DROP_OLD_AUTHORITIES if served else Step.NOTHING
+    if renewal_due(authorities.trusted[-1], now):
         return Step.TRUST_NEW_AUTHORITY
-    return Step.ISSUE_LEAF if leaf_due or not served_by_newest else Step.NOTHING
+    return Step.ISSUE_LEAF if renewal_due(leaf.certificate_pem, now) else Step.NOTHING
 
 
-def take(step: Step, holding: Holding | None, settings: Certificates, now: datetime) -> Holding:
-    """What is held after a step; new keys are random, all else follows from the arguments."""
-    if step is Step.START or holding is None:
-        authority = _authority(settings, now)
-        return Holding((authority.certificate_pem,), authority, _leaf(authority, settings, now), now)
-    if step is Step.TRUST_NEW_AUTHORITY:
-        authority = _authority(settings, now)
-        trusted = (holding.newest.certificate_pem, authority.certificate_pem)
-        return replace(holding, authorities=trusted, newest=authority, changed_at=now)
-    if step is Step.ISSUE_LEAF:
-        return replace(holding, leaf=_leaf(holding.newest, settings, now), changed_at=now)
-    if step is Step.DROP_OLD_AUTHORITIES:
-        return replace(holding, authorities=(holding.newest.certificate_pem,), changed_at=now)
-    return holding
+def first_authorities(published: Collection[bytes], settings: Certificates, now: datetime) -> Authorities:
+    """A new authority beside those that the API servers trust today, so that what is served stays trusted meanwhile."""
+    found = {certificate for bundle in published for certificate in certificates_in(bundle)}
+    trusted = sorted(certificate for certificate in found if _holds(certificate, now))
+    made = make_authority(AUTHORITY_NAME, now, timedelta(seconds=settings.authority_seconds))
+    return Authorities((*trusted, made.certificate_pem), made.key_pem)
 
 
-def pack(holding: Holding) -> dict[str, bytes]:
-    """As it stands in a Secret or a folder."""
-    return {
-        BUNDLE: holding.bundle,
-        AUTHORITY_KEY: holding.newest.key_pem,
-        LEAF: holding.leaf.certificate_pem,
-        LEAF_KEY: holding.leaf.key_pem,
-        CHANGED: holding.changed_at.isoformat().encode(),
-    }
+def with_new_authority(authorities: Authorities, settings: Certificates, now: datetime) -> Authorities:
+    """The same with one more, which signs from now on."""
+    made = make_authority(AUTHORITY_NAME, now, timedelta(seconds=settings.authority_seconds))
+    return Authorities((*authorities.trusted, made.certificate_pem), made.key_pem)
 
 
-def unpack(data: Mapping[str, bytes]) -> Holding | None:
-    """What stands in a Secret or a folder; nothing where it is empty or no use any more."""
+def newest_alone(authorities: Authorities) -> Authorities:
+    """The same without those that sign no more."""
+    return Authorities(authorities.trusted[-1:], authorities.newest_key)
+
+
+def seen_published(authorities: Authorities, now: datetime) -> Authorities:
+    """The same, known to stand in every configuration since now."""
+    return replace(authorities, published_at=now)
+
+
+def new_leaf(authorities: Authorities, settings: Certificates, now: datetime) -> Pair:
+    """A certificate under the newest authority."""
+    return make_leaf(authorities.newest, settings.names, now, timedelta(seconds=settings.leaf_seconds))
+
+
+def certificates_in(bundle: bytes) -> tuple[bytes, ...]:
+    """The certificates of a bundle, each in PEM."""
+    return tuple(_CERTIFICATE.findall(bundle))
+
+
+def pack_authorities(authorities: Authorities) -> dict[str, bytes]:
+    """The authorities as a Secret or a folder holds them."""
+    published = authorities.published_at
+    noted = {PUBLISHED: published.isoformat().encode()} if published else {}
+    return {BUNDLE: authorities.bundle, AUTHORITY_KEY: authorities.newest_key, **noted}
+
+
+def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
+    """What a Secret or a folder holds; None where that is nothing, or of no use."""
     try:
-        authorities = tuple(_CERTIFICATE.findall(data[BUNDLE]))
-        return Holding(
-            authorities=authorities,
-            newest=Pair(authorities[-1], data[AUTHORITY_KEY]),
-            leaf=Pair(data[LEAF], data[LEAF_KEY]),
-            changed_at=datetime.fromisoformat(data[CHANGED].decode()),
-        )
-    except (KeyError, IndexError, ValueError):
+        trusted = certificates_in(data[BUNDLE])
+        published = datetime.fromisoformat(data[PUBLISHED].decode()) if PUBLISHED in data else None
+        return Authorities(trusted, data[AUTHORITY_KEY], published) if trusted else None
+    except (KeyError, ValueError):
         return None
 
 
-def _authority(settings: Certificates, now: datetime) -> Pair:
-    return make_authority(AUTHORITY_NAME, now, timedelta(seconds=settings.authority_seconds))
+def pack_leaf(leaf: Pair) -> dict[str, bytes]:
+    """The certificate as a Secret or a folder holds it."""
+    return {LEAF: leaf.certificate_pem, LEAF_KEY: leaf.key_pem}
 
 
-def _leaf(authority: Pair, settings: Certificates, now: datetime) -> Pair:
-    return make_leaf(authority, settings.names, now, timedelta(seconds=settings.leaf_seconds))
+def unpack_leaf(data: Mapping[str, bytes]) -> Pair | None:
+    """What a Secret or a folder holds; None where a part is missing."""
+    return Pair(data[LEAF], data[LEAF_KEY]) if LEAF in data and LEAF_KEY in data else None
+
+
+def _can_sign(authorities: Authorities, now: datetime) -> bool:
+    newest = authorities.newest
+    return matches(newest) and _holds(newest.certificate_pem, now)
+
+
+def _is_taken(leaf: Pair, trusted: Collection[bytes], settings: Certificates, now: datetime) -> bool:
+    """Whether API servers that trust these accept the certificate."""
+    certificate = leaf.certificate_pem
+    if not matches(leaf) or not _holds(certificate, now):
+        return False
+    return any(serves(certificate, authority, settings.names) for authority in trusted if _holds(authority, now))
+
+
+def _holds(certificate_pem: bytes, now: datetime) -> bool:
+    try:
+        return now < expires_at(certificate_pem)
+    except CertificateError:
+        return False

@@ -1,162 +1,117 @@
-"""Where the webhook's CA and certificate are kept, so that all replicas have the same: a Secret, or a folder."""
+"""Looks at the CA, the certificate and the webhook configurations, and takes the steps that are due."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
-import fcntl
-import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
-from typing import Protocol
 
 import structlog
 
-from fairgpu.certificates import expires_at
-from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.serving.tls import Chain, ChainError
-from webhook.certificates.authority import Holding, Step, next_step, pack, take, unpack
+from webhook.certificates.authority import (
+    Authorities,
+    Observation,
+    Step,
+    first_authorities,
+    new_leaf,
+    newest_alone,
+    next_step,
+    pack_authorities,
+    pack_leaf,
+    seen_published,
+    unpack_authorities,
+    unpack_leaf,
+    with_new_authority,
+)
+from webhook.certificates.storing import Store
+from webhook.certificates.trust import Configuration, Trust, published
 from webhook.settings import Certificates
 
 _log = structlog.get_logger(__name__)
 
-ATTEMPTS = 5
+MOST_STEPS = 12
+"""The first installation takes four; the others are for those that somebody else takes at the same time."""
 
 
-class Store(Protocol):
-    """Keeps named bytes for all replicas."""
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where everything is."""
 
-    def load(self) -> tuple[Mapping[str, bytes], str]:
-        """What is kept, and the version by which to change it; raises ChainError."""
-
-    def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Keeps something else, unless somebody was faster: then False; raises ChainError."""
-
-
-class Keeper:
-    """Gives the chain to serve, and takes whatever step is due on the way."""
-
-    def __init__(
-        self,
-        store: Store,
-        settings: Certificates,
-        now: Callable[[], datetime],
-        publish: Callable[[bytes], None],
-        note_expiry: Callable[[datetime], None],
-    ) -> None:
-        """Names the store, a clock, what makes the API server trust a bundle, and who hears when the leaf expires."""
-        self._store = store
-        self._settings = settings
-        self._now = now
-        self._publish = publish
-        self._note_expiry = note_expiry
-
-    def chain(self) -> Chain:
-        """The chain as it is to be served now.
-
-        Raises:
-            ChainError: what is kept cannot be read, written or published.
-        """
-        holding = self._current()
-        self._publish(holding.bundle)
-        self._note_expiry(expires_at(holding.leaf.certificate_pem))
-        return holding.chain
-
-    def _current(self) -> Holding:
-        for _ in range(ATTEMPTS):
-            data, version = self._store.load()
-            holding, now = unpack(data), self._now()
-            step = next_step(holding, self._settings, now)
-            if holding is not None and step is Step.NOTHING:
-                return holding
-            changed = take(step, holding, self._settings, now)
-            if self._store.save(pack(changed), version):
-                _log.info("certificates changed", step=step.name)
-                return changed
-        raise ChainError("the certificates are changed by somebody else again and again")
+    configurations: Trust
+    leaf: Store
+    authorities: Store
 
 
-class SecretStore:
-    """A Secret; whoever creates it first wins, and the others read it."""
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """An observation with the versions that a change of it is held to."""
 
-    def __init__(self, api: KubernetesAPI, namespace: str, name: str) -> None:
-        self._api = api
-        self._collection = f"/api/v1/namespaces/{namespace}/secrets"
-        self._name = name
-
-    def load(self) -> tuple[Mapping[str, bytes], str]:
-        """The Secret's data; empty where there is none."""
-        try:
-            secret = self._api.get(f"{self._collection}/{self._name}")
-        except ApiError as error:
-            if error.not_found:
-                return {}, ""
-            raise ChainError(f"Secret {self._name}: {error}") from error
-        try:
-            data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
-        except (binascii.Error, TypeError):
-            data = {}
-        return data, str(secret["metadata"]["resourceVersion"])
-
-    def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Creates or replaces the Secret."""
-        metadata: Json = {"name": self._name, "labels": {"app.kubernetes.io/part-of": "fairgpu"}}
-        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        secret: Json = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": encoded}
-        try:
-            if version:
-                metadata["resourceVersion"] = version
-                self._api.replace(f"{self._collection}/{self._name}", secret)
-            else:
-                self._api.create(self._collection, secret)
-        except ApiError as error:
-            if error.conflict:
-                return False
-            raise ChainError(f"Secret {self._name}: {error}") from error
-        return True
+    observed: Observation
+    configurations: Sequence[Configuration]
+    leaf_version: str
+    authorities_version: str
 
 
-class FolderStore:
-    """A folder on one machine, for standalone mode; `ca.crt` in it is what clients trust."""
+def keep(places: Places, settings: Certificates, now: Callable[[], datetime]) -> Observation:
+    """Takes all steps that are due, and returns what then stands.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    Raises:
+        ChainError: something cannot be read or written, or is changed by somebody else again and again.
+    """
+    for _ in range(MOST_STEPS):
+        look = _look(places)
+        moment = now()
+        step = next_step(look.observed, settings, moment)
+        if step is Step.NOTHING:
+            return look.observed
+        if _take(step, look, places, settings, moment):
+            _log.info("certificates changed", step=step.name)
+    raise ChainError("the certificates are changed by somebody else again and again")
 
-    def load(self) -> tuple[Mapping[str, bytes], str]:
-        """The folder's files."""
-        with self._locked():
-            return self._read()
 
-    def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Writes the files, unless they are no longer those that were read."""
-        with self._locked():
-            if self._read()[1] != version:
-                return False
-            for name, value in data.items():
-                beside = self._folder / f".{name}"
-                beside.touch(mode=0o600)
-                beside.write_bytes(value)
-                beside.rename(self._folder / name)
-        return True
+def chain_of(observed: Observation) -> Chain:
+    """What a server is to present.
 
-    def _read(self) -> tuple[Mapping[str, bytes], str]:
-        files = sorted(file for file in self._folder.iterdir() if not file.name.startswith("."))
-        data = {file.name: file.read_bytes() for file in files}
-        return data, data.get("changed-at", b"").decode(errors="replace")
+    Raises:
+        ChainError: there is no certificate.
+    """
+    if observed.leaf is None:
+        raise ChainError("there is no certificate")
+    return Chain(observed.leaf.certificate_pem, observed.leaf.key_pem)
 
-    @contextlib.contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            descriptor = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise ChainError(f"{error.filename}: {error.strerror}") from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            yield
-        except OSError as error:
-            raise ChainError(f"{self._folder}: {error}") from error
-        finally:
-            os.close(descriptor)
+
+def _look(places: Places) -> _Look:
+    """Reads everything, in an order that keeps two processes at once from breaking trust.
+
+    A bundle is published only where the configurations are still those that were read before the authorities, so that
+    no older bundle ever replaces a later one. A certificate is replaced only where it is still the one that was read
+    before the authorities, so that none is issued under an authority that was dropped meanwhile.
+    """
+    configurations = places.configurations.read()
+    leaf, leaf_version = places.leaf.load()
+    authorities, authorities_version = places.authorities.load()
+    observed = Observation(published(configurations), unpack_leaf(leaf), unpack_authorities(authorities))
+    return _Look(observed, configurations, leaf_version, authorities_version)
+
+
+def _take(step: Step, look: _Look, places: Places, settings: Certificates, now: datetime) -> bool:
+    """Takes a step; False where somebody else was faster."""
+    authorities = look.observed.authorities
+    if authorities is None or step is Step.START:
+        changed = first_authorities(look.observed.published, settings, now)
+    elif step is Step.PUBLISH:
+        return places.configurations.publish(look.configurations, authorities.bundle)
+    elif step is Step.ISSUE_LEAF:
+        return places.leaf.save(pack_leaf(new_leaf(authorities, settings, now)), look.leaf_version)
+    else:
+        changed = _changed(step, authorities, settings, now)
+    return places.authorities.save(pack_authorities(changed), look.authorities_version)
+
+
+def _changed(step: Step, authorities: Authorities, settings: Certificates, now: datetime) -> Authorities:
+    if step is Step.NOTE_PUBLICATION:
+        return seen_published(authorities, now)
+    if step is Step.TRUST_NEW_AUTHORITY:
+        return with_new_authority(authorities, settings, now)
+    return newest_alone(authorities)

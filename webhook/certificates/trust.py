@@ -1,9 +1,12 @@
-"""Makes the API server trust the webhook: the bundle of CAs in both webhook configurations."""
+"""The bundle of CAs in both webhook configurations, by which API servers know the webhook."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable
+import binascii
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
@@ -18,30 +21,84 @@ CONFIGURATIONS = (
     f"{_GROUP}/mutatingwebhookconfigurations/{names.WEBHOOK_CONFIGURATION}",
     f"{_GROUP}/validatingwebhookconfigurations/{names.WEBHOOK_CONFIGURATION}",
 )
+UNPROCESSABLE = 422
+"""The API server's answer to a JSON Patch whose `test` fails."""
 
 
-def publisher(api: KubernetesAPI) -> Callable[[bytes], None]:
-    """A function that puts a bundle into the configurations, where it is not there already.
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """A webhook configuration as it was read from a path of the API."""
 
-    It raises ChainError where that cannot be done; a configuration that is missing is only told to the log, since
-    without it nobody calls.
-    """
+    path: str
+    item: Json
 
-    def publish(bundle: bytes) -> None:
-        for path in CONFIGURATIONS:
-            try:
-                configuration = api.get(path)
-                operations = changes(configuration, base64.b64encode(bundle).decode())
-                if operations:
-                    api.patch(path, operations, JSON_PATCH)
-                    _log.info("CA bundle published", configuration=path)
-            except ApiError as error:
-                if error.not_found:
-                    _log.warning("webhook configuration missing: no pod is admitted through it", configuration=path)
-                elif not error.conflict:
-                    raise ChainError(f"{path}: {error}") from error
 
-    return publish
+class Trust(Protocol):
+    """Who is to trust the webhook's authorities."""
+
+    def read(self) -> Sequence[Configuration]:
+        """The configurations as they are; raises ChainError."""
+
+    def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
+        """Puts a bundle into configurations that were read, unless one has changed: then False; raises ChainError."""
+
+
+class Configurations:
+    """The webhook configurations of an API server."""
+
+    def __init__(self, api: KubernetesAPI) -> None:
+        self._api = api
+
+    def read(self) -> Sequence[Configuration]:
+        """Both, or the one that is there: through a configuration that is missing nobody calls."""
+        return [found for path in CONFIGURATIONS if (found := self._read(path)) is not None]
+
+    def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
+        """Patches each, if it is still as it was read: somebody who was faster may have published a later bundle."""
+        encoded = base64.b64encode(bundle).decode()
+        for configuration in configurations:
+            operations = changes(configuration.item, encoded)
+            if operations and not self._patch(configuration.path, operations):
+                return False
+        return True
+
+    def _read(self, path: str) -> Configuration | None:
+        try:
+            return Configuration(path, self._api.get(path))
+        except ApiError as error:
+            if error.not_found:
+                _log.warning("webhook configuration missing: no pod is admitted through it", configuration=path)
+                return None
+            raise ChainError(f"{path}: {error}") from error
+
+    def _patch(self, path: str, operations: list[Json]) -> bool:
+        try:
+            self._api.patch(path, operations, JSON_PATCH)
+        except ApiError as error:
+            if error.conflict or error.not_found or error.status == UNPROCESSABLE:
+                return False
+            raise ChainError(f"{path}: {error}") from error
+        _log.info("CA bundle published", configuration=path)
+        return True
+
+
+class NoConfigurations:
+    """Nobody is told, where whoever trusts the webhook reads its folder."""
+
+    def read(self) -> Sequence[Configuration]:
+        """None."""
+        return []
+
+    def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
+        """Nothing to do."""
+        del configurations, bundle
+        return True
+
+
+def published(configurations: Sequence[Configuration]) -> frozenset[bytes]:
+    """The bundles of all webhooks of configurations; empty bytes for a webhook without one."""
+    webhooks = (webhook for each in configurations for webhook in each.item.get("webhooks") or [])
+    return frozenset(_decoded(webhook["clientConfig"].get("caBundle")) for webhook in webhooks)
 
 
 def changes(configuration: Json, bundle: str) -> list[Json]:
@@ -55,3 +112,10 @@ def changes(configuration: Json, bundle: str) -> list[Json]:
         return []
     version = configuration["metadata"]["resourceVersion"]
     return [{"op": "test", "path": "/metadata/resourceVersion", "value": version}, *operations]
+
+
+def _decoded(bundle: object) -> bytes:
+    try:
+        return base64.b64decode(bundle) if isinstance(bundle, str) else b""
+    except binascii.Error:
+        return b""

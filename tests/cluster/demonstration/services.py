@@ -22,7 +22,16 @@ from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import create_node
 from tests.cluster.demonstration.stage import FINANCE, ClusterStage
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, install, render, wait_for_webhooks
-from tests.cluster.services.replicas import AT_ONCE, Ports, environment, service, timekeeper_jobs, webhook_replica
+from tests.cluster.services.certificates import certificates, mounted_certificate
+from tests.cluster.services.replicas import (
+    AT_ONCE,
+    Ports,
+    certificate_folder,
+    environment,
+    service,
+    timekeeper_jobs,
+    webhook_replica,
+)
 from tests.ports import free_ports
 from tests.waiting import wait_until
 
@@ -46,6 +55,8 @@ def build(screen: Screen, stack: ExitStack, folder: Path) -> ClusterStage:
     stack.enter_context(_timekeeper(plane, Ports(timekeeper, serve_metrics), redis_url))
     stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis_url))
     apply(plane, [item for item in render(plane, webhook_port=webhook) if item["kind"] in WEBHOOK_CONFIGURATIONS])
+    stack.enter_context(certificates(plane))
+    stack.enter_context(mounted_certificate(plane, certificate_folder(plane)))
     stack.enter_context(webhook_replica(plane, "webhook", Ports(webhook, webhook_metrics), timekeeper))
     _team(plane)
     ada = _admin_of_both(plane)

@@ -1,4 +1,4 @@
-"""All of FairGPU beside a control plane: Redis, the timekeeper, and two replicas of the webhook behind a balancer."""
+"""All of FairGPU beside a control plane: Redis, the timekeeper, and two replicas of the webhook."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render, wait_for_webhooks
 from tests.cluster.services.balancer import Balancer, balancing
-from tests.cluster.services.replicas import Ports, Replicas, timekeeper_jobs, timekeeper_replica
+from tests.cluster.services.certificates import certificates, mounted_certificate
+from tests.cluster.services.replicas import Ports, Replicas, certificate_folder, timekeeper_jobs, timekeeper_replica
 from tests.ports import free_ports
 from tests.redis_server import RedisServer
 from tests.waiting import wait_until
@@ -53,9 +54,10 @@ def running_services(plane: ControlPlane, end_proof: str = "observe") -> Iterato
         jobs = stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis.url, **proof))
         replicas = [Ports(*others[:2]), Ports(*others[2:4]), Ports(*others[4:])]
         balancer = stack.enter_context(balancing(webhook, [replica.https for replica in replicas]))
+        stack.enter_context(mounted_certificate(plane, certificate_folder(plane)))
         webhooks = stack.enter_context(Replicas(plane, replicas, timekeeper, end_proof))
-        # The replicas write their CA into the configurations as they start: these are there before.
         apply(plane, [m for m in render(plane, webhook_port=webhook) if m["kind"] in WEBHOOK_CONFIGURATIONS])
+        stack.enter_context(certificates(plane))
         webhooks.start(0)
         webhooks.start(1)
         wait_until(lambda: len(balancer.ready) == 2, "both replicas of the webhook are ready")

@@ -30,9 +30,13 @@ ROTATING = {
 }
 """So short that the webhook's CA and certificate change while tests run; who trusts has 10 s to learn of it.
 
-The next CA comes after two thirds of a CA's life; what is left of it is twice that long. Each look is three requests of
-each replica: at two looks a second they were a third of all that the API server was asked.
+The next CA comes after two thirds of a CA's life; what is left of it is twice that long.
 """
+
+
+def certificate_folder(plane: ControlPlane) -> Path:
+    """Where the replicas find the certificate, as their pods have it mounted."""
+    return plane.folder / "webhook-tls"
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,7 @@ def webhook_replica(
         "FAIRGPU_WEBHOOK_SERVING_WORKERS": "1",
         "FAIRGPU_WEBHOOK_SERVING_DRAIN_SECONDS": "3",
         **ROTATING,
+        "FAIRGPU_WEBHOOK_CERTIFICATES_FOLDER": str(certificate_folder(plane)),
         "FAIRGPU_WEBHOOK_SIDECAR_IMAGE": SIDECAR_IMAGE,
         "FAIRGPU_WEBHOOK_SIDECAR_TIMEKEEPER_URL": f"https://localhost:{timekeeper}",
         "FAIRGPU_WEBHOOK_STATES_URL": f"https://localhost:{timekeeper}",

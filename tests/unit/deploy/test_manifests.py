@@ -18,6 +18,7 @@ from timekeeper.redis_settings import RedisSettings
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.tls.authority import AUTHORITY, STORE_LEAF
 from timekeeper.tls.cluster_vault import CERTIFICATE_KEY
+from webhook.settings import Certificates
 
 ROOT = Path(__file__).parents[3]
 BASE = ROOT / "deploy" / "base"
@@ -170,6 +171,44 @@ def test_a_service_leads_to_ports_that_its_workload_opens(service: Manifest) -> 
     assert {port["targetPort"] for port in service["spec"]["ports"]} == opened
 
 
+@pytest.mark.parametrize("workload", workloads(), ids=lambda workload: workload["metadata"]["name"])
+def test_a_mounted_secret_can_be_read_by_the_group_that_the_pod_runs_as(workload: Manifest) -> None:
+    pod = workload["spec"]["template"]["spec"]
+    for volume in pod["volumes"]:
+        if "secret" in volume:
+            assert volume["secret"]["defaultMode"] == 0o440
+            assert pod["securityContext"]["fsGroup"] == pod["securityContext"]["runAsGroup"]
+
+
+def test_the_webhook_mounts_the_certificate_where_it_looks_for_it_and_not_the_key_of_its_authority() -> None:
+    settings = Certificates()
+    pods = {name: of_kind("Deployment")[name]["spec"]["template"]["spec"] for name in of_kind("Deployment")}
+    volumes = pods["fairgpu-webhook"]["volumes"]
+    assert [v["secret"]["secretName"] for v in volumes if "secret" in v] == [settings.secret]
+    (container,) = pods["fairgpu-webhook"]["containers"]
+    (mount,) = [mount for mount in container["volumeMounts"] if mount["name"] == "certificate"]
+    assert Path(mount["mountPath"]) == settings.folder
+    assert settings.authority_secret not in str([*of_kind("Deployment").values(), *of_kind("StatefulSet").values()])
+
+
+def test_one_process_without_a_port_keeps_the_certificates() -> None:
+    deployment = of_kind("Deployment")["fairgpu-certificates"]
+    assert (deployment["spec"]["replicas"], deployment["spec"]["strategy"]) == (1, {"type": "Recreate"})
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    assert "ports" not in container
+    policy = of_kind("NetworkPolicy")["fairgpu-certificates"]["spec"]
+    assert "ingress" not in policy
+    assert policy["egress"] == [{"ports": [{"port": port, "protocol": "TCP"} for port in (443, 6443)]}]
+
+
+def test_only_the_keeper_of_certificates_may_touch_them() -> None:
+    settings = Certificates()
+    for role in [*of_kind("ClusterRole").values(), *of_kind("Role").values()]:
+        named = {name for rule in role["rules"] for name in rule.get("resourceNames", [])}
+        touched = named & {settings.authority_secret, settings.secret, names.WEBHOOK_CONFIGURATION}
+        assert not touched or role["metadata"]["name"] == names.CERTIFICATES_ACCOUNT
+
+
 def test_no_rule_uses_a_wildcard_and_none_reads_all_secrets() -> None:
     for role in [*of_kind("ClusterRole").values(), *of_kind("Role").values()]:
         for rule in role["rules"]:
@@ -206,7 +245,12 @@ def test_no_manifest_holds_a_secret() -> None:
 
 
 def test_accounts_and_services_carry_the_fixed_names() -> None:
-    accounts = {names.WEBHOOK_ACCOUNT, names.TIMEKEEPER_ACCOUNT, names.SCHEDULER_ACCOUNT}
+    accounts = {
+        names.CERTIFICATES_ACCOUNT,
+        names.WEBHOOK_ACCOUNT,
+        names.TIMEKEEPER_ACCOUNT,
+        names.SCHEDULER_ACCOUNT,
+    }
     assert set(of_kind("ServiceAccount")) == accounts
     assert {names.WEBHOOK_SERVICE, names.TIMEKEEPER_SERVICE} <= set(of_kind("Service"))
     assert set(of_kind("MutatingWebhookConfiguration")) == {names.WEBHOOK_CONFIGURATION}

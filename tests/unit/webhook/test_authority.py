@@ -6,11 +6,24 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from fairgpu.certificates import Pair, serves
-from webhook.certificates.authority import Holding, Step, next_step, pack, take, unpack
+from fairgpu.certificates import Pair, expires_at, make_authority, serves
+from webhook.certificates.authority import (
+    Authorities,
+    Observation,
+    Step,
+    certificates_in,
+    first_authorities,
+    new_leaf,
+    newest_alone,
+    next_step,
+    pack_authorities,
+    pack_leaf,
+    seen_published,
+    unpack_authorities,
+    unpack_leaf,
+    with_new_authority,
+)
 from webhook.settings import Certificates
 
 START = datetime(2026, 3, 1, tzinfo=UTC)
@@ -18,20 +31,29 @@ SETTINGS = Certificates()
 LEAF = timedelta(seconds=SETTINGS.leaf_seconds)
 AUTHORITY = timedelta(seconds=SETTINGS.authority_seconds)
 SPREAD = timedelta(seconds=SETTINGS.spread_seconds)
-FIRST = take(Step.START, None, SETTINGS, START)
+FIRST = seen_published(first_authorities([], SETTINGS, START), START)
+FIRST_LEAF = new_leaf(FIRST, SETTINGS, START)
 
 
-def signed_by(holding: Holding) -> bytes:
-    """The one trusted authority that signed the leaf; fails where none did."""
-    signers = [pem for pem in holding.authorities if serves(holding.leaf.certificate_pem, pem, SETTINGS.names)]
-    assert len(signers) == 1
-    return signers[0]
+def settled(authorities: Authorities = FIRST, leaf: Pair | None = FIRST_LEAF) -> Observation:
+    """Everything as it is once the authorities stand in every configuration."""
+    return Observation(frozenset({authorities.bundle}), leaf, authorities)
 
 
-def test_it_starts_with_an_authority_and_a_leaf_for_the_services_name() -> None:
-    assert next_step(None, SETTINGS, START) is Step.START
-    assert FIRST.authorities == (FIRST.newest.certificate_pem,)
-    assert signed_by(FIRST) == FIRST.newest.certificate_pem
+def step_at(observed: Observation, now: datetime) -> Step:
+    return next_step(observed, SETTINGS, now)
+
+
+def test_an_installation_makes_the_authority_publishes_it_and_then_issues_without_waiting() -> None:
+    nothing = Observation(frozenset({b""}), None, None)
+    assert step_at(nothing, START) is Step.START
+    made = first_authorities([b""], SETTINGS, START)
+    assert step_at(Observation(frozenset({b""}), None, made), START) is Step.PUBLISH
+    published = Observation(frozenset({made.bundle}), None, made)
+    assert step_at(published, START) is Step.NOTE_PUBLICATION
+    noted = replace(published, authorities=seen_published(made, START))
+    assert step_at(noted, START) is Step.ISSUE_LEAF
+    assert step_at(replace(noted, leaf=new_leaf(made, SETTINGS, START)), START) is Step.NOTHING
 
 
 @pytest.mark.parametrize(
@@ -40,70 +62,114 @@ def test_it_starts_with_an_authority_and_a_leaf_for_the_services_name() -> None:
         (timedelta(0), Step.NOTHING),
         (LEAF * 0.6, Step.NOTHING),
         (LEAF * 0.7, Step.ISSUE_LEAF),
-        (LEAF * 1.1, Step.START),
+        (LEAF * 1.1, Step.ISSUE_LEAF),
+        (AUTHORITY * 1.1, Step.START),
         (-timedelta(days=1), Step.TRUST_NEW_AUTHORITY),
     ],
 )
-def test_what_is_due_follows_from_the_time(age: timedelta, step: Step) -> None:
-    assert next_step(FIRST, SETTINGS, START + age) is step
-
-
-def test_a_leaf_for_other_names_is_issued_anew() -> None:
-    renamed = SETTINGS.model_copy(update={"names": ("other.example.svc",)})
-    assert next_step(FIRST, renamed, START) is Step.ISSUE_LEAF
-    again = take(Step.ISSUE_LEAF, FIRST, renamed, START)
-    assert next_step(again, renamed, START) is Step.NOTHING
+def test_the_step_that_is_due_follows_from_the_time(age: timedelta, step: Step) -> None:
+    assert step_at(settled(), START + age) is step
 
 
 def test_an_authority_changes_in_three_steps_with_time_between_them() -> None:
     now = START + AUTHORITY * 0.7
-    held = take(Step.ISSUE_LEAF, FIRST, SETTINGS, now)
-    assert next_step(held, SETTINGS, now) is Step.TRUST_NEW_AUTHORITY
-    trusted = take(Step.TRUST_NEW_AUTHORITY, held, SETTINGS, now)
-    assert len(trusted.authorities) == 2
-    assert signed_by(trusted) == FIRST.newest.certificate_pem
-    assert next_step(trusted, SETTINGS, now + SPREAD * 0.9) is Step.NOTHING
+    leaf = new_leaf(FIRST, SETTINGS, now)
+    assert step_at(settled(leaf=leaf), now) is Step.TRUST_NEW_AUTHORITY
+    both = with_new_authority(FIRST, SETTINGS, now)
+    assert len(both.trusted) == 2
+    assert step_at(Observation(frozenset({FIRST.bundle}), leaf, both), now) is Step.PUBLISH
+    assert step_at(settled(both, leaf), now + 9 * SPREAD) is Step.NOTE_PUBLICATION
+    both = seen_published(both, now)
+    assert step_at(settled(both, leaf), now + SPREAD * 0.9) is Step.NOTHING
     now += SPREAD
-    assert next_step(trusted, SETTINGS, now) is Step.ISSUE_LEAF
-    issued = take(Step.ISSUE_LEAF, trusted, SETTINGS, now)
-    assert len(issued.authorities) == 2
-    assert signed_by(issued) == issued.newest.certificate_pem
-    assert next_step(issued, SETTINGS, now + SPREAD * 0.9) is Step.NOTHING
+    assert step_at(settled(both, leaf), now) is Step.ISSUE_LEAF
+    issued = new_leaf(both, SETTINGS, now)
+    assert serves(issued.certificate_pem, both.trusted[1], SETTINGS.names)
+    assert step_at(settled(both, issued), now + SPREAD * 0.9) is Step.NOTHING
     now += SPREAD
-    assert next_step(issued, SETTINGS, now) is Step.DROP_OLD_AUTHORITIES
-    dropped = take(Step.DROP_OLD_AUTHORITIES, issued, SETTINGS, now)
-    assert dropped.authorities == (issued.newest.certificate_pem,)
-    assert next_step(dropped, SETTINGS, now) is Step.NOTHING
+    assert step_at(settled(both, issued), now) is Step.DROP_OLD_AUTHORITIES
+    alone = newest_alone(both)
+    assert (alone.trusted, alone.newest, alone.published_at) == (both.trusted[1:], both.newest, None)
+    assert step_at(Observation(frozenset({both.bundle}), issued, alone), now) is Step.PUBLISH
+    assert step_at(settled(seen_published(alone, now), issued), now) is Step.NOTHING
 
 
-def test_certificates_that_cannot_be_read_are_made_anew() -> None:
-    broken = replace(FIRST, leaf=Pair(b"no certificate", b""))
-    assert next_step(broken, SETTINGS, START) is Step.START
+def test_the_time_to_spread_counts_from_the_publication_however_late_that_is() -> None:
+    now = START + AUTHORITY * 0.7
+    leaf = new_leaf(FIRST, SETTINGS, now)
+    late = seen_published(with_new_authority(FIRST, SETTINGS, now), now + 5 * SPREAD)
+    assert step_at(settled(late, leaf), now + 5.9 * SPREAD) is Step.NOTHING
+    assert step_at(settled(late, leaf), now + 6 * SPREAD) is Step.ISSUE_LEAF
+
+
+def test_a_single_webhook_without_the_bundle_has_it_published_again() -> None:
+    observed = Observation(frozenset({FIRST.bundle, b""}), FIRST_LEAF, FIRST)
+    assert step_at(observed, START) is Step.PUBLISH
+
+
+def test_a_leaf_for_other_names_is_issued_anew() -> None:
+    renamed = SETTINGS.model_copy(update={"names": ("other.example.svc",)})
+    assert next_step(settled(), renamed, START) is Step.ISSUE_LEAF
+    again = new_leaf(FIRST, renamed, START)
+    assert next_step(settled(leaf=again), renamed, START) is Step.NOTHING
+
+
+def test_authorities_that_are_lost_are_made_anew_beside_those_that_are_trusted() -> None:
+    ended = make_authority("ended", START - timedelta(days=3), timedelta(days=1)).certificate_pem
+    made = first_authorities([FIRST.bundle, FIRST.bundle + ended, b"no PEM"], SETTINGS, START)
+    assert made.trusted[:-1] == FIRST.trusted
+    assert step_at(settled(seen_published(made, START)), START) is Step.NOTHING
+    assert step_at(settled(seen_published(made, START)), START + SPREAD) is Step.ISSUE_LEAF
+
+
+FOREIGN = first_authorities([], SETTINGS, START)
+
+
+@pytest.mark.parametrize(
+    "authorities",
+    [
+        replace(FIRST, newest_key=b"no key"),
+        replace(FIRST, newest_key=FOREIGN.newest_key),
+        replace(FIRST, trusted=(b"-----BEGIN CERTIFICATE-----\n-----END CERTIFICATE-----\n",)),
+    ],
+)
+def test_authorities_that_cannot_sign_are_made_anew(authorities: Authorities) -> None:
+    assert step_at(settled(authorities), START) is Step.START
+
+
+@pytest.mark.parametrize(
+    "leaf",
+    [
+        None,
+        Pair(b"no certificate", FIRST_LEAF.key_pem),
+        Pair(FIRST_LEAF.certificate_pem, FOREIGN.newest_key),
+        new_leaf(FOREIGN, SETTINGS, START),
+    ],
+)
+def test_a_leaf_that_no_api_server_takes_is_issued_anew_at_once(leaf: Pair | None) -> None:
+    both = seen_published(with_new_authority(FIRST, SETTINGS, START), START)
+    assert step_at(settled(both, leaf), START) is Step.ISSUE_LEAF
+
+
+def test_a_leaf_does_not_outlive_its_authority() -> None:
+    late = START + AUTHORITY - timedelta(days=1)
+    assert expires_at(new_leaf(FIRST, SETTINGS, late).certificate_pem) == START + AUTHORITY
 
 
 def test_what_is_packed_is_what_is_unpacked() -> None:
-    assert unpack(pack(FIRST)) == FIRST
-    two = take(Step.TRUST_NEW_AUTHORITY, FIRST, SETTINGS, START)
-    assert unpack(pack(two)) == two
+    for authorities in (FIRST, first_authorities([], SETTINGS, START), with_new_authority(FIRST, SETTINGS, START)):
+        assert unpack_authorities(pack_authorities(authorities)) == authorities
+    assert unpack_leaf(pack_leaf(FIRST_LEAF)) == FIRST_LEAF
+    assert certificates_in(FIRST.bundle) == FIRST.trusted
 
 
-@pytest.mark.parametrize("data", [{}, {"ca.crt": b""}, {**pack(FIRST), "changed-at": b"yesterday"}])
-def test_what_is_no_holding_unpacks_to_nothing(data: dict[str, bytes]) -> None:
-    assert unpack(data) is None
+@pytest.mark.parametrize(
+    "data", [{}, {"ca.crt": b"", "ca.key": b""}, {**pack_authorities(FIRST), "published-at": b"yesterday"}]
+)
+def test_what_is_no_authorities_unpacks_to_nothing(data: dict[str, bytes]) -> None:
+    assert unpack_authorities(data) is None
 
 
-@settings(max_examples=20, deadline=None)
-@given(st.lists(st.floats(0.01, 20), min_size=5, max_size=25))
-def test_who_lags_by_one_step_still_trusts_what_is_served(days: list[float]) -> None:
-    """API servers read the bundle late, replicas serve a new leaf late; neither lags by more than a step."""
-    quick = SETTINGS.model_copy(update={"authority_seconds": 40 * 86400, "leaf_seconds": 25 * 86400})
-    now, before = START, FIRST
-    for elapsed in days:
-        now += timedelta(days=elapsed)
-        step = next_step(before, quick, now)
-        after = take(step, before, quick, now)
-        assert signed_by(after) in after.authorities
-        if step is not Step.START:
-            assert signed_by(after) in before.authorities
-            assert signed_by(before) in after.authorities
-        before = after
+def test_the_key_of_the_authority_is_not_beside_the_certificate() -> None:
+    assert set(pack_leaf(FIRST_LEAF)) == {"tls.crt", "tls.key"}
+    assert FIRST.newest_key not in pack_leaf(FIRST_LEAF).values()

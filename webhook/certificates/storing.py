@@ -1,0 +1,117 @@
+"""Where the CA and the certificate are kept, each by itself: a Secret, or files of a folder.
+
+Both are changed by version, so that of two processes that would change one thing the second sees what the first did.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import fcntl
+import os
+from collections.abc import Collection, Iterator, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.serving.tls import ChainError
+
+
+class Store(Protocol):
+    """Keeps named bytes."""
+
+    def load(self) -> tuple[Mapping[str, bytes], str]:
+        """What is kept, and the version by which to change it; raises ChainError."""
+
+    def save(self, data: Mapping[str, bytes], version: str) -> bool:
+        """Keeps something else, unless it is no longer that version: then False; raises ChainError."""
+
+
+class SecretStore:
+    """A Secret."""
+
+    def __init__(self, api: KubernetesAPI, namespace: str, name: str) -> None:
+        self._api = api
+        self._collection = f"/api/v1/namespaces/{namespace}/secrets"
+        self._name = name
+
+    def load(self) -> tuple[Mapping[str, bytes], str]:
+        """The Secret's data; empty where there is none."""
+        try:
+            secret = self._api.get(f"{self._collection}/{self._name}")
+        except ApiError as error:
+            if error.not_found:
+                return {}, ""
+            raise ChainError(f"Secret {self._name}: {error}") from error
+        try:
+            data = {key: base64.b64decode(value) for key, value in (secret.get("data") or {}).items()}
+        except (binascii.Error, TypeError):
+            data = {}
+        return data, str(secret["metadata"]["resourceVersion"])
+
+    def save(self, data: Mapping[str, bytes], version: str) -> bool:
+        """Creates the Secret, or replaces it with all that is in it."""
+        metadata: Json = {"name": self._name, "labels": {"app.kubernetes.io/part-of": "fairgpu"}}
+        encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
+        secret: Json = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": encoded}
+        try:
+            if version:
+                metadata["resourceVersion"] = version
+                self._api.replace(f"{self._collection}/{self._name}", secret)
+            else:
+                self._api.create(self._collection, secret)
+        except ApiError as error:
+            if error.conflict or (version and error.not_found):
+                return False
+            raise ChainError(f"Secret {self._name}: {error}") from error
+        return True
+
+
+class FolderStore:
+    """Some files of a folder on one machine, readable by their owner alone."""
+
+    def __init__(self, folder: Path, files: Collection[str]) -> None:
+        """Names the folder, and the files of it that belong together."""
+        self._folder = folder
+        self._files = frozenset(files)
+
+    def load(self) -> tuple[Mapping[str, bytes], str]:
+        """The files that are there."""
+        with self._locked():
+            return self._read()
+
+    def save(self, data: Mapping[str, bytes], version: str) -> bool:
+        """Writes the files, and removes those that are to be no more."""
+        with self._locked():
+            if self._read()[1] != version:
+                return False
+            for name in self._files - set(data):
+                (self._folder / name).unlink(missing_ok=True)
+            for name, value in data.items():
+                beside = self._folder / f".{name}"
+                beside.touch(mode=0o600)
+                beside.write_bytes(value)
+                beside.rename(self._folder / name)
+        return True
+
+    def _read(self) -> tuple[Mapping[str, bytes], str]:
+        files = (self._folder / name for name in sorted(self._files))
+        data = {file.name: file.read_bytes() for file in files if file.exists()}
+        return data, sha256(repr(data).encode()).hexdigest()
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            descriptor = os.open(self._folder / ".lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ChainError(f"{error.filename}: {error.strerror}") from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        except OSError as error:
+            raise ChainError(f"{self._folder}: {error}") from error
+        finally:
+            os.close(descriptor)
