@@ -27,6 +27,11 @@ class JobMeasures:
             "When every session was last settled.",
             registry=self.registry,
         )
+        self.not_settled = Gauge(
+            "fairgpu_timekeeper_accounts_not_settled",
+            "Accounts of which the last attempt did not settle or publish everything.",
+            registry=self.registry,
+        )
         self.clock_ahead = Gauge(
             "fairgpu_timekeeper_api_server_clock_ahead_seconds",
             "How far the latest creation that the API server has stamped lies ahead of this process's clock.",

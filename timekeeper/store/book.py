@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,11 +129,14 @@ def let_reports_go(client: redis.Redis, uids: Sequence[str]) -> None:
     pipeline.execute()
 
 
-def renew_index(client: redis.Redis, sessions: Iterable[tuple[str, str]]) -> None:
-    """Makes the index hold these (uid, account) and no others: a leader may end between a session and its entry."""
+def renew_index(client: redis.Redis, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()) -> None:
+    """Makes the index hold these (uid, account) and no others: a leader may end between a session and its entry.
+
+    The entries of accounts that are `spared` stay.
+    """
     members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
     parts = (member.decode().partition(" ") for member in members)
-    known, wanted = {(uid, account) for uid, _, account in parts}, set(sessions)
+    known, wanted = {(uid, account) for uid, _, account in parts if account not in spared}, set(sessions)
     index_sessions(client, sorted(wanted - known), sorted(known - wanted))
 
 

@@ -25,8 +25,8 @@ PIPELINE_CALLS = 1000
 
 _OF_6 = re.compile(r"Error running script \(call to f_[0-9a-f]{40}\): @user_script:\d+: (?:@user_script: \d+: -(\w+))?")
 """How Redis 6.2 begins its reply where a script breaks off, with the code of what the server refused if it did."""
-_OF_7 = re.compile(r"(\w+) .*script: [0-9a-f]{40}, on @user_script:\d+\.?", re.DOTALL)
-"""The whole of such a reply of Redis 7, with the code before it unless redis-py has a type for that."""
+_OF_7 = re.compile(r"(\w+).*script: [0-9a-f]{40}, on @user_script:\d+\.?", re.DOTALL)
+"""The whole of such a reply of Redis 7; it begins with the code, unless redis-py has a type for that."""
 _SERVER_CODES = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY"})
 """What a server says that takes no writes at the moment, whoever asks."""
 _SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)

@@ -2,7 +2,7 @@
 
 The format is raised before the first step: from then on no timekeeper leads that knows the old one alone. A mark beside
 it says that accounts may still be in the old one, and goes after the last step. A leader that is killed in between
-leaves the rest to the next one.
+leaves the rest to the next one, and so does an account whose data cannot be converted: the others do not wait for it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,19 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import redis
+import structlog
 
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys, reading
 from timekeeper.store.calls import Call, StoreError, run_one
+from timekeeper.store.isolation import each_apart
 from timekeeper.usage.parts import PackedPart, parse_part
 from timekeeper.usage.windows import month_start, parse_month
 
 ROWS_AT_ONCE = 500
 ACCOUNTS_AT_ONCE = 500
+
+_log = structlog.get_logger()
 
 
 def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) -> int:
@@ -42,15 +46,23 @@ def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) 
         client.set(keys.BOOK_FORMAT, keys.FORMAT)
     if client.get(keys.BOOK_CONVERTING) is None:
         return 0
-    converted, names = 0, reading.account_names(client)
-    for start in range(0, len(names), ACCOUNTS_AT_ONCE):
-        for name in _unconverted(client, names[start : start + ACCOUNTS_AT_ONCE]):
+    names, converted = reading.account_names(client), list[str]()
+
+    def convert(chosen: list[str]) -> None:
+        for name in _unconverted(client, chosen):
             step("convert")
             _convert(client, epoch, keys.AccountKeys(name))
-            converted += 1
-    step("converted")
-    client.delete(keys.BOOK_CONVERTING)
-    return converted
+            converted.append(name)
+
+    failed: dict[str, Exception] = {}
+    for start in range(0, len(names), ACCOUNTS_AT_ONCE):
+        failed |= each_apart(names[start : start + ACCOUNTS_AT_ONCE], convert)
+    for name, error in failed.items():
+        _log.error("account not converted", account=name, error=repr(error))
+    if not failed:
+        step("converted")
+        client.delete(keys.BOOK_CONVERTING)
+    return len(converted)
 
 
 def check_format(client: redis.Redis) -> None:

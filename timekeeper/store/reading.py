@@ -85,7 +85,10 @@ def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, 
 def amounts_of(
     client: redis.Redis, wanted: Sequence[tuple[str, int, Sequence[str]]]
 ) -> dict[tuple[str, int], dict[str, StoredAmount]]:
-    """The amounts of some sessions in several periods, given as account, start and the sessions' uids."""
+    """The amounts of some sessions in several periods, given as account, start and the sessions' uids.
+
+    One that cannot be read is left out: the store refuses to settle that session, and no other.
+    """
     amounts: dict[tuple[str, int], dict[str, StoredAmount]] = {}
     for start in range(0, len(wanted), BATCH):
         chunk = wanted[start : start + BATCH]
@@ -94,7 +97,8 @@ def amounts_of(
             pipeline.hmget(keys.AccountKeys(account).amounts(period), list(uids))
         for (account, period, uids), texts in zip(chunk, pipeline.execute(), strict=True):
             found = zip(uids, texts, strict=True)
-            amounts[account, period] = {uid: read_amount(text) for uid, text in found if text is not None}
+            read = {uid: _amount_or_nothing(text) for uid, text in found if text is not None}
+            amounts[account, period] = {uid: amount for uid, amount in read.items() if amount is not None}
     return amounts
 
 
@@ -256,6 +260,13 @@ def read_amount(text: Any) -> StoredAmount:
     until, core, memory, used = cut
     taken = Cut(int(until), int(posted), int(core), int(memory), None if used == "-" else int(used))
     return StoredAmount(int(amount), int(posted), flag, taken)
+
+
+def _amount_or_nothing(text: Any) -> StoredAmount | None:
+    try:
+        return read_amount(text)
+    except ValueError:
+        return None
 
 
 def _uid_and_account(member: Any) -> tuple[str, str]:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests import redis_binaries
-from tests.keeper_stage import MONTH, Stage, told
+from tests.keeper_stage import MONTH, NOON, Stage, told
 from tests.redis_server import RedisServer
 from tests.stored_hours import rows_of, write_rows
 from timekeeper.rules.money import MAX_AMOUNT
 from timekeeper.store import keys, reading
+from timekeeper.store.calls import StoreEmptyError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 HOUR = 3600
@@ -117,3 +119,76 @@ def test_one_session_that_cannot_be_settled_stops_no_other_of_its_account(teams:
     assert total.total == GPU_HOUR + 2 * 10**6
     assert told(teams, "team-a")["state"] == "over"
     assert told(teams, "team-b")["state"] == "over"
+
+
+BROKEN = {
+    "a version that is no number": ("head", "HSET", ("version", "many")),
+    "an epoch that is no number": ("head", "HSET", ("epoch", "first")),
+    "samples of another shape": ("head", "HSET", ("burn", "[1]")),
+    "a head of another type": ("head", "SET", ("text",)),
+    "periods without an end": ("periods", "HSET", (str(MONTH), "soon")),
+    "a total that is no number": ("period", "HSET", ("total", "all of it")),
+    "a total of 25 digits": ("period", "HSET", ("total", str(10**24))),
+    "grants that are no number": ("period", "HSET", ("granted", "much")),
+    "an exhaustion without a time": ("period", "HSET", ("exhausted", "yesterday")),
+    "sums that were deleted": ("period", "DEL", ()),
+    "amounts of another type": ("amounts", "SET", ("text",)),
+    "an amount of another shape": ("amounts", "HSET", ("pod-a", "nonsense")),
+    "a session of another shape": ("sessions", "HSET", ("pod-a", "{}")),
+    "sessions of another type": ("sessions", "SET", ("text",)),
+    "ended sessions of another type": ("ended", "SADD", ("text",)),
+    "grants of another shape": ("grants", "HSET", ("g", "now")),
+    "corrections of another type": ("corrections", "SET", ("text",)),
+    "hours of another type": ("hour_index", "SET", ("text",)),
+    "an hour that was written to many times": ("hour_index", "HSET", (str(NOON // (HOUR * 10**9)), "many")),
+    "a ledger of another type": ("ledger", "SET", ("text",)),
+    "pots of another shape": ("pots", "HSET", ("", "much")),
+}
+
+
+def break_account(stage: Stage, account: str, broken: str) -> Callable[[], object]:
+    """Spoils one key of an account; mends it."""
+    client, (name, command, arguments) = stage.client, BROKEN[broken]
+    place = getattr(keys.AccountKeys(account), name)
+    key = place(MONTH) if callable(place) else place
+    if command == "HSET":
+        known = client.hget(key, arguments[0])
+        client.hset(key, *arguments)
+        return lambda: client.hdel(key, arguments[0]) if known is None else client.hset(key, arguments[0], known)
+    before = client.dump(key)
+    client.delete(key)
+    if command != "DEL":
+        client.execute_command(command, key, *arguments)
+
+    def mend() -> None:
+        client.delete(key)
+        if before is not None:
+            client.restore(key, 0, before)
+
+    return mend
+
+
+@pytest.mark.parametrize("leader", ["the leader goes on", "another leader follows"])
+@pytest.mark.parametrize("broken", BROKEN)
+def test_the_others_are_settled_and_published_in_the_same_round_and_the_account_once_it_is_mended(
+    teams: Stage, broken: str, leader: str
+) -> None:
+    teams.round(60)
+    mend = break_account(teams, "a", broken)
+    if leader == "another leader follows":
+        teams.lead()
+    for minutes in (70, 1):
+        with suppress(StoreEmptyError):  # which makes the next round read the store anew
+            teams.round(minutes * 60)
+        assert told(teams, "team-b")["state"] == "over"
+        assert teams.spent("b") == sum((60, 70 * 60, 60)[: 2 + (minutes == 1)]) * 10**6
+    assert teams.keeper is not None
+    teams.finish(teams.source_pod("pod-b"))
+    teams.round(1)
+    assert not teams.client.exists(keys.AccountKeys("b").sessions)
+    mend()
+    teams.round(600)
+    teams.round(1)
+    assert teams.keeper.books.not_settled == {}
+    assert teams.spent("a") == (60 + 70 * 60 + 60 + 1 + 600 + 1) * 10**6
+    assert told(teams, "team-a")["state"] == "over"

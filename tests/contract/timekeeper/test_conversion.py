@@ -27,7 +27,7 @@ STORE: dict[str, Any] = json.loads((Path(__file__).parent / "stores" / "format_1
 """A store as the code of format 1 left it after twelve days: its keys, what it told of use, and the world around it."""
 
 
-class KilledError(Exception):
+class KilledError(BaseException):
     """The leader ends here."""
 
 

@@ -58,7 +58,6 @@ def settled(client: redis.Redis, counter: int = 1) -> list[object]:
         ("sessions", ("SET", "a string")),
         ("ended", ("RPUSH", "a list")),
         ("ledger", ("SET", "a string")),
-        ("hours", ("SADD", "a set")),
     ],
 )
 def test_data_that_a_script_cannot_work_with_is_the_error_of_that_account_and_changes_nothing(

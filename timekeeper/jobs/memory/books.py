@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 
 from fairgpu.charging import ChargeRules
 from fairgpu.states import NamespaceState
@@ -73,6 +74,10 @@ class Books:
         told: each namespace's state, as last published.
         left: sessions whose pods are gone, and when the store was told, until a checkpoint holds them.
         memory: what was known before the store was read anew; None while there is no need to.
+        unreadable: accounts whose data in the store could not be read when it was read last, and why.
+        failed: accounts with which a step of the present round failed, and why: the steps after it leave them out, and
+            what the store and readers hold of them stays as it is.
+        not_settled: accounts of which something was not settled or published when that was last tried, and why.
     """
 
     rules: KeeperRules
@@ -87,6 +92,15 @@ class Books:
     told: dict[str, NamespaceState] = field(default_factory=dict)
     left: list[tuple[int, Metered]] = field(default_factory=list)
     memory: Memory | None = None
+    unreadable: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    not_settled: dict[str, str] = field(default_factory=dict)
+
+    def payers_since(self, namespace: str, instant: int) -> set[str]:
+        """Who has paid for a namespace from an instant on."""
+        known = self.assignments.get(namespace, ())
+        ends = [since for since, _ in known[1:]]
+        return {name for (_, name), end in zip_longest(known, ends) if end is None or end > instant}
 
     def account_of(self, namespace: str) -> str:
         """Who pays for a namespace now."""

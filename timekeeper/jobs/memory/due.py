@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from timekeeper.jobs.memory.accounts import Account, periods_to_open
@@ -16,7 +16,7 @@ from timekeeper.store.ledger import Opening
 def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Account, Period, Opening]]:
     """The periods that these accounts need up to now, each with what a checkpoint says of it."""
     openings = []
-    for account in (books.accounts[name] for name in sorted(names)):
+    for account in (books.accounts[name] for name in sorted(names) if name not in books.failed):
         until = now
         gone = account.is_budget and account.name not in books.budgets.budgets
         if gone and account.periods and account.periods[-1].end <= now:
@@ -35,8 +35,10 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
     return openings
 
 
-def due_grants(books: Books, now: int) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
-    """The grants that the store has not taken, each with its period, and those whose period was never opened.
+def due_grants(
+    books: Books, names: Container[str], now: int
+) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
+    """The grants of accounts that the store has not taken, with their periods, and those whose period never opened.
 
     One that outlives its period comes into the first that there was before it expired, unless it was applied to one
     that is not known any more: what was left of it then is among the pots that were carried on, or there is nothing.
@@ -44,7 +46,7 @@ def due_grants(books: Books, now: int) -> tuple[list[tuple[Grant, Period]], list
     due: list[tuple[Grant, Period]] = []
     lapsed: list[tuple[Account, str]] = []
     for grant in books.budgets.grants.values():
-        account = books.accounts.get(grant.budget)
+        account = books.accounts.get(grant.budget) if grant.budget in names else None
         if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
             continue
         known = account.holds_pot(grant.name) and grant.name not in account.unconfirmed

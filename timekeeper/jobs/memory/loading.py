@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import redis
+import structlog
 
 from timekeeper.jobs.memory.accounts import Account, Checkpoint
 from timekeeper.jobs.memory.books import Books, Memory
@@ -20,6 +21,9 @@ from timekeeper.rules.pricing import amended
 from timekeeper.rules.timestamps import TimeError, parse_instant
 from timekeeper.store import book, reading
 from timekeeper.store.account_loading import StoredAccount, load_accounts
+from timekeeper.store.isolation import each_apart
+
+_log = structlog.get_logger()
 
 
 def load(client: redis.Redis, books: Books, now: int) -> set[str]:
@@ -32,7 +36,8 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     books.memory = books.memory or remember(books)
     books.budgets.take_stored(reading.budgets(client))
     _take_assignments(client, books)
-    stored = load_accounts(client, reading.account_names(client))
+    stored, books.unreadable = _readable(client, reading.account_names(client))
+    books.failed = dict(books.unreadable)
     books.accounts = {
         account.name: Account(
             account.name,
@@ -47,14 +52,25 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
         )
         for account in stored
     }
-    lost = {name for name, account in remembered.items() if account.periods and name not in books.accounts}
+    there = books.accounts.keys() | books.unreadable.keys()
+    lost = {name for name, account in remembered.items() if account.periods and name not in there}
     books.figures, books.told = {}, {}
     _take_sessions(client, books, stored, now)
     _take_amounts(client, books, stored)
     for name in lost:
         books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.memory.checkpoints.get(name))
     books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
+    books.ensure_accounts(books.unreadable)
     return lost
+
+
+def _readable(client: redis.Redis, names: Sequence[str]) -> tuple[list[StoredAccount], dict[str, str]]:
+    """The accounts that can be read, and why others cannot."""
+    stored: list[StoredAccount] = []
+    failed = each_apart(names, lambda found: stored.extend(load_accounts(client, found)))
+    for name, error in failed.items():
+        _log.error("account not readable", account=name, error=repr(error))
+    return stored, {name: f"it cannot be read: {error!r}" for name, error in failed.items()}
 
 
 def remember(books: Books) -> Memory:
@@ -93,7 +109,7 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
             written = read_checkpoint(item, account.budget.period)
             if written is not None and (account.checkpoint is None or written.version > account.checkpoint.version):
                 account.checkpoint = written
-        if account.checkpoint is None:
+        if account.checkpoint is None or name in books.failed:
             continue
         if not account.periods:
             lost.add(name)
@@ -179,7 +195,8 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount
             metered = sessions.keep(Metered(session))
             metered.recorded_in, metered.final_until = account.name, metered.known_from
             metered.posted_at, metered.posted_rate = now, rate_now(session.tariff, now)
-    book.renew_index(client, ((session.uid, account.name) for account in stored for session in account.sessions))
+    index = ((session.uid, account.name) for account in stored for session in account.sessions)
+    book.renew_index(client, index, books.unreadable.keys())
 
 
 def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]) -> None:
@@ -193,7 +210,16 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
         found = [m for name in payers.get(account.name, ()) for m in books.pods.sessions.of_namespace(name)]
         uids = [metered.session.uid for metered in found]
         wanted.extend((account.name, start, uids) for start in account.standings if uids)
-    for key, amounts in reading.amounts_of(client, wanted).items():
+    found_amounts: dict[Key, dict[str, reading.StoredAmount]] = {}
+
+    def read(names: list[str]) -> None:
+        chosen = set(names)
+        found_amounts.update(reading.amounts_of(client, [item for item in wanted if item[0] in chosen]))
+
+    for name, error in each_apart({account for account, *_ in wanted}, read).items():
+        books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {error!r}"
+        _log.error("account not readable", account=name, error=repr(error))
+    for key, amounts in found_amounts.items():
         for uid, amount in amounts.items():
             metered = books.pods.sessions.get(uid)
             if metered is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import structlog
 
 from timekeeper.jobs.memory.accounts import Account
@@ -19,14 +21,14 @@ from timekeeper.store.standing import Standing
 _log = structlog.get_logger()
 
 
-def apply_due_corrections(desk: Desk, now: int) -> set[str]:
-    """Applies the corrections that the store has not taken; the accounts that they concern.
+def apply_due_corrections(desk: Desk, now: int, names: Container[str]) -> set[str]:
+    """Applies the corrections of some accounts that the store has not taken; the accounts that they concern.
 
     Raises:
         StoreError: the store does not answer, or shuts this term out.
     """
     books = desk.books
-    due = due_corrections(books, now)
+    due = due_corrections(books, names, now)
     if not due:
         return set()
     entries = [_entry(books, found, account, period) for found, account, period in due]
@@ -61,15 +63,15 @@ def _taken(desk: Desk, found: Correction, account: Account, period: Period, answ
     return ours if answer.new else reading.orders_of(desk.client, account.name)[1].get(found.name, ours)
 
 
-def due_corrections(books: Books, now: int) -> list[tuple[Correction, Account, Period]]:
-    """The corrections that the store has not taken, each with the account and the period that it is of.
+def due_corrections(books: Books, names: Container[str], now: int) -> list[tuple[Correction, Account, Period]]:
+    """The corrections of accounts that the store has not taken, each with the account and the period that it is of.
 
     One of a period that is still to come waits for it. One that an earlier leader has told to be refused stays so:
     whoever ordered it may have ordered another one since.
     """
     due = []
     for found in books.budgets.corrections.values():
-        account = books.accounts.get(found.budget)
+        account = books.accounts.get(found.budget) if found.budget in names else None
         if account is None or found.refused or found.name in account.corrections or found.name in account.refused:
             continue
         period = account.period_at(found.effective)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import structlog
 
 from timekeeper.jobs.memory.accounts import Account
@@ -20,14 +22,14 @@ from timekeeper.store.standing import Standing
 _log = structlog.get_logger()
 
 
-def apply_due_grants(desk: Desk, now: int) -> set[str]:
-    """Applies the grants that the store has not taken; the accounts that they concern.
+def apply_due_grants(desk: Desk, now: int, names: Container[str]) -> set[str]:
+    """Applies the grants of some accounts that the store has not taken; the accounts that they concern.
 
     Raises:
         StoreError: the store does not answer, or shuts this term out.
     """
     books = desk.books
-    due, lapsed = due_grants(books, now)
+    due, lapsed = due_grants(books, names, now)
     for account, name in lapsed:
         account.grants[name] = None
     if not due:

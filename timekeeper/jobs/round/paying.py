@@ -11,6 +11,7 @@ from timekeeper.jobs.round.striking import take
 from timekeeper.rules.budgets import payers
 from timekeeper.rules.periods import Period
 from timekeeper.store import book
+from timekeeper.store.calls import StoreError
 from timekeeper.store.ledger import Kind, Opening, open_periods
 from timekeeper.store.money import PotEntry, Strike, strike
 
@@ -42,7 +43,7 @@ def open_due_periods(desk: Desk, now: int, names: Iterable[str]) -> None:
     """Opens the periods that these accounts need up to now.
 
     Raises:
-        StoreError: one was refused.
+        StoreError: one was refused. All that was opened is taken over before, and the rest is opened by the next call.
     """
     openings = due_openings(desk.books, names, now)
     if not openings:
@@ -50,10 +51,19 @@ def open_due_periods(desk: Desk, now: int, names: Iterable[str]) -> None:
     desk.step("open")
     book.note_restored(desk.client, [opening.account for *_, opening in openings if opening.checkpoint])
     answers = open_periods(desk.client, desk.epoch, now, [opening for _, _, opening in openings])
-    for (account, period, _), answer in zip(openings, answers, strict=True):
-        account.standings[period.start] = checked(answer)
-        account.periods.append(period)
-    _bring_pots_back(desk, now, openings)
+    refused: dict[str, StoreError] = {}
+    opened = []
+    for opening, answer in zip(openings, answers, strict=True):
+        account, period, _ = opening
+        if isinstance(answer, StoreError):
+            refused.setdefault(account.name, answer)
+        elif account.name not in refused:
+            account.standings[period.start] = answer
+            account.periods.append(period)
+            opened.append(opening)
+    _bring_pots_back(desk, now, opened)
+    for error in refused.values():
+        raise error
 
 
 def _bring_pots_back(desk: Desk, now: int, openings: list[tuple[Account, Period, Opening]]) -> None:

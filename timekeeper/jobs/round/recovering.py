@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 
 import structlog
 
@@ -22,6 +23,7 @@ from timekeeper.store import book, keys, reading
 from timekeeper.store.book import highest_epoch
 from timekeeper.store.calls import FencedError
 from timekeeper.store.conversion import convert_store
+from timekeeper.store.isolation import each_apart
 
 _log = structlog.get_logger()
 
@@ -50,21 +52,29 @@ def take_over(desk: Desk, now: int) -> bool:
     lost, behind = take_checkpoints(books, kept)
     bring_back(books, behind)
     there = {name for name in behind if _is_there(books.accounts[name])}
-    open_due_periods(desk, now, set(books.accounts))
+    _apart(desk, set(books.accounts), lambda names: open_due_periods(desk, now, names))
     desk.silent = nodes_that_are_silent(mirrors)
     books.pods.refresh(mirrors.pods, desk.meter_rules(), desk.silent, desk.reported, now, desk.clocks)
-    restore_accounts(desk, there, now)
+    _apart(desk, there, lambda names: restore_accounts(desk, names, now))
     books.pods.end_missing(reading.watched(desk.client), desk.reported, now)
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     reprice(books, now)
-    lost |= behind - there
+    lost = (lost | behind - there) - books.failed.keys()
     for name in sorted(lost):
         _log.error("account was not in the store: it starts again from its checkpoint", account=name)
     for name in sorted(lost & books.budgets.objects.keys())[:MAX_NOTICES]:
         _tell_of_loss(desk, books.budgets.objects[name])
     books.memory = None
     return books.prices != stored_prices
+
+
+def _apart(desk: Desk, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
+    """Does something with accounts; what is wrong with one of them is noted, and stops no other."""
+    failed = each_apart(names - desk.books.failed.keys(), act)
+    for name, error in failed.items():
+        desk.books.unreadable[name] = desk.books.failed[name] = repr(error)
+        _log.error("account not readable", account=name, error=repr(error))
 
 
 def _bring_moves_back(desk: Desk) -> None:

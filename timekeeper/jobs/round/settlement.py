@@ -6,6 +6,7 @@ from collections.abc import Set as AbstractSet
 
 import structlog
 
+from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.metered import Key, Metered
 from timekeeper.jobs.round.billed_use import billing, take_use
 from timekeeper.jobs.round.desk import Desk, raise_if_general
@@ -31,7 +32,7 @@ def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
         redis.RedisError: as above.
     """
     books = desk.books
-    concerned = [metered for metered in books.sessions_under(touched) if _unsettled(metered)]
+    concerned = [m for m in books.sessions_under(touched) if _unsettled(m) and not _waits_for_a_payer(books, m)]
     namespaces = {metered.session.namespace for metered in concerned}
     open_due_periods(desk, now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
     billed = billing(books.rules.bill, books.prices, books.rules.charge)
@@ -76,6 +77,7 @@ def _send(desk: Desk, plans: list[Plan], now: int) -> set[Refused]:
             desk.books.accounts[key[0]].standings[key[1]] = standing
     _note_gone(plans, refused.keys())
     for ((account, period), uid), error in refused.items():
+        desk.books.not_settled[account] = str(error)
         _log.error("not settled", account=account, period=period, uid=uid, error=str(error))
     return set(refused)
 
@@ -145,3 +147,10 @@ def _take_use(desk: Desk, sessions: list[Metered]) -> None:
 def _unsettled(metered: Metered) -> bool:
     """Whether the store must still hear of it: a closed session waits for its pod to go."""
     return not metered.closed or metered.pod_gone
+
+
+def _waits_for_a_payer(books: Books, metered: Metered) -> bool:
+    """Whether the store cannot take a session now, since nothing can be done with an account that pays for it."""
+    return bool(books.failed) and not books.failed.keys().isdisjoint(
+        books.payers_since(metered.session.namespace, metered.session.start)
+    )

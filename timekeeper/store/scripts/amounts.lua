@@ -80,16 +80,13 @@ local function open_sum(head, period, epoch, name)
   return sum
 end
 
--- An error where a key that will be written to holds another type; nothing where every write will be taken. A write that
--- fails leaves the writes before it done, so this comes before the first.
-local function unwritable(kind, ...)
+-- Ends the script where a key that will be written to holds another type. A write that fails leaves the writes before it
+-- done, so this comes before the first.
+local function expect_types(ledger, ...)
+  redis.call('XLEN', ledger)
   for _, key in ipairs({...}) do
-    local found = redis.call('TYPE', key).ok
-    if found ~= 'none' and found ~= kind then
-      return redis.error_reply('DATA ' .. key .. ' is a ' .. found .. ' and should be a ' .. kind)
-    end
+    redis.call('HEXISTS', key, '')
   end
-  return nil
 end
 
 -- Notes under which epoch an account was changed, and that it was: a version lower than one that was seen before tells

@@ -14,10 +14,7 @@ local high, low = signed(amount)
 if not high then
   return redis.error_reply('AMOUNT ' .. amount .. ' is no whole number of at most 24 digits')
 end
-local mistyped = unwritable('hash', corrections, hours) or unwritable('stream', ledger)
-if mistyped then
-  return mistyped
-end
+expect_types(ledger, corrections)
 local applied = 0
 if redis.call('HEXISTS', corrections, name) == 0 then
   local total_high, total_low = signed(total)

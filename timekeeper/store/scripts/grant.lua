@@ -22,10 +22,7 @@ high, low = carry(high + granted_high, low + granted_low)
 if high >= HIGH_LIMIT or high < -HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the grants pass 24 digits')
 end
-local mistyped = unwritable('hash', grants, pots) or unwritable('stream', ledger)
-if mistyped then
-  return mistyped
-end
+expect_types(ledger, grants, pots)
 local added = 1 - redis.call('HEXISTS', grants, name)
 if added == 1 then
   changed(head, epoch)

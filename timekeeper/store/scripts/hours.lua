@@ -91,6 +91,10 @@ local function grown_rows(hours, rows, instant)
     if tonumber(hour) < closed then
       grown.past = true
     end
+    local writes = redis.call('HGET', hours .. ':index', hour)
+    if writes and not string.find(writes, '^%d+$') then
+      error('the index of hours cannot be read: ' .. writes)
+    end
     local known = redis.call('HGET', hours .. ':' .. hour, dimensions)
     local empty = not known and not row.reported
     local sums = {}

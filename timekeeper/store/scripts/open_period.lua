@@ -15,10 +15,7 @@ local refused = (not unknown or expected == '1') and refusal(head, epoch)
 if refused then
   return refused
 end
-local mistyped = unwritable('hash', periods, period, hours) or unwritable('stream', ledger)
-if mistyped then
-  return mistyped
-end
+expect_types(ledger, periods, period)
 local rows = {}
 if checkpoint ~= '0' then
   add_to_row(rows, row, {}, {checkpoint, '0', '0', '-'})

@@ -26,10 +26,7 @@ if not want_high or not apart_high then
   return redis.error_reply('AMOUNT ' .. checkpoint .. ' or ' .. apart .. ' is no whole number from 0 to 10^24 - 1')
 end
 
-local mistyped = unwritable('hash', amounts, sessions, ended, hours) or unwritable('stream', ledger)
-if mistyped then
-  return mistyped
-end
+expect_types(ledger, amounts, sessions, ended)
 local total_high, total_low = signed(sums[1])
 local gone_high, gone_low = limbs(sums[2])
 local opened_high, opened_low = limbs(sums[3])

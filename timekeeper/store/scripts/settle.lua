@@ -30,10 +30,7 @@ local gone_high, gone_low = limbs(sums[2])
 if not total_high or not gone_high then
   return redis.error_reply('DATA the sums of this period cannot be read')
 end
-local mistyped = unwritable('hash', amounts, sessions, ended, hours) or unwritable('stream', ledger)
-if mistyped then
-  return mistyped
-end
+expect_types(ledger, amounts, sessions, ended)
 
 local LONG = {open = true, post = true, move = true, close = true, gone = true}
 local items, uids, position = {}, {}, 5

@@ -42,10 +42,7 @@ end
 if granted_high >= HIGH_LIMIT or granted_high < -HIGH_LIMIT then
   return redis.error_reply('OVERFLOW the grants pass 24 digits')
 end
-local mistyped = unwritable('hash', pots) or unwritable('stream', ledger)
-if mistyped then
-  return mistyped
-end
+expect_types(ledger, pots)
 changed(head, epoch)
 redis.call('HSET', period, 'granted', decimal(granted_high, granted_low))
 if struck ~= '' then
