@@ -89,7 +89,7 @@ class ChaosStory:
         assert self.stage.keeper is not None
         for uid in list(self.objects):
             metered = self.stage.keeper.books.pods.sessions.get(uid)
-            if metered is not None and metered.closed and self.random.random() < 0.7:
+            if metered is not None and metered.acknowledged.closed and self.random.random() < 0.7:
                 self.stage.remove(uid)
                 del self.objects[uid]
         self.stage.source.refresh()

@@ -24,6 +24,8 @@ from timekeeper.store.segments import SEGMENT_ENTRIES, unpack_entries
 from timekeeper.store.standing import Standing, read_standing
 
 BATCH = 500
+GONE = "g"
+"""Flags an amount whose pod is known to be gone."""
 SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
 
 

@@ -21,6 +21,7 @@ from timekeeper.jobs.news.status_writing import StatusWriter
 from timekeeper.metering.bill import Bill
 from timekeeper.rules.pricing import PricePoint
 from timekeeper.rules.timestamps import HOUR, format_instant
+from timekeeper.store import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -95,7 +96,7 @@ class Play:
     def keep(self, kind: str, first: Any, second: Any) -> None:
         """What pods and timekeepers do, and not people."""
         stage = self.stage
-        if kind == "report" and first < len(self.pods):
+        if kind == "report" and first < len(self.pods) and self.is_open(self.pods[first]["metadata"]["uid"]):
             self.reports += 1
             report(stage, self.pods[first]["metadata"]["uid"], self.reports, second)
         elif kind == "round":
@@ -104,6 +105,10 @@ class Play:
             stage.lead(KeeperRules(prices={"A100": (PricePoint(0, Fraction(first)),)}, bill=self.bill))
         elif kind == "write":
             self.write()
+
+    def is_open(self, uid: str) -> bool:
+        """Whether reports of a pod are taken: a leader has opened its session and not closed it."""
+        return any(known == uid for known, _ in reading.open_sessions(self.stage.client, "", 1000))
 
     def end(self, kind: str, index: int, seconds_ago: int) -> None:
         if index >= len(self.pods):

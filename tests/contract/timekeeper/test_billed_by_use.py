@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.keeper_stage import NOON, Stage, report
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.metering.bill import Bill
@@ -39,6 +41,26 @@ def test_what_is_used_after_a_period_began_is_paid_in_that_period_also_under_the
     report(stage, "p1", 2, 700)
     stage.round()
     assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (600 * GPU_SECOND, 100 * GPU_SECOND)
+
+
+@pytest.mark.parametrize(("bill", "amounts"), [(Bill.USED, (600, 100)), (Bill.MAX, (3600, 180))])
+def test_a_leader_that_takes_over_late_in_a_period_leaves_the_one_before_as_it_was_billed(
+    stage: Stage, bill: Bill, amounts: tuple[int, int]
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(KeeperRules(bill=bill))
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(3599)
+    report(stage, "p1", 1, 600)
+    stage.pass_time(1)
+    for _ in range(3):
+        stage.round(60)
+    stage.lead(KeeperRules(bill=bill))
+    report(stage, "p1", 2, 700)
+    stage.round()
+    first, second = (amount * GPU_SECOND for amount in amounts)
+    assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (first, second)
 
 
 def test_where_the_larger_is_billed_a_pod_that_borrows_pays_for_what_it_borrowed(stage: Stage) -> None:

@@ -131,7 +131,7 @@ class Books:
             metered = self.pods.sessions.get(uid)
             if metered is not None:
                 found.add(self.account_of(metered.session.namespace))
-                found |= {account for account, _ in metered.written}
+                found |= {account for account, _ in metered.acknowledged.periods}
         return found
 
     def refresh_budgets(self) -> set[str]:

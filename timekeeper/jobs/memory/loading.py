@@ -10,10 +10,20 @@ import redis
 import structlog
 
 from timekeeper.jobs.memory.accounts import Account, Checkpoint
+from timekeeper.jobs.memory.acknowledged import (
+    Acknowledged,
+    Key,
+    Posted,
+    first_known,
+    forgotten,
+    use_of,
+    without_use,
+)
 from timekeeper.jobs.memory.books import Books, Memory
-from timekeeper.jobs.memory.metered import Key, Metered, Meters
+from timekeeper.jobs.memory.metered import Metered, Meters
 from timekeeper.metering.reservations import Tariff, tariff
-from timekeeper.metering.segments import rate_now
+from timekeeper.metering.segments import rate_now, spans
+from timekeeper.metering.sessions import Session
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.periods import Period, PeriodRule, boundary_after
 from timekeeper.rules.pots import OWN, Pot
@@ -22,6 +32,7 @@ from timekeeper.rules.timestamps import TimeError, parse_instant
 from timekeeper.store import book, reading
 from timekeeper.store.account_loading import StoredAccount, load_accounts
 from timekeeper.store.isolation import each_apart
+from timekeeper.store.reading import GONE, StoredAmount
 
 _log = structlog.get_logger()
 
@@ -56,7 +67,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
     lost = {name for name, account in remembered.items() if account.periods and name not in there}
     books.figures, books.told = {}, {}
     _take_sessions(client, books, stored, now)
-    _take_amounts(client, books, stored)
+    _take_amounts(client, books, stored, now)
     for name in lost:
         books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.memory.checkpoints.get(name))
     books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
@@ -78,8 +89,9 @@ def remember(books: Books) -> Memory:
     again = [*books.pods.sessions.all(), *(metered for _, metered in books.left)]
     computed: dict[Key, int] = {}
     for metered in again:
-        for key, amount in metered.gone_in.items():
-            computed[key] = computed.get(key, 0) + amount
+        for key, posted in metered.acknowledged.periods.items():
+            if posted.finalized:
+                computed[key] = computed.get(key, 0) + posted.amount
     checkpoints = {}
     for name, account in books.accounts.items():
         if account.standings:
@@ -126,11 +138,11 @@ def bring_back(books: Books, behind: set[str]) -> None:
     Where the store still holds them, it takes no notice.
     """
     for left_at, metered in books.left:
-        names = {account for account, _ in metered.written}
+        names = {account for account, _ in metered.acknowledged.periods}
         started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
         checkpoints = [account.checkpoint for account in started]
         if all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
-            metered.forget_store()
+            metered.acknowledged = forgotten(metered.acknowledged)
             _replace(books.pods.sessions, metered)
     books.left = []
 
@@ -139,7 +151,7 @@ def _replace(sessions: Meters, metered: Metered) -> None:
     """Puts a session on the meter in place of what the store still has of it: that it is open, and some of its cost."""
     stored = sessions.get(metered.session.uid)
     if stored is not None:
-        metered.written, metered.cut_at, metered.recorded_in = stored.written, stored.cut_at, stored.recorded_in
+        metered.acknowledged = stored.acknowledged
         sessions.drop(stored)
     sessions.keep(metered)
 
@@ -185,22 +197,50 @@ def _take_assignments(client: redis.Redis, books: Books) -> None:
 
 
 def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount], now: int) -> None:
+    """Takes over the sessions that the store has records of; their amounts are read apart."""
     sessions = books.pods.sessions
     for metered in sessions.all():
-        metered.forget_store()
+        metered.acknowledged = forgotten(metered.acknowledged)
     for account in stored:
-        for session in account.ended:
-            sessions.keep(Metered(session)).closed = True
-        for session in account.sessions:
+        for record in account.ended:
+            metered = sessions.keep(Metered(without_use(record)))
+            metered.acknowledged = Acknowledged(session=without_use(record), use=use_of(record), closed=True)
+        for record in account.sessions:
+            session = without_use(record)
             metered = sessions.keep(Metered(session))
-            metered.recorded_in, metered.final_until = account.name, metered.known_from
-            metered.posted_at, metered.posted_rate = now, rate_now(session.tariff, now)
+            metered.acknowledged = Acknowledged(
+                session=metered.session if metered.session == session else session,
+                use=use_of(record),
+                open_under=account.name,
+                posted_at=now,
+                posted_rate=rate_now(record.tariff, now),
+            )
     index = ((session.uid, account.name) for account in stored for session in account.sessions)
     book.renew_index(client, index, books.unreadable.keys())
 
 
-def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]) -> None:
-    """A period holds an amount of every pod that ever ran in it: only those are read that still matter."""
+def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount], now: int) -> None:
+    """Takes over the amounts of the sessions that are metered: a period holds one of every pod that ever ran in it."""
+    wanted = _amounts_that_matter(books, stored)
+    found: dict[str, dict[Key, StoredAmount]] = {}
+
+    def read(names: Sequence[str]) -> None:
+        chosen = set(names)
+        for key, amounts in reading.amounts_of(client, [item for item in wanted if item[0] in chosen]).items():
+            for uid, amount in amounts.items():
+                found.setdefault(uid, {})[key] = amount
+
+    for name, error in each_apart({account for account, *_ in wanted}, read).items():
+        books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {error!r}"
+        _log.error("account not readable", account=name, error=repr(error))
+    for uid, amounts_found in found.items():
+        metered = books.pods.sessions.get(uid)
+        if metered is not None:
+            metered.acknowledged = _with_amounts(books, metered, amounts_found, now)
+
+
+def _amounts_that_matter(books: Books, stored: list[StoredAccount]) -> list[tuple[str, int, list[str]]]:
+    """The latest periods of each account with the sessions that may be in them, and the last one of ended sessions."""
     payers: dict[str, set[str]] = {}
     for namespace, known in books.assignments.items():
         for _, name in known:
@@ -209,23 +249,42 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
     for account in stored:
         found = [m for name in payers.get(account.name, ()) for m in books.pods.sessions.of_namespace(name)]
         uids = [metered.session.uid for metered in found]
-        wanted.extend((account.name, start, uids) for start in account.standings if uids)
-    found_amounts: dict[Key, dict[str, reading.StoredAmount]] = {}
+        starts = {start: list(uids) for start in account.standings if uids}
+        for session in account.ended:
+            last = books.accounts[account.name].period_at((session.end or 0) - 1)
+            if last is not None and last.start not in starts:
+                starts.setdefault(last.start, []).append(session.uid)
+        wanted.extend((account.name, start, uids) for start, uids in starts.items())
+    return wanted
 
-    def read(names: list[str]) -> None:
-        chosen = set(names)
-        found_amounts.update(reading.amounts_of(client, [item for item in wanted if item[0] in chosen]))
 
-    for name, error in each_apart({account for account, *_ in wanted}, read).items():
-        books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {error!r}"
-        _log.error("account not readable", account=name, error=repr(error))
-    for key, amounts in found_amounts.items():
-        for uid, amount in amounts.items():
-            metered = books.pods.sessions.get(uid)
-            if metered is not None:
-                metered.written[key] = amount.amount
-                if amount.cut is not None:
-                    metered.cut_at[key] = amount.cut
+def _with_amounts(books: Books, metered: Metered, amounts: Mapping[Key, StoredAmount], now: int) -> Acknowledged:
+    """What is acknowledged of a session, with what the store holds of it in these periods."""
+    known = metered.acknowledged
+    periods = {key: Posted(amount.amount, amount.cut, amount.flag == GONE) for key, amount in amounts.items()}
+    if known.closed:
+        return known._replace(periods=periods)
+    ends = {(name, start): books.accounts[name].period_at(start) for name, start in periods}
+    over = {key: found.end for key, found in ends.items() if found is not None and found.end <= now}
+    unsettled = [end for key, end in over.items() if not _is_final(books, metered.session, key, end, amounts[key])]
+    final = [end for end in over.values() if end < min(unsettled, default=now + 1)]
+    settled_until = max([first_known(known.use), *final])
+    going_on = {key: found for key, found in periods.items() if not _ends_by(ends[key], settled_until)}
+    return known._replace(periods=going_on, settled_until=settled_until)
+
+
+def _ends_by(period: Period | None, instant: int) -> bool:
+    return period is not None and period.end <= instant
+
+
+def _is_final(books: Books, session: Session, key: Key, end: int, amount: StoredAmount) -> bool:
+    """Whether a period that is over holds all of a session: all is posted, up to the end of its last stretch there."""
+    account, start = key
+    payers = books.assignments.get(session.namespace, ())
+    period = Period(start, end)
+    stretches = spans(payers, lambda name: (period,) if name == account else (), session.start, end)
+    last = max((span.end for span in stretches), default=start)
+    return amount.amount == amount.posted and amount.cut is not None and amount.cut.until >= last
 
 
 def reprice(books: Books, now: int) -> bool:
@@ -245,7 +304,7 @@ def reprice(books: Books, now: int) -> bool:
             later = tariff(metered.reservation, prices, max(now, session.start), books.rules.charge)
             rates = from_now_on(session.tariff, later)
             if rates != session.tariff:
-                metered.session, metered.record_stale = replace(session, tariff=rates), True
+                metered.session = replace(session, tariff=rates)
     return True
 
 
@@ -258,12 +317,12 @@ def bring_rates_up(books: Books, since: int) -> None:
     """
     for metered in books.pods.sessions.all():
         session = metered.session
-        if metered.reservation is None or metered.closed:
+        if metered.reservation is None or metered.acknowledged.closed:
             continue
         rates = tariff(metered.reservation, books.prices, max(since, session.start), books.rules.charge)
         known = from_now_on(session.tariff, rates)
         if known != session.tariff:
-            metered.session, metered.record_stale = replace(session, tariff=known), True
+            metered.session = replace(session, tariff=known)
 
 
 def from_now_on(rates: Tariff, later: Tariff) -> Tariff:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from fairgpu.charging import ChargeRules
+from timekeeper.jobs.memory.acknowledged import NOTHING, Acknowledged
 from timekeeper.metering.attribution import attribution
-from timekeeper.metering.cuts import Cut
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import Reservation, tariff
 from timekeeper.metering.sessions import (
@@ -23,55 +23,22 @@ from timekeeper.metering.sessions import (
 from timekeeper.rules.pricing import Prices
 from timekeeper.sources.mirror import Departure, DepartureProof
 
-Key = tuple[str, int]
-"""An account and the start of one of its periods."""
-
 
 @dataclass(slots=True)
 class Metered:
-    """A session and what the store is known to hold of it.
+    """A session on the meter.
 
     Attributes:
-        session: the session.
+        session: the session, as its pod shows it.
         reservation: what it holds, to price it anew; None where its pod is gone.
-        written: its amount in each period that may still change.
-        gone_in: its amount in each period whose sum of those that are gone is known to hold it.
-        cut_at: the last cut that the store is known to hold, in each of those periods.
-        reported: GPU time that its reports tell of, in microGPU-seconds; None before the first.
-        final_until: periods that end by then are written for good.
-        recorded_in: the account under which the store has it down as open; empty for none.
-        posted_at: when the ledger last got an entry of it.
-        posted_rate: its rate then.
-        closed: whether the store holds its close.
         pod_gone: whether its pod has left the API server.
-        used: what its reports amount to, where use is billed; None before the first.
-        record_stale: whether the store's record of it must be written anew.
+        acknowledged: what the store has acknowledged of it.
     """
 
     session: Session
     reservation: Reservation | None = None
-    written: dict[Key, int] = field(default_factory=dict)
-    gone_in: dict[Key, int] = field(default_factory=dict)
-    cut_at: dict[Key, Cut] = field(default_factory=dict)
-    reported: int | None = None
-    final_until: int = 0
-    recorded_in: str = ""
-    posted_at: int = 0
-    posted_rate: int = 0
-    closed: bool = False
     pod_gone: bool = False
-    used: int | None = None
-    record_stale: bool = False
-
-    def forget_store(self) -> None:
-        """The store was emptied: it holds nothing of this session."""
-        self.written, self.final_until, self.recorded_in, self.closed = {}, self.known_from, "", False
-        self.cut_at, self.gone_in = {}, {}
-
-    @property
-    def known_from(self) -> int:
-        """Periods that end by then cannot be computed again: nobody knows any more what had been used before them."""
-        return min((period for _, period, _ in self.session.use_bases), default=0)
+    acknowledged: Acknowledged = NOTHING
 
 
 class Meters:
@@ -145,7 +112,7 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> Metered | None:
         session = end_of_the_held(session, pod, now, None)
     elif pod.terminal:
         session = end_before_sight(session, pod, now)
-    return Metered(session, pod.reservation, posted_at=start)
+    return Metered(session, pod.reservation)
 
 
 def seen(metered: Metered, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: int) -> None:
@@ -155,7 +122,7 @@ def seen(metered: Metered, pod: PodFacts, rules: MeterRules, alive: Callable[[],
     if not metered.session.namespace_uid and metered.session.end is None:
         which = rules.namespace_uid(pod.namespace)
         if which:
-            metered.session, metered.record_stale = replace(metered.session, namespace_uid=which), True
+            metered.session = replace(metered.session, namespace_uid=which)
     if pod.held and (pod.terminal or pod.removed) and metered.session.end is None:
         metered.session = end_of_the_held(metered.session, pod, now, alive())
     if pod.terminal and metered.session.end is None:

@@ -188,7 +188,10 @@ class StatusWriter:
             (left_at, metered)
             for left_at, metered in self.books.left
             if now - left_at < FORGOTTEN_BY_A_KILLED_REDIS
-            or (now - left_at < DAY and any(_still_needed(accounts[name], left_at) for name, _ in metered.written))
+            or (
+                now - left_at < DAY
+                and any(_still_needed(accounts[name], left_at) for name, _ in metered.acknowledged.periods)
+            )
         ]
 
 

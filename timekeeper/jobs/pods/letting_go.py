@@ -87,4 +87,4 @@ def may_go(pod: PodFacts, metered: Metered | None, *, holds: bool) -> bool:
         return True
     if not pod.terminal and not pod.removed:
         return False
-    return metered is None or metered.closed
+    return metered is None or metered.acknowledged.closed

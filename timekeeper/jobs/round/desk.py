@@ -91,8 +91,13 @@ class Desk:
 
 def raise_if_general(error: StoreError) -> None:
     """Lets an error pass that is of one change alone; one that any change would meet ends the round."""
-    if isinstance(error, StoreEmptyError | FencedError | StoreUnavailableError):
+    if is_general(error):
         raise error
+
+
+def is_general(error: StoreError) -> bool:
+    """Whether any change would meet the error, and not this one alone."""
+    return isinstance(error, StoreEmptyError | FencedError | StoreUnavailableError)
 
 
 def checked(answer: Standing | StoreError) -> Standing:

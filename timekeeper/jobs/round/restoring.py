@@ -67,7 +67,7 @@ def _wanted(desk: Desk, account: Account, computed: Iterable[str]) -> Restoratio
     again, sessions = set(computed), desk.books.pods.sessions
     stored = reading.stored_amounts(desk.client, account.name, found.period.start)
     gone = {uid for uid, amount in stored.items() if amount.flag != "g"} - again
-    gone |= {m.session.uid for m in sessions.all() if m.recorded_in == account.name} - again
+    gone |= {m.session.uid for m in sessions.all() if m.acknowledged.open_under == account.name} - again
     named = []
     for uid in sorted(gone):
         metered = sessions.get(uid)
@@ -80,7 +80,11 @@ def _wanted(desk: Desk, account: Account, computed: Iterable[str]) -> Restoratio
 
 def _take_off_the_meter(desk: Desk, account: Account, gone: Iterable[GoneSession]) -> None:
     sessions = desk.books.pods.sessions
-    left = [metered for uid, _, _ in gone if (metered := sessions.get(uid)) and metered.recorded_in == account.name]
+    left = [
+        metered
+        for uid, _, _ in gone
+        if (metered := sessions.get(uid)) and metered.acknowledged.open_under == account.name
+    ]
     for metered in left:
         sessions.drop(metered)
     book.index_sessions(desk.client, [], [(metered.session.uid, account.name) for metered in left])

@@ -1,18 +1,20 @@
-"""Settles sessions: plans them, sends the plans to the store in few calls, and notes what it has acknowledged."""
+"""Settles sessions: computes what is to be written, sends it in few calls, and adopts what the store has taken."""
 
 from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
+from typing import NamedTuple
 
 import structlog
 
+from timekeeper.jobs.memory.acknowledged import Key
 from timekeeper.jobs.memory.books import Books
-from timekeeper.jobs.memory.metered import Key, Metered
-from timekeeper.jobs.round.billed_use import billing, take_use
-from timekeeper.jobs.round.desk import Desk, raise_if_general
+from timekeeper.jobs.memory.metered import Metered
+from timekeeper.jobs.round import settling
+from timekeeper.jobs.round.billed_use import used_of
+from timekeeper.jobs.round.desk import Desk, is_general
 from timekeeper.jobs.round.paying import open_due_periods
-from timekeeper.jobs.round.settlement_plans import Plan, acknowledge, plan
-from timekeeper.jobs.round.use_by_hour import with_reports
+from timekeeper.metering.bill import Bill
 from timekeeper.store import book, reading
 from timekeeper.store.calls import StoreError
 from timekeeper.store.ledger import Action, Item, Revision, Settlement, settle, settle_each
@@ -22,6 +24,13 @@ Refused = tuple[Key, str]
 """A session's uid, and the account and period in which the store did not take its amount."""
 
 _log = structlog.get_logger()
+
+
+class Prepared(NamedTuple):
+    """A session, and what is to be written of it."""
+
+    metered: Metered
+    settlement: settling.Settlement
 
 
 def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
@@ -35,118 +44,153 @@ def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
     concerned = [m for m in books.sessions_under(touched) if _unsettled(m) and not _waits_for_a_payer(books, m)]
     namespaces = {metered.session.namespace for metered in concerned}
     open_due_periods(desk, now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
-    billed = billing(books.rules.bill, books.prices, books.rules.charge)
-    if billed:
-        _take_use(desk, concerned)
-    plans = [
-        plan(metered, books.assignments[metered.session.namespace], books.accounts, desk.until(metered, now), billed)
-        for metered in concerned
-    ]
-    plans = with_reports(desk.client, plans)
-    refused = _send(desk, plans, now)
-    done = [prepared for prepared in plans if not _refused_in(prepared, refused)] if refused else plans
-    ends = [account for prepared in done if prepared.ends for account, _ in prepared.items]
+    prepared = _prepare(desk, now, concerned)
+    refused = _send(desk, prepared, now)
+    done = [each for each in prepared if not each.settlement.plain and not _is_refused(each, refused)]
+    ends = [account for each in done if _ended(each) for account, _ in each.settlement.items]
     if ends and not desk.replicated("ends of sessions", ends):
-        done = [prepared for prepared in done if not prepared.ends]
-    _acknowledge(desk, done, now)
+        done = [each for each in done if not _ended(each)]
+    _write_index(desk, done)
+    _adopt(desk, done, now)
 
 
-def _send(desk: Desk, plans: list[Plan], now: int) -> set[Refused]:
+def _prepare(desk: Desk, now: int, concerned: list[Metered]) -> list[Prepared]:
+    """What is to be written of sessions; the reports of those that are put down to hours are read for that."""
+    books = desk.books
+    bill = books.rules.bill
+    used = _used(desk, concerned) if bill is not Bill.RESERVED else {}
+
+    def settled(metered: Metered, reported: int | None) -> Prepared:
+        session = metered.session
+        facts = settling.Facts(session, metered.pod_gone, reported, used.get(session.uid))
+        payers, until = books.assignments[session.namespace], desk.until(metered, now)
+        return Prepared(metered, settling.settle(metered.acknowledged, facts, payers, books.accounts, until, bill))
+
+    prepared = [settled(metered, None) for metered in concerned]
+    cutting = [index for index, (_, found) in enumerate(prepared) if not found.plain and _cuts_any(found)]
+    counts = reading.used(desk.client, [prepared[index].metered.session.uid for index in cutting])
+    for index, count in zip(cutting, counts, strict=True):
+        if count is not None:
+            prepared[index] = settled(prepared[index].metered, count)
+    return prepared
+
+
+def _cuts_any(settlement: settling.Settlement) -> bool:
+    return any(item.cuts for item in settlement.items.values())
+
+
+def _ended(prepared: Prepared) -> bool:
+    """Whether it closes the session: nobody computes it again once that is known to be stored."""
+    return prepared.metered.session.end is not None
+
+
+def _send(desk: Desk, prepared: list[Prepared], now: int) -> set[Refused]:
     """Sends all items, those of one period of one account together; what was refused.
 
     A settlement of several items that was refused is sent item by item: one session stops no other.
     """
     batches: dict[Key, list[Item]] = {}
-    for prepared in plans:
-        for key, item in prepared.items.items():
+    for _, found in prepared:
+        for key, item in found.items.items():
             batches.setdefault(key, []).append(item)
     desk.step("settle")
     revision = desk.next_revision()
     settlements = [Settlement(account, period, items) for (account, period), items in batches.items()]
     answers = settle(desk.client, revision, now, settlements)
+    taken: set[Key] = set()
     refused: dict[Refused, StoreError] = {}
+    general: StoreError | None = None
     for settlement, answer in zip(settlements, answers, strict=True):
         key = settlement.account, settlement.period
-        if isinstance(answer, Standing):
-            desk.books.accounts[key[0]].standings[key[1]] = answer
-            continue
-        raise_if_general(answer)
-        standing, found = _send_each(desk, revision, now, settlement, answer)
-        refused |= {(key, uid): error for uid, error in found.items()}
+        standing, errors = _one_by_one(desk, revision, now, settlement, answer)
+        refused |= {(key, uid): error for uid, error in errors.items()}
+        general = general or next(filter(is_general, errors.values()), None)
         if standing is not None:
+            taken.add(key)
             desk.books.accounts[key[0]].standings[key[1]] = standing
-    _note_gone(plans, refused.keys())
+    _note_taken(prepared, taken, refused.keys())
+    if general is not None:
+        raise general
     for ((account, period), uid), error in refused.items():
         desk.books.not_settled[account] = str(error)
         _log.error("not settled", account=account, period=period, uid=uid, error=str(error))
     return set(refused)
 
 
-def _send_each(
-    desk: Desk, revision: Revision, now: int, settlement: Settlement, error: StoreError
+def _one_by_one(
+    desk: Desk, revision: Revision, now: int, settlement: Settlement, answer: Standing | StoreError
 ) -> tuple[Standing | None, dict[str, StoreError]]:
-    if len(settlement.items) == 1:
-        return None, {settlement.items[0].uid: error}
-    standing, refused = settle_each(desk.client, revision, now, settlement)
-    for found in refused.values():
-        raise_if_general(found)
-    return standing, refused
+    """What a period stands at, and the sessions that were refused: one of them stops no other."""
+    if not isinstance(answer, StoreError):
+        return answer, {}
+    if is_general(answer) or len(settlement.items) == 1:
+        return None, {item.uid: answer for item in settlement.items}
+    return settle_each(desk.client, revision, now, settlement)
 
 
-def _refused_in(prepared: Plan, refused: AbstractSet[Refused]) -> bool:
-    return any((key, prepared.metered.session.uid) in refused for key in prepared.items)
+def _is_refused(prepared: Prepared, refused: AbstractSet[Refused]) -> bool:
+    uid = prepared.metered.session.uid
+    return bool(refused) and any((key, uid) in refused for key in prepared.settlement.items)
 
 
-def _note_gone(plans: list[Plan], refused: AbstractSet[Refused]) -> None:
-    """Notes which sessions a period's sum of those that are gone holds now, whether or not a replica has it, too."""
-    for metered, _, items, plain in plans:
-        if plain and not metered.gone_in:
-            continue
-        for key, item in items.items():
-            settled = (key, item.uid) not in refused
-            if settled and item.action is Action.GONE:
-                metered.gone_in[key] = item.amount
-            elif settled:
-                metered.gone_in.pop(key, None)
+def _note_taken(prepared: list[Prepared], taken: AbstractSet[Key], refused: AbstractSet[Refused]) -> None:
+    """Notes the amounts that the store has taken: what it answered that a period stands at holds them.
+
+    Nothing more than the amount changes of a session that only spends on; the others are not done with it.
+    """
+    for metered, settlement in prepared:
+        uid = metered.session.uid
+        found = [key for key in settlement.items if key in taken and (key, uid) not in refused]
+        if settlement.plain and found:
+            metered.acknowledged = settlement.following
+        elif found:
+            metered.acknowledged = settling.with_taken(metered.acknowledged, settlement, found)
 
 
-def _acknowledge(desk: Desk, plans: list[Plan], now: int) -> None:
-    books = desk.books
+def _write_index(desk: Desk, changed: list[Prepared]) -> None:
+    """Writes down which sessions are open, and lets go of the reports of those that are not."""
     opened: list[tuple[str, str]] = []
     closed: list[tuple[str, str]] = []
-    changed = [done for done in plans if not done.plain]
-    for done in changed:
-        uid = done.metered.session.uid
-        for (account, _), item in done.items.items():
+    for metered, settlement in changed:
+        for (account, _), item in settlement.items.items():
             if item.action is Action.OPEN:
-                opened.append((uid, account))
+                opened.append((metered.session.uid, account))
             elif item.action not in {Action.HOLD, Action.POST}:
-                closed.append((uid, account))
+                closed.append((metered.session.uid, account))
     desk.step("index")
     book.index_sessions(desk.client, opened, closed)
-    book.end_reports(desk.client, [done.metered.session.uid for done in changed if _ends(done)])
-    book.let_reports_go(desk.client, [done.metered.session.uid for done in changed if done.metered.pod_gone])
-    for done in plans:
-        acknowledge(done, books.accounts, now)
-    for done in changed:
-        if done.metered.pod_gone and done.metered.closed:
-            books.left.append((now, done.metered))
-            books.pods.sessions.drop(done.metered)
+    book.end_reports(desk.client, [each.metered.session.uid for each in changed if _closes(each.settlement)])
+    book.let_reports_go(desk.client, [metered.session.uid for metered, _ in changed if metered.pod_gone])
 
 
-def _ends(plan: Plan) -> bool:
-    return any(item.action in {Action.CLOSE, Action.GONE} for item in plan.items.values())
+def _adopt(desk: Desk, done: list[Prepared], now: int) -> None:
+    """Takes over what the store has said yes to, of sessions that do not only spend on."""
+    books = desk.books
+    for metered, settlement in done:
+        metered.acknowledged = settlement.following
+        if metered.pod_gone and metered.acknowledged.closed:
+            books.left.append((now, metered))
+            books.pods.sessions.drop(metered)
 
 
-def _take_use(desk: Desk, sessions: list[Metered]) -> None:
+def _closes(settlement: settling.Settlement) -> bool:
+    return any(item.action in {Action.CLOSE, Action.GONE} for item in settlement.items.values())
+
+
+def _used(desk: Desk, sessions: list[Metered]) -> dict[str, settling.Used]:
+    """What the reports of sessions amount to, by uid; those that nothing is known of are left out."""
     bodies = reading.reports(desk.client, [metered.session.uid for metered in sessions])
+    found = {}
     for metered, body in zip(sessions, bodies, strict=True):
-        take_use(metered, body, desk.books.prices)
+        used = used_of(metered, body, desk.books.prices, desk.books.rules.charge)
+        if used is not None:
+            found[metered.session.uid] = used
+    return found
 
 
 def _unsettled(metered: Metered) -> bool:
     """Whether the store must still hear of it: a closed session waits for its pod to go."""
-    return not metered.closed or metered.pod_gone
+    return not metered.acknowledged.closed or metered.pod_gone
 
 
 def _waits_for_a_payer(books: Books, metered: Metered) -> bool:

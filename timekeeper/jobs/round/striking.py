@@ -101,14 +101,14 @@ def spending(desk: Desk, now: int) -> SpentBy:
 
 def _since_settled(desk: Desk, metered: Metered, account: Account, period: Period, instant: int, now: int) -> int:
     """What a session has cost by an instant beyond what the store holds of it."""
-    if period.end <= metered.final_until:
+    if period.end <= metered.acknowledged.settled_until:
         return 0
     session = metered.session
     assignments = desk.books.assignments[session.namespace]
     until = min(desk.until(metered, now), instant)
     stretches = spans(assignments, lambda name: (period,) if name == account.name else (), session.start, until)
     key = (account.name, period.start)
-    return amounts(session.tariff, list(stretches)).get(key, 0) - metered.written.get(key, 0)
+    return amounts(session.tariff, list(stretches)).get(key, 0) - metered.acknowledged.amount(key)
 
 
 def _sessions_by_account(books: Books) -> dict[str, list[Metered]]:

@@ -1,0 +1,108 @@
+"""What the store has acknowledged of a session: one value, which the next leader reads from the store again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import NamedTuple
+
+from timekeeper.metering.bill import UseTally
+from timekeeper.metering.cuts import Cut
+from timekeeper.metering.sessions import Session
+from timekeeper.metering.totals import Bases
+
+Key = tuple[str, int]
+"""An account and the start of one of its periods."""
+
+
+class Posted(NamedTuple):
+    """What the store holds of a session in one period of one account.
+
+    Attributes:
+        amount: the session's cumulative amount in the period, in microGPU-seconds.
+        cut: the last cut that was put down to hours; None before the first.
+        finalized: whether the period's sum of sessions whose pods are gone holds the amount.
+    """
+
+    amount: int
+    cut: Cut | None = None
+    finalized: bool = False
+
+
+class RecordedUse(NamedTuple):
+    """What a session's record says of its reports.
+
+    Attributes:
+        billed: what the reports amounted to when each stretch of the session began, where use is billed.
+        reported: the GPU time that they told of when each stretch began.
+        tally: what they amount to, where use is billed; None before the first.
+    """
+
+    billed: Bases = ()
+    reported: Bases = ()
+    tally: UseTally | None = None
+
+
+class Acknowledged(NamedTuple):
+    """What the store holds of a session.
+
+    Attributes:
+        periods: what it holds in each period that may still change.
+        settled_until: periods that end by then are final: what they hold is not computed again, unless the session
+            turns out to have ended before.
+        session: the session as it was when its record was written; None where there is no record.
+        use: what the record says of its reports.
+        open_under: the account under which the session stands as open; empty for none.
+        posted_at: when the ledger last got an entry of it, in nanoseconds since 1970.
+        posted_rate: its rate then, in microGPU-seconds a second.
+        closed: whether the store, and a replica where there is one, holds its end.
+    """
+
+    periods: Mapping[Key, Posted] = MappingProxyType({})
+    settled_until: int = 0
+    session: Session | None = None
+    use: RecordedUse = RecordedUse()
+    open_under: str = ""
+    posted_at: int = 0
+    posted_rate: int = 0
+    closed: bool = False
+
+    def amount(self, key: Key) -> int:
+        """The amount in a period; 0 where nothing of it is known."""
+        known = self.periods.get(key)
+        return 0 if known is None else known.amount
+
+
+NOTHING = Acknowledged()
+"""Of a session that the store has never heard of."""
+
+
+def forgotten(acknowledged: Acknowledged) -> Acknowledged:
+    """What remains when the store was emptied: nothing, but for what the reports amounted to when periods began."""
+    use = acknowledged.use
+    return Acknowledged(settled_until=first_known(use), use=use)
+
+
+def first_known(use: RecordedUse) -> int:
+    """Periods that end by then cannot be computed again: nobody knows what had been used when they began."""
+    return min((period for _, period, _ in use.billed), default=0)
+
+
+def with_use(session: Session, use: RecordedUse) -> Session:
+    """A session as its record tells it."""
+    if use == RecordedUse():
+        return session
+    return replace(session, use_bases=use.billed, report_bases=use.reported, use_tally=use.tally)
+
+
+def use_of(record: Session) -> RecordedUse:
+    """What a record says of a session's reports."""
+    return RecordedUse(record.use_bases, record.report_bases, record.use_tally)
+
+
+def without_use(record: Session) -> Session:
+    """The session of a record, as far as it is known from its pod."""
+    if use_of(record) == RecordedUse():
+        return record
+    return replace(record, use_bases=(), report_bases=(), use_tally=None)

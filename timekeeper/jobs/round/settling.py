@@ -1,0 +1,388 @@
+"""From what the store has acknowledged of a session, and what is true of it, to what is to be written.
+
+`settle` is a pure function: nobody's memory changes before the store has said yes to what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from timekeeper.jobs.memory.accounts import Account
+from timekeeper.jobs.memory.acknowledged import (
+    Acknowledged,
+    Key,
+    Posted,
+    RecordedUse,
+    first_known,
+    with_use,
+)
+from timekeeper.metering.attribution import Attribution
+from timekeeper.metering.bill import Bill, UseTally, billed
+from timekeeper.metering.cuts import Cut, cuts, with_used
+from timekeeper.metering.reservations import Tariff
+from timekeeper.metering.segments import Assignments, Span, amounts, rate_now, spans
+from timekeeper.metering.sessions import Session
+from timekeeper.metering.totals import Course, extended, parts
+from timekeeper.rules.money import cost
+from timekeeper.rules.timestamps import HOUR, format_exact
+from timekeeper.store.ledger import Action, Item, Kind
+from timekeeper.store.records import encode_session
+from timekeeper.usage.dimensions import dimensions
+
+POST_EVERY = HOUR
+"""A running session gets a ledger entry at least this often."""
+
+
+class Used(NamedTuple):
+    """What a session's reports tell of, where use is billed.
+
+    Attributes:
+        tally: what they amount to, over counters that began anew.
+        total: the same in microGPU-seconds.
+        ceiling: the rates of the most that it can use: its reservation, or its whole devices where it may borrow.
+    """
+
+    tally: UseTally
+    total: int
+    ceiling: Tariff
+
+
+class Facts(NamedTuple):
+    """What is true of a session, as its pod and its reports show it.
+
+    Attributes:
+        session: the session.
+        pod_gone: whether its pod has left the API server.
+        reported: GPU time that its reports tell of, in microGPU-seconds; None where that was not asked or not reported.
+        used: what is billed of its reports; None where that was not asked, or where there are none.
+    """
+
+    session: Session
+    pod_gone: bool = False
+    reported: int | None = None
+    used: Used | None = None
+
+
+class Settlement(NamedTuple):
+    """What is to be written of one session, and what the store will hold of it once it has said yes to all of it.
+
+    `plain` where the session only spends on.
+    """
+
+    items: Mapping[Key, Item]
+    following: Acknowledged
+    plain: bool = False
+
+
+class _Scene(NamedTuple):
+    """What one settlement of one session is computed from."""
+
+    acknowledged: Acknowledged
+    facts: Facts
+    payers: Assignments
+    accounts: Mapping[str, Account]
+    until: int
+
+
+def settle(
+    acknowledged: Acknowledged,
+    facts: Facts,
+    payers: Assignments,
+    accounts: Mapping[str, Account],
+    until: int,
+    bill: Bill = Bill.RESERVED,
+) -> Settlement:
+    """What is to be written of a session that is charged until an instant.
+
+    Args:
+        acknowledged: what the store holds of it.
+        facts: what is true of it.
+        payers: who pays for its namespace.
+        accounts: the accounts, their periods opened up to that instant.
+        until: nanoseconds since 1970; the session's end where it has ended.
+        bill: what is billed.
+    """
+    scene = _Scene(acknowledged, facts, payers, accounts, until)
+    amount = _running_amount(scene) if bill is Bill.RESERVED else None
+    if amount is not None:
+        return _spent_on(scene, amount)
+    if acknowledged.closed and acknowledged.periods:
+        return _finalized(scene)
+    shortened = until < acknowledged.settled_until
+    final = first_known(acknowledged.use) if shortened else acknowledged.settled_until
+    stretches = _stretches(scene, final)
+    current = _current(payers, accounts, until)
+    reserved = amounts(facts.session.tariff, stretches)
+    course = _course(scene, stretches, current, shortened=shortened)
+    use = _known_use(acknowledged.use, facts, course)
+    due = _amounts_due(scene, bill, use, reserved, stretches) if bill is not Bill.RESERVED else reserved
+    last = max(due, key=lambda key: key[1], default=current)
+    if facts.session.end is None or current in due:
+        last = current
+    items = _items(scene, _totals(scene, due, last, shortened=shortened), last, use, stretches)
+    return Settlement(items, _following(scene, items, _recorded(use)))
+
+
+def with_taken(acknowledged: Acknowledged, settlement: Settlement, taken: Collection[Key]) -> Acknowledged:
+    """What the store holds of a session of whose settlement it took the amounts of some periods.
+
+    Args:
+        acknowledged: what it held before.
+        settlement: what was to be written.
+        taken: the periods in which it took the session's amount.
+    """
+    posted = {key: _posted(acknowledged, key, item) for key, item in settlement.items.items() if key in taken}
+    return acknowledged._replace(periods={**acknowledged.periods, **posted})
+
+
+def _running_amount(scene: _Scene) -> int | None:
+    """The amount of a session that goes on in the period and under the account where the store has it, as most do.
+
+    None where anything else is the case, or where the ledger is due an entry.
+    """
+    acknowledged, (session, *_), payers, accounts, until = scene
+    rates, known = session.tariff, acknowledged.periods
+    if session.end is not None or len(payers) != 1 or len(rates) != 1 or len(known) != 1:
+        return None
+    ((account, start),) = known
+    period = accounts[account].periods[-1]
+    rate = rates[0][1]
+    due = until - acknowledged.posted_at >= POST_EVERY or rate != acknowledged.posted_rate
+    if due or acknowledged.session is not session or account != acknowledged.open_under or account != payers[0][1]:
+        return None
+    if start != period.start or not period.start <= until < period.end or until < acknowledged.settled_until:
+        return None
+    return cost(rate, max(until - max(session.start, period.start), 0))
+
+
+def _spent_on(scene: _Scene, amount: int) -> Settlement:
+    """A session that goes on as before."""
+    acknowledged = scene.acknowledged
+    ((key, known),) = acknowledged.periods.items()
+    if known[0] == amount:
+        return Settlement({}, acknowledged, plain=True)
+    following = Acknowledged({key: Posted(amount, known[1])}, *acknowledged[1:])
+    return Settlement({key: Item(scene.facts.session.uid, amount)}, following, plain=True)
+
+
+def _finalized(scene: _Scene) -> Settlement:
+    """A session whose end the store holds, and whose pod is gone now: its amounts stand."""
+    acknowledged, facts = scene.acknowledged, scene.facts
+    last = max(acknowledged.periods, key=lambda key: key[1])
+    items = {}
+    for key, known in acknowledged.periods.items():
+        kind = Kind.CLOSE if key == last else Kind.MOVE
+        found = [known.cut] if known.cut is not None else []
+        items[key] = _item(facts.session, known.amount, Action.GONE, kind, "", found)
+    return Settlement(items, _following(scene, items, acknowledged.use))
+
+
+def _stretches(scene: _Scene, final: int) -> list[Span]:
+    """The stretches of the session in periods that end after an instant."""
+    start = scene.facts.session.start
+    after = max(final, start - 1)
+    return list(spans(scene.payers, lambda name: scene.accounts[name].periods_after(after), start, scene.until))
+
+
+def _course(scene: _Scene, stretches: Sequence[Span], current: Key | None, *, shortened: bool) -> Course:
+    """The stretches, with the one that has only just begun."""
+    session, until = scene.facts.session, scene.until
+    begun = []
+    if current is not None and session.end is None:
+        last = stretches[-1] if stretches else None
+        if last is None or (last.account, last.period) != current:
+            begun = [Span(*current, until, until)]
+    return Course(session.start, (*stretches, *begun), scene.acknowledged.periods.keys(), shortened)
+
+
+def _known_use(known: RecordedUse, facts: Facts, course: Course) -> RecordedUse:
+    """What the reports had amounted to when each stretch began; what is not known now stays as it is."""
+    use = known
+    if facts.reported is not None:
+        use = use._replace(reported=extended(known.reported, course, _constant(facts.reported)))
+    if facts.used is not None:
+        bases = extended(known.billed, course, _constant(facts.used.total))
+        use = use._replace(billed=bases, tally=facts.used.tally)
+    return use
+
+
+def _recorded(use: RecordedUse) -> RecordedUse:
+    """What of it is written down: most sessions begin at nothing, and stay in one period."""
+    return use if any(base for *_, base in use.reported) else use._replace(reported=())
+
+
+def _constant(total: int) -> Callable[[int], int]:
+    return lambda _: total
+
+
+def _amounts_due(
+    scene: _Scene, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], stretches: Sequence[Span]
+) -> dict[Key, int]:
+    """What is billed in each period where that is not simply the reservation.
+
+    A pod that has never reported is billed what it reserves: silence is no way to run for nothing.
+    """
+    used = scene.facts.used
+    if used is None:
+        known = scene.acknowledged.periods if use.tally is not None else {}
+        return {key: known[key].amount if key in known else amount for key, amount in reserved.items()}
+    most, found = amounts(used.ceiling, stretches), parts(use.billed, used.total)
+    due = {}
+    for key, amount in reserved.items():
+        if key in found:
+            due[key] = billed(bill, amount, found[key], most.get(key, 0))
+        elif key in scene.acknowledged.periods:
+            due[key] = scene.acknowledged.amount(key)
+    return due
+
+
+def _totals(scene: _Scene, due: Mapping[Key, int], last: Key | None, *, shortened: bool) -> dict[Key, int]:
+    """The amount of each period that is to be told of; 0 in those that the session turns out not to have reached."""
+    taken_back: dict[Key, int] = {}
+    if shortened:
+        names = {name for _, name in scene.payers}
+        taken_back = {
+            (name, found.start): 0 for name in names for found in scene.accounts[name].periods_after(scene.until)
+        }
+    totals = {**dict.fromkeys(scene.acknowledged.periods, 0), **taken_back, **due}
+    open_under, ended = scene.acknowledged.open_under, scene.facts.session.end is not None
+    if last is not None and (last[0] == open_under or not ended or due):
+        totals.setdefault(last, 0)
+    return totals
+
+
+def _items(
+    scene: _Scene, totals: Mapping[Key, int], last: Key | None, use: RecordedUse, stretches: Sequence[Span]
+) -> dict[Key, Item]:
+    acknowledged, session = scene.acknowledged, scene.facts.session
+    recorded = _recorded(use)
+    stale = session != acknowledged.session or recorded != acknowledged.use
+    record = encode_session(with_use(session, recorded))
+    used = _used(scene, use)
+    items = {}
+    for key, amount in totals.items():
+        action, kind = _action(scene, key, last, stale=stale)
+        known = acknowledged.periods.get(key)
+        if action is Action.HOLD and known is not None and known.amount == amount:
+            continue
+        found: Sequence[Cut] = ()
+        if action not in {Action.HOLD, Action.OPEN}:
+            found = _cuts(scene, key, amount, stretches)
+            if key in used:
+                taken = None if known is None else known.cut
+                found = with_used(found, taken, max(session.start, key[1]), used[key])
+        written = action in {Action.OPEN, Action.CLOSE} or (stale and key == last and action is Action.POST)
+        items[key] = _item(session, amount, action, kind, record if written else "", found)
+    return items
+
+
+def _used(scene: _Scene, use: RecordedUse) -> dict[Key, int]:
+    """The GPU time of each period by the reports, and never less than was put down to hours before."""
+    if scene.facts.reported is None:
+        return {}
+    known = scene.acknowledged.periods
+    taken = {key: posted.cut.used or 0 for key, posted in known.items() if posted.cut is not None}
+    found = parts(use.reported, scene.facts.reported)
+    return {key: max(amount, taken.get(key, 0)) for key, amount in found.items()}
+
+
+def _current(payers: Assignments, accounts: Mapping[str, Account], until: int) -> Key | None:
+    payer = next((name for since, name in reversed(payers) if since <= until), payers[0][1])
+    period = accounts[payer].period_at(until)
+    return (payer, period.start) if period is not None else None
+
+
+def _action(scene: _Scene, key: Key, last: Key | None, *, stale: bool) -> tuple[Action, Kind]:
+    acknowledged, session, until = scene.acknowledged, scene.facts.session, scene.until
+    kind = Kind.PERIOD if _end_of(scene.accounts, key) <= until else Kind.MOVE
+    if session.end is not None:
+        ending = Action.CLOSE if key == last else Action.MOVE
+        return (Action.GONE if scene.facts.pod_gone else ending), (Kind.CLOSE if key == last else kind)
+    if key != last:
+        # Where the store has nothing of it yet, the ledger must get what no later settlement will post.
+        left = Action.MOVE if key[0] == acknowledged.open_under or key not in acknowledged.periods else Action.HOLD
+        return (Action.POST if kind is Kind.PERIOD else left), kind
+    if key[0] != acknowledged.open_under:
+        return Action.OPEN, kind
+    if rate_now(session.tariff, until) != acknowledged.posted_rate:
+        return Action.POST, Kind.RATE
+    if until - acknowledged.posted_at >= POST_EVERY:
+        return Action.POST, Kind.HOURLY
+    return (Action.OPEN if stale else Action.HOLD), Kind.HOURLY
+
+
+def _cuts(scene: _Scene, key: Key, amount: int, stretches: Sequence[Span]) -> Sequence[Cut]:
+    session = scene.facts.session
+    own = [span for span in stretches if (span.account, span.period) == key]
+    if not own:
+        return [Cut(key[1] + 1, amount, 0, 0)]  # what was charged there is taken back
+    known = scene.acknowledged.periods.get(key)
+    taken = None if known is None else known.cut
+    return cuts(own, session.tariff, session.attribution or Attribution(), taken, amount)
+
+
+def _item(session: Session, amount: int, action: Action, kind: Kind, record: str, found_cuts: Sequence[Cut]) -> Item:
+    if action is Action.HOLD:
+        return Item(session.uid, amount)
+    note = ""
+    if kind is Kind.CLOSE and session.end is not None:
+        told = (session.proof, format_exact(session.start), format_exact(session.end), session.namespace_uid)
+        note = " ".join(part for part in told if part)
+    if action is Action.OPEN:
+        return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record)
+    shown = dimensions(session.namespace, session.node, session.attribution)
+    return Item(
+        session.uid, amount, action, kind, session.namespace, session.pod, note, record, shown, tuple(found_cuts)
+    )
+
+
+def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Acknowledged:
+    """What the store holds once it has taken all of these items."""
+    known, session, until = scene.acknowledged, scene.facts.session, scene.until
+    periods = {**known.periods, **{key: _posted(known, key, item) for key, item in items.items()}}
+    moved = any(item.action is Action.OPEN and key[0] != known.open_under for key, item in items.items())
+    posted = moved or any(item.action not in {Action.OPEN, Action.HOLD} for item in items.values())
+    written = any(item.record for item in items.values())
+    following = known._replace(
+        periods=periods,
+        session=session if written or session == known.session else known.session,
+        use=use if written else known.use,
+        open_under=_open_under(known.open_under, items),
+        posted_at=until if posted else known.posted_at,
+        posted_rate=rate_now(session.tariff, until) if posted else known.posted_rate,
+        closed=session.end is not None,
+    )
+    if session.end is not None:
+        return following
+    ends = {key: _end_of(scene.accounts, key) for key in periods}
+    over = {end for end in ends.values() if end <= until}
+    going_on = {key: found for key, found in periods.items() if ends[key] > until}
+    # Where a session turned out to have ended, or the clock was ahead, less is settled than there was.
+    before = known.settled_until if known.settled_until <= until else first_known(known.use)
+    return following._replace(periods=going_on, settled_until=max([before, *over]))
+
+
+def _open_under(known: str, items: Mapping[Key, Item]) -> str:
+    """The account under which the store has a session as open once it has taken these items."""
+    for (account, _), item in items.items():
+        if item.action is Action.OPEN:
+            return account
+    closing = {Action.MOVE, Action.CLOSE, Action.GONE}
+    left = any(account == known and item.action in closing for (account, _), item in items.items())
+    return "" if left else known
+
+
+def _posted(known: Acknowledged, key: Key, item: Item) -> Posted:
+    before = known.periods.get(key)
+    last = before.cut if before is not None else None
+    if item.cuts:
+        used = item.cuts[-1].used
+        last = item.cuts[-1]._replace(used=last.used if used is None and last is not None else used)
+    return Posted(item.amount, last, item.action is Action.GONE)
+
+
+def _end_of(accounts: Mapping[str, Account], key: Key) -> int:
+    account, start = key
+    period = accounts[account].period_at(start)
+    return period.end if period is not None else 0
