@@ -18,6 +18,7 @@ from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.sources.folder import FolderSource
 from timekeeper.store import keys, reading
 from timekeeper.store.account_loading import load_accounts
+from timekeeper.store.book import highest_epoch
 from timekeeper.store.ledger import Kind, take_epoch
 from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
 from timekeeper.store.summaries import Summary, decode_summary
@@ -45,7 +46,13 @@ class Stage:
         """A new leader, which knows nothing but what it reads."""
         self.source = FolderSource(self.folder, lambda: self.now)
         self.source.refresh()
-        self.keeper = Keeper(self.client, self.source, rules or KeeperRules(), take_epoch(self.client, 0), **options)
+        self.keeper = Keeper(
+            self.client,
+            self.source,
+            rules or KeeperRules(),
+            take_epoch(self.client, highest_epoch(self.client) + 1),
+            **options,
+        )
         return self.keeper
 
     def round(self, seconds: float = 0, **options: Any) -> None:

@@ -15,6 +15,7 @@ from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.sources.mirror import Mirror
 from timekeeper.sources.source import Mirrors, Notice
+from timekeeper.store.book import highest_epoch
 from timekeeper.store.ledger import take_epoch
 
 Json = dict[str, Any]
@@ -101,7 +102,7 @@ class KeptWorld(MirroredWorld):
 
     def lead(self) -> None:
         """A new leader, who knows nothing but what it reads."""
-        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, 0))
+        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, highest_epoch(self.client) + 1))
 
     def round(self, seconds: float = 0) -> None:
         """Lets time pass, in which all is as the mirrors have it, and the leader do one round."""

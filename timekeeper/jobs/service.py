@@ -81,12 +81,14 @@ def run(
     term, measures = Term(time.monotonic), JobMeasures()
     notified = settings.notifications
     most = notified.max_waiting if notified.url_file is not None else 0
-    work = Work(World(client, source, term, time.time_ns, most), rules, measures, step)
+    identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+    world = World(client, source, term, time.time_ns, most, identity)
+    work = Work(world, rules, measures, step)
     measures.registry.register(BookSeries(work.books, settings.jobs.budget_series))
     host = settings.jobs.metrics_host if api else LOOPBACK
     server = serve_measures(host, settings.jobs.metrics_port, measures, lambda: _healthy(work))
     source.start(ending.wait)
-    campaign = _campaign(settings.jobs, api, folder, term, client, ending)
+    campaign = _campaign(settings.jobs, api, folder, world, ending)
     scheduler = schedule(work, settings.jobs)
     store = StoreMeasures(measures.registry)
     beside(scheduler, "health", lambda: store.look(client), HEALTH_SECONDS)
@@ -205,26 +207,24 @@ def _campaign(
     settings: JobsSettings,
     api: KubernetesAPI | None,
     folder: Path | None,
-    term: Term,
-    client: redis.Redis,
+    world: World,
     ending: threading.Event,
 ) -> threading.Thread:
     def floor() -> int:
-        return highest_epoch(client)
+        return highest_epoch(world.client)
 
     def campaign() -> None:
         if api is None:
-            _campaign_for_file((folder or Path()) / LOCK_FILE, term, floor, ending)
+            _campaign_for_file((folder or Path()) / LOCK_FILE, world.term, floor, ending)
             return
-        identity = f"{socket.gethostname()}_{uuid.uuid4()}"
         options = lease.LeaseOptions(
             names.SYSTEM_NAMESPACE,
             settings.lease_name,
-            identity,
+            world.holder,
             settings.lease_seconds,
             settings.lease_seconds / 5,
         )
-        lease.campaign(api, options, term, floor, time.monotonic, ending.wait)
+        lease.campaign(api, options, world.term, floor, time.monotonic, ending.wait)
 
     thread = threading.Thread(target=campaign, name="campaign", daemon=True)
     thread.start()

@@ -50,6 +50,7 @@ class World:
         term: whether this process leads.
         now: nanoseconds since 1970.
         most_notifications: how many may wait to be delivered; 0 where nobody is notified.
+        holder: names this process and no other, as whose term the store notes an epoch.
     """
 
     client: redis.Redis
@@ -57,6 +58,7 @@ class World:
     term: Term
     now: Callable[[], int]
     most_notifications: int = 0
+    holder: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ class Work:
         self._client = world.client
         self._source = world.source
         self._term = world.term
+        self._holder = world.holder
         self._now = world.now
         self._most_notifications = world.most_notifications
         self._rules = rules
@@ -178,6 +181,8 @@ class Work:
         except NotReadyError as error:
             _log.info("not started yet", job=job, reason=str(error))
         except FencedError as error:
+            # Somebody has followed: the term is over, whatever this process believes, until the Lease says otherwise.
+            self._term.lose()
             self._reign, self._rounded_at = None, 0
             self._failed(job, error)
         except (StoreError, SourceError, redis.RedisError) as error:
@@ -206,7 +211,8 @@ class Work:
             return None
         if self._reign is None or self._reign.term != number:
             self._rounded_at = 0
-            epoch, clocks = take_epoch(self._client, number), Clocks(self._now, partial(store_clock, self._client))
+            epoch = take_epoch(self._client, number, self._holder)
+            clocks = Clocks(self._now, partial(store_clock, self._client))
             keeper = Keeper(self._client, self._source, self._rules, epoch, self._step, clocks)
             releaser = Releaser(self._source, keeper.books)
             writer = StatusWriter(self._source, keeper.books, leading=lambda: self._term.number() == number)

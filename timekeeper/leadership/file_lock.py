@@ -28,7 +28,8 @@ def campaign(file: Path, term: Term, floor: Callable[[], int], wait: Wait, retry
         os.pwrite(descriptor, str(number).encode(), 0)
         term.hold(number, FOREVER)
         while not wait(retry_seconds):
-            pass
+            if term.number() is None:  # the store has shut it out, and the lock is still held
+                term.hold(number, FOREVER)
     finally:
         term.lose()
         os.close(descriptor)

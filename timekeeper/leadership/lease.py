@@ -82,7 +82,7 @@ def campaign(
         if attempt.held is not None:
             if term.number() is None:
                 _log.info("leading", lease=options.name, term=attempt.held, identity=options.identity)
-            term.hold(attempt.held, asked_at + options.believed_seconds)
+            term.hold(attempt.held, asked_at + options.believed_seconds, asked_at)
         elif attempt.seen is not None and attempt.seen.record.holder != options.identity:
             term.lose()
         if wait(options.renew_seconds):

@@ -53,6 +53,8 @@ by its start.
                                               are 0), so that a page finds its own; one that lacks any is passed over
 
     fairgpu:{book}:epoch              string  the latest epoch given to a leader
+    fairgpu:{book}:term               string  "TERM HOLDER": the term that the latest epoch was given to, and who leads
+                                              in it
     fairgpu:{book}:format             string  the highest FORMAT that a leader wrote in; lower ones do not lead
     fairgpu:{book}:converting         string  the format that the store had, while accounts may still be in it
     fairgpu:{book}:accounts           set     the name of each account
@@ -101,6 +103,7 @@ FORMAT = 2
 BOOK_FORMAT = f"{PREFIX}:{{book}}:format"
 BOOK_CONVERTING = f"{PREFIX}:{{book}}:converting"
 BOOK_EPOCH = f"{PREFIX}:{{book}}:epoch"
+BOOK_TERM = f"{PREFIX}:{{book}}:term"
 ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
 NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
 BUDGETS = f"{PREFIX}:{{book}}:budgets"

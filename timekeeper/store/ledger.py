@@ -126,14 +126,15 @@ class Publication:
     burn: str = ""
 
 
-def take_epoch(client: redis.Redis, least: int) -> int:
-    """The epoch of a new leader, higher than any before.
+def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
+    """The epoch of a leader, higher than any before and at least its term; `holder` is who leads in that term.
 
     Raises:
+        FencedError: an epoch was given to a later term, or to another holder of this one.
         StoreError: Redis does not answer, or a later timekeeper wrote in a format that this one does not know.
     """
-    touched = (keys.BOOK_EPOCH, keys.BOOK_FORMAT, keys.BOOK_CONVERTING)
-    return int(run_one(client, Call("take_epoch", touched, (least, keys.FORMAT))))
+    touched = (keys.BOOK_EPOCH, keys.BOOK_FORMAT, keys.BOOK_CONVERTING, keys.BOOK_TERM)
+    return int(run_one(client, Call("take_epoch", touched, (term, keys.FORMAT, holder))))
 
 
 def open_periods(client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]) -> list[Standing | StoreError]:

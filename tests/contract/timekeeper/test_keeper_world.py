@@ -16,6 +16,7 @@ from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import format_exact, format_instant
 from timekeeper.sources.mirror import Mirror
 from timekeeper.store import reading
+from timekeeper.store.book import highest_epoch
 from timekeeper.store.ledger import take_epoch
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ class World(MirroredWorld):
         self.keeper = self.lead()
 
     def lead(self) -> Keeper:
-        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, 0))
+        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, highest_epoch(self.client) + 1))
         self.writer = StatusWriter(self, self.keeper.books)
         self.answers = OrderAnswers(self, self.keeper.books)
         self.releaser = Releaser(self, self.keeper.books)

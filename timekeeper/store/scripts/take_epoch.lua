@@ -1,7 +1,12 @@
--- Gives a new leader its epoch: higher than any before, and at least as high as its Lease says.
+-- Gives a leader its epoch: higher than any before, and at least as high as its term. A term that a later one followed,
+-- or that somebody else has, gets none: who was fenced must not fence its successor.
 --
--- KEYS  epoch, format, the format that the store is being converted from
--- ARGV  the least epoch, the format of the store that the leader reads and writes
+-- KEYS  epoch, format, the format that the store is being converted from, term
+-- ARGV  the term, the format of the store that the leader reads and writes, and who leads
+local known, holder = string.match(redis.call('GET', KEYS[4]) or '', '^(%d+) (.*)$')
+if known and (tonumber(ARGV[1]) < tonumber(known) or (tonumber(ARGV[1]) == tonumber(known) and ARGV[3] ~= holder)) then
+  return redis.error_reply('FENCED term ' .. ARGV[1] .. ' of ' .. ARGV[3] .. ' was followed by ' .. known .. ' of ' .. holder)
+end
 local format = redis.call('GET', KEYS[2]) or ARGV[2]
 if tonumber(format) > tonumber(ARGV[2]) then
   return redis.error_reply('FORMAT the store is of format ' .. format .. ', and this timekeeper knows formats up to '
@@ -13,4 +18,5 @@ if tonumber(format) < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[3], format)
 end
 redis.call('SET', KEYS[2], ARGV[2])
+redis.call('SET', KEYS[4], ARGV[1] .. ' ' .. ARGV[3])
 return epoch
