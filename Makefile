@@ -17,7 +17,7 @@ export FAIRGPU_SEED := $(SEED)
 PYTEST := $(BIN)/pytest --durations=10 --durations-min=1 --hypothesis-seed=$(SEED)
 WITHOUT_SCHEMATHESIS := -p no:schemathesis
 
-.PHONY: setup demo test seed ladder lint types contracts unit accelerated contract described redis-7 page cluster vcuda bench browser promtool s3-server lock clean
+.PHONY: setup demo test seed ladder lint types contracts unit accelerated contract described redis-7 page cluster vcuda bench bench-month browser promtool s3-server lock clean
 
 setup: $(VENV)/.installed
 
@@ -108,6 +108,11 @@ vcuda: setup
 bench: setup browser $(ACCELERATED)/.built
 	sh tools/load_generator.sh
 	$(BIN)/python -m tests.bench
+
+# A month of 100,000 pods a day takes up to an hour.
+DAYS := 30
+bench-month: setup
+	$(BIN)/python -m tests.bench.month --days $(DAYS)
 
 # Pins every dependency of every extra, with hashes, for all platforms; then the same for what each image takes.
 COMPILE := $(BIN)/uv pip compile --universal --python-version 3.11 --generate-hashes \

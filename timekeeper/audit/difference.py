@@ -17,6 +17,8 @@ class Figure(StrEnum):
     """What grants added to a period."""
     GONE = "gone"
     """The part of a period's total whose pods have left the API server."""
+    FOLDED = "folded"
+    """What sessions came to whose amounts are not kept any more."""
     POSTED = "posted"
     """How much of a session's amount the ledger holds."""
     AMOUNT = "amount"

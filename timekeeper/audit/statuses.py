@@ -143,7 +143,8 @@ def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> in
             period = (snapshot.start, snapshot.end or until)
             before = max(before, charge(record, payers[record.namespace], snapshot.account, period, until))
         growth += max(found.amount - before, 0)
-    return growth
+    folded = (entry for entry in snapshot.entries if entry.session and entry.session not in snapshot.amounts)
+    return growth + sum(max(entry.amount, 0) for entry in folded if entry.at > since)
 
 
 def _difference(snapshot: Snapshot, field: str, stored: str, expected: str, reason: str) -> Difference:

@@ -35,7 +35,9 @@ def recompute(snapshot: Snapshot) -> Sums:
         total=checkpoint + corrected + sum(posted.values()) + unposted,
         checkpoint=checkpoint,
         granted=sum(entry.amount for entry in snapshot.entries if entry.kind in MONEY),
-        gone=checkpoint + sum(posted.get(uid, 0) for uid, found in amounts.items() if found.flag == GONE),
+        gone=checkpoint
+        + sum(posted.get(uid, 0) for uid, found in amounts.items() if found.flag == GONE)
+        + (whole(snapshot.sums.get("folded")) or 0),
     )
 
 
@@ -81,7 +83,16 @@ def _of_no_session(entry: Entry) -> bool:
 def _check_postings(
     snapshot: Snapshot, amounts: Mapping[str, SessionAmount], posted: Mapping[str, int], unreadable: set[str]
 ) -> Iterator[Difference]:
-    for uid in sorted(posted.keys() - amounts.keys() - unreadable):
+    unknown = posted.keys() - amounts.keys() - unreadable
+    folded = [snapshot.sums[field] for field in ("folded", "passed") if field in snapshot.sums]
+    if folded:
+        expected = sum(posted[uid] for uid in unknown)
+        stored = [whole(text) for text in folded]
+        if None in stored or sum(number or 0 for number in stored) != expected:
+            reason = "the ledger's entries of sessions whose amounts are not kept"
+            yield difference(snapshot, Figure.FOLDED, "", " + ".join(folded), str(expected), reason)
+        unknown = set()
+    for uid in sorted(unknown):
         reason = "the ledger has entries of it, and the period knows no such session"
         yield difference(snapshot, Figure.LEDGER, uid, str(posted[uid]), "0", reason)
     for uid, found in amounts.items():

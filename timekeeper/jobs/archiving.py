@@ -13,6 +13,7 @@ from timekeeper.jobs.memory.books import Books
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.sources.source import Source
+from timekeeper.store.amounts_folding import fold_amounts, with_amounts
 from timekeeper.store.exports import folded_months, load
 from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.pruning import drop_account, forget_payer, prune
@@ -29,6 +30,8 @@ LATE = 2 * HOUR
 """Hours of a day change for as long after it: what runs is put down to them hourly."""
 MOST_SEGMENTS = 20
 """Steps in which its entries are packed at once."""
+MOST_PERIODS = 400
+"""The latest periods that are looked at for amounts to fold: sessions that run have one in each that they were in."""
 KEPT_PERIODS = 2
 """The latest periods of an account, which are kept however old they are: a new leader reads them."""
 
@@ -45,6 +48,7 @@ class Archivist:
         self._epoch = epoch
         self._retention = retention
         self._pruned: dict[str, int] = {}
+        self._amounts_folded: dict[str, int] = {}
         self._hour = 0
         self._after = ""
 
@@ -78,6 +82,7 @@ class Archivist:
         unpacked = now // DAY * DAY - DAY
         if not any(pack_ledger(self._client, self._epoch, account.name, unpacked) for _ in range(MOST_SEGMENTS)):
             return
+        self._fold_amounts(account, now)
         due = month_start(now, -self._retention.months)
         if self._pruned.get(account.name) == due:
             return
@@ -96,6 +101,23 @@ class Archivist:
         self._pruned[account.name] = due
         if self._is_of_the_past(account):
             self._drop(account)
+
+    def _fold_amounts(self, account: Account, now: int) -> None:
+        """Folds amounts of sessions that are over for good: hourly in the open period, daily in those before it."""
+        books, today = self._books, now // DAY
+        left = {metered.session.uid for _, metered in books.left}
+
+        def known(uid: str) -> bool:
+            return uid in books.pods.sessions or uid in left
+
+        first_today = self._amounts_folded.get(account.name) != today
+        periods = account.periods[-MOST_PERIODS:] if first_today else account.periods[-1:]
+        held = with_amounts(self._client, account.name, [period.start for period in periods])
+        for period in periods:
+            if period.start in held:
+                over = period.end <= now - DAY
+                fold_amounts(self._client, self._epoch, now, (account.name, period.start), known, over=over)
+        self._amounts_folded[account.name] = today
 
     def _exported_until(self, account: Account, due: int) -> int:
         """The start of its first month that was not written outside as it is now; asked for once its hours are folded.

@@ -24,13 +24,18 @@ by its start.
                                                           store had been lost or had gone back
                                               granted     added by grants and by what was carried into it
                                               gone        the part of total whose pods have left the API server
+                                              folded      the part of gone whose amounts are not kept any more
+                                              passed      the part of total, beside that, whose amounts are not kept
+                                                          any more: of sessions that went on when the period ended
                                               exhausted   when the total first reached what was available, or empty
                                               struck      what the period before it had spent when what that one left
                                                           was carried over; absent where nothing was yet
     fairgpu:{ACCOUNT}:amounts:START   hash    UID -> "epoch counter amount posted flag": a session's cumulative amount
                                               in the period, the revision that set it, how much of it the ledger holds,
                                               and o (open), c (closed) or g (closed, and its pod is gone); then, once
-                                              it was put down to hours, " until core memory used" of its last cut
+                                              it was put down to hours, " until core memory used" of its last cut;
+                                              then, once no leader knows the session, " @SECOND" when that was noted.
+                                              A day after that it is folded into the period's sums
     fairgpu:{ACCOUNT}:hours:HOUR      hash    DIMENSIONS -> "billed core memory used": what the ledger's entries are put
                                               down to in an hour; hours count from 1970, dimensions are JSON, used is -
                                               where nothing was reported

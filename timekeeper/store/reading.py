@@ -256,7 +256,7 @@ def _amounts(found: Mapping[Any, Any]) -> dict[str, StoredAmount]:
 
 def read_amount(text: Any) -> StoredAmount:
     """Reads what stands of a session in `amounts`."""
-    _, _, amount, posted, flag, *cut = _text(text).split(" ")
+    _, _, amount, posted, flag, *cut = _text(text).partition(" @")[0].split(" ")
     if not cut:
         return StoredAmount(int(amount), int(posted), flag)
     until, core, memory, used = cut

@@ -25,6 +25,11 @@ local function read_cuts(text)
   return cuts
 end
 
+-- A remembered cut without the note of when its session was first known to be over for good.
+local function without_note(cut)
+  return (string.gsub(cut, ' @%d+$', ''))
+end
+
 -- Two limbs of a figure, held to 24 digits; what is no figure counts as nothing.
 local function figure(text)
   local sign, digits = string.match(text or '', '^(%-?)(%d+)$')

@@ -46,7 +46,7 @@ for position = 8, #ARGV, 3 do
       end
       gone_high, gone_low = carry(gone_high + high, gone_low + low)
       closing[#closing + 1] = {uid = ARGV[position], namespace = ARGV[position + 1], pod = ARGV[position + 2],
-        amount = amount, flag = flag, cut = cut, entry = decimal(carry(high - posted_high, low - posted_low))}
+        amount = amount, flag = flag, cut = without_note(cut), entry = decimal(carry(high - posted_high, low - posted_low))}
     end
   end
 end

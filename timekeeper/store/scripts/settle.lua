@@ -76,6 +76,7 @@ for index, item in ipairs(items) do
       return redis.error_reply('DATA the amount of ' .. item.uid .. ' cannot be read: ' .. known[index])
     end
     old_epoch, old_counter = tonumber(old_epoch), tonumber(old_counter)
+    item.cut = without_note(item.cut)
   end
   local newer = epoch_number > old_epoch or (epoch_number == old_epoch and counter_number > old_counter)
   local over = (flag == 'g' and item.action == 'gone')

@@ -1,0 +1,321 @@
+"""A busy cluster over many days, simulated minute by minute: what Redis, the leader and questions about use take.
+
+100,000 pods a day of 1,000 accounts, each pod with an owner of its own, three kept labels and four reports. A tenth of
+them live over eight hours, the others 45 minutes on average. The leader is the real one with the real scripts; only the
+API server is played. Every minute it does a round, which settles and publishes the accounts that have changed, and
+every hour one over all accounts; after each round it archives as it does in life. A pod is deleted ten minutes after
+its end. While questions are asked, a simulated minute passes each second.
+
+    python -m tests.bench.month --days 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import multiprocessing
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import redis
+
+from tests.bench.__main__ import line
+from tests.mirrored_world import MirroredWorld, budget_object
+from tests.redis_server import RedisServer
+from tests.rest_server import RestServer
+from timekeeper.audit.auditing import Question, Surroundings, audit
+from timekeeper.jobs.archiving import Archivist
+from timekeeper.jobs.collecting import Collector
+from timekeeper.jobs.memory.books import KeeperRules
+from timekeeper.jobs.memory.observing import Clocks
+from timekeeper.jobs.round.keeper import Keeper
+from timekeeper.rest.usage.query import cursor_of
+from timekeeper.rules.money import SECOND
+from timekeeper.rules.timestamps import DAY, HOUR, MINUTE, format_instant, parse_instant
+from timekeeper.sources.source import Mirrors
+from timekeeper.store import keys
+from timekeeper.store.ledger import take_epoch
+from timekeeper.store.report_intake import ReportIntake, Submission
+from timekeeper.usage.retention import Retention
+
+DAYS = 3.0
+START = parse_instant("2026-01-01T00:00:00Z")
+PODS_A_DAY = 100_000
+ACCOUNTS = 1_000
+NODES = 300
+SHORT_SECONDS = 45 * 60
+LONG_SECONDS = (8 * 3600, 9 * 3600)
+DELETED_AFTER = 10 * MINUTE
+REPORTS = 4
+QUESTIONS = 200
+SECONDS_OF_A_MINUTE = 1.0
+"""Simulated, while questions are asked."""
+FORK = multiprocessing.get_context("fork")
+"""Who asks has an interpreter of its own: it must not wait for the leader's."""
+LABELS = ("app", "project", "team")
+BYTES_IN_MIB = 1 << 20
+GOALS = {"memory": 512.0, "round": 2.0, "question": 0.3, "command": 0.05}
+
+
+@dataclass(slots=True)
+class Measured:
+    """What a run found; seconds, and bytes of Redis's memory by the simulated hour."""
+
+    rounds: list[float] = field(default_factory=list)
+    archiving: list[float] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+    questions: list[float] = field(default_factory=list)
+    commands: list[tuple[float, str]] = field(default_factory=list)
+    pods: int = 0
+    leader_cpu: float = 0.0
+    differences: int = 0
+    auditing: float = 0.0
+
+
+def rows() -> list[dict[str, Any]]:
+    """The figures beside their goals."""
+    return rows_of(DAYS)
+
+
+def rows_of(days: float) -> list[dict[str, Any]]:
+    """The figures of a run over so many days."""
+    found = measure(days)
+    context = f"{days:g} days, {found.pods} pods"
+    commands = max(found.commands, default=(0.0, "none over 1 ms"))
+    longest = max(found.rounds)
+    return [
+        row("month: Redis memory", max(found.memory) / BYTES_IN_MIB, "MiB", GOALS["memory"], context),
+        row("month: longest round", longest, "s", GOALS["round"], f"{context}, {len(found.rounds)} rounds"),
+        row("month: longest step of archiving", max(found.archiving), "s", None, "50 accounts"),
+        row(
+            "month: 200 questions by namespace and day, p95",
+            statistics.quantiles(found.questions, n=20)[-1],
+            "s",
+            GOALS["question"],
+            f"{context}, while the leader settles",
+        ),
+        row("month: Redis's longest command", commands[0], "s", GOALS["command"], commands[1]),
+        row("month: differences that an audit finds", found.differences, "", 0, f"took {found.auditing:.1f} s"),
+        row("month: leader, CPU of a simulated day", found.leader_cpu / days, "s", None, "the simulation's included"),
+    ]
+
+
+def measure(days: float) -> Measured:
+    """Simulates so many days."""
+    with (
+        tempfile.TemporaryDirectory(prefix="fairgpu-bench-") as store,
+        tempfile.TemporaryDirectory(prefix="fairgpu-bench-") as folder,
+        RedisServer(Path(store)) as server,
+        server.client() as client,
+    ):
+        client.config_set("slowlog-log-slower-than", 1000)
+        simulation = Simulation(client)
+        cpu = time.process_time()
+        while simulation.now < START + int(days * DAY):
+            simulation.minute()
+        simulation.found.leader_cpu = time.process_time() - cpu
+        with RestServer(Path(folder), server.url) as rest:
+            simulation.settle_while(lambda: ask(rest, simulation))
+        began = time.perf_counter()
+        around = Surroundings(client, lambda: None, lambda: simulation.now, lambda _: False)
+        found = audit(around, Question(patience_seconds=0))
+        simulation.found.differences = len(found.differences)
+        simulation.found.auditing = time.perf_counter() - began
+        simulation.look_at_redis()
+    return simulation.found
+
+
+class Simulation:
+    """A cluster, its leader, and how far they are."""
+
+    def __init__(self, client: redis.Redis) -> None:
+        self.now = START
+        self.found = Measured()
+        self._client = client
+        self._chance = random.Random(11)
+        self._world = MirroredWorld(lambda: self.now)
+        self._world.replace("budgets", [budget_object(f"b{n}", [f"team-{n}"]) for n in range(ACCOUNTS)])
+        rules = KeeperRules(labels=LABELS)
+        clocks = Clocks(lambda: self.now, lambda: self.now)
+        self._keeper = Keeper(client, self._world, rules, take_epoch(client, 0), clocks=clocks)
+        books, epoch = self._keeper.books, self._keeper.epoch
+        self._archivist = Archivist(client, self._world, books, epoch, Retention())
+        self._collector = Collector(time.monotonic)
+        self._intake = ReportIntake(client)
+        self._due: list[tuple[int, int, str, dict[str, Any]]] = []
+        self._number = 0
+
+    def minute(self) -> None:
+        """Lets a minute pass in the cluster, and the leader do a round."""
+        self.now += MINUTE
+        for _ in range(round(PODS_A_DAY * MINUTE / DAY + self._chance.random() - 0.5)):
+            self._begin()
+        self._let_happen()
+        for name in Mirrors.__slots__:
+            getattr(self._world.mirrors, name).confirmed()
+        whole = self.now % HOUR == 0
+        began = time.perf_counter()
+        with self._collector.paused():
+            self._keeper.round(self.now, full=whole)
+        rounded = time.perf_counter()
+        self._archivist.archive(self.now)
+        self.found.rounds.append(rounded - began)
+        self.found.archiving.append(time.perf_counter() - rounded)
+        # Whoever writes checkpoints forgets them so.
+        books = self._keeper.books
+        books.left = [(at, metered) for at, metered in books.left if at > self.now - 10 * MINUTE]
+        if whole:
+            self.look_at_redis()
+
+    def settle_while(self, ask_questions: Any) -> None:
+        """Goes on minute by minute until the questions are answered."""
+        here, there = multiprocessing.Pipe(duplex=False)
+        asking = FORK.Process(target=lambda: there.send(list(ask_questions())))
+        asking.start()
+        there.close()
+        while not here.poll(SECONDS_OF_A_MINUTE):
+            self.minute()
+        self.found.questions = here.recv()
+        asking.join()
+
+    def look_at_redis(self) -> None:
+        """Notes its memory and its longest commands."""
+        told: Any = self._client.info("memory")
+        self.found.memory.append(int(told["used_memory"]))
+        slow: Any = self._client.slowlog_get(128)
+        self.found.commands += [(each["duration"] / 1e6, told_of(each["command"])) for each in slow]
+        self.found.commands = heapq.nlargest(10, self.found.commands)
+        self._client.slowlog_reset()
+
+    def _begin(self) -> None:
+        chance, self._number = self._chance, self._number + 1
+        uid = str(UUID(int=chance.getrandbits(128), version=4))
+        start = self.now - chance.randrange(MINUTE // SECOND) * SECOND
+        lives = chance.uniform(*LONG_SECONDS) if chance.random() < 0.1 else chance.expovariate(1 / SHORT_SECONDS)
+        life = max(int(lives), 60) * SECOND
+        pod = pod_of(chance, self._number, uid, start)
+        self._world.mirrors.pods.changed("ADDED", pod)
+        self.found.pods += 1
+        for number in range(1, REPORTS + 1):
+            self._plan(start + life * number // (REPORTS + 1), f"report {number}", pod)
+        self._plan(start + life, "end", pod)
+        self._plan(start + life + DELETED_AFTER, "delete", pod)
+        self._plan(start + life + DELETED_AFTER + DAY, "forget", {"metadata": {"uid": uid}})
+
+    def _plan(self, at: int, what: str, pod: dict[str, Any]) -> None:
+        heapq.heappush(self._due, (at, len(self._due) + self._number * 10, what, pod))
+
+    def _let_happen(self) -> None:
+        reports = list[Submission]()
+        forgotten = list[str]()
+        while self._due and self._due[0][0] <= self.now:
+            at, _, what, pod = heapq.heappop(self._due)
+            uid = pod["metadata"]["uid"]
+            if what == "end":
+                self._world.mirrors.pods.changed("MODIFIED", ended(pod, at))
+            elif what == "delete":
+                self._world.mirrors.pods.changed("DELETED", ended(pod, at - DELETED_AFTER))
+            elif what == "forget":
+                forgotten.append(keys.report(uid))
+            else:
+                number = int(what.split()[1])
+                reports.append(Submission(uid, "boot", number, report_body(number), at, number * 60 * 10**6))
+        self._intake.take(reports)
+        if forgotten:  # Redis does so by its own clock, which passes more slowly here.
+            self._client.delete(*forgotten)
+
+
+def pod_of(chance: random.Random, number: int, uid: str, start: int) -> dict[str, Any]:
+    """A running pod on three tenths of a GPU, of a job of its own."""
+    account, node = chance.randrange(ACCOUNTS), f"gpu-node-{chance.randrange(NODES):03d}"
+    stamp, job = format_instant(start), f"train-{number:x}"
+    device = {"uuid": f"GPU-{uid}", "model": "A100", "totalMiB": 81920, "core": 30, "memoryMiB": 4096}
+    allocation = {"v": 1, "node": node, "containers": [{"name": "main", "devices": [device]}]}
+    limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30", "fairgpu.io/gpu-memory": "4096"}
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job, "uid": uid, "controller": True}
+    return {
+        "metadata": {
+            "uid": uid,
+            "name": f"{job}-{chance.randrange(36**5):05x}",
+            "namespace": f"team-{account}",
+            "creationTimestamp": stamp,
+            "annotations": {"fairgpu.io/allocation": json.dumps(allocation), "fairgpu.io/created-by": f"Job/{job}"},
+            "labels": {"app": f"app-{number % 7}", "project": f"project-{number % 30}", "team": f"team-{account}"},
+            "ownerReferences": [owner],
+        },
+        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"limits": limits}}]},
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
+        },
+    }
+
+
+def ended(pod: dict[str, Any], at: int) -> dict[str, Any]:
+    """The same pod with its container ended."""
+    state = {"terminated": {"exitCode": 0, "finishedAt": format_instant(at)}}
+    status = {**pod["status"], "phase": "Succeeded", "containerStatuses": [{"name": "main", "state": state}]}
+    return {**pod, "status": status}
+
+
+def report_body(number: int) -> str:
+    """What a sidecar reports."""
+    busy = number * 60 * SECOND
+    device = {"uuid": "GPU-1", "busyNs": busy, "spanNs": busy, "memoryPeakMiB": 0, "launches": number, "oom": 0}
+    return json.dumps([{"name": "main", "devices": [device]}])
+
+
+def ask(rest: RestServer, simulation: Simulation) -> Iterator[float]:
+    """The seconds that each of many distinct questions takes, each of a page of all namespaces by day."""
+    chance = random.Random(7)
+    days = max(int((simulation.now - START) // DAY), 1)
+    window = f"{format_instant(START)},{format_instant(START + (days + 1) * DAY)}"
+    for _ in range(QUESTIONS):
+        place = (chance.randrange(days), (f"team-{chance.randrange(ACCOUNTS)}",))
+        limit = chance.randrange(100, 1000)
+        query = f"window={window}&step=1d&limit={limit}&cursor={cursor_of(place)}"
+        began = time.perf_counter()
+        answer = rest.as_person("finance", "GET", f"/v1/usage?{query}")
+        yield time.perf_counter() - began
+        if answer.status != 200:
+            raise AssertionError(answer.body[:500])
+
+
+def told_of(command: bytes | str) -> str:
+    """The beginning of a command."""
+    text = command.decode(errors="replace") if isinstance(command, bytes) else command
+    return " ".join(part[:60] for part in text.split()[:4])
+
+
+def row(name: str, value: float, unit: str, goal: float | None, context: str) -> dict[str, Any]:
+    """One figure."""
+    return {
+        "name": name,
+        "value": round(value, 4),
+        "unit": unit,
+        "goal": f"<= {goal:g}" if goal is not None else None,
+        "met": value <= goal if goal is not None else None,
+        "context": context,
+    }
+
+
+def main() -> int:
+    """Measures and reports."""
+    parser = argparse.ArgumentParser(prog="tests.bench.month", description=__doc__)
+    parser.add_argument("--days", type=float, default=30.0, help="simulated days; may be a fraction (30)")
+    for found in rows_of(parser.parse_args().days):
+        print(line(found), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
