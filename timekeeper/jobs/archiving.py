@@ -15,6 +15,7 @@ from timekeeper.rules.timestamps import DAY, HOUR
 from timekeeper.sources.source import Source
 from timekeeper.store.amounts_folding import fold_amounts, with_amounts
 from timekeeper.store.exports import folded_months, load
+from timekeeper.store.isolation import each_apart
 from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.pruning import drop_account, forget_payer, prune
 from timekeeper.store.reading import orders_of
@@ -64,7 +65,9 @@ class Archivist:
         self._hour = now // HOUR
         names = sorted(name for name in self._books.accounts if name > self._after)
         for name in names[:AT_ONCE]:
-            self._archive(self._books.accounts[name], now)
+            failed = each_apart([name], lambda chosen: self._archive(self._books.accounts[chosen[0]], now))
+            if failed:
+                _log.error("account not archived", account=name, error=repr(failed[name]))
             self._after = name
         if len(names) <= AT_ONCE:
             self._after = ""

@@ -7,6 +7,7 @@ removes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -18,6 +19,8 @@ from timekeeper.store import keys
 from timekeeper.store.calls import Call, run_one
 
 AT_ONCE = 500
+_AMOUNT = re.compile(rb"\d+ \d+ (?P<amount>\d+) (?P=amount) (?P<flag>[ocg])( [0-9 -]+)?( @(?P<noted>\d+))?")
+"""What stands of a session whose amount is in the ledger."""
 FOLDED_AFTER = DAY
 """How long nobody may have known a session: longer than a leader remembers who left."""
 
@@ -71,10 +74,10 @@ def _changes(
 ) -> Iterator[tuple[str, bytes, bytes]]:
     """What is to be done with amounts: `note` or `fold`, the uid, and what stands of it."""
     for uid, text in rows:
-        _, _, amount, posted, flag, *more = text.split(b" ")
-        if amount != posted or not (over or flag == b"g") or known(uid.decode()):
+        found = _AMOUNT.fullmatch(text)  # what cannot be read stays, for the auditor to name
+        if found is None or not (over or found["flag"] == b"g") or known(uid.decode()):
             continue
-        if not more or not more[-1].startswith(b"@"):
+        if found["noted"] is None:
             yield "note", uid, text
-        elif now - int(more[-1][1:]) * SECOND >= FOLDED_AFTER:
+        elif now - int(found["noted"]) * SECOND >= FOLDED_AFTER:
             yield "fold", uid, text

@@ -57,6 +57,26 @@ def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(sta
     assert item.figures.billed == 24 * GPU_HOUR == stage.spent("research", period.start)
 
 
+@pytest.mark.parametrize("broken", ["row", "packed", "segment"])
+def test_an_account_whose_data_is_broken_keeps_no_other_from_being_archived(stage: Stage, broken: str) -> None:
+    keeper = stage.lead()
+    for name in ("a", "b"):
+        stage.budget(name, [f"team-{name}"])
+        stage.pod(name, f"team-{name}")
+    stage.round(0)
+    for _ in range(2 * 24):
+        stage.round(3600)
+    hour = stage.now // HOUR
+    if broken == "row":
+        write_rows(stage.client, "a", {(hour - 30, '["team-a"]'): "nonsense"})
+    elif broken == "packed":
+        stage.client.hset(keys.AccountKeys("a").folded, f"h {hour - 50} {hour - 49}", b"nonsense")
+    else:
+        stage.client.hset(keys.AccountKeys("a").segments, "1-1 1", b"nonsense")
+    archivist(stage, keeper).archive(stage.now)
+    assert min(hour for hour, _ in rows_of(stage.client, "b")) * HOUR == stage.now // DAY * DAY
+
+
 def test_a_leader_that_was_replaced_folds_nothing(stage: Stage) -> None:
     keeper = stage.lead()
     stage.pod("p1", "team-a")
