@@ -18,8 +18,8 @@ from fairgpu.permissions import parse_permissions
 from fairgpu.states import BudgetState
 from webhook.admission.knowledge import DEFAULT_PRICES, Knowledge, States
 from webhook.admission.review import answer
-from webhook.rehearsal.manifests import ManifestError, read_manifests
-from webhook.rehearsal.rehearsal import Outcome, RehearsalError, Review, rehearse
+from webhook.rehearsal.manifests import read_manifests
+from webhook.rehearsal.rehearsal import Outcome, Rehearsal, RehearsalError, Review, rehearse
 from webhook.rehearsal.reporting import as_json, as_text
 from webhook.rehearsal.shape import NAMESPACE_ALLOWED, is_namespace
 from webhook.settings import read_settings
@@ -33,22 +33,37 @@ CA_SHOWN = "(the timekeeper's CA)"
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Shows what would happen; the exit status is 1 if anything would be refused, 2 if that cannot be told."""
+    """Shows what would happen.
+
+    The exit status is 1 if anything would be refused, and 2 if that cannot be told of some, whatever comes of the rest.
+    """
     try:
         _check_namespace(arguments.namespace)
         manifests = read_manifests(arguments.filename)
-        spaces = {manifest.namespace or arguments.namespace for manifest in manifests}
+        spaces = {manifest.namespace or arguments.namespace for manifest in manifests.objects}
         review = _remote(arguments.webhook, arguments.ca_file) if arguments.webhook else _local(arguments, spaces)
-        rehearsals = [rehearse(manifest, arguments.namespace, getpass.getuser(), review) for manifest in manifests]
-    except (ManifestError, RehearsalError, CommandError) as error:
+        user = getpass.getuser()
+        rehearsals = [
+            found for manifest in manifests.objects for found in rehearse(manifest, arguments.namespace, user, review)
+        ]
+    except (RehearsalError, CommandError) as error:
         print(f"fairgpu admit: {error}", file=sys.stderr)  # noqa: T201 - a person reads this
         return USAGE_STATUS
+    for problem in manifests.errors:
+        print(f"fairgpu admit: {problem}", file=sys.stderr)  # noqa: T201 - as above
+    if manifests.objects:
+        _show(arguments, rehearsals)
+    if manifests.errors or any(rehearsal.outcome is Outcome.UNDECIDED for rehearsal in rehearsals):
+        return USAGE_STATUS
+    refused = any(rehearsal.outcome is Outcome.REFUSED for rehearsal in rehearsals)
+    return REFUSED_STATUS if refused else 0
+
+
+def _show(arguments: argparse.Namespace, rehearsals: list[Rehearsal]) -> None:
     if arguments.output == "json":
         sys.stdout.write(as_json(rehearsals))
     else:
         sys.stdout.write(as_text(rehearsals, colours=sys.stdout.isatty()))
-    refused = any(rehearsal.outcome is Outcome.REFUSED for rehearsal in rehearsals)
-    return REFUSED_STATUS if refused else 0
 
 
 def _check_namespace(given: str) -> None:

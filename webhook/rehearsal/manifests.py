@@ -1,4 +1,4 @@
-"""Manifests as people write them: YAML or JSON, several in a file, lists, and templates of pods."""
+"""Manifests as people write them: YAML or JSON, several in a file, lists of them, lists of lists."""
 
 from __future__ import annotations
 
@@ -12,35 +12,51 @@ from typing import Any
 
 import yaml
 
-from fairgpu.faults import show
-from webhook.admission.templates import pod_template
+from fairgpu.faults import field_path, show
 from webhook.admission.verdict import mapping
+from webhook.rehearsal.documents import Document, read_documents
 
 STANDARD_INPUT = "-"
 SUFFIXES = (".yaml", ".yml", ".json")
-GROUPS = {
-    **dict.fromkeys(("Pod", "PodTemplate", "ReplicationController"), ""),
-    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "apps"),
-    **dict.fromkeys(("Job", "CronJob"), "batch"),
-}
-"""The API groups of the kinds that are pods or have a template of them: Volcano, for one, has a Job of its own."""
+MAX_LIST_DEPTH = 10
+"""Lists within lists that are looked into."""
+LIST = "List"
+
+Place = tuple[str | int, ...]
 
 
 class ManifestError(ValueError):
-    """A file that holds no manifests; the message names it."""
+    """A file, or a part of one, that holds no manifest; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """One object of a file."""
+    """One object of a file.
+
+    Attributes:
+        source: the file.
+        item: the object.
+        repeated: sentences about keys that stand twice in it.
+    """
 
     source: str
     item: dict[str, Any]
+    repeated: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
         """The object's kind."""
         return str(self.item.get("kind") or "")
+
+    @property
+    def api_version(self) -> str:
+        """The API group and version of its kind."""
+        return str(self.item.get("apiVersion") or "")
+
+    @property
+    def group(self) -> str:
+        """The API group of its kind; empty for the core's."""
+        return self.api_version.rpartition("/")[0]
 
     @property
     def name(self) -> str:
@@ -50,47 +66,36 @@ class Manifest:
         return str(metadata.get("name") or (f"{generated}*" if generated else "(no name)"))
 
     @property
+    def pod_prefix(self) -> str:
+        """What the names of the pods that it makes begin with."""
+        metadata = mapping(self.item.get("metadata"))
+        return f"{metadata.get('name') or str(metadata.get('generateName') or 'pod').rstrip('-')}-"
+
+    @property
     def namespace(self) -> str:
         """The namespace that it names; empty where it leaves that to the one who applies it."""
         return str(mapping(self.item.get("metadata")).get("namespace") or "")
 
-    @property
-    def group(self) -> str:
-        """The API group of its kind; empty for the core's."""
-        return str(self.item.get("apiVersion") or "").rpartition("/")[0]
 
-    @property
-    def concerned(self) -> bool:
-        """Whether it is a pod, or makes pods as Kubernetes' own workloads do."""
-        return GROUPS.get(self.kind) == self.group
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """What files hold: the objects in them, and what is wrong with the rest."""
 
-    @property
-    def custom(self) -> bool:
-        """Whether it is of a kind that is not Kubernetes' own, and may make pods in ways of its own."""
-        if self.kind in GROUPS:
-            return not self.concerned
-        return "." in self.group and not self.group.endswith(".k8s.io")
-
-    def pod(self) -> dict[str, Any]:
-        """The pod that it is, or that is made from its template."""
-        found = pod_template(self.kind, self.item)
-        if found is None:
-            return self.item
-        template = found[1]
-        metadata = {"generateName": f"{self.name}-", **mapping(template.get("metadata"))}
-        return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec")}
+    objects: tuple[Manifest, ...]
+    errors: tuple[ManifestError, ...]
 
 
-def read_manifests(paths: list[str]) -> list[Manifest]:
+def read_manifests(paths: list[str]) -> Manifests:
     """The objects in files, in folders (not below), and in the standard input for `-`.
 
-    Raises:
-        ManifestError: a file cannot be read, is no YAML, or holds something else than objects; or there is none.
+    A file that cannot be read, or an item of one, is an error beside the objects of the others.
     """
-    found = [manifest for path in paths for file in _files(path) for manifest in _read(file)]
+    found = [part for path in paths for file in _files(path) for part in _read(file)]
+    objects = tuple(part for part in found if isinstance(part, Manifest))
+    errors = tuple(part for part in found if isinstance(part, ManifestError))
     if not found:
-        raise ManifestError(f"{', '.join(paths)}: no manifests in there")
-    return found
+        errors = (ManifestError(f"{', '.join(paths)}: no manifests in there"),)
+    return Manifests(objects, errors)
 
 
 def _files(path: str) -> list[str]:
@@ -100,39 +105,61 @@ def _files(path: str) -> list[str]:
     return sorted(str(file) for file in folder.iterdir() if file.suffix in SUFFIXES)
 
 
-def _read(file: str) -> Iterator[Manifest]:
+def _read(file: str) -> Iterator[Manifest | ManifestError]:
     try:
         text = sys.stdin.read() if file == STANDARD_INPUT else Path(file).read_text()
-        documents = [_as_json(document) for document in yaml.safe_load_all(text)]
+        documents = [Document(_as_json(document.value), document.repeated) for document in read_documents(text)]
     except OSError as error:
-        raise ManifestError(f"{file}: {error.strerror}") from error
-    except (ValueError, TypeError, yaml.YAMLError, RecursionError) as error:
-        raise ManifestError(f"{file}: {error}") from error
+        yield ManifestError(f"{file}: {error.strerror}")
+        return
+    except RecursionError:
+        yield ManifestError(f"{file}: nested too deep")
+        return
+    except (ValueError, TypeError, yaml.YAMLError) as error:
+        yield ManifestError(f"{file}: {error}")
+        return
     for document in documents:
-        if document is None:
-            continue
-        if not isinstance(document, dict):
-            raise ManifestError(f"{file}: a document is no object but a {type(document).__name__}")
-        if str(document.get("kind", "")).endswith("List") and "items" in document:
-            yield from _listed(file, document["items"])
-        else:
-            yield _object(file, document)
+        if document.value is not None:
+            yield from _parts(file, document.value, document, (), ("", ""))
 
 
-def _listed(file: str, items: Any) -> Iterator[Manifest]:
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise ManifestError(f"{file}: items: given {json.dumps(items)[:80]}; allowed: a list of objects")
-    for item in items:
-        yield _object(file, item)
-
-
-def _object(file: str, item: dict[str, Any]) -> Manifest:
+def _parts(
+    file: str, value: Any, document: Document, place: Place, listed: tuple[str, str]
+) -> Iterator[Manifest | ManifestError]:
+    """The objects in a value: itself, or the items of a list; `listed` is what a typed list says its items are."""
+    where = f"{file}: {field_path(*place)}" if place else file
+    if not isinstance(value, dict):
+        what = "a document is" if not place else "the item is"
+        yield ManifestError(f"{where}: {what} no object but {show(value)}")
+        return
+    item = value
+    if listed[1]:
+        item = {"apiVersion": listed[0], "kind": listed[1]} | {k: v for k, v in value.items() if v is not None}
+    kind = item.get("kind")
+    if isinstance(kind, str) and kind.endswith(LIST) and "items" in item:
+        yield from _listed(file, item, document, place)
+        return
     for field, example in (("apiVersion", "v1"), ("kind", "Pod")):
         given = item.get(field)
         if not isinstance(given, str) or not given:
             shown = "nothing" if given is None else show(given)
-            raise ManifestError(f"{file}: {field}: given {shown}; allowed: text, as in every object; write {example}")
-    return Manifest(file, item)
+            yield ManifestError(f"{where}: {field}: given {shown}; allowed: text, as in every object; write {example}")
+            return
+    repeated = tuple(said for path, said in document.repeated if path[: len(place)] == place)
+    yield Manifest(file, item, repeated)
+
+
+def _listed(file: str, item: dict[str, Any], document: Document, place: Place) -> Iterator[Manifest | ManifestError]:
+    items, kind = item["items"], str(item["kind"])
+    where = f"{file}: {field_path(*place, 'items')}"
+    if not isinstance(items, list):
+        yield ManifestError(f"{where}: given {show(items)}; allowed: a list of objects")
+    elif len(place) >= 2 * MAX_LIST_DEPTH:
+        yield ManifestError(f"{where}: lists within more than {MAX_LIST_DEPTH} lists")
+    else:
+        listed = ("", "") if kind == LIST else (str(item.get("apiVersion") or ""), kind.removesuffix(LIST))
+        for index, part in enumerate(items):
+            yield from _parts(file, part, document, (*place, "items", index), listed)
 
 
 def _as_json(document: Any) -> Any:

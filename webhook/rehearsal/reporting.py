@@ -28,6 +28,7 @@ def as_json(rehearsals: list[Rehearsal]) -> str:
             "kind": rehearsal.manifest.kind,
             "name": rehearsal.manifest.name,
             "namespace": rehearsal.namespace,
+            "template": rehearsal.template,
             "outcome": rehearsal.outcome.value,
             "message": rehearsal.message,
             "warnings": rehearsal.warnings,
@@ -40,9 +41,7 @@ def as_json(rehearsals: list[Rehearsal]) -> str:
 
 def _lines(rehearsal: Rehearsal) -> Iterator[str]:
     manifest = rehearsal.manifest
-    makes_pods = manifest.concerned and manifest.kind != "Pod"
-    pods = ", and the pods made from it" if makes_pods else ""
-    yield f"# {manifest.kind} {rehearsal.namespace}/{manifest.name}{pods}: {_summary(rehearsal)}"
+    yield f"# {manifest.kind} {rehearsal.namespace}/{manifest.name}{_summary(rehearsal)}"
     if rehearsal.outcome is Outcome.REFUSED:
         yield from (f"!  {line}" for line in rehearsal.message.splitlines())
     yield from (f"~  warning: {warning}" for warning in rehearsal.warnings)
@@ -52,14 +51,14 @@ def _lines(rehearsal: Rehearsal) -> Iterator[str]:
 
 
 def _summary(rehearsal: Rehearsal) -> str:
-    if rehearsal.manifest.custom:
-        return "of a kind that is not Kubernetes' own; pods that it makes are judged as they are created"
-    return {
-        Outcome.UNCONCERNED: "no pods in it, nothing to admit",
-        Outcome.UNTOUCHED: "asks for no GPU, and stays as it is",
-        Outcome.CHANGED: "admitted, and changed as follows",
-        Outcome.REFUSED: "refused",
-    }[rehearsal.outcome]
+    """What stands behind the name of the object."""
+    pods = f"the pods made from {rehearsal.template}" if rehearsal.template else ""
+    if rehearsal.outcome is Outcome.REFUSED:
+        if not rehearsal.let_in:
+            return ": refused"
+        return f": let in{' with a warning' if rehearsal.warned else ''}; {pods}: refused"
+    said = "admitted, and changed as follows" if rehearsal.outcome is Outcome.CHANGED else rehearsal.message
+    return f", and {pods}: {said}" if pods else f": {said}"
 
 
 def _diff(before: dict[str, Any], after: dict[str, Any]) -> Iterator[str]:

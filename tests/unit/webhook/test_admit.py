@@ -7,8 +7,12 @@ import json
 from pathlib import Path
 
 import pytest
+import yaml
 
 from fairgpu.commands import main
+from webhook.rehearsal.rehearsal import EXEMPT_NAMESPACES, REVIEWED_TEMPLATES
+
+DEPLOY = Path(__file__).parents[3] / "deploy" / "base"
 
 GOOD = """
 apiVersion: v1
@@ -60,8 +64,15 @@ def test_a_refused_template_is_explained_and_the_status_is_1(
 ) -> None:
     assert admit(tmp_path, f"{GOOD}---{BAD}") == 1
     shown = capsys.readouterr().out
-    assert "# Deployment team-a/web, and the pods made from it: refused" in shown
-    assert "!  spec.containers[0].resources.limits[fairgpu.io/gpu-core]" in shown
+    assert "# Deployment team-a/web: let in with a warning; the pods made from spec.template: refused" in shown
+    assert "!  spec.template.spec.containers[0].resources.limits[fairgpu.io/gpu-core]" in shown
+
+
+def test_a_template_that_the_cluster_refuses_is_not_let_in(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = tmp_path / "settings"
+    settings.write_text("webhook: {templates: refuse}")
+    assert admit(tmp_path, BAD, "--settings", str(settings)) == 1
+    assert "# Deployment team-a/web: refused" in capsys.readouterr().out
 
 
 def test_what_has_no_gpu_is_said_to_stay_as_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,7 +87,7 @@ def test_programs_get_json_with_the_patch(tmp_path: Path, capsys: pytest.Capture
     good, bad = json.loads(capsys.readouterr().out)
     assert good["outcome"] == "changed"
     assert {"op": "add", "path": "/spec/schedulerName", "value": "fairgpu-scheduler"} in good["patch"]
-    assert bad["outcome"] == "refused"
+    assert (bad["outcome"], bad["template"], good["template"]) == ("refused", "spec.template", "")
 
 
 def test_a_state_and_permissions_can_be_supposed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -172,6 +183,78 @@ SHAPES = {
         "{kind: Pod, metadata: {name: x}, spec: {initContainers: [{name: a, resources: {limits: [1]}}]}}",
         "spec.initContainers[0].resources.limits: given [1]; allowed: a map from resources to amounts",
     ),
+    "a number for a name": (
+        "{kind: Pod, metadata: {name: 123}, spec: {containers: [{name: a}]}}",
+        'the first and last a letter or a digit; write "123", in quotes',
+    ),
+    "a number for a namespace": (
+        "{kind: Pod, metadata: {name: x, namespace: 2024}, spec: {containers: [{name: a}]}}",
+        'the first and last no "-"; write "2024", in quotes',
+    ),
+    "a number for a container": (
+        "{kind: Pod, metadata: {name: x}, spec: {containers: [{name: 1}]}}",
+        'the first and last no "-"; write "1", in quotes',
+    ),
+    "a name of 254": (
+        "{kind: Pod, metadata: {name: " + "a" * 254 + "}, spec: {containers: [{name: a}]}}",
+        "... (254 characters); allowed: at most 253 lower-case letters",
+    ),
+    "a name in another alphabet": (
+        "{kind: Pod, metadata: {name: обучение}, spec: {containers: [{name: a}]}}",
+        'metadata.name: given "обучение"; allowed',
+    ),
+    "an empty name alone": (
+        '{kind: Pod, metadata: {name: ""}, spec: {containers: [{name: a}]}}',
+        "metadata.name: given nothing; allowed: a name",
+    ),
+    "command": (
+        "{kind: Pod, metadata: {name: x}, spec: {containers: [{name: a, command: [sleep, 10]}]}}",
+        'spec.containers[0].command[1]: given 10; allowed: text; write "10", in quotes',
+    ),
+    "args": (
+        "{kind: Pod, metadata: {name: x}, spec: {containers: [{name: a, args: sleep}]}}",
+        'spec.containers[0].args: given "sleep"; allowed: a list of texts; write ["sleep"]',
+    ),
+    "annotations": (
+        "{kind: Pod, metadata: {name: x, annotations: [a]}, spec: {containers: [{name: a}]}}",
+        'metadata.annotations: given ["a"]; allowed: a map from names to texts',
+    ),
+    "an annotation": (
+        "{kind: Pod, metadata: {name: x, annotations: {a: 1.1}}, spec: {containers: [{name: a}]}}",
+        'metadata.annotations.a: given 1.1; allowed: text; write "1.1", in quotes',
+    ),
+    "a label": (
+        "{kind: Pod, metadata: {name: x, labels: {a: yes}}, spec: {containers: [{name: a}]}}",
+        'metadata.labels.a: given true; allowed: text; write "true", in quotes',
+    ),
+    "volumes": (
+        "{kind: Pod, metadata: {name: x}, spec: {volumes: {}, containers: [{name: a}]}}",
+        "spec.volumes: given {}; allowed: a list of volumes",
+    ),
+    "env": (
+        "{kind: Pod, metadata: {name: x}, spec: {containers: [{name: a, env: {A: b}}]}}",
+        'spec.containers[0].env: given {"A": "b"}; allowed: a list of variables',
+    ),
+    "a variable": (
+        "{kind: Pod, metadata: {name: x}, spec: {containers: [{name: a, env: [{name: A, value: 1}]}]}}",
+        'spec.containers[0].env[0].value: given 1; allowed: text; write "1", in quotes',
+    ),
+    "volume mounts": (
+        "{kind: Pod, metadata: {name: x}, spec: {containers: [{name: a, volumeMounts: 7}]}}",
+        "spec.containers[0].volumeMounts: given 7; allowed: a list of mounts",
+    ),
+    "two of one name": (
+        "{kind: Pod, metadata: {name: x}, spec: {initContainers: [{name: a}], containers: [{name: a}]}}",
+        'spec.initContainers[0].name: given "a"; allowed: a name that no other container of the pod has',
+    ),
+    "a GPU of the pod as a whole": (
+        "{kind: Pod, metadata: {name: x}, spec: {resources: {limits: {fairgpu.io/gpu: 1}}, containers: [{name: a}]}}",
+        "spec.resources.limits[fairgpu.io/gpu]: given 1; allowed: cpu, memory and hugepages-* alone",
+    ),
+    "base 60": (
+        "{kind: Pod, metadata: {name: x}, spec: {containers: [{name: a, resources: {limits: {fairgpu.io/gpu: 1:3}}}]}}",
+        'spec.containers[0].resources.limits[fairgpu.io/gpu]: given "1:3" (it is no quantity)',
+    ),
     "template": (
         "{kind: PodTemplate, metadata: {name: x}, template: []}",
         "template: given []; allowed: a map, down to template",
@@ -220,17 +303,105 @@ def test_an_object_without_a_kind_is_named(
     assert said in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("api_version", "kind"), [("batch.volcano.sh/v1alpha1", "Job"), ("kubeflow.org/v1", "PyTorchJob")]
-)
-def test_of_another_projects_workload_nothing_is_foretold(
-    tmp_path: Path, api_version: str, kind: str, capsys: pytest.CaptureFixture[str]
+LONG_NAMES = {"batch/v1 Job": 64, "batch/v1 CronJob": 53}
+
+
+@pytest.mark.parametrize("kind", LONG_NAMES)
+def test_a_job_whose_name_fits_into_no_label_is_refused(
+    tmp_path: Path, kind: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It has pods in places of its own: to say that it asks for no GPU would be a guess."""
-    assert (
-        admit(tmp_path, f"{{apiVersion: {api_version}, kind: {kind}, metadata: {{name: x}}, spec: {{tasks: []}}}}") == 0
-    )
-    said = (
-        f"# {kind} team-a/x: of a kind that is not Kubernetes' own; pods that it makes are judged as they are created"
-    )
+    api_version, name = kind.split()
+    template = "{template: {spec: {containers: [{name: a}]}}}"
+    spec = template if name == "Job" else f"{{jobTemplate: {{spec: {template}}}}}"
+    text = "{apiVersion: %s, kind: %s, metadata: {name: %s}, spec: %s}"
+    assert admit(tmp_path, text % (api_version, name, "a" * LONG_NAMES[kind], spec)) == 1
+    assert f"allowed: at most {LONG_NAMES[kind] - 1} lower-case letters" in capsys.readouterr().out
+    assert admit(tmp_path, text % (api_version, name, "a" * (LONG_NAMES[kind] - 1), spec)) == 0
+
+
+@pytest.mark.parametrize(
+    ("api_version", "kind", "said"),
+    [
+        (
+            "v1",
+            "Deployment",
+            'apiVersion: given "v1"; allowed: apps/v1, the only one that API servers have of Deployment',
+        ),
+        ("apps/v1", "Job", 'apiVersion: given "apps/v1"; allowed: batch/v1'),
+        ("v1", "pod", 'kind: given "pod"; allowed: Pod'),
+        ("V1", "Pod", 'apiVersion: given "V1"; allowed: v1'),
+        ("V1", "pod", 'apiVersion: given "V1"; allowed: v1'),
+        ("extensions/v1beta1", "Deployment", 'apiVersion: given "extensions/v1beta1"; allowed: apps/v1'),
+        ("apps/v1beta2", "StatefulSet", "write apps/v1"),
+        ("batch/v1beta1", "CronJob", "write batch/v1"),
+    ],
+)
+def test_a_kind_that_no_api_server_has_is_refused_with_the_one_that_it_has(
+    tmp_path: Path, api_version: str, kind: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "{apiVersion: %s, kind: %s, metadata: {name: x}, spec: {containers: [{name: a}]}}"
+    assert admit(tmp_path, text % (api_version, kind)) == 1
     assert said in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("metadata", ['{name: x, namespace: ""}', '{name: "", generateName: x-}'])
+def test_an_empty_name_counts_as_not_given(tmp_path: Path, metadata: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert admit(tmp_path, GOOD.replace("{name: notebook}", metadata)) == 0
+    assert "# Pod team-a/x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease", "fairgpu-system"])
+def test_namespaces_that_the_webhook_is_not_asked_about_are_left_alone(
+    tmp_path: Path, namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, f"{GOOD}---{BAD}", "-n", namespace) == 0
+    shown = capsys.readouterr().out
+    assert f"# Pod {namespace}/notebook: in the namespace {namespace}, which FairGPU leaves alone" in shown
+
+
+def test_the_namespaces_left_alone_are_those_of_the_manifests() -> None:
+    (webhook,) = yaml.safe_load((DEPLOY / "webhook" / "mutating.yaml").read_text())["webhooks"]
+    (selector,) = webhook["namespaceSelector"]["matchExpressions"]
+    assert (selector["operator"], tuple(selector["values"])) == ("NotIn", EXEMPT_NAMESPACES)
+
+
+def test_the_templates_that_are_reviewed_are_those_of_the_manifests() -> None:
+    webhooks = yaml.safe_load((DEPLOY / "webhook" / "validating.yaml").read_text())["webhooks"]
+    (templates,) = [webhook for webhook in webhooks if webhook["name"] == "templates.fairgpu.io"]
+    resources = [resource for rule in templates["rules"] for resource in rule["resources"]]
+    assert resources == [f"{kind.lower()}s" for kind in REVIEWED_TEMPLATES]
+
+
+OTHERS_GPUS = {
+    "MIG": ("resources: {limits: {nvidia.com/mig-1g.5gb: 1}}", "", "nvidia.com/mig-1g.5gb"),
+    "time-slicing": ("resources: {limits: {nvidia.com/gpu.shared: 1}}", "", "nvidia.com/gpu.shared"),
+    "AMD": ("resources: {limits: {amd.com/gpu: 1, cpu: 1}}", "", "amd.com/gpu"),
+    "a DeviceClass": (
+        "resources: {requests: {deviceclass.resource.kubernetes.io/gpu: 1}}",
+        "",
+        "deviceclass.resource.kubernetes.io/gpu",
+    ),
+    "DRA": ("resources: {claims: [{name: g}]}", ", resourceClaims: [{name: g}]", "spec.resourceClaims"),
+}
+
+
+@pytest.mark.parametrize("what", OTHERS_GPUS)
+def test_a_pod_with_gpus_of_others_is_not_said_to_have_none(
+    tmp_path: Path, what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    container, spec, key = OTHERS_GPUS[what]
+    text = "{apiVersion: v1, kind: Pod, metadata: {name: x}, spec: {containers: [{name: a, %s}]%s}}"
+    assert admit(tmp_path, text % (container, spec)) == 0
+    said = f"asks for no GPU that FairGPU shares, and stays as it is; left to others: {key}"
+    assert said in capsys.readouterr().out
+    assert admit(tmp_path, text % (container, spec), "-o", "json") == 0
+    assert json.loads(capsys.readouterr().out)[0]["message"] == said
+
+
+def test_whole_gpus_that_are_left_to_another_plugin_are_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = tmp_path / "settings"
+    settings.write_text("webhook: {dialects: {hami_plain_gpu: leave}}")
+    assert admit(tmp_path, GOOD.replace(", nvidia.com/gpumem: 4096", ""), "--settings", str(settings)) == 0
+    assert "left to others: nvidia.com/gpu" in capsys.readouterr().out

@@ -1,0 +1,138 @@
+"""`fairgpu admit` reads files as Kubernetes' tools do, within bounds, and judges what can be judged of them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fairgpu.commands import main
+
+POD = "{apiVersion: v1, kind: Pod, metadata: {name: %s}, spec: {containers: [{name: a}]}}"
+GPU_POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: x}
+spec:
+  containers:
+    - name: main
+      resources:
+        limits:
+          nvidia.com/gpu: 1
+          nvidia.com/gpu: 8
+"""
+
+
+def admit(tmp_path: Path, text: str, *arguments: str) -> int:
+    file = tmp_path / "manifests.yaml"
+    file.write_text(text)
+    return main(["admit", "-f", str(file), "-n", "team-a", *arguments])
+
+
+def nested(levels: int, line: str) -> str:
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [line.format(n=n, below=n - 1) for n in range(1, levels)]
+    return "\n".join([*lines, "apiVersion: v1", "kind: ConfigMap", "metadata: {name: x}"])
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "text",
+    [
+        nested(12, "a{n}: &a{n} [*a{below}, *a{below}, *a{below}, *a{below}, *a{below}, *a{below}, *a{below}]"),
+        nested(12, "a{n}: &a{n} {{p: *a{below}, q: *a{below}, r: *a{below}, s: *a{below}, t: *a{below}}}"),
+        "a0: &a0 {k: v}\n" + "\n".join(f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 9)}]}}" for n in range(1, 12)),
+    ],
+    ids=["lists", "maps", "merges"],
+)
+def test_aliases_that_come_to_too_much_are_refused_and_not_expanded(
+    tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert admit(tmp_path, text) == 2
+    error = capsys.readouterr().err
+    assert "manifests.yaml: the document at line 1 comes to" in error
+    assert "values by its aliases; allowed: 100000" in error
+
+
+def test_aliases_that_come_to_little_are_read(tmp_path: Path) -> None:
+    text = GPU_POD.replace("limits:", "limits: &amounts").replace("          nvidia.com/gpu: 8\n", "")
+    assert admit(tmp_path, text + "        requests: *amounts\n") == 0
+
+
+def test_a_value_that_contains_itself_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert admit(tmp_path, "a: &a [*a]") == 2
+    assert "the value at line 1 contains itself" in capsys.readouterr().err
+
+
+def test_what_is_nested_too_deep_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert admit(tmp_path, "[" * 20_000) == 2
+    assert "manifests.yaml: nested too deep" in capsys.readouterr().err
+
+
+def test_a_key_that_stands_twice_is_named_with_its_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert admit(tmp_path, GPU_POD) == 0
+    said = (
+        "~  warning: spec.containers[0].resources.limits[nvidia.com/gpu]: written twice, in lines 10 and 11; "
+        "the last one counts"
+    )
+    assert said in capsys.readouterr().out
+
+
+def test_a_key_that_stands_twice_in_an_item_of_a_list_is_said_of_that_item(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    twice = POD.replace("name: %s", "name: x, name: y")
+    assert admit(tmp_path, f"{{apiVersion: v1, kind: List, items: [{POD % 'a'}, {twice}]}}", "-o", "json") == 0
+    first, second = json.loads(capsys.readouterr().out)
+    assert first["warnings"] == []
+    assert second["warnings"] == ["items[1].metadata.name: written twice, in lines 1 and 1; the last one counts"]
+
+
+def test_items_of_lists_within_lists_and_of_typed_lists_are_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    item = "{metadata: {name: typed}, spec: {containers: [{name: a}]}}"
+    text = (
+        f"{{apiVersion: v1, kind: List, items: [{POD % 'one'}, {{apiVersion: v1, kind: List, items: [{POD % 'two'}]}}, "
+        f"{{apiVersion: v1, kind: PodList, items: [{item}]}}]}}"
+    )
+    assert admit(tmp_path, text, "-o", "json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(entry["kind"], entry["name"]) for entry in found] == [("Pod", "one"), ("Pod", "two"), ("Pod", "typed")]
+
+
+def test_an_item_that_is_no_object_is_named_and_the_others_are_judged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = f"{{apiVersion: v1, kind: List, items: [{POD % 'a'}, {POD % 'b'}, null, {POD % 'c'}]}}"
+    assert admit(tmp_path, text, "-o", "json") == 2
+    shown = capsys.readouterr()
+    assert [entry["name"] for entry in json.loads(shown.out)] == ["a", "b", "c"]
+    assert shown.err.endswith("manifests.yaml: items[2]: the item is no object but null\n")
+
+
+def test_lists_within_lists_without_an_end_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = "{apiVersion: v1, kind: List, items: [" * 30 + "]}" * 30
+    assert admit(tmp_path, text) == 2
+    assert "lists within more than 10 lists" in capsys.readouterr().err
+
+
+def test_one_bad_file_of_a_folder_leaves_the_others_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bad.yaml").write_text("{")
+    (tmp_path / "good.yaml").write_text(POD % "good")
+    assert main(["admit", "-f", str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert "# Pod default/good: asks for no GPU, and stays as it is" in shown.out
+    assert "bad.yaml" in shown.err
+
+
+def test_the_pods_of_a_job_with_a_generated_name_can_be_applied_themselves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = (
+        "{apiVersion: batch/v1, kind: Job, metadata: {generateName: sample-job-}, spec: {template: {spec: {containers: "
+        "[{name: a, resources: {limits: {nvidia.com/gpu: 1}}}]}}}}"
+    )
+    assert admit(tmp_path, text) == 0
+    assert "generateName: sample-job-\n" in capsys.readouterr().out
