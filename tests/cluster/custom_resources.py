@@ -31,7 +31,7 @@ def grant(changes: Mapping[str, Any] | None = None) -> Manifest:
         "apiVersion": "fairgpu.io/v1alpha1",
         "kind": "GPUGrant",
         "metadata": {"name": "deadline"},
-        "spec": {"budget": "team-a", "gpuHours": 10, "reason": "paper deadline"},
+        "spec": {"budget": "team-a", "gpuHours": 10, "reason": "paper deadline", "requestedBy": "admin"},
     }
     return _changed(document, changes or {})
 
@@ -43,6 +43,7 @@ def correction(changes: Mapping[str, Any] | None = None) -> Manifest:
         "gpuHours": "-2.5",
         "effectivePeriod": "2026-01-01T00:00:00Z",
         "reason": "node-7 had failed",
+        "requestedBy": "admin",
         **(changes or {}),
     }
     return {

@@ -31,10 +31,10 @@ def render(plane: ControlPlane, *, webhook_port: int | None = None, extra: Manif
     `extra` are further fields of a kustomization over deploy/overlays/loopback-test.
     """
     port = [{"op": "replace", "path": "/webhooks/0/clientConfig/service/port", "value": webhook_port}]
-    templates = [{**port[0], "path": "/webhooks/1/clientConfig/service/port"}]
+    second = [{**port[0], "path": "/webhooks/1/clientConfig/service/port"}]
     patches = [
-        {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": json.dumps(port)},
-        {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": json.dumps(port + templates)},
+        {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": json.dumps(port + second)},
+        {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": json.dumps(port + second)},
     ]
     with tempfile.TemporaryDirectory(dir=plane.folder) as folder:
         kustomization = {

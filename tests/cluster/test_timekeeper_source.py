@@ -98,7 +98,7 @@ def test_a_grants_name_is_its_idempotency_key(namespace: str, source: ClusterSou
         "apiVersion": "fairgpu.io/v1alpha1",
         "kind": "GPUGrant",
         "metadata": {"name": f"grant-of-{namespace}"},
-        "spec": {"budget": "any", "gpuHours": "0.5", "reason": "a test"},
+        "spec": {"budget": "any", "gpuHours": "0.5", "reason": "a test", "requestedBy": "ann"},
     }
     source.create_grant(grant)
     with pytest.raises(ExistsError):

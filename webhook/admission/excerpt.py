@@ -43,7 +43,7 @@ class Container(TypedDict, total=False):
 
 
 class Spec(TypedDict, total=False):
-    """Of a pod's spec, or a workload's. What goes back into a patch is of the type that the API has for it."""
+    """Of the spec of a pod, a workload or an order. What goes back into a patch has the type that the API gives it."""
 
     containers: list[Container]
     initContainers: Any
@@ -60,6 +60,7 @@ class Spec(TypedDict, total=False):
     activeDeadlineSeconds: Any
     template: Any
     jobTemplate: Any
+    requestedBy: Any
 
 
 class Item(TypedDict, total=False):

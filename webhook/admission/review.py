@@ -15,6 +15,7 @@ from fairgpu.faults import explain
 from webhook.admission.creation import admit_new
 from webhook.admission.excerpt import DECODER
 from webhook.admission.knowledge import Knowledge
+from webhook.admission.orders import KINDS, sign
 from webhook.admission.updating import admit_update
 from webhook.admission.validation import validate
 from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, mapping
@@ -79,8 +80,12 @@ def read(document: Any) -> Subject:
 
 
 def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """The verdict of the mutating webhook: pods alone, and only as a whole."""
-    if subject.kind != "Pod" or subject.sub_resource:
+    """The verdict of the mutating webhook: on pods, only as a whole, and on new orders."""
+    if subject.sub_resource:
+        return UNTOUCHED
+    if subject.kind in KINDS and subject.operation == "CREATE":
+        return sign(subject)
+    if subject.kind != "Pod":
         return UNTOUCHED
     if subject.operation == "CREATE":
         return admit_new(subject, knowledge, settings, now)

@@ -39,15 +39,18 @@ def treasurer(control_plane: ControlPlane) -> Iterator[Identity]:
     control_plane.admin.api.delete(f"{BINDINGS}/{who.name}")
 
 
-def ordered(who: Identity, resource: str, **spec: str) -> dict[str, Any]:
+def order_of(resource: str, **spec: str) -> dict[str, Any]:
     order = ORDERS[resource]
-    document = {
+    return {
         "apiVersion": "fairgpu.io/v1alpha1",
         "kind": order["kind"],
         "metadata": {"name": "tried"},
         "spec": {**order["spec"], **spec},  # type: ignore[dict-item]
     }
-    return who.api.create(f"/apis/fairgpu.io/v1alpha1/{resource}", document, query=DRY_RUN)
+
+
+def ordered(who: Identity, resource: str, **spec: str) -> dict[str, Any]:
+    return who.api.create(f"/apis/fairgpu.io/v1alpha1/{resource}", order_of(resource, **spec), query=DRY_RUN)
 
 
 def test_nobody_signs_for_somebody_else(treasurer: Identity, resource: str) -> None:
@@ -58,11 +61,34 @@ def test_nobody_signs_for_somebody_else(treasurer: Identity, resource: str) -> N
     assert f'write "{treasurer.name}"' in refusal.value.message
 
 
-def test_everybody_signs_for_themselves_or_leaves_it_out(treasurer: Identity, resource: str) -> None:
+def test_everybody_signs_for_themselves(treasurer: Identity, resource: str) -> None:
     assert ordered(treasurer, resource, requestedBy=treasurer.name)["spec"]["requestedBy"] == treasurer.name
-    assert "requestedBy" not in ordered(treasurer, resource)["spec"]
+
+
+@pytest.mark.parametrize("spec", [{}, {"requestedBy": ""}], ids=["absent", "empty"])
+def test_while_no_webhook_writes_the_name_nobody_leaves_it_out(
+    treasurer: Identity, resource: str, spec: dict[str, str]
+) -> None:
+    with pytest.raises(ApiError, match="fairgpu-orders") as refusal:
+        ordered(treasurer, resource, **spec)
+    assert refusal.value.status == 403
+    assert f'write requestedBy: "{treasurer.name}"' in refusal.value.message
+
+
+def test_a_name_longer_than_the_field_is_written_as_far_as_it_fits(control_plane: ControlPlane, resource: str) -> None:
+    def tried(name: str) -> str:
+        who = ("--as", "t" * 300, "--as-group", "system:masters")
+        order = order_of(resource, requestedBy=name)
+        return control_plane.admin.kubectl(
+            "create", "--dry-run=server", "-f", "-", *who, stdin=order, check=False
+        ).stderr
+
+    assert tried("t" * 256) == ""
+    assert "fairgpu-orders" in tried("t" * 255)
 
 
 def test_the_timekeeper_writes_whom_it_has_authenticated(control_plane: ControlPlane, resource: str) -> None:
     timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
     assert ordered(timekeeper, resource, requestedBy="alice")["spec"]["requestedBy"] == "alice"
+    with pytest.raises(ApiError, match="fairgpu-orders"):
+        ordered(timekeeper, resource)
