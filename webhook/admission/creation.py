@@ -14,6 +14,7 @@ from webhook.admission.checks import check_pod
 from webhook.admission.containers import change_containers
 from webhook.admission.cost import deadline_seconds
 from webhook.admission.creator import creator
+from webhook.admission.exposure import exposures
 from webhook.admission.json_patch import Operation, add, change_map, remove_elements, set_field
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import earned_class, keeps_own, set_class
@@ -49,7 +50,13 @@ def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: fl
         return Verdict(faults=faults)
     return Verdict(
         operations=tuple(_rewrite(subject, reading, granted, standing, knowledge, settings)),
-        warnings=(*reading.warnings, *granted.warnings, *_replacements(pod, settings), *standing.warnings),
+        warnings=(
+            *reading.warnings,
+            *granted.warnings,
+            *_replacements(pod, settings),
+            *exposures(pod, reading),
+            *standing.warnings,
+        ),
         audit=_audit(standing),
     )
 

@@ -1,7 +1,7 @@
 """What is read of an AdmissionReview; all else in one is skipped without being made into objects.
 
-Most of what an API server sends is never looked at: managedFields, which are as long as the pod itself, environments,
-probes, the status. Whatever a check is to look at stands here, or does not exist for it. `Any` is read as it comes. A
+Most of what an API server sends is never looked at: managedFields, which are as long as the pod itself, probes, the
+status. Whatever a check is to look at stands here, or does not exist for it. `Any` is read as it comes. A
 document in which something is of another type than here is read whole, so that every field means the same in it.
 
 This module is not compiled: mypyc keeps no annotations, and the decoder is made of them.
@@ -32,6 +32,20 @@ class Resources(TypedDict, total=False):
 
     limits: Any
     requests: Any
+    claims: Any
+
+
+class Variable(TypedDict, total=False):
+    """Of a variable of a container's environment."""
+
+    name: Any
+    value: Any
+
+
+class Security(TypedDict, total=False):
+    """Of a container's security context."""
+
+    privileged: Any
 
 
 class Container(TypedDict, total=False):
@@ -40,6 +54,8 @@ class Container(TypedDict, total=False):
     name: Any
     resources: Resources | None
     volumeMounts: Any
+    env: list[Variable] | None
+    securityContext: Security | None
 
 
 class Spec(TypedDict, total=False):
@@ -49,6 +65,7 @@ class Spec(TypedDict, total=False):
     initContainers: Any
     ephemeralContainers: Any
     volumes: Any
+    hostPID: Any
     nodeName: Any
     nodeSelector: Any
     os: Any

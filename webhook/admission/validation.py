@@ -6,6 +6,7 @@ from fairgpu.faults import MAX_EXPLAINED, Fault, field_path
 from fairgpu.pod import PodReading, read_pod
 from webhook.admission.checks import check_pod
 from webhook.admission.creation import NATIVE_NAMES
+from webhook.admission.exposure import exposures
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.templates import pod_template
 from webhook.admission.updating import changed_request, key, requests
@@ -87,7 +88,7 @@ def _validate_template(subject: Subject, knowledge: Knowledge, settings: Webhook
         return UNTOUCHED
     permissions = knowledge.permissions_of(subject.namespace)
     faults, granted = check_pod(template, reading, permissions, knowledge, settings, path)
-    warnings = (*reading.warnings, *granted.warnings)
+    warnings = (*reading.warnings, *granted.warnings, *exposures(template, reading, path))
     if settings.templates == "refuse":
         return Verdict(faults=faults, warnings=warnings)
     refusals = (f"its pods will be refused: {fault}" for fault in faults[:MAX_EXPLAINED])

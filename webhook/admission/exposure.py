@@ -1,0 +1,89 @@
+"""What lets a GPU pod reach GPUs past its share: said as warnings, since nodes and other policies decide on it.
+
+What closes each of these ways is in docs/guards.md.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from fairgpu.dialects.registry import DIALECTS
+from fairgpu.faults import field_path, show
+from fairgpu.pod import PodReading
+from webhook.admission.sidecar import OUR_VOLUMES
+from webhook.admission.verdict import mapping, objects
+
+Path = tuple[str | int, ...]
+
+VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
+"""By which NVIDIA's runtime gives a container GPUs
+(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html)."""
+NO_DEVICES: Final = ("", "none", "void")
+MAX_NAMED: Final = 16
+"""Warnings of this kind for one pod."""
+
+_PREFIXES: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "deviceclass.resource.kubernetes.io/")
+_LISTS: Final = ("containers", "initContainers")
+
+
+def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tuple[str, ...]:
+    """Warnings about a pod that asks for a GPU; `root` is the field path of the pod in what messages speak of."""
+    spec = mapping(pod.get("spec"))
+    warnings = _of_pod(spec, root)
+    asking = {container.path[-2:] for container in reading.all_containers if container.request is not None}
+    for field in _LISTS:
+        for index, container in objects(spec.get(field)):
+            path = (*root, "spec", field, index)
+            warnings += _of_container(container, path)
+            if (field, index) in asking:
+                warnings += _beside(mapping(container.get("resources")), path)
+            if len(warnings) >= MAX_NAMED:
+                return tuple(warnings[:MAX_NAMED])
+    return tuple(warnings)
+
+
+def _of_pod(spec: dict[str, Any], root: Path) -> list[str]:
+    warnings = []
+    if spec.get("hostPID") is True:
+        warnings.append(
+            f"{field_path(*root, 'spec', 'hostPID')}: the pod sees all processes of its node, GPU programs too"
+        )
+    for index, volume in objects(spec.get("volumes")):
+        host = volume.get("hostPath") if volume.get("name") not in OUR_VOLUMES else None  # ours take its place
+        path = host.get("path") if isinstance(host, dict) else None
+        if isinstance(path, str) and (path.rstrip("/") in ("", "/dev") or path.startswith("/dev/nvidia")):
+            where = field_path(*root, "spec", "volumes", index, "hostPath", "path")
+            warnings.append(f"{where}: {show(path)} shows the devices of the node, past the pod's share")
+    return warnings
+
+
+def _of_container(container: dict[str, Any], path: Path) -> list[str]:
+    warnings = []
+    if mapping(container.get("securityContext")).get("privileged") is True:
+        where = field_path(*path, "securityContext", "privileged")
+        warnings.append(f"{where}: a privileged container reaches all GPUs of its node, past the pod's share")
+    for index, variable in objects(container.get("env")):
+        if variable.get("name") == VISIBLE_DEVICES and variable.get("value", "") not in NO_DEVICES:
+            where = field_path(*path, "env", index)
+            warnings.append(
+                f"{where}: {VISIBLE_DEVICES}={show(variable.get('value'))} may give the container GPUs past its share; "
+                f"FairGPU chooses the devices"
+            )
+    return warnings
+
+
+def _beside(resources: dict[str, Any], path: Path) -> list[str]:
+    """GPUs of others that a container asks for beside FairGPU's."""
+    others: dict[str, None] = {}
+    for key in ("limits", "requests"):
+        for name in mapping(resources.get(key)):
+            if name.startswith(_PREFIXES) and name not in DIALECTS.resources:
+                others[name] = None
+    claims = resources.get("claims")
+    if isinstance(claims, list) and claims:
+        others["claims"] = None
+    if not others:
+        return []
+    named = ", ".join(others)[:200]
+    consequence = "is neither shared nor metered by it; the pod waits until one node offers both"
+    return [f"{field_path(*path, 'resources')}: {named} beside a GPU of FairGPU's {consequence}"]
