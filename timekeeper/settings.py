@@ -118,6 +118,9 @@ class JobsSettings(Section):
     """How often the statuses of budgets are looked at; a checkpoint is never older than 30 seconds."""
     audit_seconds: Annotated[float, Field(ge=60, le=86_400)] = 3600.0
     """How often the leading process recomputes the books and says where they differ."""
+    without_notice_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
+    """How long the notice of an eviction is tried where it cannot be written on a pod. The pod is then evicted without
+    it, though no sooner than the notice would have let it."""
     lease_name: str = "fairgpu-timekeeper"
     """The Lease that whoever runs the jobs holds."""
     lease_seconds: Annotated[int, Field(ge=2, le=300)] = 15

@@ -10,7 +10,9 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
 
-EVICTION_OUTCOMES = ("notice", "evict", "call-off", "blocked", "refused")
+EVICTION_OUTCOMES = ("notice", "evict", "call-off", "without-notice", "blocked", "refused", "failed")
+POD_STEPS = ("notice", "evict", "call-off", "release", "finalizer")
+POD_OUTCOMES = ("written", "changed", "blocked", "refused", "failed", "away")
 NOTIFICATION_OUTCOMES = ("delivered", "failed", "refused", "expired", "dropped")
 EXPORT_OUTCOMES = ("written", "unchanged", "failed", "conflict")
 JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -47,12 +49,7 @@ class JobMeasures:
         self.failures = Counter(
             "fairgpu_timekeeper_job_failures", "Jobs that failed, by error.", ["task", "error"], registry=self.registry
         )
-        self.evictions = _by_outcome(
-            "fairgpu_timekeeper_evictions",
-            "What running pods of spent budgets were due, by outcome.",
-            EVICTION_OUTCOMES,
-            self.registry,
-        )
+        self.pods = PodMeasures(self.registry)
         self.notifications = _by_outcome(
             "fairgpu_timekeeper_notifications",
             "Notifications, by what became of them.",
@@ -64,6 +61,34 @@ class JobMeasures:
             "Notifications that wait to be delivered by this process.",
             registry=self.registry,
         )
+
+
+class PodMeasures:
+    """What became of writes to pods."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.evictions = _by_outcome(
+            "fairgpu_timekeeper_evictions",
+            "What running pods of spent budgets were due, by outcome.",
+            EVICTION_OUTCOMES,
+            registry,
+        )
+        self.writes = Counter(
+            "fairgpu_timekeeper_pod_writes",
+            "Writes to pods, by what was to be written and what became of it.",
+            ["step", "outcome"],
+            registry=registry,
+        )
+        self.not_written = Gauge(
+            "fairgpu_timekeeper_pods_not_written",
+            "Pods of which a write has failed three times in a row or more, by what was to be written.",
+            ["step"],
+            registry=registry,
+        )
+        for step in POD_STEPS:
+            self.not_written.labels(step)
+            for outcome in POD_OUTCOMES:
+                self.writes.labels(step, outcome)
 
 
 class ExportMeasures:

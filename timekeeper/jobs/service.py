@@ -82,13 +82,14 @@ def run(
     notified = settings.notifications
     most = notified.max_waiting if notified.url_file is not None else 0
     identity = f"{socket.gethostname()}_{uuid.uuid4()}"
-    world = World(client, source, term, time.time_ns, most, identity)
+    world = World(client, source, term, time.time_ns, most, identity, settings.jobs.without_notice_seconds)
     work = Work(world, rules, measures, step)
     measures.registry.register(BookSeries(work.books, settings.jobs.budget_series))
     host = settings.jobs.metrics_host if api else LOOPBACK
     server = serve_measures(host, settings.jobs.metrics_port, measures, lambda: _healthy(work))
     source.start(ending.wait)
     campaign = _campaign(settings.jobs, api, folder, world, ending)
+    work.pod_writer.start(ending)
     scheduler = schedule(work, settings.jobs)
     store = StoreMeasures(measures.registry)
     beside(scheduler, "health", lambda: store.look(client), HEALTH_SECONDS)

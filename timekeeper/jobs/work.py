@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
@@ -22,9 +22,11 @@ from timekeeper.jobs.news.notifying import Notifier
 from timekeeper.jobs.news.order_statuses import OrderAnswers
 from timekeeper.jobs.news.series import BooksRead
 from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.jobs.pods.evicting import Evictor
-from timekeeper.jobs.pods.letting_go import FinalizerRemover
+from timekeeper.jobs.pods.evicting import evictions
+from timekeeper.jobs.pods.letting_go import removals
 from timekeeper.jobs.pods.releasing import Releaser
+from timekeeper.jobs.pods.writer import PodWriter
+from timekeeper.jobs.pods.writes import Plan, PodWrite
 from timekeeper.jobs.round.desk import Step
 from timekeeper.jobs.round.keeper import Keeper, NotReadyError
 from timekeeper.leadership.term import Term
@@ -51,6 +53,7 @@ class World:
         now: nanoseconds since 1970.
         most_notifications: how many may wait to be delivered; 0 where nobody is notified.
         holder: names this process and no other, as whose term the store notes an epoch.
+        without_notice_seconds: how long a notice that cannot be written on a pod is tried before it is evicted without.
     """
 
     client: redis.Redis
@@ -59,6 +62,7 @@ class World:
     now: Callable[[], int]
     most_notifications: int = 0
     holder: str = ""
+    without_notice_seconds: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +72,11 @@ class _Reign:
     term: int
     keeper: Keeper
     releaser: Releaser
-    remover: FinalizerRemover
     answers: OrderAnswers
     archivist: Archivist
     writer: StatusWriter
     checkpoints: CheckpointKeeper
     teller: Teller
-    evictor: Evictor
     notifier: Notifier | None
 
 
@@ -90,12 +92,15 @@ class Work:
         self._holder = world.holder
         self._now = world.now
         self._most_notifications = world.most_notifications
+        self._without_notice_seconds = world.without_notice_seconds
         self._rules = rules
         self._measures = measures
         self._step = step
         self._reign: _Reign | None = None
         self._rounded_at = 0
         self._collector = Collector(time.monotonic)
+        self.pod_writer = PodWriter(world.source, measures.pods)
+        """Carries out what is decided here on pods, once somebody has started it."""
         self.progressed_at = time.monotonic()
         """When a job last ended, well or not, on the monotonic clock."""
 
@@ -108,12 +113,27 @@ class Work:
         self._do("settle", lambda reign: self._round(reign, full=True))
 
     def release(self) -> None:
-        """Releases held pods that the money reaches."""
-        self._do("release", lambda reign: reign.releaser.release(self._rounded_at) if self._rounded_at else None)
+        """Decides which held pods the money reaches."""
+
+        def decide(reign: _Reign) -> Sequence[PodWrite]:
+            progress = self.pod_writer.progress(Plan.RELEASES)
+            writes, notices = reign.releaser.releases(self._rounded_at, progress)
+            self.pod_writer.tell(notices)
+            return writes
+
+        self._decide(Plan.RELEASES, decide)
 
     def let_go(self) -> None:
-        """Lets pods go whose end is in the ledger."""
-        self._do("let_go", lambda reign: reign.remover.let_go(self._rounded_at) if self._rounded_at else None)
+        """Decides from which pods the finalizer is taken: those whose end is in the ledger."""
+        self._decide(Plan.FINALIZERS, lambda reign: removals(reign.keeper.books))
+
+    def evict(self) -> None:
+        """Decides which running pods of spent budgets get notice and are evicted, where the admin wants that."""
+
+        def decide(reign: _Reign) -> Sequence[PodWrite] | None:
+            return evictions(reign.keeper.books, self._rounded_at, self._now(), self._without_notice_seconds)
+
+        self._decide(Plan.EVICTIONS, decide)
 
     def tell(self) -> None:
         """Writes events beside budgets whose state has changed."""
@@ -127,10 +147,6 @@ class Work:
                 reign.notifier.notify(self._rounded_at)
 
         self._do("notify", run)
-
-    def evict(self) -> None:
-        """Gives notice to running pods of spent budgets and evicts them, where the admin wants that."""
-        self._do("evict", lambda reign: reign.evictor.evict(self._rounded_at, self._now()))
 
     def write(self) -> None:
         """Writes statuses and checkpoints.
@@ -171,6 +187,20 @@ class Work:
         self._measures.clock_ahead.set(reign.keeper.books.pods.ahead / SECOND)
         if full:
             self._measures.settled_at.set(now / SECOND)
+
+    def _decide(self, plan: Plan, decide: Callable[[_Reign], Sequence[PodWrite] | None]) -> None:
+        """Hands what a job decides over to the pod writer; nothing of it is done by whoever does not lead."""
+
+        def run(reign: _Reign) -> None:
+            writes = decide(reign) if self._rounded_at else None
+            if writes is None:
+                self.pod_writer.pause(plan)
+            else:
+                self.pod_writer.hand_over(plan, writes, lambda: self._term.number() == reign.term)
+
+        self._do(plan.value, run)
+        if self._reign is None:
+            self.pod_writer.hand_over(plan, (), lambda: False)
 
     def _do(self, job: str, run: Callable[[_Reign], object]) -> None:
         try:
@@ -217,14 +247,10 @@ class Work:
             releaser = Releaser(self._source, keeper.books)
             writer = StatusWriter(self._source, keeper.books, leading=lambda: self._term.number() == number)
             checkpoints = CheckpointKeeper(self._source, keeper.books, leading=writer.leading)
-            remover = FinalizerRemover(self._source, keeper.books)
-            evictor = Evictor(self._source, keeper.books, self._measures.evictions)
             answers, teller = OrderAnswers(self._source, keeper.books), Teller(self._source, keeper.books)
             archivist = Archivist(self._client, self._source, keeper.books, keeper.epoch, self._rules.retention)
             notifier = self._notifier(keeper)
-            self._reign = _Reign(
-                number, keeper, releaser, remover, answers, archivist, writer, checkpoints, teller, evictor, notifier
-            )
+            self._reign = _Reign(number, keeper, releaser, answers, archivist, writer, checkpoints, teller, notifier)
             _log.info("keeping the books", term=number, epoch=keeper.epoch)
         return self._reign
 

@@ -7,11 +7,12 @@ import threading
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import structlog
 
 from fairgpu import names
-from fairgpu.cluster.api import JSON_PATCH, ApiError, Json, KubernetesAPI
+from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from timekeeper.sources.metered import is_metered, metered_pod, slim
 from timekeeper.sources.mirror import Mirror
@@ -23,6 +24,7 @@ from timekeeper.sources.source import (
     ExistsError,
     Mirrors,
     Notice,
+    NotWrittenError,
     RefusedError,
     SourceError,
 )
@@ -39,6 +41,12 @@ COLLECTIONS = {
     "grants": GRANTS,
     "corrections": CORRECTIONS,
 }
+
+POD_WRITE_SECONDS = 5
+"""How long the API server may take for a write to a pod, and we wait for its answer.
+
+It gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go reads `timeout`."""
+_POD_WRITE = {"timeout": f"{POD_WRITE_SECONDS}s"}
 
 CONFIG_MAPS = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps"
 CHECKPOINTS_KEY = "checkpoints.json"
@@ -61,6 +69,7 @@ class ClusterSource:
             kept_labels: the keys of those labels of pods that showback keeps.
         """
         self._api = api
+        self._pods = api.within(POD_WRITE_SECONDS)
         self._read_pod = partial(metered_pod, kept_labels=tuple(kept_labels))
         self._random = random
         keeping = {"pods": is_metered}
@@ -91,7 +100,7 @@ class ClusterSource:
             {"op": "test", "path": f"/spec/schedulingGates/{index}/name", "value": names.BUDGET_GATE},
             {"op": "remove", "path": f"/spec/schedulingGates/{index}"},
         ]
-        self._write(lambda: self._api.patch(_path_of(metadata), patch, JSON_PATCH))
+        self._patch_pod(metadata, patch, JSON_PATCH)
 
     def remove_finalizer(self, pod: Json) -> None:
         """Takes the finalizer off, if the pod is still the one that was read and has it where it had it."""
@@ -105,13 +114,13 @@ class ClusterSource:
             {"op": "test", "path": f"/metadata/finalizers/{index}", "value": names.METER_FINALIZER},
             {"op": "remove", "path": f"/metadata/finalizers/{index}"},
         ]
-        self._write(lambda: self._api.patch(_path_of(metadata), patch, JSON_PATCH))
+        self._patch_pod(metadata, patch, JSON_PATCH)
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
         """Writes the annotation, or takes it away; the uid is what a merge patch cannot change, so that it guards."""
         metadata = pod["metadata"]
         patch = {"metadata": {"uid": metadata["uid"], "annotations": {names.EVICTION_AT: at}}}
-        self._write(lambda: self._api.patch(_path_of(metadata), patch))
+        self._patch_pod(metadata, patch, MERGE_PATCH)
 
     def evict(self, pod: Json) -> None:
         """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
@@ -130,7 +139,7 @@ class ClusterSource:
             "deleteOptions": options,
         }
         try:
-            self._api.create(f"{_path_of(metadata)}/eviction", eviction)
+            self._pods.create(f"{_path_of(metadata)}/eviction", eviction, _POD_WRITE)
         except ApiError as error:
             raise _eviction_error(error) from error
 
@@ -175,7 +184,7 @@ class ClusterSource:
         metadata = notice.regarding.get("metadata") or {}
         namespace = metadata.get("namespace") or "default"
         try:
-            self._api.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", _event(notice, namespace))
+            self._pods.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", _event(notice, namespace))
         except ApiError as error:
             if notice.id and error.reason == "AlreadyExists":
                 return  # who led before has told it
@@ -185,6 +194,12 @@ class ClusterSource:
         unchanged = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}] if version else []
         operations = [*unchanged, {"op": "add", "path": "/status", "value": status}]
         return self._api.patch(f"{path}/status", operations, JSON_PATCH)
+
+    def _patch_pod(self, metadata: Json, patch: Any, content_type: str) -> None:
+        try:
+            self._pods.patch(_path_of(metadata), patch, content_type, _POD_WRITE)
+        except ApiError as error:
+            raise _pod_error(error) from error
 
     def _write(self, request: Callable[[], Json]) -> Json:
         try:
@@ -216,12 +231,27 @@ def _termination_seconds(pod: Json) -> int | None:
 
 
 def _eviction_error(error: ApiError) -> SourceError:
-    if error.status == 429:
+    # Of a pod under two PodDisruptionBudgets the API server answers 500, whatever they allow
+    # (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/#how-api-initiated-eviction-works).
+    if error.status == 429 or (error.status == 500 and "more than one PodDisruptionBudget" in error.message):
         return BlockedError(error.message)
-    if error.not_found or error.conflict:
+    return _pod_error(error)
+
+
+def _pod_error(error: ApiError) -> SourceError:
+    """Tells what is wrong with one pod from an API server that is away for everybody.
+
+    That one answers 401 (our credentials), 429 (too many requests), 503, or takes no connection. Any other error of
+    its own may come from what this pod is like: its size, what policies have to look through, somebody's webhook.
+    """
+    # 422 is how the API server answers a JSON Patch whose test fails.
+    if error.not_found or error.conflict or error.status == 422:
         return ChangedMeanwhileError(error.message)
-    # 500 is how the API server answers where two PodDisruptionBudgets name one pod.
-    return RefusedError(str(error)) if error.status else SourceError(str(error))
+    if error.status in {400, 403, 413}:
+        return RefusedError(str(error))
+    if error.unanswered or (error.status >= 500 and error.status != 503):
+        return NotWrittenError(str(error))
+    return SourceError(str(error))
 
 
 def _shard_path(shard: int) -> str:

@@ -18,7 +18,7 @@ MAX_TERMINATION_SECONDS = 600
 
 
 class SourceError(RuntimeError):
-    """The world could not be written to; nothing was changed, and the same write may be tried again."""
+    """The world could not be written to, and the same write may be tried again. None of those below: it is away."""
 
 
 class ChangedMeanwhileError(SourceError):
@@ -27,6 +27,13 @@ class ChangedMeanwhileError(SourceError):
 
 class RefusedError(SourceError):
     """This one write is not allowed, by a schema, a policy or a webhook; others may be."""
+
+
+class NotWrittenError(SourceError):
+    """The API server is there, and failed at this one object or did not answer in time: others may be written.
+
+    Of a write that was not answered nobody knows whether it was done.
+    """
 
 
 class BlockedError(SourceError):
@@ -89,7 +96,10 @@ class Notice:
 
 
 class Source(Protocol):
-    """The world. Reads are from mirrors in memory; each write is one request and raises SourceError if it failed."""
+    """The world. Reads are from mirrors in memory; each write is one request and raises SourceError if it failed.
+
+    Every method may be called from any thread.
+    """
 
     @property
     def mirrors(self) -> Mirrors:
@@ -103,6 +113,8 @@ class Source(Protocol):
 
         Raises:
             ChangedMeanwhileError: the pod is gone, or has changed since it was read.
+            RefusedError: a policy or a webhook forbids it.
+            NotWrittenError: the API server failed at this pod.
         """
 
     def remove_finalizer(self, pod: Json) -> None:
@@ -110,6 +122,8 @@ class Source(Protocol):
 
         Raises:
             ChangedMeanwhileError: the pod is gone, or has changed since it was read.
+            RefusedError: a policy or a webhook forbids it.
+            NotWrittenError: the API server failed at this pod.
         """
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
@@ -117,6 +131,8 @@ class Source(Protocol):
 
         Raises:
             ChangedMeanwhileError: the pod is gone.
+            RefusedError: a policy or a webhook forbids it.
+            NotWrittenError: the API server failed at this pod.
         """
 
     def evict(self, pod: Json) -> None:
@@ -125,6 +141,8 @@ class Source(Protocol):
         Raises:
             BlockedError: one does.
             ChangedMeanwhileError: the pod is gone.
+            RefusedError: a policy or a webhook forbids it.
+            NotWrittenError: the API server failed at this pod.
         """
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from prometheus_client import Counter
 
 from tests.mirrored_world import Json, KeptWorld, budget_object
-from timekeeper.jobs.pods.evicting import Evictor
+from tests.pod_jobs import PodJobs
 from timekeeper.rules.money import SECOND
-from timekeeper.sources.source import BlockedError
+from timekeeper.sources.source import BlockedError, NotWrittenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,16 +28,18 @@ class World(KeptWorld):
 
     def __init__(self, client: redis.Redis, folder: Path) -> None:
         self.kept: set[str] = set()
+        self.unwritable: set[str] = set()
         self.monotonic = self.busy = 0.0
         super().__init__(client, folder)
 
     def lead(self) -> None:
         super().lead()
-        counter = Counter("evictions", "", ["outcome"], registry=None)
-        self.evictor = Evictor(self, self.keeper.books, counter, lambda: self.monotonic)
+        self.jobs = PodJobs(self, self.keeper.books, lambda: self.now / SECOND + self.monotonic)
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
         self.monotonic += self.busy
+        if pod["metadata"]["name"] in self.unwritable:
+            raise NotWrittenError("500 InternalError: etcdserver: request is too large")
         super().announce_eviction(pod, at)
 
     def evict(self, pod: Json) -> None:
@@ -56,7 +57,7 @@ class World(KeptWorld):
     def after(self, seconds: float) -> list[str]:
         """What is told after so long."""
         self.round(seconds)
-        return self.told_by(lambda: self.evictor.evict(self.now, self.now))
+        return self.told_by(lambda: self.jobs.evict(self.now, self.now))
 
     def announced(self, name: str) -> str | None:
         (pod,) = [item for item in self.mirrors.pods.items() if item["metadata"]["name"] == name]
@@ -136,11 +137,68 @@ def test_other_enforcements_evict_nobody(world: World, enforcement: str) -> None
     assert world.evicted == []
 
 
+@pytest.mark.parametrize(
+    ("notice", "patience", "after"),
+    [
+        pytest.param("10m", 600, 600, id="ten minutes"),
+        pytest.param("30m", 600, 1800, id="no sooner than its notice would have let it"),
+        pytest.param("1m", 900, 900, id="as long as the setting says"),
+    ],
+)
+def test_a_pod_on_which_no_notice_can_be_written_is_evicted_without(
+    world: World, notice: str, patience: float, after: int
+) -> None:
+    world.unwritable = {"p1"}
+    world.jobs.without_notice_seconds = patience
+    world.begin("p1", "p2", evictionNotice=notice)
+    assert world.after(2 * HOUR) == ["BudgetEvictionNotice"]
+    reasons = [reason for _ in range(after // 20 - 1) for reason in world.after(20)]
+    assert "p1" not in world.evicted
+    assert reasons[0] == "PodNotWritten"
+    assert f"without a notice {after // 60} minutes" in next(
+        told.message for told in world.notices if told.reason == "PodNotWritten"
+    )
+    for _ in range(7):  # the next try may be two minutes away
+        reasons = world.after(20)
+        if "p1" in world.evicted:
+            break
+    assert reasons[:2] == ["BudgetEviction", "BudgetEvictionWithoutNotice"]
+    told = next(told for told in world.notices if told.reason == "BudgetEvictionWithoutNotice")
+    assert told.regarding["metadata"]["uid"] == "budget-a"
+    assert "team-a/p1" in told.message
+    assert world.jobs.counted("evictions_total", outcome="without-notice") == 1
+    assert world.jobs.counted("pods_not_written", step="notice") == 0
+
+
+def test_a_pod_without_a_notice_goes_on_where_the_money_comes_back_in_time(world: World) -> None:
+    world.unwritable = {"p1"}
+    world.begin("p1")
+    world.after(2 * HOUR)
+    for _ in range(20):
+        world.after(60)
+    world.grant(1)
+    for _ in range(20):
+        world.after(60)
+    assert world.evicted == []
+    world.after(0.5 * HOUR)
+    assert world.evicted == [], "the failures of the last exhaustion do not count in this one"
+
+
+def test_a_pod_without_a_notice_that_a_disruption_budget_keeps_is_asked_for_again(world: World) -> None:
+    world.unwritable = world.kept = {"p1"}
+    world.begin("p1", evictionNotice="10m")
+    world.after(2 * HOUR)
+    told = [reason for _ in range(60) for reason in world.after(20)]
+    assert told == ["PodNotWritten", "BudgetEvictionBlocked"]
+    world.kept = set()
+    assert world.after(20) == ["BudgetEviction", "BudgetEvictionWithoutNotice"]
+
+
 def test_figures_that_could_not_be_renewed_are_no_ground_to_evict(world: World) -> None:
     world.begin("p1")
     world.after(2 * HOUR)
     late = world.now + int(HOUR * SECOND)
-    assert world.evictor.evict(world.now, late) == 0
+    assert world.jobs.evict(world.now, late) == 0
     assert world.evicted == []
 
 

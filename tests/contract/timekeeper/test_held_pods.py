@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.keeper_stage import Stage
+from tests.pod_jobs import PodJobs
 from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.pods.letting_go import FinalizerRemover
 from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import format_instant
 from timekeeper.sources.source import ChangedMeanwhileError, RefusedError
@@ -47,7 +47,7 @@ def deleted(stage: Stage, pod: dict[str, Any], grace: int) -> None:
 
 def let_go(stage: Stage) -> int:
     assert stage.keeper is not None
-    return FinalizerRemover(stage.source, stage.keeper.books).let_go(stage.now)
+    return PodJobs(stage.source, stage.keeper.books).remove_finalizers()
 
 
 def finalizers(stage: Stage, uid: str) -> list[str]:
@@ -167,9 +167,27 @@ def test_a_refusal_is_tried_again_later_and_holds_up_nobody(stage: Stage, monkey
         remove(pod)
 
     monkeypatch.setattr(stage.source, "remove_finalizer", sometimes)
-    remover = FinalizerRemover(stage.source, stage.keeper.books)
-    assert remover.let_go(stage.now) == 1
-    assert remover.let_go(stage.now + SECOND) == 0
+    jobs = PodJobs(stage.source, stage.keeper.books, lambda: stage.now / SECOND)
+    assert jobs.remove_finalizers() == 1
+    stage.now += SECOND
+    assert jobs.remove_finalizers() == 0
     assert sorted(tried) == ["p1", "p2", "p2", "p3"]
-    remover.let_go(stage.now + 40 * SECOND)
+    stage.now += 40 * SECOND
+    jobs.remove_finalizers()
     assert tried.count("p1") == 2
+
+
+def test_a_finalizer_that_is_added_again_is_removed_again(stage: Stage) -> None:
+    stage.lead()
+    pod = held(stage, "p1")
+    stage.round()
+    assert stage.keeper is not None
+    jobs = PodJobs(stage.source, stage.keeper.books, lambda: stage.now / SECOND)
+    assert jobs.remove_finalizers() == 1
+    stage.round(1)
+    stage.write_pod(pod)
+    stage.round(1)
+    jobs.remove_finalizers()
+    stage.round(10)
+    assert jobs.remove_finalizers() == 1
+    assert finalizers(stage, "p1") == ["example.org/own"]

@@ -7,10 +7,10 @@ import pytest
 
 from tests.keeper_stage import MONTH, NOON, Stage
 from tests.mirrored_world import MirroredWorld, budget_object
+from tests.pod_jobs import PodJobs
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.news.order_statuses import OrderAnswers
 from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.jobs.round.keeper import Keeper, NotReadyError
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import format_exact, format_instant
@@ -42,7 +42,7 @@ class World(MirroredWorld):
         self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, highest_epoch(self.client) + 1))
         self.writer = StatusWriter(self, self.keeper.books)
         self.answers = OrderAnswers(self, self.keeper.books)
-        self.releaser = Releaser(self, self.keeper.books)
+        self.jobs = PodJobs(self, self.keeper.books, lambda: self.now / SECOND)
         return self.keeper
 
     def pass_time(self, seconds: float) -> None:
@@ -239,12 +239,12 @@ def test_a_held_pod_is_released_once_a_grant_pays_for_it(world: World) -> None:
         pod["status"] = {"phase": "Pending"}
     world.replace("pods", pods)
     world.round(10)
-    assert world.releaser.release(world.now) == 0
+    assert world.jobs.release(world.now) == 0
     world.replace("grants", [grant("some", gpuHours="0.75")])
     world.round(1)
-    assert world.releaser.release(world.now) == 1
+    assert world.jobs.release(world.now) == 1
     world.round(1)
-    assert world.releaser.release(world.now) == 0
+    assert world.jobs.release(world.now) == 0
     gates = {item["metadata"]["uid"]: item["spec"]["schedulingGates"] for item in world.mirrors.pods.items()}
     assert gates == {"p1": [], "p2": [{"name": "fairgpu.io/budget"}]}
 

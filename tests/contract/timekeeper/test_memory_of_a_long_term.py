@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from tests.keeper_stage import Stage
+from tests.pod_jobs import PodJobs
 from timekeeper.jobs.news.events import Teller
 from timekeeper.jobs.news.order_statuses import OrderAnswers
 from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.jobs.pods.releasing import Releaser
+from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import HOUR, format_instant
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ class Term:
         self.books = keeper.books
         source = stage.source
         self.answers, self.writer = OrderAnswers(source, self.books), StatusWriter(source, self.books)
-        self.teller, self.releaser = Teller(source, self.books), Releaser(source, self.books)
+        self.teller, self.jobs = Teller(source, self.books), PodJobs(source, self.books, lambda: stage.now / SECOND)
 
     def cycle(self, number: int, *, gated: bool) -> None:
         """A pod, a grant and a correction come and go within an hour, whose period ends."""
@@ -48,7 +49,7 @@ class Term:
     def round(self, seconds: float) -> None:
         self.stage.round(seconds)
         now = self.stage.now
-        self.releaser.release(now)
+        self.jobs.release(now)
         self.teller.tell()
         self.answers.write(now)
         self.writer.write(now)
@@ -62,7 +63,8 @@ class Term:
             ("budgets", self.books.budgets),
         ]
         held += [(name, account) for name, account in self.books.accounts.items()]
-        held += [("answers", self.answers), ("writer", self.writer), ("teller", self.teller), ("rel", self.releaser)]
+        held += [("answers", self.answers), ("writer", self.writer), ("teller", self.teller)]
+        held += [("releaser", self.jobs.releaser), ("pods", self.jobs.writer)]
         for name, thing in held:
             for field in thing.__slots__:
                 value = getattr(thing, field)

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from fairgpu.states import SafeAdmission
 from tests.keeper_stage import Stage
+from tests.pod_jobs import PodJobs
 from tests.redis_server import RedisServer
-from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.rules.timestamps import parse_duration
 
@@ -172,7 +172,7 @@ def test_a_pod_behind_somebody_elses_gate_is_not_released_and_holds_back_nobody(
     wait(stage, "next", 8, gates=(OURS,), state="held")
     stage.round()
     assert stage.keeper is not None
-    assert Releaser(stage.source, stage.keeper.books).release(stage.now) == 1
+    assert PodJobs(stage.source, stage.keeper.books).release(stage.now) == 1
     assert stage.source_pod("next")["spec"]["schedulingGates"] == []
     assert stage.source_pod("queued")["spec"]["schedulingGates"] == [{"name": KUEUES}, {"name": OURS}]
 
@@ -229,12 +229,12 @@ def test_a_held_pod_is_let_go_once_its_whole_run_is_paid_for_first_come_first_se
     wait(stage, "short", 1, gates=(OURS,), state="held")
     stage.round()
     assert stage.keeper is not None
-    releaser = Releaser(stage.source, stage.keeper.books)
-    assert releaser.release(stage.now) == 0
+    jobs = PodJobs(stage.source, stage.keeper.books)
+    assert jobs.release(stage.now) == 0
     stage.finish(stage.source_pod("limited"))
     stage.round(HOUR)
-    assert releaser.release(stage.now) == 2
-    assert releaser.release(stage.now) == 0
+    assert jobs.release(stage.now) == 2
+    assert jobs.release(stage.now) == 0
     stage.round(1, full=False)
     assert told(stage).committed == 5 * GPU_HOUR
 

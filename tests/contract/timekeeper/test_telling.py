@@ -9,11 +9,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.mirrored_world import KeptWorld, budget_object
+from tests.pod_jobs import PodJobs
 from timekeeper.jobs.measures import JobMeasures
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.news.events import Teller
 from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.jobs.pods.releasing import Releaser
 from timekeeper.jobs.work import Work
 from timekeeper.jobs.work import World as Surroundings
 from timekeeper.leadership.term import Term
@@ -46,7 +46,7 @@ class World(KeptWorld):
         self.replace("budgets", objects)
         super().lead()
         self.teller = Teller(self, self.keeper.books, clock=lambda: self.elapsed)
-        self.releaser = Releaser(self, self.keeper.books)
+        self.jobs = PodJobs(self, self.keeper.books, lambda: self.now / SECOND)
         self.writer = StatusWriter(self, self.keeper.books)
 
     def spend(self, **spec: Any) -> None:
@@ -115,7 +115,7 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world:
     world.mirrors.pods.changed("ADDED", next(p for p in world.stage.source.mirrors.pods.items() if "waits" in str(p)))
     world.after(0)
     for _ in range(2):
-        assert world.releaser.release(world.now) == 0
+        assert world.jobs.release(world.now) == 0
     assert [notice.message for notice in world.notices if notice.reason == "BudgetHoldsPod"] == [
         (
             "Waits for money: 0.00 of 2.00 GPU-hours are left in a; this pod needs up to 0.083333 to start and costs "
@@ -124,11 +124,11 @@ def test_a_budget_that_holds_says_so_and_the_pod_is_told_why_it_is_let_go(world:
         )
     ]
     world.after(HOUR)
-    world.releaser.release(world.now)
+    world.jobs.release(world.now)
     assert [notice.reason for notice in world.notices].count("BudgetHoldsPod") == 2
     world.grant(2)
     world.after(0)
-    assert world.releaser.release(world.now) == 1
+    assert world.jobs.release(world.now) == 1
     told = world.notices[-1]
     assert (told.regarding["metadata"]["name"], told.reason, told.warning) == ("waits", "BudgetGateLifted", False)
     assert told.message == (
@@ -147,7 +147,7 @@ def test_a_held_pod_is_told_anew_of_money_that_does_not_reach_it(world: World) -
         if gpu_hours:
             world.grant(gpu_hours)
         world.after(0)
-        world.releaser.release(world.now)
+        world.jobs.release(world.now)
     told = [notice.message for notice in world.notices if notice.reason == "BudgetHoldsPod"]
     assert [message.partition(" GPU-hours are left")[0] for message in told] == [
         "Waits for money: -1.00 of 2.00",

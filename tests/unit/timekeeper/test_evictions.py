@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState
 from timekeeper.jobs.memory.figures import Figures
-from timekeeper.jobs.pods.evictions import Due, Step, due
+from timekeeper.jobs.pods.evictions import Due, due
+from timekeeper.jobs.pods.writes import Step
 from timekeeper.metering.pods import PodFacts
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.periods import Period

@@ -1,129 +1,101 @@
-"""Gives notice to running pods of spent budgets and evicts them, where the admin wants that."""
+"""Decides which running pods of spent budgets are given notice and evicted, where the admin wants that."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-
-import structlog
-from prometheus_client import Counter
+from functools import partial
 
 from fairgpu.cluster.api import Json
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.figures import Figures
 from timekeeper.jobs.memory.remedies import how_to_give_more
-from timekeeper.jobs.pods.evictions import Due, Step, due
-from timekeeper.jobs.pods.turns import TURN_SECONDS, in_turns
+from timekeeper.jobs.pods.evictions import Due, due
+from timekeeper.jobs.pods.writes import PodWrite, Step
 from timekeeper.metering.pods import PodFacts
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.money import SECOND, display
 from timekeeper.rules.state import Enforcement
 from timekeeper.rules.timestamps import format_exact, format_instant
-from timekeeper.sources.source import BlockedError, ChangedMeanwhileError, Notice, RefusedError, Source
+from timekeeper.sources.source import Notice
 
-AGAIN = 10 * SECOND
-"""A pod that a PodDisruptionBudget keeps, or whose eviction is refused, is tried again after this long."""
 FRESH = 30 * SECOND
 """Figures that are older are no ground to end anything: the money may have come back since."""
 
-_log = structlog.get_logger()
+
+def evictions(books: Books, settled_at: int, now: int, without_notice_seconds: float) -> tuple[PodWrite, ...] | None:
+    """What is to be written to running pods of budgets that evict, and to those that such a budget gave notice.
+
+    None where the figures are too old to decide on.
+
+    Args:
+        books: what is known.
+        settled_at: when the books were last brought up to date, in nanoseconds since 1970.
+        now: the present, likewise.
+        without_notice_seconds: how long a notice that cannot be written is tried before the pod goes without.
+    """
+    if now - settled_at > FRESH:
+        return None
+    return tuple(
+        _write(step, books, name, without_notice_seconds)
+        for name, facts in _pods_by_account(books).items()
+        if name in books.figures
+        for step in due(books.accounts[name].budget, books.figures[name], facts, settled_at)
+    )
 
 
-@dataclass(slots=True)
-class Evictor:
-    """Remembers whom it tried in vain, in one term of leadership. Notices stand on the pods themselves."""
+def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
+    """The pods of accounts that evict, and those that were given notice by one that does not any more."""
+    found: dict[str, list[PodFacts]] = {}
+    for pod in books.pods.facts.values():
+        name = books.account_of(pod.namespace)
+        account = books.accounts.get(name)
+        if account is not None and (account.budget.enforcement is Enforcement.EVICT or pod.evict_at is not None):
+            found.setdefault(name, []).append(pod)
+    return found
 
-    source: Source
-    books: Books
-    counter: Counter
-    clock: Callable[[], float] = time.monotonic
-    _again: dict[str, int] = field(default_factory=dict)
-    _told_blocked: set[str] = field(default_factory=set)
-    _done: dict[str, tuple[Step, int]] = field(default_factory=dict)
 
-    def evict(self, settled_at: int, now: int) -> int:
-        """Does what pods are due, as far as its turn lasts; how many steps it took.
+def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
+    """A step with its events; behind a notice stands the eviction for when it cannot be written.
 
-        Args:
-            settled_at: when the books were last brought up to date, in nanoseconds since 1970.
-            now: the present, likewise.
+    Such a pod goes no sooner than its notice would have let it: its owner may not be the one who keeps the notice off.
+    """
+    budget, found, pod = books.accounts[name].budget, books.figures[name], step.pod
+    written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)
+    events = partial(_events, step=step, budget=budget, found=found)
+    if step.step is not Step.NOTICE:
+        return written(step.step, events=events)
+    at_budget = books.budgets.objects.get(name)
+    unannounced = partial(_events_without_notice, budget=budget, found=found, at_budget=at_budget)
+    return written(
+        Step.NOTICE,
+        format_exact(step.at),
+        events,
+        instead=written(Step.EVICT, events=unannounced),
+        instead_seconds=max(without_notice_seconds, budget.eviction_notice / SECOND),
+    )
 
-        Raises:
-            SourceError: the API server does not answer; what is left is done the next time.
-        """
-        if now - settled_at > FRESH:
-            return 0
-        until, count = self.clock() + TURN_SECONDS, 0
-        accounts, figures = self.books.accounts, self.books.figures
-        steps = {
-            name: due(accounts[name].budget, figures[name], facts, settled_at)
-            for name, facts in self._pods_by_account().items()
-            if name in figures
-        }
-        for name, step in in_turns(steps):
-            if self.clock() >= until:
-                break
-            count += self._take(step, accounts[name].budget, figures[name], now)
-        return count
 
-    def _pods_by_account(self) -> dict[str, list[PodFacts]]:
-        """The pods of accounts that evict, and those that were told by one that does not any more."""
-        facts = self.books.pods.facts
-        self._again = {uid: until for uid, until in self._again.items() if uid in facts}
-        self._done = {uid: done for uid, done in self._done.items() if uid in facts}
-        self._told_blocked &= facts.keys()
-        found: dict[str, list[PodFacts]] = {}
-        for pod in facts.values():
-            name = self.books.account_of(pod.namespace)
-            account = self.books.accounts.get(name)
-            if account is not None and (account.budget.enforcement is Enforcement.EVICT or pod.evict_at is not None):
-                found.setdefault(name, []).append(pod)
-        return found
+def _events(item: Json, step: Due, budget: Budget, found: Figures) -> tuple[Notice, ...]:
+    return (notice_of(item, step, budget, found),)
 
-    def _take(self, step: Due, budget: Budget, found: Figures, now: int) -> bool:
-        uid = step.pod.uid
-        item = self.source.mirrors.pods.get(uid)
-        last, at = self._done.get(uid, (None, 0))
-        done = last is step.step and now < at + AGAIN  # the mirror may not show it yet
-        if item is None or done or now < self._again.get(uid, 0):
-            return False
-        told = {"uid": uid, "namespace": step.pod.namespace, "pod": step.pod.name, "budget": budget.name}
-        try:
-            self._act(step, item)
-        except ChangedMeanwhileError as error:
-            _log.info("pod changed before its eviction", **told, step=step.step, error=str(error))
-            return False
-        except BlockedError as error:
-            self._again[uid] = now + AGAIN
-            self.counter.labels("blocked").inc()
-            if uid not in self._told_blocked:
-                self._told_blocked.add(uid)
-                message = f"Evicting it has to wait: {error}"
-                self.source.tell(Notice(item, "BudgetEvictionBlocked", message, warning=True))
-            return False
-        except RefusedError as error:
-            self._again[uid] = now + AGAIN
-            self.counter.labels("refused").inc()
-            _log.warning("eviction refused", **told, step=step.step, error=str(error))
-            return False
-        self._done[uid] = step.step, now
-        self.counter.labels(step.step.value).inc()
-        self.source.tell(notice_of(item, step, budget, found))
-        _log.info("pod of a spent budget", **told, step=step.step)
-        return True
 
-    def _act(self, step: Due, item: Json) -> None:
-        if step.step is Step.EVICT:
-            self.source.evict(item)
-        else:
-            self.source.announce_eviction(item, format_exact(step.at) if step.step is Step.NOTICE else None)
+def _events_without_notice(item: Json, budget: Budget, found: Figures, at_budget: Json | None) -> tuple[Notice, ...]:
+    """The events of a pod that no notice could be written on, at the pod and at the budget."""
+    metadata = item["metadata"]
+    spent = _spent(budget, found)
+    message = f"{spent}, and no notice could be written on this pod: it is evicted without."
+    at_pod = Notice(item, "BudgetEviction", message, warning=True, occasion="without notice")
+    if at_budget is None:
+        return (at_pod,)
+    message = (
+        f"{spent}. No notice could be written on the pod {metadata['namespace']}/{metadata['name']}: it is evicted "
+        "without."
+    )
+    return at_pod, Notice(at_budget, "BudgetEvictionWithoutNotice", message, warning=True, occasion=metadata["uid"])
 
 
 def notice_of(item: Json, step: Due, budget: Budget, found: Figures) -> Notice:
     """The event that stands beside the pod."""
-    available = display(found.limits.available or 0)
-    spent = f"{display(found.spent)} of {available} GPU-hours of {budget.name} are spent"
+    spent = _spent(budget, found)
     if step.step is Step.NOTICE:
         message = (
             f"{spent}: this pod is evicted at {format_instant(step.at)} unless there is money by then. Save what it "
@@ -134,3 +106,7 @@ def notice_of(item: Json, step: Due, budget: Budget, found: Figures) -> Notice:
         message = f"{spent}, and the notice is over: this pod is evicted."
         return Notice(item, "BudgetEviction", message, warning=True, occasion=format_exact(step.at))
     return Notice(item, "BudgetEvictionCalledOff", f"This pod goes on: {budget.name} lets it run again.")
+
+
+def _spent(budget: Budget, found: Figures) -> str:
+    return f"{display(found.spent)} of {display(found.limits.available or 0)} GPU-hours of {budget.name} are spent"

@@ -4,25 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
 from fairgpu.states import BudgetState
 from timekeeper.jobs.memory.figures import Figures
+from timekeeper.jobs.pods.writes import Step
 from timekeeper.metering.pods import PodFacts
 from timekeeper.rules.budgets import Budget
 from timekeeper.rules.state import Enforcement, OnExhausted
 from timekeeper.sources.source import MAX_TERMINATION_SECONDS
-
-
-class Step(StrEnum):
-    """What a pod is due."""
-
-    NOTICE = "notice"
-    """It is told when it will be evicted."""
-    EVICT = "evict"
-    """Its time has come."""
-    CALL_OFF = "call-off"
-    """It was told, and the money came back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from fairgpu.states import BudgetState
@@ -22,7 +22,9 @@ class Claim:
     needed: int
 
 
-def released(account: Account, found: Figures, waiting: Iterable[Claim], promised: int) -> list[Claim]:
+def released(
+    account: Account, found: Figures, waiting: Iterable[Claim], promised: int, failing: Container[str] = ()
+) -> list[Claim]:
     """The pods to release now, in the order in which they came.
 
     Args:
@@ -31,11 +33,12 @@ def released(account: Account, found: Figures, waiting: Iterable[Claim], promise
         waiting: the pods that the gate holds.
         promised: what pods that were let in before may still take: of their first minutes, or where admission is safe
             of all that they may run.
+        failing: uids of pods whose gate cannot be taken off: they come last, so that their money keeps nobody waiting.
 
     A pod that the money does not reach holds back those behind it, however small they are: else a large one would
     wait forever. One that a whole period's money does not pay for waits for a grant, and holds back nobody.
     """
-    queue = in_order(waiting)
+    queue = sorted(in_order(waiting), key=lambda claim: claim.pod.uid in failing)
     if found.published is BudgetState.HELD:
         return []
     limits = found.limits

@@ -1,77 +1,62 @@
-"""Takes the gate off pods that their budget can pay for."""
+"""Decides which held pods their budget can pay for, and what those that wait on are told."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-
-import structlog
+from functools import partial
 
 from fairgpu.cluster.api import Json
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.committing import commitment_of, committed
 from timekeeper.jobs.memory.figures import Figures
 from timekeeper.jobs.pods.gates import Claim, first_minutes, released
-from timekeeper.jobs.pods.turns import TURN_SECONDS, in_turns
 from timekeeper.jobs.pods.waiting import WaitTeller
+from timekeeper.jobs.pods.writes import PodWrite, Progress, Step
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import rate_at
 from timekeeper.metering.segments import rate_now
 from timekeeper.rules.budgets import Budget
-from timekeeper.rules.money import SECOND, cost, display
+from timekeeper.rules.money import cost, display
 from timekeeper.rules.state import Admission, OnExhausted
 from timekeeper.rules.timestamps import MINUTE
-from timekeeper.sources.source import ChangedMeanwhileError, Notice, RefusedError, Source
-
-REFUSED = 30 * SECOND
-"""A pod whose release is refused, by a policy or a webhook, is tried again after this long."""
-
-_log = structlog.get_logger()
+from timekeeper.sources.source import Notice, Source
 
 
 @dataclass(slots=True)
 class Releaser:
-    """Remembers whom it released, in one term of leadership, until the mirror shows it; tells the others why not."""
+    """Decides on releases in one term of leadership, and remembers which pods were told that they wait."""
 
     source: Source
     books: Books
-    clock: Callable[[], float] = time.monotonic
-    _lifted: set[str] = field(default_factory=set)
-    _refused: dict[str, int] = field(default_factory=dict)
     _teller: WaitTeller = field(init=False)
 
     def __post_init__(self) -> None:
         """Begins to tell, too."""
         self._teller = WaitTeller(self.source, self.books)
 
-    def release(self, now: int) -> int:
-        """Releases whom the money reaches, as far as its turn lasts; how many.
+    def releases(self, now: int, progress: Progress) -> tuple[tuple[PodWrite, ...], list[Notice]]:
+        """The pods whose gate the money takes off, in order; and events of those that wait on.
 
-        Raises:
-            SourceError: the API server does not answer; who is left is released the next time.
+        Args:
+            now: nanoseconds since 1970.
+            progress: what became of the releases that were decided on before.
         """
         waiting: dict[str, list[Claim]] = {}
         promised: dict[str, int] = {}
-        self._lifted &= self.books.pods.facts.keys()
-        self._refused = {uid: since for uid, since in self._refused.items() if since <= now < since + REFUSED}
         for facts in self.books.pods.facts.values():
             if facts.terminal or facts.bound or facts.gated_elsewhere or facts.reservation is None:
                 continue
             name = self.books.account_of(facts.namespace)
             claim = self._claim(facts, now)
-            if facts.gated and facts.uid not in self._lifted:
+            if facts.gated and facts.uid not in progress.released:
                 waiting.setdefault(name, []).append(claim)
             elif facts.gated or not self._safe(name):
                 promised[name] = promised.get(name, 0) + claim.needed
-        chosen = {name: self._chosen(name, claims, promised.get(name, 0), now) for name, claims in waiting.items()}
-        until, count = self.clock() + TURN_SECONDS, 0
-        for name, claim in in_turns(chosen):
-            count += self._lift(name, claim, now)
-            if self.clock() >= until:
-                break
-        self._teller.tell(((name, without(claims, chosen[name])) for name, claims in waiting.items()), now)
-        return count
+        chosen = {
+            name: self._chosen(name, claims, promised.get(name, 0), progress, now) for name, claims in waiting.items()
+        }
+        told = self._teller.notices(((name, without(claims, chosen[name])) for name, claims in waiting.items()), now)
+        return tuple(self._write(name, claim) for name, claims in chosen.items() for claim in claims), told
 
     def _safe(self, name: str) -> bool:
         return self.books.accounts[name].budget.admission is Admission.SAFE
@@ -96,30 +81,21 @@ class Releaser:
         ]
         return first_minutes(running, account.budget.min_runtime, now)
 
-    def _chosen(self, name: str, claims: list[Claim], promised: int, now: int) -> list[Claim]:
+    def _chosen(self, name: str, claims: list[Claim], promised: int, progress: Progress, now: int) -> list[Claim]:
         found = self.books.figures.get(name)
         if found is None:
             return []
-        return released(self.books.accounts[name], found, claims, promised + self._promised(name, now))
+        promised += self._promised(name, now)
+        return released(self.books.accounts[name], found, claims, promised, progress.failing)
 
-    def _lift(self, name: str, claim: Claim, now: int) -> bool:
-        item, pod = self.source.mirrors.pods.get(claim.pod.uid), claim.pod
-        if item is None or pod.uid in self._refused:
-            return False
-        told = {"uid": pod.uid, "namespace": pod.namespace, "pod": pod.name, "budget": name}
-        try:
-            self.source.lift_gate(item)
-        except ChangedMeanwhileError as error:
-            _log.info("pod changed before it was released", **told, error=str(error))
-            return False
-        except RefusedError as error:
-            self._refused[pod.uid] = now
-            _log.warning("pod's release refused", **told, error=str(error))
-            return False
-        self._lifted.add(pod.uid)
-        self.source.tell(released_pod(item, claim, self.books.accounts[name].budget, self.books.figures[name]))
-        _log.info("pod released", **told)
-        return True
+    def _write(self, name: str, claim: Claim) -> PodWrite:
+        budget, found, pod = self.books.accounts[name].budget, self.books.figures[name], claim.pod
+        events = partial(_events, claim=claim, budget=budget, found=found)
+        return PodWrite(pod.uid, pod.namespace, pod.name, name, Step.RELEASE, events=events)
+
+
+def _events(item: Json, claim: Claim, budget: Budget, found: Figures) -> tuple[Notice, ...]:
+    return (released_pod(item, claim, budget, found),)
 
 
 def without(claims: list[Claim], chosen: list[Claim]) -> list[Claim]:

@@ -1,4 +1,4 @@
-"""Tells at each pod that a budget's gate holds what it waits for: `kubectl describe pod` shows it."""
+"""What each pod that a budget's gate holds is told that it waits for: `kubectl describe pod` shows it."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class WaitTeller:
     books: Books
     _told: dict[str, _Told] = field(default_factory=dict)
 
-    def tell(self, waiting: Iterable[tuple[str, Sequence[Claim]]], now: int) -> int:
-        """Tells those that wait and were not told lately, or were given money that does not suffice; how many.
+    def notices(self, waiting: Iterable[tuple[str, Sequence[Claim]]], now: int) -> list[Notice]:
+        """The events of those that wait and were not told lately, or were given money that does not suffice.
 
         Args:
             waiting: for each account, the pods that its gate goes on holding.
@@ -45,7 +45,7 @@ class WaitTeller:
         """
         self._told = {uid: told for uid, told in self._told.items() if told.at <= now < told.at + AGAIN}
         due = ((name, place, claim) for name, claims in waiting for place, claim in enumerate(in_order(claims)))
-        count = 0
+        notices: list[Notice] = []
         for name, place, claim in due:
             found, told = self.books.figures.get(name), self._told.get(claim.pod.uid)
             if found is None or (told is not None and told.available == found.limits.available):
@@ -55,11 +55,10 @@ class WaitTeller:
                 continue
             self._told[claim.pod.uid] = _Told(now, found.limits.available)
             message = why_it_waits(claim, self.books.accounts[name].budget, found, place)
-            self.source.tell(Notice(item, "BudgetHoldsPod", message, warning=True))
-            count += 1
-            if count == AT_ONCE:
+            notices.append(Notice(item, "BudgetHoldsPod", message, warning=True))
+            if len(notices) == AT_ONCE:
                 break
-        return count
+        return notices
 
 
 def why_it_waits(claim: Claim, budget: Budget, found: Figures, before: int) -> str:

@@ -1,0 +1,87 @@
+"""An HTTP server that plays the API server for writes to pods, badly for the pods that a test names."""
+
+from __future__ import annotations
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from kubernetes import client
+
+from fairgpu.cluster.api import KubernetesAPI
+
+
+class PodServer(ThreadingHTTPServer):
+    """Answers every write with what was sent, but those of `answers` with that status and Status object."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: dict[str, tuple[int, dict[str, Any]]] = {}
+        """By the last part of the path that names the pod."""
+        self.silent: dict[str, threading.Event] = {}
+        """Pods whose writes are answered once the event is set."""
+        self.waiting: set[str] = set()
+        """Pods of which a write is not answered yet."""
+        self.asked: list[tuple[str, str]] = []
+        """(pod or collection, the end of the path) of each write that came, in order."""
+
+    def api(self) -> KubernetesAPI:
+        configuration = client.Configuration()
+        configuration.host = f"http://127.0.0.1:{self.server_port}"
+        return KubernetesAPI(client.ApiClient(configuration))
+
+    def asked_for(self, what: str = "") -> set[str]:
+        """The pods of which a write of that kind came: `` for patches, `eviction`."""
+        return {pod for pod, kind in self.asked if kind == what}
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for event in self.silent.values():
+            event.set()
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: PodServer
+    protocol_version = "HTTP/1.1"
+
+    def do_PATCH(self) -> None:
+        self._answer()
+
+    def do_GET(self) -> None:
+        self._say(404, {"reason": "NotFound", "message": "nothing is kept here"})
+
+    def do_POST(self) -> None:
+        self._answer()
+
+    def _answer(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        parts = self.path.partition("?")[0].split("/")
+        about = parts[parts.index("pods") + 1] if "pods" in parts else parts[-1]
+        self.server.asked.append((about, "" if parts[-1] == about else parts[-1]))
+        if about in self.server.silent:
+            self.server.waiting.add(about)
+            self.server.silent[about].wait()
+            self.server.waiting.discard(about)
+        status, document = self.server.answers.get(about, (200, {"sent": json.loads(body)}))
+        self._say(status, document)
+
+    def _say(self, status: int, document: dict[str, Any]) -> None:
+        data = json.dumps(document).encode()
+        try:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+        except ConnectionError:
+            self.close_connection = True  # who asked has given up
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Requests are kept, not printed."""
