@@ -1,5 +1,6 @@
 """A container with several GPUs has its own share of each, and tells of each by itself."""
 
+import subprocess
 import sys
 
 import pytest
@@ -16,6 +17,31 @@ from nodeagent.schedule_page import LEDGER_PAGE_SIZE, unpack_activity
 MILLISECONDS = 1_000
 NEAR_POINTS = 3
 """What is looked at cuts a period, and the first launches ask one by one."""
+
+ELSEWHERE = """
+import ctypes, sys
+driver = ctypes.CDLL("libcuda.so.1")
+first, second, stream = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+pointer, free, total = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_size_t()
+def free_bytes(context):
+    assert driver.cuCtxSetCurrent(context) == driver.cuMemGetInfo_v2(ctypes.byref(free), None) == 0
+    return free.value
+assert driver.cuInit(0) == 0
+for ordinal, context in enumerate((first, second)):
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), ordinal) == 0
+before = free_bytes(first), free_bytes(second)
+assert driver.cuStreamCreate(ctypes.byref(stream), 1) == driver.cuCtxSetCurrent(first) == 0
+assert driver.cuMemAllocAsync(ctypes.byref(pointer), ctypes.c_size_t(32 << 20), stream) == 0
+print(before[0] - free_bytes(first), before[1] - free_bytes(second))
+"""
+
+
+def test_a_stream_ordered_allocation_is_of_the_streams_gpu_whichever_is_current(node: Node) -> None:
+    node.settings["SIMGPU_DEVICES"] = "2"
+    container = node.container("a", Share(), Share(ordinal=1))
+    command = [sys.executable, "-c", ELSEWHERE]
+    done = subprocess.run(command, env=container.environment(), capture_output=True, text=True, check=False)
+    assert (done.stderr, done.stdout.split()) == ("", ["0", str(32 * MIB)])
 
 
 @pytest.mark.parametrize("percent", [(30, 60), (70, 20, 100)])

@@ -35,7 +35,8 @@ def asleep(clock: Path, count: int) -> bool:
 
 def test_work_in_its_turn_is_no_overrun_though_others_had_the_gpu_when_the_container_first_launched(node: Node) -> None:
     page, clock = node.folder / "page", node.folder / "clock"
-    Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS // 5),), core=20))
+    others = [Tenant(f"neighbour-{i}", i + 1, turns=(), core=0) for i in range(NEIGHBOURS)]
+    Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS // 5),), core=20), *others)
     container = node.container("a", Share(core=20, schedule=str(page)))
     neighbours = [node.container(f"neighbour-{i}") for i in range(NEIGHBOURS)]
     for each in (container, *neighbours):
@@ -43,7 +44,7 @@ def test_work_in_its_turn_is_no_overrun_though_others_had_the_gpu_when_the_conta
         each.settings |= {"VIRTUAL_TIME": str(clock), "LD_PRELOAD": ":".join(map(str, libraries))}
     with ExitStack() as ends:
         first = [ends.enter_context(ended(one.start("spin", "0.02", "5000", "1", "completed"))) for one in neighbours]
-        program = ends.enter_context(ended(container.start("spin", "1", "100")))
+        program = ends.enter_context(ended(container.start("spin", "2", "100")))
         until(lambda: len(virtual_shares.on_the_clock(clock)) > NEIGHBOURS)  # whoever waits for its line stops it
         for one in first:
             give_line(one)

@@ -59,15 +59,25 @@ static CUresult from_pool(struct call *call)
 FROM_POOL(cuMemAllocFromPoolAsync, cuMemFreeAsync, stream)
 FROM_POOL(cuMemAllocFromPoolAsync_ptsz, cuMemFreeAsync_ptsz, PER_THREAD(stream))
 
-/* The device's current pool is the one that the driver would take. */
+/* The device of the stream, whichever context is current: its current pool is the one that the driver takes. */
+static bool pool_of(CUstream stream, CUmemoryPool *pool)
+{
+    CUcontext context, popped;
+    CUdevice device;
+    int index;
+    if (!stream_device(stream, &context, &index) || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
+        return false;
+    bool found = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && REAL(cuDeviceGetMemPool)(pool, device) == CUDA_SUCCESS;
+    REAL(cuCtxPopCurrent_v2)(&popped);
+    return found;
+}
+
 #define FROM_CURRENT(name, from_pool_name, release, asked)                                                    \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUstream stream)                          \
     {                                                                                                  \
-        CUdevice device;                                                                               \
         CUmemoryPool pool;                                                                             \
         PASS_UNLESS_ACTIVE(name, pointer, bytes, stream);                                              \
-        if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS ||                                           \
-            REAL(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS)                                   \
+        if (!pool_of(stream, &pool))                                                                   \
             return REAL(name)(pointer, bytes, stream);                                                 \
         struct call call = {REAL(from_pool_name), REAL(release), pointer, bytes, pool, stream, asked};      \
         return from_pool(&call);                                                                       \

@@ -2,16 +2,15 @@
 #include "hook.h"
 #include "pacer.h"
 
-/* While some stream of the process captures, launches ask one by one whether their stream does. */
+/* While some stream of the process captures, the driver is asked about no stream: it might be of that capture. */
 #define BEGINS(name, parameters, ...)                                       \
     EXPORT CUresult name parameters                                         \
     {                                                                       \
         PASS_UNLESS_ACTIVE(name, __VA_ARGS__);                              \
-        pacer_stream_ends(stream); /* its batch is closed before */         \
-        pacer_captures(1);                                                  \
+        pacer_capture_begins(stream);                                       \
         CUresult result = REAL(name)(__VA_ARGS__);                          \
         if (result != CUDA_SUCCESS)                                         \
-            pacer_captures(-1);                                             \
+            pacer_capture_ends(stream);                                     \
         return result;                                                      \
     }
 
@@ -27,20 +26,42 @@ BEGINS(cuStreamBeginCapture_v2_ptsz, (CUstream stream, CUstreamCaptureMode mode)
 BEGINS(cuStreamBeginCaptureToGraph, TO_GRAPH, stream, graph, nodes, edges, count, mode)
 BEGINS(cuStreamBeginCaptureToGraph_ptsz, TO_GRAPH, stream, graph, nodes, edges, count, mode)
 
-/* A capture that was spoilt ends here too, with an error; one that this stream did not begin does not. */
+#define RECAPTURE \
+    (CUstream stream, CUstreamCaptureMode mode, CUgraph graph, CUgraphRecaptureCallback callback, void *data)
+
+BEGINS(cuStreamBeginRecaptureToGraph, RECAPTURE, stream, mode, graph, callback, data)
+BEGINS(cuStreamBeginRecaptureToGraph_ptsz, RECAPTURE, stream, mode, graph, callback, data)
+BEGINS(cuStreamBeginCaptureToCig, (CUstream stream, CUstreamCigCaptureParams *parameters), stream, parameters)
+BEGINS(cuStreamBeginCaptureToCig_ptsz, (CUstream stream, CUstreamCigCaptureParams *parameters), stream, parameters)
+
+/* Whatever it answers: one that was spoilt ends here too, and one that this stream did not begin does not. */
 #define ENDS(name)                                                                              \
     EXPORT CUresult name(CUstream stream, CUgraph *graph)                                       \
     {                                                                                           \
+        CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;                           \
         PASS_UNLESS_ACTIVE(name, stream, graph);                                                \
         CUresult result = REAL(name)(stream, graph);                                            \
-        if (result == CUDA_SUCCESS || result == CUDA_ERROR_STREAM_CAPTURE_INVALIDATED ||        \
-            result == CUDA_ERROR_STREAM_CAPTURE_UNJOINED)                                       \
-            pacer_captures(-1);                                                                 \
+        if (REAL(cuStreamIsCapturing)(stream, &status) != CUDA_SUCCESS ||                       \
+            status == CU_STREAM_CAPTURE_STATUS_NONE)                                            \
+            pacer_capture_ends(stream);                                                         \
         return result;                                                                          \
     }
 
 ENDS(cuStreamEndCapture)
 ENDS(cuStreamEndCapture_ptsz)
+
+#define ENDS_CIG(name)                                                      \
+    EXPORT CUresult name(CUstream stream)                                   \
+    {                                                                       \
+        PASS_UNLESS_ACTIVE(name, stream);                                   \
+        CUresult result = REAL(name)(stream);                               \
+        if (result == CUDA_SUCCESS)                                         \
+            pacer_capture_ends(stream);                                     \
+        return result;                                                      \
+    }
+
+ENDS_CIG(cuStreamEndCaptureToCig)
+ENDS_CIG(cuStreamEndCaptureToCig_ptsz)
 
 #define GOES(name)                                                          \
     EXPORT CUresult name(CUstream stream)                                   \

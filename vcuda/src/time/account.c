@@ -135,6 +135,12 @@ struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_
     return worth;
 }
 
+void account_launches(int index, uint32_t launches)
+{
+    add(&ledger->devices[index].launches, launches);
+    add(&ledger->public.devices[index].launches, launches);
+}
+
 int64_t account_credit(int index, const struct turn *turn, uint64_t now_ns)
 {
     struct ledger_device *device = &ledger->devices[index];

@@ -20,6 +20,9 @@ struct worth {
  * have disturbed it: what runs over from somebody else's turn makes a span longer without being one's own. */
 struct worth account_span(int index, uint64_t begin_ns, uint64_t end_ns, uint32_t launches, uint64_t solo_ns);
 
+/* Counts launches whose time was charged with others'. */
+void account_launches(int index, uint32_t launches);
+
 /* Processes of this container that have or want work on the device, at least one: who shares what may be queued. */
 uint64_t account_contenders(int index);
 

@@ -11,8 +11,8 @@
 #include "spans.h"
 #include "state.h"
 
-#define IN_FLIGHT_NS 2000000u /* of work that a process may have queued in its turn, or one kernel that is longer */
-#define ALONE_NS 8000000u     /* the same while nobody else has a turn: a queue that never runs dry is in nobody's way */
+#define IN_FLIGHT_NS 2000000u /* of work that a stream may have queued in a turn, or one kernel that is longer */
+#define WAITER_NS 2000000u    /* after which what is in flight may be waiting for a launch that is held */
 #define BATCH_NS 500000u       /* of estimated work granted at a time */
 #define MOST_GRANTED 256u
 #define LEAST_PAUSE_NS 20000u /* between looks of who waits in the turn */
@@ -20,8 +20,7 @@
 #define NO_END (UINT64_MAX - 1) /* the gate of a turn that does not end */
 
 struct gate pacer_gates[VCUDA_MAX_DEVICES];
-static struct gate never_open;
-struct gate *pacer_gate = &never_open;
+static const struct gate never_open;
 
 /* Turns alone keep short kernels to their share, and the node settles what runs over their end. Kernels that fill a
  * good part of a turn must be paid for from the share itself. */
@@ -70,12 +69,11 @@ static uint64_t most_of(uint64_t one, uint64_t other)
     return one > other ? one : other;
 }
 
-/* How much work a process may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones. Close to the
+/* How much work a stream may have in flight with so much left of the turn: one kernel, or 2 ms of shorter ones. Close to the
  * turn's end less; where several of the container share the turn, their parts of it, so that all are done at its end. */
-static uint64_t may_queue(uint64_t left_ns, uint64_t kernel_ns, uint64_t contenders)
+static uint64_t part_of_turn(uint64_t left_ns, uint64_t contenders)
 {
-    uint64_t part = contenders > 1 ? left_ns * 3 / 4 / contenders : left_ns / 2;
-    return most_of(kernel_ns, least_of(part, IN_FLIGHT_NS));
+    return contenders > 1 ? left_ns * 3 / 4 / contenders : left_ns / 2;
 }
 
 /* How long to wait where so much more is queued than may be: for half of it to be worked off, and never for so long that a
@@ -95,75 +93,139 @@ static uint64_t until_done(const struct queue *queue, uint64_t now_ns)
     return most_of(least_of(away / 4, MOST_PAUSE_NS), LEAST_PAUSE_NS);
 }
 
-/* What a launch waits for: room behind what its own process has in flight, as behind a driver's full queue; or its turn,
- * and until it has paid for what it took of others'. */
-enum reason { ROOM, TURN, REASONS };
+/* What a launch waits for: room behind what its own stream has in flight, as behind a driver's full queue; room behind what
+ * all streams of the process have, so that little outlives the turn; or its turn, and until it has paid for what it took of
+ * others'. */
+enum reason { ROOM, SUM, TURN, REASONS };
 
-/* What a process may launch now: work for so long, but at least one kernel. 0: wait for `pause_ns` and ask again. Room is
- * waited for only while `room_matters`. */
-static uint64_t allowed(struct queue *queue, uint64_t now_ns, bool room_matters, enum reason *reason, uint64_t *pause_ns)
+/* How long at most, for each of these, in all. What stands in another stream may wait for this launch: behind that it waits
+ * no longer than WAITER_NS. */
+static const uint64_t longest[REASONS] = {VCUDA_HOLD_LIMIT_NS, WAITER_NS, VCUDA_HOLD_LIMIT_NS};
+
+/* One launch's wait. */
+struct wait {
+    struct flow *flow;
+    enum reason reason;
+    uint64_t pause_ns;
+    uint64_t waited_ns[REASONS];
+    uint64_t suspect;     /* the oldest span of another stream when the wait began */
+    uint64_t patience_ns; /* for how long that may go on before it counts as waiting for this launch */
+};
+
+static bool has_room(const struct queue *queue, struct wait *wait, uint64_t now_ns, uint64_t bound, uint64_t queued)
+{
+    uint64_t ahead = queued + queue->mean_ns;
+    if (queued == 0 || (queue->mean_ns != 0 && ahead <= bound))
+        return true;
+    bool single = bound == queue->mean_ns;
+    wait->pause_ns = queue->mean_ns == 0 ? LEAST_PAUSE_NS /* one kernel alone, until it has told how long it takes */
+                     : single            ? until_done(queue, now_ns)
+                                         : until_room(ahead - bound, bound);
+    return false;
+}
+
+/* Estimates are 0 while nobody knows how long a kernel takes: what is in flight counts all the same. */
+static uint64_t queued_in(const struct flow *flow)
+{
+    return flow->in_flight_ns + flow->granted_ns + (flow->uses > 1);
+}
+
+static uint64_t queued_in_all(const struct queue *queue)
+{
+    return queue->in_flight_ns + queue->granted_ns + (queue->count != 0);
+}
+
+/* What a process may launch now: work for so long, but at least one kernel. 0: wait for `pause_ns` and ask again. */
+static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
 {
     struct turn turn;
     uint64_t others = account_contenders(queue->index); /* they fill the GPU's queue, too */
     bool turns = pacer_look(queue->index, now_ns, &turn);
     uint64_t left = turns && turn.open ? turn.end_ns - now_ns : 0;
-    bool alone = !turns || left >= turn.period_ns;
-    uint64_t bound = alone ? most_of(queue->mean_ns, ALONE_NS / others) : may_queue(left, queue->mean_ns, others);
-    uint64_t queued = queue->in_flight_ns + queue->granted_ns, ahead = queued + queue->mean_ns;
-    bool unknown = queue->mean_ns == 0; /* one kernel alone, until it has told how long it takes */
-    *reason = ROOM;
-    if (room_matters && (queue->head != queue->tail || queue->granted_ns != 0) && (unknown || ahead > bound)) {
-        bool single = bound == queue->mean_ns;
-        *pause_ns = unknown ? LEAST_PAUSE_NS : single ? until_done(queue, now_ns) : until_room(ahead - bound, bound);
+    if (!turns || left >= turn.period_ns)
+        return BATCH_NS; /* nobody else is at work: the driver's own queue is the bound */
+    uint64_t part = part_of_turn(left, others), queued = queued_in_all(queue);
+    uint64_t own_bound = most_of(queue->mean_ns, least_of(part, IN_FLIGHT_NS)), bound = most_of(queue->mean_ns, part);
+    wait->reason = ROOM;
+    if (wait->waited_ns[ROOM] < longest[ROOM] && !has_room(queue, wait, now_ns, own_bound, queued_in(wait->flow)))
         return 0;
-    }
+    wait->reason = SUM;
+    if (wait->waited_ns[ROOM] < longest[ROOM] && wait->waited_ns[SUM] < longest[SUM] && !has_room(queue, wait, now_ns, bound, queued))
+        return 0;
     /* Half of it: other threads and streams are granted theirs from what is left. */
-    uint64_t room = bound > queued ? (bound - queued + queue->mean_ns) / 2 : 1;
-    *reason = TURN;
-    if (alone)
-        return least_of(room, BATCH_NS);
+    uint64_t own = queued_in(wait->flow);
+    uint64_t room = own_bound > own ? (own_bound - own + queue->mean_ns) / 2 : 1;
+    wait->reason = TURN;
     if (!turn.open || in_debt(queue, &turn)) {
-        *pause_ns = turn.open ? 1000000 : turn.end_ns - now_ns;
+        wait->pause_ns = turn.open ? 1000000 : turn.end_ns - now_ns;
         return 0;
     }
     /* To stop in time would leave the GPU idle for half a kernel at the end of each turn. What runs over is paid back. */
     uint64_t until_end = left / others, needed = queued + queue->mean_ns / 4;
     if (needed > until_end && queue->mean_ns < turn.per_period_ns) {
-        *pause_ns = left + 1000;
+        wait->pause_ns = left + 1000;
         return 0;
     }
     uint64_t in_time = until_end > queued ? until_end - queued : 1;
     return least_of(least_of(room, in_time), BATCH_NS / others);
 }
 
-/* Waits for admission; under the queue's lock, which is let go meanwhile. For each reason it waits as long as a hold may
- * be, and no longer. Returns what is allowed, ns; 0: it was let go for that, or the context has ended. */
-static uint64_t hold(struct queue *queue)
+/* Whether the launch is let go before its turn: what stands in another stream goes on for longer than it can take, so that it
+ * may wait for this launch. It is charged as what runs over is. */
+static bool awaited(struct queue *queue, const struct wait *wait)
 {
-    uint64_t now = clock_ns(), pause = 0, serial = queue->serial, work = 0, waited[REASONS] = {0, 0};
-    bool pushed;
-    while (queue->serial == serial) {
-        enum reason reason;
-        if (spans_enter(queue, &pushed)) {
-            spans_reap(queue);
-            spans_leave(pushed);
-        }
-        work = allowed(queue, now, waited[ROOM] < VCUDA_HOLD_LIMIT_NS, &reason, &pause);
-        if (work != 0 || waited[reason] >= VCUDA_HOLD_LIMIT_NS)
-            break;
-        account_active(queue->index, now, true);
-        bool granted = reason == ROOM && queue->granted_ns != 0;
-        pthread_mutex_unlock(&queue->lock);
-        if (granted)
-            batches_close_all_of(queue);
-        wait_ns(least_of(pause, VCUDA_HOLD_LIMIT_NS - waited[reason]));
-        pthread_mutex_lock(&queue->lock);
-        uint64_t after = clock_ns();
-        waited[reason] += after - now;
-        now = after;
+    uint64_t oldest = spans_oldest_of_others(queue, wait->flow);
+    if (oldest != 0 && oldest == queue->waiter)
+        return true;
+    if (oldest == 0 || oldest != wait->suspect || wait->waited_ns[TURN] < wait->patience_ns)
+        return false;
+    queue->waiter = oldest;
+    return true;
+}
+
+/* Waits for `pause_ns`, without the lock and outside the driver. False: the context has ended. */
+static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, struct before *before)
+{
+    account_active(queue->index, *now, true);
+    bool granted = wait->reason != TURN && queue->granted_ns != 0;
+    uint64_t waited = wait->waited_ns[wait->reason], most = longest[wait->reason], pause = least_of(wait->pause_ns, most - waited);
+    if (wait->reason == TURN && wait->suspect != 0)
+        pause = most_of(least_of(pause, wait->patience_ns > waited ? wait->patience_ns - waited : pause), LEAST_PAUSE_NS);
+    pthread_mutex_unlock(&queue->lock);
+    spans_leave(queue, before);
+    if (granted)
+        batches_let_be_all_of(queue);
+    wait_ns(pause);
+    bool entered = spans_enter(queue, before);
+    if (entered)
+        spans_reap(queue);
+    pthread_mutex_lock(&queue->lock);
+    uint64_t after = clock_ns();
+    wait->waited_ns[wait->reason] += after - *now;
+    if (wait->reason != ROOM) {
+        queue->held_ns[0] = queue->held == wait->flow && queue->held_ns[1] + MOST_PAUSE_NS > *now ? queue->held_ns[0] : *now;
+        queue->held_ns[1] = after;
+        queue->held = wait->flow;
     }
-    if (waited[TURN] != 0)
-        __atomic_add_fetch(&ledger->devices[queue->index].throttled_ns, waited[TURN], __ATOMIC_RELAXED);
+    *now = after;
+    return entered;
+}
+
+/* Waits for admission; under the queue's lock, which is let go meanwhile. Returns what is allowed, ns; 0: it was let go for
+ * having waited as long as may be. `entered` is false where the context has ended. */
+static uint64_t hold(struct queue *queue, struct flow *flow, struct before *before, bool *entered)
+{
+    struct wait wait = {.flow = flow, .suspect = spans_oldest_of_others(queue, flow)};
+    uint64_t now = clock_ns(), work = 0, serial = queue->serial;
+    wait.patience_ns = WAITER_NS + 4 * queue->in_flight_ns;
+    while (*entered && queue->serial == serial) {
+        work = allowed(queue, now, &wait);
+        if (work != 0 || wait.waited_ns[wait.reason] >= longest[wait.reason] || (wait.reason == TURN && awaited(queue, &wait)))
+            break;
+        *entered = pause_in(queue, &wait, &now, before);
+    }
+    if (wait.waited_ns[TURN] != 0)
+        __atomic_add_fetch(&ledger->devices[queue->index].throttled_ns, wait.waited_ns[TURN], __ATOMIC_RELAXED);
     return work;
 }
 
@@ -175,33 +237,73 @@ static uint32_t grant(const struct queue *queue, uint64_t work_ns)
     return number < 1 ? 1 : number > MOST_GRANTED ? MOST_GRANTED : (uint32_t)number;
 }
 
+/* Of a stream whose name means another one in each thread or context, the device is not known by the stream. */
+static bool is_default(CUstream stream)
+{
+    return stream == NULL || stream == CU_STREAM_LEGACY || stream == CU_STREAM_PER_THREAD;
+}
+
+/* Under the lock. Returns the number of launches. */
+static uint32_t open_batch(struct queue *queue, CUstream stream, struct batch *batch, struct flow *flow, uint32_t granted)
+{
+    uint64_t now = clock_ns();
+    account_active(queue->index, now, false);
+    __atomic_store_n(&batch->stream, stream, __ATOMIC_RELAXED);
+    batch->gate = config.device_count == 1 || !is_default(stream) ? &pacer_gates[queue->index] : &never_open;
+    batch->flow = flow;
+    batch->serial = queue->serial;
+    batch->opened_ns = now;
+    __atomic_store_n(&batch->granted, granted, __ATOMIC_RELAXED);
+    batch->granted_ns = granted * most_of(queue->mean_ns, 1);
+    flow->granted_ns += batch->granted_ns;
+    queue->granted_ns += batch->granted_ns;
+    __atomic_store_n(&batch->credits, granted - 1, __ATOMIC_RELAXED); /* the one that asked is the first */
+    __atomic_store_n(&batch->queue, queue, __ATOMIC_RELEASE);
+    __atomic_store_n(&batch->turn, __atomic_load_n(&pacer_gates[queue->index].turn, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    return granted;
+}
+
+/* What the thread's own batch became. It is ended by an event only where that stands right before a launch into the same
+ * stream. */
+static void end_before(struct queue *queue, CUstream stream, struct batch *batch)
+{
+    struct part part;
+    if (__atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE) != queue || batch->stream != stream) {
+        batches_let_be(batch, 0);
+        spans_reap(queue);
+    } else if (batches_take(batch, &part)) {
+        spans_end(queue, &part);
+    } else {
+        spans_reap(queue);
+    }
+}
+
 /* Grants a batch; true where it is of one launch, which is measured by itself. */
 static bool admit(CUstream stream, struct batch *batch, CUcontext context, int index)
 {
+    struct before before;
     batches_register_thread();
-    batches_close(batch, 0);
     struct queue *queue = spans_queue(context, index);
-    if (queue == NULL)
+    if (queue == NULL || !spans_enter(queue, &before))
         return false;
-    uint64_t work = hold(queue);
-    bool single = false;
-    if (queue->context == context) {
-        bool sample = spans_begin(queue, stream);
-        uint64_t now = clock_ns();
-        account_active(index, now, false);
-        __atomic_store_n(&batch->stream, stream, __ATOMIC_RELAXED);
-        batch->serial = queue->serial;
-        batch->opened_ns = now;
-        uint32_t granted = sample || batches_any_captures() ? 1 : grant(queue, work);
-        __atomic_store_n(&batch->granted, granted, __ATOMIC_RELAXED);
-        batch->granted_ns = granted * most_of(queue->mean_ns, 1);
-        queue->granted_ns += batch->granted_ns;
-        single = granted == 1;
-        __atomic_store_n(&batch->credits, granted - 1, __ATOMIC_RELAXED); /* the one that asked is the first */
-        __atomic_store_n(&batch->queue, queue, __ATOMIC_RELEASE);
-        __atomic_store_n(&batch->turn, __atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED), __ATOMIC_RELAXED);
+    end_before(queue, stream, batch);
+    pthread_mutex_lock(&queue->lock);
+    uint64_t serial = queue->serial;
+    struct flow *flow = spans_flow(queue, stream);
+    bool entered = true, single = false;
+    uint64_t work = hold(queue, flow, &before, &entered);
+    bool there = entered && queue->serial == serial;
+    pthread_mutex_unlock(&queue->lock);
+    bool sample = there && spans_begin(queue, stream);
+    pthread_mutex_lock(&queue->lock);
+    if (there && queue->serial == serial) {
+        /* Of a thread's own default stream nobody else can say whether it is done: each launch tells by itself. */
+        bool alone = sample || batches_any_captures() || stream == CU_STREAM_PER_THREAD;
+        single = open_batch(queue, stream, batch, flow, alone ? 1 : grant(queue, work)) == 1;
     }
     pthread_mutex_unlock(&queue->lock);
+    if (entered)
+        spans_leave(queue, &before);
     helper_wake();
     return single;
 }
@@ -214,7 +316,7 @@ bool pacer_admit_slowly(CUstream stream, struct batch *batch)
     uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
     if (batches_capturing(stream) || !stream_device(stream, &context, &index))
         return false;
-    /* With several devices the fast way is never open: look again, now that the device is known. */
+    /* Of a default stream the fast way is never open with several devices: look again, now that the device is known. */
     const struct queue *open = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
     if (open != NULL && batch->stream == stream && credits != 0 && turn != 0 &&
         __atomic_load_n(&open->context, __ATOMIC_RELAXED) == context &&
@@ -222,35 +324,25 @@ bool pacer_admit_slowly(CUstream stream, struct batch *batch)
         __atomic_store_n(&batch->credits, credits - 1, __ATOMIC_RELAXED);
         return false;
     }
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode); /* our events and queries must not spoil a capture */
-    CUcontext current = NULL;
-    REAL(cuCtxGetCurrent)(&current);
-    bool pushed = current != context && REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS; /* events are of the current */
-    bool single = admit(stream, batch, context, index);
-    spans_leave(pushed);
-    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    return single;
+    return admit(stream, batch, context, index);
 }
 
 void pacer_launched(CUstream stream)
 {
     struct batch *batch = pacer_batch_of(stream);
-    CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
-    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
-    if (batch->stream == stream)
-        batches_close(batch, 0);
-    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
-        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    struct queue *queue = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
+    struct before before;
+    struct part part;
+    if (batch->stream != stream || queue == NULL || !spans_enter(queue, &before))
+        return;
+    if (batches_take(batch, &part))
+        spans_end(queue, &part);
+    spans_leave(queue, &before);
 }
 
 void pacer_context_made(int index)
 {
-    if (config.device_count == 1)
-        __atomic_store_n(&pacer_gate, &pacer_gates[index], __ATOMIC_RELAXED);
+    (void)index;
     helper_start();
 }
 

@@ -15,11 +15,13 @@
  * clearing `turn`, under the lock of `queue`. */
 struct batch {
     CUstream stream;     /* written by the owner alone. Atomic: whoever ends a stream looks at everybody's */
+    const struct gate *gate; /* by which it is closed; the owner's alone */
     uint64_t turn;       /* the gate's value when it was granted; 0: nothing is granted. Atomic */
     uint32_t credits;    /* launches left; written by the owner alone. Atomic */
     uint32_t granted;    /* how many there were; written under the queue's lock. Atomic */
     struct queue *queue; /* NULL: not open. Atomic, so that one can learn which lock to take */
-    uint64_t granted_ns; /* the work that it was granted for; this and what follows: under the queue's lock */
+    struct flow *flow;   /* in the queue, of the stream; this and what follows: under the queue's lock */
+    uint64_t granted_ns; /* the work that it was granted for */
     uint64_t serial;     /* the queue's when it was opened: another means that the context has ended since */
     uint64_t opened_ns;
 };
@@ -35,10 +37,6 @@ struct gate {
 };
 extern struct gate pacer_gates[VCUDA_MAX_DEVICES];
 
-/* The gate of the container's only device; with several devices, one that is never open, so that each launch
- * asks (the stream does not tell the device). Set when a context is made; atomic. */
-extern struct gate *pacer_gate;
-
 static inline struct batch *pacer_batch_of(CUstream stream)
 {
     return &pacer_batches[((uintptr_t)stream >> 4 ^ (uintptr_t)stream >> 10) % BATCHES];
@@ -53,7 +51,7 @@ static inline bool pacer_admit(CUstream stream)
     uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
     uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
     if (likely(batch->stream == stream && turn != 0 && credits != 0 &&
-               turn == __atomic_load_n(&__atomic_load_n(&pacer_gate, __ATOMIC_RELAXED)->turn, __ATOMIC_RELAXED))) {
+               turn == __atomic_load_n(&batch->gate->turn, __ATOMIC_RELAXED))) {
         __atomic_store_n(&batch->credits, credits - 1, __ATOMIC_RELAXED);
         return false;
     }
@@ -70,8 +68,9 @@ void pacer_context_ends(CUcontext context);
 /* The stream is about to be destroyed. */
 void pacer_stream_ends(CUstream stream);
 
-/* Streams that capture take no part: +1 before a capture begins, -1 after it ended. */
-void pacer_captures(int change);
+/* A stream is about to capture; and it captures no more, as far as the program is concerned. */
+void pacer_capture_begins(CUstream stream);
+void pacer_capture_ends(CUstream stream);
 
 /* Closes a gate (0), or says until when it is open. */
 void pacer_set_gate(int index, uint64_t turn);

@@ -1,7 +1,10 @@
 /* spans.c: events around batches, and what they say. */
 #include "spans.h"
 
+#include <string.h>
+
 #include "account.h"
+#include "batches.h"
 #include "clock.h"
 
 #define QUEUES 128
@@ -11,77 +14,95 @@
 #define MOST_EVEN_NS 40000000u /* so much less EVEN_NS may seem to take longer in a row, before it is believed no more */
 #define KNOWN_SPANS 16u        /* over about so many is averaged what a launch takes */
 #define KNOWN_SCALE 1024u      /* of the count of launches, so that the average is one of small numbers, too */
+#define UNFINISHED_NS 100000000u /* what goes on for longer is charged before it ends */
+#define MOMENT_NS 20000u         /* between looks whether others have left the driver */
+#define LONGEST_WAIT_NS 1000000000u
 
 static struct queue queues[QUEUES];
 static pthread_mutex_t queues_lock = PTHREAD_MUTEX_INITIALIZER; /* guards taking and giving up of entries */
 static uint32_t queues_used;                                    /* entries beyond were never taken; atomic */
 
-/* Records the base on a stream of its own, so that none of the program's work is before it, and notes the time. While other
- * contexts have the GPU the event happens some of their slices later: straighten puts that right. */
-static void rebase(struct queue *queue)
-{
-    uint64_t before = clock_ns();
-    if (queue->base == NULL || REAL(cuEventRecord)(queue->base, queue->clock) != CUDA_SUCCESS)
-        return;
-    REAL(cuEventSynchronize)(queue->base);
-    queue->base_ns = before;
-    queue->cursor_ns = 0;
-}
-
 static void start(struct queue *queue, CUcontext context, int index)
 {
     queue->index = index;
-    queue->head = queue->tail = queue->spares = 0;
+    queue->count = queue->spares = 0;
     queue->in_flight_ns = queue->granted_ns = queue->mean_ns = queue->solo_ns = queue->cursor_ns = queue->base_ns = 0;
-    queue->known_ns = queue->known_launches = queue->sampled_ns = queue->even_ns = 0;
+    queue->known_ns = queue->known_launches = queue->sampled_ns = queue->even_ns = queue->waiter = 0;
+    queue->held_ns[0] = queue->held_ns[1] = 0;
     queue->begin = queue->base = NULL;
-    queue->idled = false;
-    queue->clock = NULL;
+    queue->idled = queue->reaping = queue->beginning = false;
+    memset(queue->flows, 0, sizeof queue->flows);
     queue->serial++;
     __atomic_store_n(&queue->context, context, __ATOMIC_RELEASE);
-    if (REAL(cuStreamCreate)(&queue->clock, CU_STREAM_NON_BLOCKING) == CUDA_SUCCESS &&
-        REAL(cuEventCreate)(&queue->base, CU_EVENT_DEFAULT) == CUDA_SUCCESS)
-        rebase(queue);
 }
 
 struct queue *spans_queue(CUcontext context, int index)
 {
     uint32_t used = __atomic_load_n(&queues_used, __ATOMIC_ACQUIRE);
-    for (uint32_t i = 0; i < used; i++) {
-        if (__atomic_load_n(&queues[i].context, __ATOMIC_ACQUIRE) != context)
-            continue;
-        pthread_mutex_lock(&queues[i].lock);
-        if (queues[i].context == context)
+    for (uint32_t i = 0; i < used; i++)
+        if (__atomic_load_n(&queues[i].context, __ATOMIC_ACQUIRE) == context)
             return &queues[i];
-        pthread_mutex_unlock(&queues[i].lock);
-    }
     pthread_mutex_lock(&queues_lock);
-    struct queue *found = NULL;
+    struct queue *found = NULL, *free = NULL;
     for (uint32_t i = 0; i < QUEUES && found == NULL; i++) {
-        if (i == queues_used) {
+        if (i == queues_used && free == NULL) {
             pthread_mutex_init(&queues[i].lock, NULL);
             __atomic_store_n(&queues_used, i + 1, __ATOMIC_RELEASE);
         }
-        if (__atomic_load_n(&queues[i].context, __ATOMIC_ACQUIRE) == NULL)
-            found = &queues[i];
+        if (i >= queues_used)
+            break;
+        CUcontext its = __atomic_load_n(&queues[i].context, __ATOMIC_ACQUIRE);
+        found = its == context ? &queues[i] : NULL; /* another thread has made it meanwhile */
+        free = free == NULL && its == NULL ? &queues[i] : free;
     }
-    if (found != NULL) {
-        pthread_mutex_lock(&found->lock);
-        start(found, context, index);
+    if (found == NULL && free != NULL) {
+        pthread_mutex_lock(&free->lock);
+        start(free, context, index);
+        pthread_mutex_unlock(&free->lock);
+        found = free;
     }
     pthread_mutex_unlock(&queues_lock);
     return found;
+}
+
+/* Under the lock, which is let go meanwhile: until `busy` is 0, or for a second at most. */
+static void wait_for_others(struct queue *queue, bool only_reaping)
+{
+    uint64_t until = clock_ns() + LONGEST_WAIT_NS;
+    while ((only_reaping ? queue->reaping : queue->callers != 0) && clock_ns() < until) {
+        pthread_mutex_unlock(&queue->lock);
+        nanosleep(&(struct timespec){0, MOMENT_NS}, NULL);
+        pthread_mutex_lock(&queue->lock);
+    }
 }
 
 void spans_forget(CUcontext context)
 {
     struct queue *queue;
     for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
+        if (__atomic_load_n(&queue->context, __ATOMIC_ACQUIRE) != context)
+            continue;
         pthread_mutex_lock(&queue->lock);
         if (queue->context == context) {
             queue->serial++;
-            __atomic_store_n(&queue->context, NULL, __ATOMIC_RELEASE);
+            uint64_t serial = queue->serial;
+            wait_for_others(queue, false);
+            if (queue->serial == serial)
+                __atomic_store_n(&queue->context, NULL, __ATOMIC_RELEASE);
         }
+        pthread_mutex_unlock(&queue->lock);
+    }
+}
+
+void spans_leave_alone(CUstream stream)
+{
+    struct queue *queue;
+    for (uint32_t i = 0; (queue = spans_walk(i)) != NULL; i++) {
+        pthread_mutex_lock(&queue->lock);
+        for (uint32_t j = 0; j < queue->count; j++)
+            if (queue->spans[j].stream == stream)
+                queue->spans[j].stream = NULL;
+        wait_for_others(queue, true);
         pthread_mutex_unlock(&queue->lock);
     }
 }
@@ -91,136 +112,273 @@ struct queue *spans_walk(uint32_t i)
     return i < __atomic_load_n(&queues_used, __ATOMIC_ACQUIRE) ? &queues[i] : NULL;
 }
 
+/* NULL is the legacy stream by another name, and each thread has a stream of its own under one name. */
+static uint64_t key_of(CUstream stream)
+{
+    if (stream == CU_STREAM_PER_THREAD)
+        return (uint64_t)(uintptr_t)pacer_batches;
+    return (uint64_t)(uintptr_t)(stream != NULL ? stream : CU_STREAM_LEGACY);
+}
+
+struct flow *spans_flow(struct queue *queue, CUstream stream)
+{
+    uint64_t key = key_of(stream);
+    struct flow *free = NULL;
+    for (struct flow *flow = &queue->flows[1]; flow < &queue->flows[FLOWS]; flow++) {
+        if (flow->uses != 0 && flow->key == key) {
+            flow->uses++;
+            return flow;
+        }
+        if (free == NULL && flow->uses == 0)
+            free = flow;
+    }
+    if (free == NULL)
+        free = &queue->flows[0];
+    else
+        *free = (struct flow){.key = key};
+    free->uses++;
+    return free;
+}
+
+void spans_flow_back(struct flow *flow)
+{
+    flow->uses--;
+}
+
+uint64_t spans_oldest_of_others(const struct queue *queue, const struct flow *flow)
+{
+    for (uint32_t i = 0; i < queue->count; i++)
+        if (queue->spans[i].flow != flow)
+            return queue->spans[i].id;
+    return 0;
+}
+
+bool spans_enter(struct queue *queue, struct before *before)
+{
+    CUcontext current = NULL;
+    pthread_mutex_lock(&queue->lock);
+    CUcontext context = queue->context;
+    if (context != NULL)
+        queue->callers++;
+    pthread_mutex_unlock(&queue->lock);
+    if (context == NULL)
+        return false;
+    *before = (struct before){.mode = CU_STREAM_CAPTURE_MODE_RELAXED};
+    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
+        REAL(cuThreadExchangeStreamCaptureMode)(&before->mode);
+    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
+        return true;
+    before->pushed = REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+    if (!before->pushed)
+        spans_leave(queue, before);
+    return before->pushed;
+}
+
+void spans_leave(struct queue *queue, const struct before *before)
+{
+    CUcontext popped;
+    CUstreamCaptureMode mode = before->mode;
+    if (before->pushed)
+        REAL(cuCtxPopCurrent_v2)(&popped);
+    if (REAL(cuThreadExchangeStreamCaptureMode) != NULL)
+        REAL(cuThreadExchangeStreamCaptureMode)(&mode);
+    pthread_mutex_lock(&queue->lock);
+    queue->callers--;
+    pthread_mutex_unlock(&queue->lock);
+}
+
 static CUevent event_from(struct queue *queue)
 {
     CUevent event = NULL;
+    pthread_mutex_lock(&queue->lock);
     if (queue->spares != 0)
-        return queue->spare[--queue->spares];
-    return REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS ? event : NULL;
+        event = queue->spare[--queue->spares];
+    pthread_mutex_unlock(&queue->lock);
+    return event != NULL || REAL(cuEventCreate)(&event, CU_EVENT_DEFAULT) == CUDA_SUCCESS ? event : NULL;
 }
 
+/* Under the lock. One for which there is no room is left to the context. */
 static void event_back(struct queue *queue, CUevent event)
 {
-    if (event == NULL)
-        return;
-    if (queue->spares < 2 * SPANS)
+    if (event != NULL && queue->spares < 2 * SPANS)
         queue->spare[queue->spares++] = event;
-    else
-        REAL(cuEventDestroy_v2)(event);
 }
 
 static CUevent recorded(struct queue *queue, CUstream stream)
 {
     CUevent event = event_from(queue);
-    if (event != NULL && REAL(cuEventRecord)(event, stream) != CUDA_SUCCESS) {
-        event_back(queue, event);
-        return NULL;
+    if (event == NULL || REAL(cuEventRecord)(event, stream) == CUDA_SUCCESS)
+        return event;
+    pthread_mutex_lock(&queue->lock);
+    event_back(queue, event);
+    pthread_mutex_unlock(&queue->lock);
+    return NULL;
+}
+
+/* The base is recorded right before a beginning, on the same stream: what the program has in that stream before it may make
+ * it happen later than it was recorded, which straighten puts right. */
+static void rebase(struct queue *queue, CUstream stream, uint64_t now)
+{
+    CUevent base = recorded(queue, stream);
+    pthread_mutex_lock(&queue->lock);
+    if (base != NULL && queue->count == 0) {
+        event_back(queue, queue->base);
+        queue->base = base;
+        queue->base_ns = now;
+        queue->cursor_ns = 0;
+    } else {
+        event_back(queue, base);
     }
-    return event;
-}
-
-bool spans_enter(struct queue *queue, bool *pushed)
-{
-    CUcontext current = NULL;
-    *pushed = false;
-    if (queue->context == NULL)
-        return false;
-    if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == queue->context)
-        return true;
-    *pushed = REAL(cuCtxPushCurrent_v2)(queue->context) == CUDA_SUCCESS;
-    return *pushed;
-}
-
-void spans_leave(bool pushed)
-{
-    CUcontext popped;
-    if (pushed)
-        REAL(cuCtxPopCurrent_v2)(&popped);
+    pthread_mutex_unlock(&queue->lock);
 }
 
 bool spans_begin(struct queue *queue, CUstream stream)
 {
-    if ((queue->head != queue->tail && !queue->idled) || queue->begin != NULL)
+    pthread_mutex_lock(&queue->lock);
+    bool idle = (queue->count == 0 || queue->idled) && queue->begin == NULL && !queue->beginning;
+    bool old = queue->base == NULL || (queue->count == 0 && clock_ns() - queue->base_ns > REBASE_NS);
+    queue->beginning = queue->beginning || idle;
+    pthread_mutex_unlock(&queue->lock);
+    if (!idle)
         return false; /* something is in flight: its end is this one's beginning */
-    if (queue->head == queue->tail && clock_ns() - queue->base_ns > REBASE_NS)
-        rebase(queue);
-    queue->begin_ns = clock_ns();
-    queue->begin = recorded(queue, stream);
-    bool sample = queue->granted_ns == 0 && queue->begin_ns - queue->sampled_ns >= SAMPLE_NS;
+    uint64_t now = clock_ns();
+    if (old)
+        rebase(queue, stream, now);
+    CUevent begin = recorded(queue, stream);
+    pthread_mutex_lock(&queue->lock);
+    queue->begin = begin;
+    queue->begin_ns = now;
+    queue->beginning = false;
+    bool sample = queue->granted_ns == 0 && now - queue->sampled_ns >= SAMPLE_NS;
     if (sample)
-        queue->sampled_ns = queue->begin_ns;
+        queue->sampled_ns = now;
+    pthread_mutex_unlock(&queue->lock);
     return sample;
 }
 
-/* Whether the GPU is through with all that was launched. Unknown of what others launched since: they have begun none of
- * their own, or it would be in flight. */
-static bool through(const struct queue *queue, CUstream stream)
+/* Under the lock: since when something is in flight that is not accounted for. */
+static void tell_since(struct queue *queue)
 {
-    return queue->head == queue->tail && REAL(cuStreamQuery) != NULL && REAL(cuStreamQuery)(stream) == CUDA_SUCCESS;
+    uint64_t since = queue->count != 0 ? queue->spans[0].begin_ns : 0;
+    account_in_flight_since(queue->index, since != 0 && since < queue->cursor_ns ? queue->cursor_ns : since);
+}
+
+static void take_out(struct queue *queue, uint32_t i)
+{
+    struct span *span = &queue->spans[i];
+    span->flow->in_flight_ns -= span->estimate_ns;
+    queue->in_flight_ns -= span->estimate_ns;
+    spans_flow_back(span->flow);
+    event_back(queue, span->begin);
+    event_back(queue, span->end);
+    queue->count--;
+    memmove(span, span + 1, (queue->count - i) * sizeof *span);
 }
 
 /* There is room for no more spans: the last one goes on. To wait for one could be to wait for ever, where the GPU waits for
  * what the program does after this launch. */
-static void prolong(struct span *span, CUstream stream, uint32_t launches, uint64_t estimate)
+static void prolong(struct queue *queue, const struct part *part, CUevent end, uint64_t now)
 {
-    span->end_ns = clock_ns();
-    REAL(cuEventRecord)(span->end, stream);
-    span->launches += launches;
-    span->estimate_ns += estimate;
+    struct span *last = &queue->spans[SPANS - 1];
+    if (end != NULL) {
+        event_back(queue, last->end);
+        last->end = end;
+        last->end_ns = now;
+    }
+    last->launches += part->launches;
+    last->estimate_ns += part->estimate_ns;
+    last->flow->in_flight_ns += part->estimate_ns;
+    part->flow->in_flight_ns -= part->estimate_ns;
+    spans_flow_back(part->flow);
 }
 
-void spans_end(struct queue *queue, CUstream stream, uint32_t launches)
+/* Under the lock. What of the same stream nobody has recorded the end of, ends with this. */
+static void put(struct queue *queue, const struct part *part, CUevent end, bool idled, uint64_t now)
 {
-    spans_reap(queue);
-    if (launches == 0)
-        return;
-    uint64_t estimate = queue->mean_ns * launches;
-    if (queue->tail - queue->head == SPANS) {
-        prolong(&queue->spans[(queue->tail - 1) % SPANS], stream, launches, estimate);
-        queue->in_flight_ns += estimate;
+    if (queue->count == SPANS) {
+        prolong(queue, part, end, now);
         return;
     }
-    bool idled = through(queue, stream);
-    uint64_t now = clock_ns();
-    CUevent end = recorded(queue, stream);
-    if (end == NULL)
-        return;
-    if (queue->head == queue->tail)
-        account_in_flight_since(queue->index, queue->begin != NULL ? queue->begin_ns : queue->cursor_ns);
-    queue->spans[queue->tail++ % SPANS] = (struct span){queue->begin, end, launches, idled, estimate, queue->begin_ns, now};
-    queue->in_flight_ns += estimate;
+    struct span span = {queue->begin, end, part->stream, part->flow, ++queue->next_id, part->launches, idled,
+                        part->estimate_ns, queue->begin != NULL ? queue->begin_ns : part->opened_ns, now, 0, 0};
+    for (uint32_t i = 0; i < queue->count; i++) {
+        struct span *unseen = &queue->spans[i];
+        if (unseen->end != NULL || unseen->flow != part->flow || part->flow == &queue->flows[0])
+            continue;
+        span.launches += unseen->launches;
+        span.estimate_ns += unseen->estimate_ns;
+        part->flow->in_flight_ns += unseen->estimate_ns;
+        queue->in_flight_ns += unseen->estimate_ns;
+        span.begin_ns = unseen->begin_ns;
+        event_back(queue, span.begin);
+        span.begin = unseen->begin;
+        unseen->begin = NULL;
+        take_out(queue, i--);
+    }
+    queue->spans[queue->count++] = span;
     queue->begin = NULL;
     queue->idled = idled;
+    tell_since(queue);
 }
 
-/* When the event happened, on the node's clock; 0 when the driver does not say. */
-static uint64_t time_of(const struct queue *queue, CUevent event)
+/* Under the lock: the part counts as in flight no more. */
+static void drop(struct queue *queue, const struct part *part)
 {
-    float ms;
-    if (event == NULL || queue->base == NULL || REAL(cuEventElapsedTime)(&ms, queue->base, event) != CUDA_SUCCESS || ms < 0)
-        return 0;
-    return queue->base_ns + (uint64_t)((double)ms * 1e6);
+    part->flow->in_flight_ns -= part->estimate_ns;
+    queue->in_flight_ns -= part->estimate_ns;
+    spans_flow_back(part->flow);
 }
 
-/* Nothing happens before it was recorded, nor after it was seen to have happened. So far off was the base's time, or so
- * much has the GPU's clock drifted since: the base is put right, and this span's times (0: unknown) with it. */
-static void straighten(struct queue *queue, const struct span *span, uint64_t *begin, uint64_t *end, uint64_t seen_ns)
+void spans_end(struct queue *queue, const struct part *part)
 {
-    int64_t off = 0;
-    if (*begin != 0 && *begin < span->begin_ns)
-        off = (int64_t)(span->begin_ns - *begin);
-    if (*end != 0 && *end + (uint64_t)off < span->end_ns)
-        off = (int64_t)(span->end_ns - *end);
-    if (off == 0 && *end > seen_ns)
-        off = -(int64_t)(*end - seen_ns);
-    queue->base_ns += (uint64_t)off;
-    *begin += *begin != 0 ? (uint64_t)off : 0;
-    *end += *end != 0 ? (uint64_t)off : 0;
+    spans_reap(queue);
+    pthread_mutex_lock(&queue->lock);
+    bool none = queue->count == 0;
+    pthread_mutex_unlock(&queue->lock);
+    /* Unknown of what others launched since: they have begun none of their own, or it would be in flight. */
+    bool idled = none && REAL(cuStreamQuery) != NULL && REAL(cuStreamQuery)(part->stream) == CUDA_SUCCESS;
+    uint64_t now = clock_ns();
+    CUevent end = recorded(queue, part->stream);
+    pthread_mutex_lock(&queue->lock);
+    if (queue->serial == part->serial && end != NULL)
+        put(queue, part, end, idled, now);
+    else if (queue->serial == part->serial)
+        drop(queue, part);
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void spans_end_unseen(struct queue *queue, const struct part *part)
+{
+    put(queue, part, NULL, false, part->opened_ns);
+    if (part->stream == CU_STREAM_PER_THREAD && queue->count != 0)
+        queue->spans[queue->count - 1].stream = NULL; /* to another thread it is another stream */
 }
 
 static uint64_t least_of(uint64_t one, uint64_t other)
 {
     return one < other ? one : other;
+}
+
+static uint64_t most_of(uint64_t one, uint64_t other)
+{
+    return one > other ? one : other;
+}
+
+/* Nothing happens before it was recorded or while it is seen not to have, nor after it was seen to have happened. So far off was the base's time, or so
+ * much has the GPU's clock drifted since: the base is put right, and this span's times (0: unknown) with it. */
+static void straighten(struct queue *queue, const struct span *span, uint64_t *begin, uint64_t *end, uint64_t seen_ns)
+{
+    uint64_t earliest = most_of(span->end_ns, span->unfinished_ns);
+    int64_t off = 0;
+    if (*begin != 0 && *begin < span->begin_ns)
+        off = (int64_t)(span->begin_ns - *begin);
+    if (*end != 0 && *end + (uint64_t)off < earliest)
+        off = (int64_t)(earliest - *end);
+    if (off == 0 && *end > seen_ns)
+        off = -(int64_t)(*end - seen_ns);
+    queue->base_ns += (uint64_t)off;
+    *begin += *begin != 0 ? (uint64_t)off : 0;
+    *end += *end != 0 ? (uint64_t)off : 0;
 }
 
 /* What a launch took of late, on average; 0 while unknown. */
@@ -255,6 +413,13 @@ static void learn(struct queue *queue, struct worth worth, uint32_t launches)
         queue->mean_ns = usual(queue);
 }
 
+/* How long a launch into another stream was held while this span went on: it may have waited for that one. */
+static uint64_t held_beside(const struct queue *queue, const struct span *span, uint64_t begin, uint64_t end)
+{
+    uint64_t from = most_of(queue->held_ns[0], begin), to = least_of(queue->held_ns[1], end);
+    return queue->mean_ns != 0 && queue->held != span->flow && to > from ? to - from : 0;
+}
+
 /* Charges one span, and learns from it. One in which the GPU idled is as long as its program took over it: its launches
  * count as long as others were, from its beginning on, and teach nothing. */
 static void tell(struct queue *queue, const struct span *span, uint64_t begin, uint64_t end)
@@ -264,28 +429,177 @@ static void tell(struct queue *queue, const struct span *span, uint64_t begin, u
     if (guess != 0)
         end = begin + least_of(guess, end - begin);
     struct worth worth = account_span(queue->index, begin, end, span->launches, solo);
-    if (guess == 0)
+    uint64_t held = held_beside(queue, span, begin, end);
+    worth.work_ns -= least_of(held, worth.work_ns);
+    worth.work_ns += span->charged_ns;
+    if (held != 0)
+        worth.most_ns = 0;
+    if (guess == 0 && (held == 0 || worth.work_ns != 0))
         learn(queue, worth, span->launches);
     queue->cursor_ns = end;
 }
 
+/* A span whose end was not recorded: it is as long as its launches usually are, within what was seen of it. */
+static void tell_unseen(struct queue *queue, const struct span *span, uint64_t begin, uint64_t seen_ns)
+{
+    uint64_t guess = usual(queue) * span->launches, end = begin + guess;
+    bool longer = span->unfinished_ns > end;
+    if (longer)
+        end = span->unfinished_ns;
+    if (end > seen_ns)
+        end = seen_ns;
+    if (end <= begin)
+        return;
+    struct worth worth = account_span(queue->index, begin, end, span->launches, 0);
+    uint64_t held = held_beside(queue, span, begin, end);
+    worth.work_ns -= least_of(held, worth.work_ns);
+    worth.work_ns += span->charged_ns;
+    worth.most_ns = 0;
+    if ((longer || guess == 0) && worth.work_ns != 0)
+        learn(queue, worth, span->launches);
+    queue->cursor_ns = end;
+}
+
+/* Of one span, what the driver said. */
+struct look {
+    uint64_t id;
+    CUevent begin, end;
+    CUstream stream;
+    CUresult done;
+    uint64_t asked_ns, seen_ns; /* CLOCK_MONOTONIC before and after */
+    float begin_ms, end_ms; /* since the base; below 0: not known */
+};
+
+static float since_base(CUevent base, CUevent event)
+{
+    float ms;
+    if (event == NULL || base == NULL || REAL(cuEventElapsedTime)(&ms, base, event) != CUDA_SUCCESS)
+        return -1;
+    return ms;
+}
+
+/* While some stream captures nobody is asked: it could be of that capture. */
+static CUresult ask(CUstream stream)
+{
+    if (stream == NULL || batches_any_captures() || REAL(cuStreamQuery) == NULL)
+        return CUDA_ERROR_INVALID_HANDLE;
+    return REAL(cuStreamQuery)(stream);
+}
+
+static void look_at(struct look *look, CUevent base)
+{
+    look->begin_ms = look->end_ms = -1;
+    look->asked_ns = clock_ns();
+    look->done = look->end != NULL ? REAL(cuEventQuery)(look->end) : ask(look->stream);
+    look->seen_ns = clock_ns();
+    if (look->done != CUDA_SUCCESS || look->end == NULL)
+        return;
+    look->begin_ms = since_base(base, look->begin);
+    look->end_ms = since_base(base, look->end);
+}
+
+/* Under the lock: the oldest span of each flow. */
+static uint32_t to_look_at(const struct queue *queue, struct look *looks)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < queue->count; i++) {
+        const struct span *span = &queue->spans[i];
+        bool first = true;
+        for (uint32_t j = 0; j < i && first; j++)
+            first = queue->spans[j].flow != span->flow;
+        if (first)
+            looks[count++] = (struct look){.id = span->id, .begin = span->begin, .end = span->end, .stream = span->stream};
+    }
+    return count;
+}
+
+static uint64_t on_our_clock(const struct queue *queue, float ms)
+{
+    return ms < 0 ? 0 : queue->base_ns + (uint64_t)((double)ms * 1e6);
+}
+
+/* Under the lock: accounts for what the driver said. True where the span is done. */
+static bool finish(struct queue *queue, uint32_t i, const struct look *look)
+{
+    struct span *span = &queue->spans[i];
+    uint64_t begin = on_our_clock(queue, look->begin_ms), end = on_our_clock(queue, look->end_ms);
+    if (look->done == CUDA_ERROR_NOT_READY) {
+        span->unfinished_ns = look->asked_ns;
+        return false;
+    }
+    bool nobody_knows = span->end == NULL && look->done != CUDA_SUCCESS;
+    if (nobody_knows && look->seen_ns < span->begin_ns + 2 * span->estimate_ns)
+        return false;
+    if (end != 0)
+        straighten(queue, span, &begin, &end, look->seen_ns);
+    if (begin == 0)
+        begin = span->begin_ns;
+    if (begin < queue->cursor_ns)
+        begin = queue->cursor_ns;
+    if (look->done == CUDA_SUCCESS && end > begin)
+        tell(queue, span, begin, end);
+    else if (look->done == CUDA_SUCCESS && end != 0)
+        account_launches(queue->index, span->launches);
+    else if (look->done == CUDA_SUCCESS || nobody_knows)
+        tell_unseen(queue, span, begin, look->seen_ns);
+    if (queue->waiter == span->id)
+        queue->waiter = 0;
+    take_out(queue, i);
+    tell_since(queue);
+    return true;
+}
+
+/* Under the lock, the first to end first: each is charged for what is not charged yet. */
+static bool finish_all(struct queue *queue, struct look *looks, uint32_t count)
+{
+    bool any = false;
+    for (uint32_t n = 0; n < count; n++) {
+        uint32_t next = n;
+        for (uint32_t i = n + 1; i < count; i++)
+            if (looks[i].end_ms < looks[next].end_ms)
+                next = i;
+        struct look look = looks[next];
+        looks[next] = looks[n];
+        for (uint32_t i = 0; i < queue->count; i++)
+            if (queue->spans[i].id == look.id) {
+                any = finish(queue, i, &look) || any;
+                break;
+            }
+    }
+    return any;
+}
+
 void spans_reap(struct queue *queue)
 {
-    while (queue->head != queue->tail) {
-        struct span *span = &queue->spans[queue->head % SPANS];
-        CUresult done = REAL(cuEventQuery)(span->end);
-        if (done == CUDA_ERROR_NOT_READY)
-            return;
-        uint64_t begin = time_of(queue, span->begin), end = time_of(queue, span->end);
-        straighten(queue, span, &begin, &end, clock_ns());
-        if (begin < queue->cursor_ns)
-            begin = queue->cursor_ns;
-        if (done == CUDA_SUCCESS && begin != 0 && end > begin)
-            tell(queue, span, begin, end);
-        queue->in_flight_ns -= span->estimate_ns;
-        queue->head++;
-        event_back(queue, span->begin);
-        event_back(queue, span->end);
-        account_in_flight_since(queue->index, queue->head != queue->tail ? queue->cursor_ns : 0);
+    struct look looks[SPANS];
+    pthread_mutex_lock(&queue->lock);
+    uint64_t serial = queue->serial;
+    bool ours = !queue->reaping, more = ours;
+    queue->reaping = true;
+    while (more && queue->count != 0 && queue->serial == serial) {
+        uint32_t count = to_look_at(queue, looks);
+        CUevent base = queue->base;
+        pthread_mutex_unlock(&queue->lock);
+        for (uint32_t i = 0; i < count; i++)
+            look_at(&looks[i], base);
+        pthread_mutex_lock(&queue->lock);
+        more = queue->serial == serial && finish_all(queue, looks, count);
     }
+    if (ours)
+        queue->reaping = false;
+    pthread_mutex_unlock(&queue->lock);
+}
+
+void spans_charge_unfinished(struct queue *queue, uint64_t now_ns)
+{
+    if (queue->count == 0)
+        return;
+    struct span *span = &queue->spans[0];
+    uint64_t begin = most_of(span->begin_ns, queue->cursor_ns), end = least_of(now_ns, span->unfinished_ns);
+    if (end < begin + UNFINISHED_NS)
+        return;
+    span->charged_ns += end - begin;
+    account_span(queue->index, begin, end, 0, 0);
+    queue->cursor_ns = end;
+    tell_since(queue);
 }

@@ -7,32 +7,61 @@
 #include "driver.h"
 
 #define SPANS 64 /* batches in flight at one time in a context */
+#define FLOWS 64 /* streams of a context that have something in flight at one time; more share the first entry */
+
+/* One stream's part of what is in flight. */
+struct flow {
+    uint64_t key;          /* spans_key of the stream */
+    uint32_t uses;         /* spans and open batches of it; 0: free */
+    uint64_t in_flight_ns; /* estimates of its spans */
+    uint64_t granted_ns;   /* the same of its open batches, as if each were used up */
+};
+
+/* Launches of a batch that has ended. */
+struct part {
+    struct flow *flow;
+    CUstream stream;
+    uint32_t launches;
+    uint64_t estimate_ns;
+    uint64_t opened_ns; /* CLOCK_MONOTONIC before the first of them */
+    uint64_t serial;    /* the queue's: another means that the context has ended since */
+};
 
 struct span {
-    CUevent begin, end; /* begin is NULL when the one before was still in flight */
+    CUevent begin; /* NULL when something was in flight before it */
+    CUevent end;   /* NULL when none was recorded: the stream is asked whether it is done */
+    CUstream stream; /* to be asked; NULL: nobody may ask it, and its estimate has to do */
+    struct flow *flow;
+    uint64_t id;
     uint32_t launches;
     bool idled;         /* the GPU was through with all of it before its end was recorded */
     uint64_t estimate_ns;
-    uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC right before each event was recorded: it happened later */
+    uint64_t begin_ns, end_ns; /* CLOCK_MONOTONIC right before begin and end were recorded: they happened later */
+    uint64_t unfinished_ns;    /* CLOCK_MONOTONIC when it was last seen to go on */
+    uint64_t charged_ns;       /* of it, while it went on */
 };
 
-/* One context's work. `lock` guards all of it and every driver call on its events. */
+/* One context's work. `lock` guards all of it; no driver call is made under it. */
 struct queue {
     pthread_mutex_t lock;
-    CUcontext context; /* NULL: free */
+    CUcontext context; /* NULL: free. Atomic */
     int index;
-    uint64_t serial; /* grows each time that it is taken or given up */
-    struct span spans[SPANS];
-    uint32_t head, tail; /* spans head..tail-1 are in flight, modulo SPANS */
-    uint64_t in_flight_ns; /* sum of their estimates */
-    uint64_t granted_ns;   /* the same of all open batches, as if each were used up */
+    uint64_t serial;   /* grows each time that it is taken or given up */
+    uint32_t callers;  /* threads that call the driver for this queue now */
+    bool reaping;      /* one of them looks which spans are done */
+    bool beginning;    /* one of them records a beginning */
+    struct span spans[SPANS]; /* in flight, the oldest first */
+    uint32_t count;
+    uint64_t next_id;
+    struct flow flows[FLOWS];
+    uint64_t in_flight_ns; /* sums over the flows */
+    uint64_t granted_ns;
     uint64_t mean_ns;      /* of one launch of late; 0 while unknown */
     uint64_t solo_ns;      /* of one launch when nobody disturbs: near the least of late */
     uint64_t even_ns;      /* of work since launches last differed in length, less what since seemed longer */
     uint64_t known_ns, known_launches; /* sums of late, over spans in which the GPU never idled */
     CUevent spare[2 * SPANS];
     uint32_t spares;
-    CUstream clock;        /* a stream of our own, on which the base is recorded */
     CUevent base;          /* GPU times are counted from it */
     uint64_t base_ns;      /* CLOCK_MONOTONIC when it happened, as near as spans have told */
     uint64_t cursor_ns;    /* up to here the GPU's time is accounted for */
@@ -40,24 +69,48 @@ struct queue {
     uint64_t begin_ns;     /* CLOCK_MONOTONIC just before: the work began later, but in the same turn */
     bool idled;            /* the GPU was through with the last span before its end was recorded */
     uint64_t sampled_ns;   /* CLOCK_MONOTONIC when a launch was last measured by itself */
+    uint64_t held_ns[2];   /* CLOCK_MONOTONIC when a launch of the process was last held: from, to */
+    const struct flow *held;   /* whose */
+    uint64_t waiter;       /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */
 };
 
-/* The queue of a context, made at its first launch; locked. NULL when there is no room for one more. */
+/* The queue of a context, made at its first launch. NULL when there is no room for one more. */
 struct queue *spans_queue(CUcontext context, int index);
-/* Gives it up without touching the driver: the context is ending. */
+/* Gives it up without touching the driver: the context is ending. Waits for those who call the driver for it. */
 void spans_forget(CUcontext context);
+/* The stream is about to end, or to capture: nobody asks it any more. Waits for whoever does. */
+void spans_leave_alone(CUstream stream);
 /* All queues in use, for the helper: NULL at the end. Not locked. */
 struct queue *spans_walk(uint32_t i);
 
-/* Makes the queue's context current; `pushed` goes to spans_leave, which puts the old one back. False: it has ended. */
-bool spans_enter(struct queue *queue, bool *pushed);
-void spans_leave(bool pushed);
+/* What was current before, and the thread's capture mode. */
+struct before {
+    bool pushed;
+    CUstreamCaptureMode mode;
+};
+/* Around every driver call for a queue: makes its context current, and lets the thread call what captures of others forbid.
+ * Without the lock. False: the context has ended. */
+bool spans_enter(struct queue *queue, struct before *before);
+void spans_leave(struct queue *queue, const struct before *before);
 
-/* All under the queue's lock, with its context current. */
+/* Between spans_enter and spans_leave, without the lock: these call the driver. */
 /* True where the GPU had nothing of the process to do, and the launch that follows is to be measured by itself. */
 bool spans_begin(struct queue *queue, CUstream stream);
-void spans_end(struct queue *queue, CUstream stream, uint32_t launches);
+/* Records the end of a part. By the thread that launches into the stream, right before or behind a launch: on the legacy
+ * stream an event is a barrier, which the launch is as well. */
+void spans_end(struct queue *queue, const struct part *part);
 /* Takes what has completed off the queue and accounts for it. */
 void spans_reap(struct queue *queue);
+
+/* Under the lock. */
+/* A part whose end nobody records. */
+void spans_end_unseen(struct queue *queue, const struct part *part);
+/* Charges what the oldest span took up to now, where that is much. */
+void spans_charge_unfinished(struct queue *queue, uint64_t now_ns);
+/* The flow of a stream as this thread means it; in use until it is given back. */
+struct flow *spans_flow(struct queue *queue, CUstream stream);
+void spans_flow_back(struct flow *flow);
+/* The oldest span of another flow; 0: there is none. */
+uint64_t spans_oldest_of_others(const struct queue *queue, const struct flow *flow);
 
 #endif

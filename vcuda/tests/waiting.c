@@ -1,0 +1,252 @@
+/* waiting.c: correct programs whose kernels wait for others that are launched later.
+ *
+ *     waiting legacy           two short kernels on the legacy stream; then on a blocking stream one that waits for one which
+ *                              another blocking stream is given 20 ms later
+ *     waiting ahead ROUNDS     a kernel waits on one stream until 30 short ones on another are done
+ *     waiting pairs COUNT      pairs of kernels on two streams that wait for each other
+ *     waiting warm COUNT       the same after one kernel of 10 ms
+ *     waiting first            the first launch, while 16 other streams wait for the host
+ *     waiting exit             a thread that has launched ends while this one captures in the strictest mode
+ *     waiting overlap ROUNDS   on two streams a kernel of 5 ms each, on a quarter of the GPU
+ *
+ * Prints the CUresult and the microseconds of the longest round (overlap: of all rounds), or of the first launch.
+ */
+#define __CUDA_API_VERSION_INTERNAL
+#include <cuda.h>
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "kernels.h"
+
+static void *library;
+#define CU(name) ((__typeof__(name) *)dlsym(library, #name))
+
+static CUcontext context;
+
+static uint64_t now_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000u + (uint64_t)t.tv_nsec / 1000u;
+}
+
+static void must(CUresult result)
+{
+    if (result == CUDA_SUCCESS)
+        return;
+    printf("%d 0\n", (int)result);
+    exit(0);
+}
+
+static void pause_ms(long ms)
+{
+    nanosleep(&(struct timespec){0, ms * 1000000}, NULL);
+}
+
+static CUstream stream(unsigned int flags)
+{
+    CUstream made;
+    must(CU(cuStreamCreate)(&made, flags));
+    return made;
+}
+
+static CUfunction kernel(const char *name)
+{
+    CUmodule module;
+    CUfunction function;
+    must(CU(cuModuleLoadData)(&module, kernel_module(name)));
+    must(CU(cuModuleGetFunction)(&function, module, name));
+    return function;
+}
+
+static void launch(CUfunction function, CUstream into, void **parameters)
+{
+    must(CU(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, into, parameters, NULL));
+}
+
+static uint32_t *word(void)
+{
+    uint32_t *made;
+    must(CU(cuMemAllocHost_v2)((void **)&made, sizeof *made));
+    *made = 0;
+    return made;
+}
+
+/* Whether all in the stream ends before so long; a program that waits for ever cannot be told from one that is stuck. */
+static void wait_for(CUstream from, uint64_t limit_us)
+{
+    uint64_t until = now_us() + limit_us;
+    CUresult result;
+    while ((result = CU(cuStreamQuery)(from)) == CUDA_ERROR_NOT_READY && now_us() < until)
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    must(result);
+}
+
+static uint64_t legacy(void)
+{
+    CUstream one = stream(CU_STREAM_DEFAULT), other = stream(CU_STREAM_DEFAULT);
+    CUfunction shortest = kernel("spin_us_10"), meets = kernel("meet_1_2");
+    launch(shortest, NULL, NULL);
+    launch(shortest, NULL, NULL);
+    launch(meets, one, NULL);
+    pause_ms(20);
+    uint64_t before = now_us();
+    launch(meets, other, NULL);
+    wait_for(one, 3000000);
+    return now_us() - before;
+}
+
+static uint64_t ahead(int rounds)
+{
+    CUstream waits = stream(CU_STREAM_NON_BLOCKING), works = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction flag = kernel("flag"), work = kernel("spin_us_100");
+    uint64_t most = 0;
+    for (int round = 0; round < rounds; round++) {
+        uint32_t *done = word();
+        uint64_t before = now_us();
+        launch(flag, waits, (void *[]){&done});
+        for (int i = 0; i < 30; i++)
+            launch(work, works, NULL);
+        wait_for(works, 10000000);
+        __atomic_store_n(done, 1, __ATOMIC_RELEASE);
+        wait_for(waits, 10000000);
+        uint64_t took = now_us() - before;
+        most = took > most ? took : most;
+    }
+    return most;
+}
+
+static uint64_t pairs(int count)
+{
+    CUstream one = stream(CU_STREAM_NON_BLOCKING), other = stream(CU_STREAM_NON_BLOCKING);
+    uint64_t most = 0;
+    for (int i = 0; i < count; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "meet_%d_2", i);
+        CUfunction meets = kernel(name);
+        uint64_t before = now_us();
+        launch(meets, one, NULL);
+        launch(meets, other, NULL);
+        wait_for(one, 10000000);
+        wait_for(other, 10000000);
+        uint64_t took = now_us() - before;
+        most = took > most ? took : most;
+    }
+    return most;
+}
+
+static uint64_t warm(int count)
+{
+    CUstream one = stream(CU_STREAM_NON_BLOCKING);
+    launch(kernel("spin_ms_10"), one, NULL);
+    wait_for(one, 10000000);
+    pause_ms(5);
+    return pairs(count);
+}
+
+static int go; /* atomic */
+
+static void CUDA_CB waits_for_go(void *unused)
+{
+    (void)unused;
+    while (__atomic_load_n(&go, __ATOMIC_ACQUIRE) == 0)
+        nanosleep(&(struct timespec){0, 100000}, NULL);
+}
+
+static uint64_t first(void)
+{
+    CUfunction work = kernel("spin_us_10");
+    CUstream ours = stream(CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < 16; i++)
+        must(CU(cuLaunchHostFunc)(stream(CU_STREAM_NON_BLOCKING), waits_for_go, NULL));
+    uint64_t before = now_us();
+    launch(work, ours, NULL);
+    uint64_t took = now_us() - before;
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    return took;
+}
+
+static void *launches_and_ends(void *function)
+{
+    must(CU(cuCtxPushCurrent_v2)(context));
+    CUstream own = stream(CU_STREAM_NON_BLOCKING);
+    for (int i = 0; i < 20; i++)
+        launch(function, own, NULL);
+    __atomic_store_n(&go, 1, __ATOMIC_RELEASE);
+    while (__atomic_load_n(&go, __ATOMIC_ACQUIRE) == 1)
+        nanosleep(&(struct timespec){0, 20000}, NULL);
+    return NULL;
+}
+
+static uint64_t thread_exit(void)
+{
+    CUfunction work = kernel("spin_us_10");
+    CUstream captured = stream(CU_STREAM_NON_BLOCKING);
+    CUgraph graph;
+    pthread_t thread;
+    uint64_t before = now_us();
+    for (int round = 0; round < 5; round++) {
+        __atomic_store_n(&go, 0, __ATOMIC_RELEASE);
+        pthread_create(&thread, NULL, launches_and_ends, work);
+        while (__atomic_load_n(&go, __ATOMIC_ACQUIRE) == 0)
+            nanosleep(&(struct timespec){0, 20000}, NULL);
+        must(CU(cuStreamBeginCapture_v2)(captured, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        __atomic_store_n(&go, 2, __ATOMIC_RELEASE);
+        pthread_join(thread, NULL);
+        launch(work, captured, NULL);
+        must(CU(cuStreamEndCapture)(captured, &graph));
+    }
+    return now_us() - before;
+}
+
+static uint64_t overlap(int rounds)
+{
+    CUstream one = stream(CU_STREAM_NON_BLOCKING), other = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel("spin_us_5000_w25");
+    uint64_t before = now_us();
+    for (int i = 0; i < rounds; i++) {
+        launch(work, one, NULL);
+        launch(work, other, NULL);
+    }
+    wait_for(one, 60000000);
+    wait_for(other, 60000000);
+    return now_us() - before;
+}
+
+int main(int count, char **arguments)
+{
+    const char *what = count > 1 ? arguments[1] : "";
+    int number = count > 2 ? atoi(arguments[2]) : 0;
+    uint64_t took = 0;
+    library = dlopen("libcuda.so.1", RTLD_NOW);
+    if (library == NULL)
+        return 3;
+    must(CU(cuInit)(0));
+    must(CU(cuDevicePrimaryCtxRetain)(&context, 0));
+    must(CU(cuCtxPushCurrent_v2)(context));
+    if (strcmp(what, "legacy") == 0)
+        took = legacy();
+    else if (strcmp(what, "ahead") == 0)
+        took = ahead(number);
+    else if (strcmp(what, "pairs") == 0)
+        took = pairs(number);
+    else if (strcmp(what, "warm") == 0)
+        took = warm(number);
+    else if (strcmp(what, "first") == 0)
+        took = first();
+    else if (strcmp(what, "exit") == 0)
+        took = thread_exit();
+    else if (strcmp(what, "overlap") == 0)
+        took = overlap(number);
+    else
+        return 2;
+    printf("0 %lu\n", (unsigned long)took);
+    fflush(stdout);
+    _exit(0); /* what waits for ever would keep a driver's own end */
+}
