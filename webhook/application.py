@@ -16,6 +16,7 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import ImmediateAnswer, Response, problem
 from webhook.admission.review import ReviewError, decode, encode, judge
 from webhook.admission.verdict import Subject, Verdict, mapping
+from webhook.ingress import openness
 from webhook.learning.following import ReadAuthority, follow_authority, follow_states
 from webhook.learning.memory import Memory
 from webhook.learning.watches import NAMESPACES, PRIORITY_CLASSES, NamespacesView, PriorityClassesView
@@ -46,6 +47,7 @@ def build_application(
     if api is not None:
         namespaces, classes = NamespacesView(memory), PriorityClassesView(memory, settings.priorities)
         lifecycle.run_thread("namespaces", lambda: reflect(api, NAMESPACES, namespaces, wait, random.random))
+        lifecycle.run_thread("ingress", lambda: openness.follow(api, measures.set_ingress_open, wait))
         lifecycle.run_thread("classes", lambda: reflect(api, PRIORITY_CLASSES, classes, wait, random.random))
     reviews = {
         ("POST", f"/{route}"): review_answer(route, memory, settings, measures) for route in ("mutate", "validate")

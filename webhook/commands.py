@@ -1,4 +1,4 @@
-"""`fairgpu webhook serve`, `fairgpu webhook certificates` and `fairgpu admit`."""
+"""The commands `fairgpu webhook`, `fairgpu admit` and `fairgpu apiserver-cidrs`."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ def register(subparsers: Any) -> None:
     certificates.add_argument("--alive", type=Path, metavar="FILE", help="a file to touch after each look")
     certificates.set_defaults(run=run_certificates, extras="webhook")
     _add_admit(subparsers)
+    _add_api_servers(subparsers)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -77,11 +78,49 @@ def run_certificates(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def run_api_servers(arguments: argparse.Namespace) -> int:
+    """Prints who may connect to the webhook."""
+    import json
+
+    from fairgpu.cluster.api import ApiError
+    from fairgpu.cluster.connect import NoClusterError, connect
+    from webhook.ingress.api_servers import as_document, as_patch, as_text, observe
+
+    try:
+        sources = observe(connect(os.environ))
+    except (NoClusterError, ApiError) as error:
+        raise CommandError(str(error)) from error
+    if not sources:
+        raise CommandError(
+            "the cluster shows no address of an API server: find out from which addresses it calls webhooks, and let "
+            "these in (docs/install.md)"
+        )
+    if arguments.output == "json":
+        text = json.dumps(as_document(sources), indent=2)
+    else:
+        text = as_patch(sources) if arguments.output == "yaml" else as_text(sources)
+    print(text)  # noqa: T201 - a person or a script reads this
+    return 0
+
+
 def run_admit(arguments: argparse.Namespace) -> int:
     """Shows what would happen to manifests."""
     from webhook.rehearsal.asking import run
 
     return run(arguments)
+
+
+def _add_api_servers(subparsers: Any) -> None:
+    text = "print the addresses that the cluster's API servers call from, for the webhook's NetworkPolicy"
+    parser = subparsers.add_parser("apiserver-cidrs", help=text, description=text)
+    parser.add_argument(
+        "-o",
+        "--output",
+        choices=("text", "yaml", "json"),
+        default="text",
+        help="text; the line for an overlay alone (yaml); or json",
+    )
+    parser.set_defaults(run=run_api_servers, extras="webhook")
 
 
 def _add_admit(subparsers: Any) -> None:

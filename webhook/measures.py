@@ -69,6 +69,12 @@ class Measures:
             registry=registry,
             multiprocess_mode="livemin",
         )
+        self._ingress_open = Gauge(
+            "fairgpu_webhook_ingress_open",
+            "Whether the webhook's NetworkPolicy lets every address connect (1), or names those that may (0).",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
         self._states_confirmed.set(0)
         self._counters = {
             (route, outcome): self._reviews.labels(route, outcome) for route in ROUTES for outcome in OUTCOMES
@@ -103,6 +109,10 @@ class Measures:
     def set_states_confirmed(self, moment: float) -> None:
         """Says when the states were last told, in seconds since 1970."""
         self._states_confirmed.set(moment)
+
+    def set_ingress_open(self, is_open: bool) -> None:  # noqa: FBT001 - what a callback is given
+        """Says whether every address may connect."""
+        self._ingress_open.set(is_open)
 
     def set_certificate_expiry(self, moment: datetime) -> None:
         """Says when the certificate ends."""

@@ -35,6 +35,7 @@ NEEDED = {
         Access("watch", "namespaces"),
         Access("watch", "priorityclasses.scheduling.k8s.io"),
         Access("get", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),
+        Access("get", "networkpolicies.networking.k8s.io", SYSTEM, "fairgpu-webhook"),
         Access("get", "gpubudgets.fairgpu.io"),
     ],
     "certificates": [

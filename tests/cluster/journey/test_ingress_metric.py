@@ -1,0 +1,19 @@
+"""The webhook says whether its NetworkPolicy lets everybody connect."""
+
+from __future__ import annotations
+
+import urllib.request
+
+from tests.cluster.services.everything import Services
+from tests.waiting import LIMIT_S, wait_until
+
+
+def test_the_shipped_policy_is_told_of_as_open(services: Services) -> None:
+    ports = {ports.https: ports.metrics for ports in services.replicas.ports}
+
+    def told() -> set[str]:
+        (metrics, *_) = [ports[https] for https in services.webhook.ready]
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics}/metrics", timeout=LIMIT_S) as response:
+            return set(response.read().decode().splitlines())
+
+    wait_until(lambda: "fairgpu_webhook_ingress_open 1.0" in told(), "the replica has read its policy")
