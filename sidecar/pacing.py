@@ -42,6 +42,12 @@ def after_failure(pace: Pace) -> Pace:
     return pace._replace(failures=pace.failures + 1)
 
 
+def delay_after_early(pace: Pace, random: Random, retry_after_seconds: float | None) -> float:
+    """Seconds until the next report after one that came too early: the timekeeper is there, so nothing backs off."""
+    wait = pace.interval_seconds * (1 + _JITTER * random())
+    return wait if retry_after_seconds is None else max(wait, clamp(retry_after_seconds))
+
+
 def delay(pace: Pace, random: Random, retry_after_seconds: float | None = None) -> float:
     """Seconds until the next report.
 

@@ -15,15 +15,20 @@ MAX_DEVICES = 256
 _MIB = 2**20
 
 
-def encode(boot: str, sequence: int, tallies: Mapping[str, Tally]) -> bytes:
-    """The report of this start of the sidecar (`boot`), with a number that grows with each report."""
+def encode(boot: str, sequence: int, tallies: Mapping[str, Tally], *, last: bool = False) -> bytes:
+    """The report of this start of the sidecar (`boot`), with a number that grows with each report.
+
+    The timekeeper takes the `last` one at once, however short a time after the one before.
+    """
     containers: list[dict[str, Any]] = []
     room = MAX_DEVICES
     for name in sorted(tallies):
         devices = tallies[name].devices()[:room]
         room -= len(devices)
         containers.append({"name": name, "devices": [_device(device) for device in devices]})
-    document = {"v": VERSION, "boot": boot, "seq": sequence, "containers": containers}
+    document: dict[str, Any] = {"v": VERSION, "boot": boot, "seq": sequence, "containers": containers}
+    if last:
+        document["last"] = True
     return json.dumps(document, separators=(",", ":")).encode()
 
 

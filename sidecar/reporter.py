@@ -27,6 +27,7 @@ from sidecar.usage_record import UsageError
 SAMPLE_SECONDS = 5.0
 """How often the files are read: when a container restarts, at most this much of its last use goes unseen."""
 LAST_REPORT_SECONDS = 1.5
+TOO_MANY_REQUESTS = 429
 _THREAD_STACK_BYTES = 512 * 1024
 
 
@@ -107,9 +108,9 @@ class Reporter:
             self._troubles[container] = trouble
             events.emit("warning", "usage_unreadable", container=container, reason=trouble)
 
-    def _start_delivery(self) -> None:
+    def _start_delivery(self, *, last: bool = False) -> None:
         self._sequence += 1
-        body = encode(self._boot, self._sequence, self._tallies)
+        body = encode(self._boot, self._sequence, self._tallies, last=last)
         threading.Thread(target=self._send, args=(self._sequence, body), daemon=True).start()
 
     def _send(self, sequence: int, body: bytes) -> None:
@@ -122,6 +123,8 @@ class Reporter:
                 events.emit("info", "timekeeper_back", failures=self._pace.failures)
             self._pace = pacing.after_success(self._pace, outcome.interval_seconds)
             return pacing.delay(self._pace, random)
+        if outcome.status == TOO_MANY_REQUESTS:
+            return pacing.delay_after_early(self._pace, random, outcome.retry_after_seconds)
         self._pace = pacing.after_failure(self._pace)
         wait = pacing.delay(self._pace, random, outcome.retry_after_seconds)
         self._log_refusal(outcome, round(wait, 1))
@@ -131,7 +134,7 @@ class Reporter:
         """One report of the final figures. An older one still under way is left: its number is lower."""
         deadline = time.monotonic() + LAST_REPORT_SECONDS
         self.sample()
-        self._start_delivery()
+        self._start_delivery(last=True)
         outcome = self._outcome_of(self._sequence, deadline)
         taken = isinstance(outcome, Accepted)
         events.emit("info", "stopped", reports=self._sequence, last_report="taken" if taken else "not taken")

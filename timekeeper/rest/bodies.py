@@ -12,6 +12,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    StrictBool,
     StrictFloat,
     StrictInt,
     StrictStr,
@@ -102,12 +103,16 @@ class ContainerReport(_Reported):
 
 
 class Report(_Reported):
-    """One report of a sidecar: `boot` names its start, `seq` grows with each report of that start."""
+    """One report of a sidecar: `boot` names its start, `seq` grows with each report of that start.
+
+    One that is `last` is taken at once: its sidecar ends.
+    """
 
     v: Literal[1]
     boot: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9-]{1,64}$")]
     seq: Annotated[int, Field(strict=True, ge=0, le=MAX_SEQUENCE)]
     containers: Annotated[list[ContainerReport], Field(max_length=MAX_DEVICES)]
+    last: StrictBool = False
 
     @model_validator(mode="after")
     def _bounded_and_distinct(self) -> Self:

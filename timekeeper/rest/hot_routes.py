@@ -27,6 +27,8 @@ from timekeeper.store.states_reading import Cursor
 LIST_BUDGETS = Action("list", "gpubudgets")
 MAX_WAIT_SECONDS = 60.0
 NOT_RUNNING_RETRY_SECONDS = 5
+PAUSE_SECONDS = 1
+"""The least time between two reports of a pod; its first, and that of a sidecar that ends, do not wait for it."""
 
 _REPORT = TypeAdapter(Report)
 _CONTAINERS = TypeAdapter(list[ContainerReport])
@@ -60,10 +62,13 @@ class ReportRoute:
         report = _REPORT.validate_json(request.body)
         containers = _CONTAINERS.dump_json(report.containers).decode()
         used = sum(device.busyNs for container in report.containers for device in container.devices) // 1000
-        submission = Submission(pod.uid, report.boot, report.seq, containers, self._now(), used)
+        submission = Submission(pod.uid, report.boot, report.seq, containers, self._now(), used, report.last)
         outcome = await self._submissions.submit(submission)
         self._outcomes[outcome].inc()
         refuse_unless_running(outcome, pod)
+        if outcome is Outcome.EARLY:
+            detail = f"a report of this pod was taken less than {PAUSE_SECONDS} s ago: send the next one later"
+            raise ProblemError(429, "too-many-requests", detail, headers={"Retry-After": str(PAUSE_SECONDS)})
         return self._answer
 
 

@@ -46,13 +46,13 @@ _STATUSES = {
     409: "It contradicts what is there.",
     413: "The body is too long.",
     422: "A field or parameter cannot be used; `errors` names it.",
-    429: "This caller, or tokens of nobody's from this address, made the API server be asked too often.",
+    429: "Too often: of a pod, one report a second; else, what makes the API server be asked. Retry-After says when.",
     503: "Not now; Retry-After says when.",
 }
 _LATER = (429, 503)
 _READING = (401, 403, 429, 503)
 _WRITING = (400, 401, 403, 413, 422, 429, 503)
-_REPORTING = (400, 401, 403, 413, 422, 503)
+_REPORTING = (400, 401, 403, 413, 422, 429, 503)
 
 
 def document() -> Document:

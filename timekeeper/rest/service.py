@@ -31,6 +31,7 @@ from timekeeper.rest.application import Loop, RestApplication, build_application
 from timekeeper.rest.batching import Batcher
 from timekeeper.rest.bodies import MAX_BODY_BYTES
 from timekeeper.rest.figures import Book
+from timekeeper.rest.hot_routes import PAUSE_SECONDS
 from timekeeper.rest.measures import Measures
 from timekeeper.rest.order_stores import ClusterOrders, FolderOrders
 from timekeeper.rest.ordering import OrderStore
@@ -41,6 +42,7 @@ from timekeeper.rest.states_feed import StatesFeed
 from timekeeper.rest.usage.closed_days import ClosedDays
 from timekeeper.rest.usage.exported_months import ExportedMonths
 from timekeeper.rules.currency import Currency
+from timekeeper.rules.money import SECOND
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.cluster import CORRECTIONS
 from timekeeper.store.connection import connect as connect_to_store
@@ -149,7 +151,7 @@ class Service:
     def build(self, lifecycle: Lifecycle) -> RestApplication:
         """The worker's application. No connection is made before the first request needs one."""
         store = connect_to_store(self._settings.redis)
-        intake = Intake(ReportIntake(store))
+        intake = Intake(ReportIntake(store, PAUSE_SECONDS * SECOND))
         loop, keys, measures = Loop(), self._world.keys, self.measures
         lifecycle.on_start(keys.refresh)
         parts = Parts(

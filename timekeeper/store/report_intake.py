@@ -27,6 +27,7 @@ class Submission:
         body: the counters, as JSON; empty for a bare proof of life.
         received_at: nanoseconds since 1970.
         used: the GPU time that the counters come to, in microGPU-seconds.
+        last: whether its sidecar ends, and no other of this start follows.
     """
 
     uid: str
@@ -35,6 +36,7 @@ class Submission:
     body: str
     received_at: int
     used: int = 0
+    last: bool = False
 
 
 class Outcome(Enum):
@@ -43,6 +45,8 @@ class Outcome(Enum):
     TAKEN = "taken"
     OLDER = "older"
     """A later report of the same start was taken before: nothing changed."""
+    EARLY = "early"
+    """The pod's report before was taken too short a time ago. Nothing changed."""
     NOT_RUNNING = "not-running"
     """No session of this pod is open: it is not bound yet, or has ended. Nothing changed."""
 
@@ -50,8 +54,10 @@ class Outcome(Enum):
 class ReportIntake:
     """Writes reports over connections of its own. Blocks; used by one thread."""
 
-    def __init__(self, client: redis.Redis) -> None:
+    def __init__(self, client: redis.Redis, pause: int = 0) -> None:
+        """`pause` is the least time between two writes of a pod, in nanoseconds."""
         self._client = client
+        self._pause = pause
 
     def take(self, submissions: Sequence[Submission]) -> list[Outcome | Exception]:
         """What became of each.
@@ -62,12 +68,12 @@ class ReportIntake:
         """
         outcomes: list[Outcome | Exception] = [Outcome.NOT_RUNNING] * len(submissions)
         running = self._running(submissions)
-        answers = run(self._client, [_call(submissions[index]) for index in running])
+        answers = run(self._client, [_call(submissions[index], self._pause) for index in running])
         for index, answer in zip(running, answers, strict=True):
             if isinstance(answer, Exception):
                 outcomes[index] = answer
             else:
-                outcomes[index] = Outcome.TAKEN if answer else Outcome.OLDER
+                outcomes[index] = _OUTCOMES[answer]
         return outcomes
 
     def _running(self, submissions: Sequence[Submission]) -> list[int]:
@@ -79,10 +85,14 @@ class ReportIntake:
         return [index for index, members in enumerate(pipeline.execute()) if members]
 
 
-def _call(given: Submission) -> Call:
+_OUTCOMES = {0: Outcome.OLDER, 1: Outcome.TAKEN, 2: Outcome.EARLY}
+"""By what the scripts answer."""
+
+
+def _call(given: Submission, pause: int) -> Call:
     """A report, or a bare proof of life, which leaves what was reported as it is."""
     touched = (keys.report(given.uid),)
     if not given.boot:
-        return Call("keep_alive", touched, (given.received_at, REPORT_SECONDS))
+        return Call("keep_alive", touched, (given.received_at, REPORT_SECONDS, pause))
     told = (given.boot, given.sequence, given.received_at, given.body)
-    return Call("take_report", touched, (*told, REPORT_SECONDS, MAX_BOOTS, given.used))
+    return Call("take_report", touched, (*told, REPORT_SECONDS, MAX_BOOTS, given.used, pause, int(given.last)))

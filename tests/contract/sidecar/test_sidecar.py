@@ -65,6 +65,29 @@ def test_told_to_stop_it_reports_the_final_figures_and_ends(start: Start, server
     assert sidecar.wait_for_event("stopped")["last_report"] == "taken"
 
 
+def test_only_the_report_with_which_it_ends_says_that_it_is_the_last(start: Start, server: ReportServer) -> None:
+    sidecar = start()
+    server.wait_for(lambda reports: len(reports) >= 2)
+    assert sidecar.stop() == 0
+    (last,) = (report for report in server.received if "last" in report.body)
+    assert last.body["last"] is True
+    assert last.body["seq"] == max(report.body["seq"] for report in server.received)
+
+
+def test_told_that_it_is_too_early_it_counts_on_and_comes_back_without_backing_off(
+    start: Start, server: ReportServer, tmp_path: Path
+) -> None:
+    file = tmp_path / "run" / "main" / "usage"
+    write_usage(file, usage_record(Device(UUID, busy_ns=5), epoch_ns=1))
+    server.answer = Answer(429, b"{}", (("Retry-After", "1"),))
+    sidecar = start()
+    server.wait_for(lambda reports: len(reports) >= 4)
+    write_usage(file, usage_record(Device(UUID, busy_ns=4), epoch_ns=2))
+    server.wait_for(lambda reports: busy(reports[-1]) == 9)
+    assert sidecar.stop() == 0
+    assert not [event for event in sidecar.log if event["event"] == "report_not_taken"]
+
+
 def test_told_to_stop_it_does_not_wait_for_a_stuck_timekeeper(start: Start, server: ReportServer) -> None:
     server.answer = Answer(delay_seconds=3 * LIMIT_S)
     sidecar = start()

@@ -134,3 +134,39 @@ def test_states_have_a_new_id_once_other_servers_hold_them_as_versions_may_have_
     first = publish_states(client, 1, "id-1", {"a": "A"}, terms, "run-1")
     assert publish_states(client, 1, "id-2", {"a": "B"}, terms, "run-1").id == first.id
     assert publish_states(client, 1, "id-3", {}, terms, "run-2").id == "id-3"
+
+
+SECOND = 10**9
+
+
+def take_at(client: redis.Redis, told: list[tuple[str, int, float, bool]]) -> list[Outcome | Exception]:
+    """What becomes of a pod's reports, one after the other: boot, sequence, when (in seconds), and whether the last."""
+    index_sessions(client, [("uid", "a")], [])
+    intake = ReportIntake(client, SECOND)
+    reports = (
+        Submission("uid", boot, number, "[]", int(at * SECOND) + 10**18, 0, last) for boot, number, at, last in told
+    )
+    return [intake.take([report])[0] for report in reports]
+
+
+def test_of_a_pod_one_report_a_second_is_written(client: redis.Redis) -> None:
+    found = take_at(client, [("b", number, number / 10, False) for number in range(41)])
+    assert [number / 10 for number, outcome in enumerate(found) if outcome is Outcome.TAKEN] == [0, 1, 2, 3, 4]
+    assert set(found) == {Outcome.TAKEN, Outcome.EARLY}
+
+
+def test_no_number_of_starts_and_ends_lets_a_pod_write_more_than_a_few_reports_and_two_a_second(
+    client: redis.Redis,
+) -> None:
+    found = take_at(client, [(f"b{number}", 1, number / 100, True) for number in range(1000)])
+    assert found.count(Outcome.TAKEN) <= 10 + 4 + 10
+
+
+def test_a_clock_that_was_ahead_does_not_silence_a_pod(client: redis.Redis) -> None:
+    found = take_at(client, [("b", 1, 5000, False), ("b", 2, 10, False), ("b", 3, 10.5, False), ("b", 4, 11, False)])
+    assert found == [Outcome.TAKEN, Outcome.TAKEN, Outcome.EARLY, Outcome.TAKEN]
+
+
+def test_proofs_of_life_are_written_once_a_second(client: redis.Redis) -> None:
+    assert set(take_at(client, [("", 0, 1, False), ("", 0, 1.5, False)])) == {Outcome.TAKEN}
+    assert client.hget(keys.report("uid"), "at") == str(10**18 + SECOND)

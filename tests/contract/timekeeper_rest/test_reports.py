@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import signal
 import time
@@ -13,6 +14,7 @@ from tests.book_seed import Pod, seed_budget
 from tests.contract.timekeeper_rest.conftest import RUNNING
 from tests.contract.timekeeper_rest.test_reading import assert_problem
 from tests.token_signer import TokenSigner
+from tests.waiting import wait_until
 from timekeeper.store import book, keys
 
 if TYPE_CHECKING:
@@ -99,6 +101,31 @@ def test_a_uid_that_is_the_beginning_of_anothers_is_not_that_pod(rest: RestServe
     assert_problem(send(rest, part, report()), 403)
 
 
+def test_a_second_report_within_a_second_is_told_when_to_come_back_and_nothing_is_written(
+    rest: RestServer, store: RedisServer
+) -> None:
+    pod, numbers = new_pod(store), itertools.count(1)
+    assert send(rest, pod, report(seq=next(numbers))).status == 200
+
+    def refused() -> Answer | None:
+        number = next(numbers)
+        before, answer = stored(store, pod), send(rest, pod, report(seq=number, launches=number))
+        assert answer.status in {200, 429}
+        return answer if answer.status == 429 and stored(store, pod) == before else None
+
+    answer = wait_until(refused, "a report comes within a second of the one before")
+    assert_problem(answer, 429)
+    assert (answer.document["type"], answer.headers["retry-after"]) == ("urn:fairgpu:problem:too-many-requests", "1")
+    wait_until(lambda: send(rest, pod, report(seq=next(numbers))).status == 200, "a report is taken a second later")
+
+
+def test_the_first_of_a_start_and_the_last_are_taken_at_once(rest: RestServer, store: RedisServer) -> None:
+    pod = new_pod(store)
+    assert send(rest, pod, report(boot="b1", seq=1)).status == 200
+    assert send(rest, pod, {**report(boot="b1", seq=2), "last": True}).status == 200
+    assert send(rest, pod, report(boot="b2", seq=1)).status == 200
+
+
 STRANGER = TokenSigner(algorithm="ES256")
 NOW = int(time.time())
 POD = ("team-a", RUNNING.name, RUNNING.uid)
@@ -170,6 +197,7 @@ BAD_REPORTS: dict[str, tuple[Any, int]] = {
     "without seq": (without("seq"), 422),
     "seq negative": (report(seq=-1), 422),
     "seq 2^53": (report(seq=2**53), 422),
+    "last as a text": ({**report(), "last": "yes"}, 422),
     "without containers": (without("containers"), 422),
     "a container twice": ({**report(), "containers": [*report()["containers"], *report()["containers"]]}, 422),
     "a device twice": ({**report(), "containers": [{"name": "main", "devices": [DEVICE, DEVICE]}]}, 422),

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sidecar.pacing import Pace, after_failure, after_success, clamp, delay, first_delay
+from sidecar.pacing import Pace, after_failure, after_success, clamp, delay, delay_after_early, first_delay
 
 fractions = st.floats(0, 1, exclude_max=True)
 
@@ -45,3 +45,11 @@ def test_while_the_timekeeper_is_away_the_wait_grows_to_300_seconds_and_no_furth
 @pytest.mark.parametrize(("named", "least"), [(0.0, 1.0), (120.0, 120.0), (86400.0, 300.0)])
 def test_a_retry_after_is_kept_as_far_as_300_seconds(named: float, least: float) -> None:
     assert least <= delay(Pace(1, failures=1), lambda: 0.0, named) <= 300
+
+
+@given(interval=st.floats(1, 300), chance=st.floats(0, 1, exclude_max=True), asked=st.none() | st.floats(0, 300))
+def test_after_a_report_that_came_too_early_it_waits_an_interval_and_as_long_as_it_was_asked(
+    interval: float, chance: float, asked: float | None
+) -> None:
+    wait = delay_after_early(Pace(interval), lambda: chance, asked)
+    assert max(interval, asked or 0) <= wait <= max(interval * 1.1, asked or 0) + 1e-9

@@ -7,7 +7,7 @@ from functools import cache
 from hashlib import sha1
 from importlib.resources import files
 
-SHARED = ("amounts.lua", "hours.lua", "segments.lua")
+SHARED = ("amounts.lua", "hours.lua", "segments.lua", "pace.lua")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,11 @@
 -- Notes that a pod was heard of. What it reported stays as it is.
 --
 -- KEYS  report
--- ARGV  instant, seconds to keep it
+-- ARGV  instant, seconds to keep it, the least nanoseconds between two writes
+local early = paced({redis.call('HGET', KEYS[1], 'at')}, tonumber(ARGV[1]), tonumber(ARGV[3]), false)
+if early then
+  return 1
+end
 redis.call('HSET', KEYS[1], 'at', ARGV[1])
 redis.call('EXPIRE', KEYS[1], ARGV[2])
 return 1

@@ -2,11 +2,17 @@
 -- all boots: each of them counts from 0.
 --
 -- KEYS  report
--- ARGV  boot, seq, instant, body, seconds to keep it, most boots to remember, what the boot's counters come to
--- Returns whether it was taken over.
+-- ARGV  boot, seq, instant, body, seconds to keep it, most boots to remember, what the boot's counters come to, the least
+--       nanoseconds between two reports, 1 where it is the last of its boot
+-- Returns 1 where it was taken over, 0 where a later one was, and 2 where it comes too early after the one before.
 local known = redis.call('HGET', KEYS[1], 'b:' .. ARGV[1])
 if known and tonumber(ARGV[2]) <= tonumber(known) then
   return 0
+end
+local pause, instant = tonumber(ARGV[8]), tonumber(ARGV[3])
+local early, at_once = paced(redis.call('HMGET', KEYS[1], 'at', 'a'), instant, pause, not known or ARGV[9] == '1')
+if early then
+  return 2
 end
 local total = tonumber(redis.call('HGET', KEYS[1], 'used') or '0')
 local before = tonumber(redis.call('HGET', KEYS[1], 'u:' .. ARGV[1]) or '0')
@@ -16,5 +22,8 @@ if not known and redis.call('HLEN', KEYS[1]) > 2 * tonumber(ARGV[6]) then
 end
 redis.call('HSET', KEYS[1], 'b:' .. ARGV[1], ARGV[2], 'at', ARGV[3], 'body', ARGV[4],
   'u:' .. ARGV[1], string.format('%.0f', counted), 'used', string.format('%.0f', total + counted - before))
+if at_once then
+  redis.call('HSET', KEYS[1], 'a', at_once)
+end
 redis.call('EXPIRE', KEYS[1], ARGV[5])
 return 1
