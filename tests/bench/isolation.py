@@ -53,7 +53,7 @@ def rounds_until_published(*, change_of_leader: bool) -> int:
         keeper.round(clock[0])
         refuse_all_writes(client, keys.AccountKeys("b0"))
         if change_of_leader:
-            keeper = Keeper(client, world, KeeperRules(), take_epoch(client, 0))
+            keeper = Keeper(client, world, KeeperRules(), take_epoch(client, 1))
         for number in range(1, MOST_ROUNDS + 1):
             clock[0] += ROUND
             with suppress(StoreError, redis.RedisError):

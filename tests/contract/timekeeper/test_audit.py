@@ -23,6 +23,7 @@ from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.metering.bill import Bill
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
+from timekeeper.store.book import highest_epoch
 from timekeeper.store.ledger import take_epoch
 from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.usage_folding import fold_hours
@@ -75,7 +76,7 @@ def to_another_month(stage: Stage) -> None:
 
 
 def folded_and_changed(stage: Stage) -> None:
-    epoch, later = take_epoch(stage.client, 0), MONTH + 31 * 24 * HOUR
+    epoch, later = take_epoch(stage.client, highest_epoch(stage.client) + 1), MONTH + 31 * 24 * HOUR
     assert fold_hours(stage.client, epoch, "a", later, [MONTH])
     assert found(stage) == set()
     ((month, blob),) = stage.client.hgetall(KEYS.folded).items()
