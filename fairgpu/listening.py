@@ -11,7 +11,7 @@ from fairgpu.dialects.reading import Container, DialectSettings, Reading
 from fairgpu.dialects.registry import BETWEEN_NAMES, DialectSet, read_container, unheard
 from fairgpu.faults import Fault, show
 
-MAX_CONTAINERS: Final = 1000
+MAX_CONTAINERS: Final = 512
 """Containers in one list of a GPU pod: no kubelet starts as many, and each is read, rewritten and metered."""
 ENOUGH_FAULTS: Final = 100
 """Once so many are found in one list, the rest of it is not read: the pod is refused whatever it says."""

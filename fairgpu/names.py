@@ -48,6 +48,10 @@ CHOICE_ANNOTATIONS: Final = (
     TASK_PRIORITY,
 )
 
+POD_LABEL: Final = "fairgpu.io/pod"
+"""On each GPU pod, set at its creation and guarded: rules for pods that exist select by it."""
+POD_LABEL_VALUE: Final = "gpu"
+
 NAMESPACE_ALLOW: Final = "fairgpu.io/allow"
 """On a Namespace: a comma list of what its pods may ask for beyond the default (elastic, high-priority)."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -12,10 +13,18 @@ from fairgpu.dialects.building import WHOLE_GPU_PERCENT
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import DialectSet
 from fairgpu.faults import Fault, field_path, show
-from fairgpu.listening import MAX_CONTAINERS, ContainerReading
+from fairgpu.listening import MAX_CONTAINERS, ContainerReading, mapping
 
 MAX_ANNOTATIONS: Final = 1000
 """On a GPU pod."""
+MAX_GPU_POD_ANNOTATIONS_BYTES: Final = 64 * 1024
+"""Keys and values of a GPU pod's annotations together, in UTF-8."""
+MAX_FINALIZERS: Final = 64
+MAX_LABELS: Final = 256
+MAX_POD_BYTES: Final = 1024 * 1024
+"""A GPU pod as JSON when it is created."""
+MAX_DEBUGGERS_BYTES: Final = 128 * 1024
+ON_A_GPU_POD: Final = "on a pod that asks for a GPU"
 MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 """The API server's own bound of a pod's annotations together (TotalAnnotationSizeLimitB in k8s.io/apimachinery)."""
 
@@ -37,22 +46,77 @@ def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
     )
 
 
-def crowded(annotations: Mapping[Any, Any], root: Path, before: int = 0) -> list[Fault]:
-    """More annotations than the policies of the API server can look through, of which a pod had so many `before`.
+def out_of_bounds(metadata: Mapping[str, Any], root: Path) -> list[Fault]:
+    """Lists and maps of a GPU pod's metadata beyond the bounds that the policy fairgpu-metadata holds later changes to.
 
-    With 40,000 they take half a minute and more, each time that the pod is told of its eviction or let go on.
+    Within them the notices that FairGPU writes always fit, and policies look through all of it in little time.
     """
-    if len(annotations) <= max(MAX_ANNOTATIONS, before):
-        return []
-    count = sum(not str(key).startswith(names.ANNOTATION_PREFIX) for key in annotations)  # admission adds ours
-    if count <= max(MAX_ANNOTATIONS, before):
+    here = (*root, "metadata")
+    return [
+        *_too_long(metadata, here, "finalizers", MAX_FINALIZERS, "fewer"),
+        *_too_long(metadata, here, "labels", MAX_LABELS, "fewer; what nothing selects by belongs in annotations"),
+        *_annotations_out_of_bounds(mapping(metadata.get("annotations")), (*here, "annotations")),
+    ]
+
+
+def _too_long(metadata: Mapping[str, Any], root: Path, field: str, allowed: int, instead: str) -> list[Fault]:
+    given = metadata.get(field)
+    if not isinstance(given, (dict, list)) or len(given) <= allowed:
         return []
     return [
         Fault(
-            path=field_path(*root, "metadata", "annotations"),
-            given=f"{count} annotations",
-            allowed=f"at most {MAX_ANNOTATIONS} on a pod that asks for a GPU",
-            instead="fewer; what many say belongs in a ConfigMap",
+            path=field_path(*root, field),
+            given=f"{len(given)} {field}",
+            allowed=f"at most {allowed} {ON_A_GPU_POD}",
+            instead=instead,
+        )
+    ]
+
+
+def _annotations_out_of_bounds(annotations: Mapping[str, Any], path: Path) -> list[Fault]:
+    counted = {key: value for key, value in annotations.items() if key not in names.RESERVED_ANNOTATIONS}
+    length = sum(len(key.encode()) + len(value.encode()) for key, value in counted.items() if isinstance(value, str))
+    faults = []
+    if len(counted) > MAX_ANNOTATIONS:
+        allowed = f"at most {MAX_ANNOTATIONS} {ON_A_GPU_POD}, beside FairGPU's own"
+        instead = "fewer; what many say belongs in a ConfigMap"
+        faults.append(Fault(field_path(*path), f"{len(counted)} annotations", allowed, instead))
+    if length > MAX_GPU_POD_ANNOTATIONS_BYTES:
+        allowed = f"at most {MAX_GPU_POD_ANNOTATIONS_BYTES} bytes together {ON_A_GPU_POD}, beside FairGPU's own"
+        instead = "less; what is longer belongs in a ConfigMap"
+        faults.append(Fault(field_path(*path), f"{length} bytes in {len(counted)} annotations", allowed, instead))
+    return faults
+
+
+def oversized_pod(size: int) -> list[Fault]:
+    """A GPU pod that leaves too little room below what etcd stores, 1.5 MiB, for what is written on it later.
+
+    Args:
+        size: bytes of the pod as JSON.
+    """
+    if size <= MAX_POD_BYTES:
+        return []
+    return [
+        Fault(
+            path=field_path("spec"),
+            given=f"a pod of {size} bytes as JSON",
+            allowed=f"at most {MAX_POD_BYTES} {ON_A_GPU_POD}",
+            instead="a smaller pod; what is long belongs in a ConfigMap or in the image",
+        )
+    ]
+
+
+def oversized_debuggers(containers: Any) -> list[Fault]:
+    """Ephemeral containers that take the room which a GPU pod was admitted with; they are added and never removed."""
+    size = len(json.dumps(containers)) if containers else 0
+    if size <= MAX_DEBUGGERS_BYTES:
+        return []
+    return [
+        Fault(
+            path=field_path("spec", "ephemeralContainers"),
+            given=f"{size} bytes as JSON",
+            allowed=f"at most {MAX_DEBUGGERS_BYTES} together {ON_A_GPU_POD}",
+            instead="smaller ones, or a new pod",
         )
     ]
 

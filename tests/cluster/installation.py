@@ -13,10 +13,11 @@ from typing import Any
 import yaml
 
 from fairgpu.cluster.api import ApiError
-from fairgpu.names import BUDGET_API
+from fairgpu.names import BUDGET_API, POD_LABEL, POD_LABEL_VALUE
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.cluster.pods import plain_pod
+from tests.cluster.control_plane.stand_ins import bind
+from tests.cluster.pods import canonical_pod, plain_pod
 from tests.waiting import wait_until
 
 OVERLAY = Path(__file__).parents[2] / "deploy" / "overlays" / "loopback-test"
@@ -30,11 +31,14 @@ def render(plane: ControlPlane, *, webhook_port: int | None = None, extra: Manif
 
     `extra` are further fields of a kustomization over deploy/overlays/loopback-test.
     """
-    port = [{"op": "replace", "path": "/webhooks/0/clientConfig/service/port", "value": webhook_port}]
-    second = [{**port[0], "path": "/webhooks/1/clientConfig/service/port"}]
+
+    def ports(count: int) -> str:
+        path = "/webhooks/{}/clientConfig/service/port"
+        return json.dumps([{"op": "replace", "path": path.format(n), "value": webhook_port} for n in range(count)])
+
     patches = [
-        {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": json.dumps(port + second)},
-        {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": json.dumps(port + second)},
+        {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": ports(3)},
+        {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": ports(3)},
     ]
     with tempfile.TemporaryDirectory(dir=plane.folder) as folder:
         kustomization = {
@@ -78,7 +82,17 @@ def install(plane: ControlPlane) -> list[Manifest]:
 def _wait_for_resources(plane: ControlPlane) -> None:
     for resource in ("gpubudgets", "gpugrants", "gpucorrections"):
         wait_until(partial(_served, plane, f"/apis/fairgpu.io/v1alpha1/{resource}"), f"{resource} are served")
-    for policy in ("deletion", "eviction", "metadata", "spec", "namespace", "timekeeper", "orders"):
+    for policy in (
+        "binding",
+        "deletion",
+        "forced-eviction",
+        "eviction",
+        "metadata",
+        "spec",
+        "namespace",
+        "timekeeper",
+        "orders",
+    ):
         path = f"/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies/fairgpu-{policy}"
         wait_until(partial(_type_checked, plane, path), f"fairgpu-{policy} is type-checked")
 
@@ -119,15 +133,23 @@ def _attempts(plane: ControlPlane, editor: Identity, namespace: str) -> dict[str
     timekeeper = plane.service_account("fairgpu-system", "fairgpu-timekeeper")
     labelled = {"metadata": {"labels": {"changed": "yes"}}}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "probe"}}
-    by_force = {**eviction, "deleteOptions": {"gracePeriodSeconds": 0, "dryRun": ["All"]}}
+    forced = {**eviction, "deleteOptions": {"gracePeriodSeconds": 0, "dryRun": ["All"]}}
+    by_force = {"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 0, "dryRun": ["All"]}
+    gpu = plane.admin.api.create(pods, canonical_pod("bound"))
+    bind(plane.service_account("fairgpu-system", "fairgpu-scheduler"), gpu, "nowhere", None)
+    taken = {"metadata": {"labels": {POD_LABEL: POD_LABEL_VALUE}}}
     order = {"budget": "none", "gpuHours": 1, "reason": "none", "requestedBy": "nobody"}
     grant = {"apiVersion": BUDGET_API, "kind": "GPUGrant", "metadata": {"name": "probe"}, "spec": order}
     return {
         "fairgpu-orders": lambda: plane.admin.api.create(f"/apis/{BUDGET_API}/gpugrants", grant, query=dry),
-        "fairgpu-deletion": lambda: editor.api.create(f"{pods}/probe/eviction", by_force, query=dry),
+        "fairgpu-binding": lambda: bind(
+            editor, pod | {"metadata": {"name": "probe", "namespace": namespace}}, "n", None
+        ),
+        "fairgpu-deletion": lambda: editor.api.delete(f"{pods}/bound", by_force),
+        "fairgpu-forced-eviction": lambda: editor.api.create(f"{pods}/probe/eviction", forced, query=dry),
         "fairgpu-eviction": lambda: timekeeper.api.create(f"{pods}/probe/eviction", eviction, query=dry),
         "fairgpu-timekeeper": lambda: timekeeper.api.patch(f"{pods}/probe", labelled, query=dry),
-        "fairgpu-metadata": lambda: editor.api.patch(f"{pods}/probe", marked, query=dry),
+        "fairgpu-metadata": lambda: editor.api.patch(f"{pods}/probe", taken, query=dry),
         "fairgpu-spec": lambda: editor.api.create(pods, forged, query=dry),
         "fairgpu-namespace": lambda: editor.api.patch(f"/api/v1/namespaces/{namespace}", marked, query=dry),
     }

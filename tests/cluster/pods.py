@@ -37,7 +37,8 @@ def canonical_pod(name: str = "gpu", *, priority_class: str = "gpu-in-budget", g
     spec = _canonical_spec(priority_class)
     if gated:
         spec["schedulingGates"] = [{"name": "fairgpu.io/budget"}, {"name": "example.org/own"}]
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations}, "spec": spec}
+    metadata = {"name": name, "labels": {"fairgpu.io/pod": "gpu"}, "annotations": annotations}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
 def _canonical_spec(priority_class: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from tests.waiting import wait_until
 ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 CONFIGURATIONS = tuple(f"{ADMISSION}/{kind}webhookconfigurations/zz-fairgpu" for kind in ("mutating", "validating"))
 DRY_RUN = {"dryRun": "All"}
+STRATEGIC = "application/strategic-merge-patch+json"
+DEBUGGER = {"spec": {"ephemeralContainers": [{"name": "debugger", "image": "example.org/tools:1"}]}}
 HOST = "fairgpu-webhook.fairgpu-system.svc"
 
 pytestmark = pytest.mark.usefixtures("installation")
@@ -148,7 +151,7 @@ def test_a_pod_that_asks_for_no_gpu_is_not_sent(
 
 
 @pytest.mark.parametrize("asks", [False, True], ids=["none asks", "the last asks"])
-def test_a_pod_of_300_containers_is_looked_through(
+def test_a_pod_of_more_containers_than_expressions_look_through_is_sent(
     control_plane: ControlPlane, webhook: Reviewer, pods: str, *, asks: bool
 ) -> None:
     pod = plain_pod()
@@ -158,7 +161,24 @@ def test_a_pod_of_300_containers_is_looked_through(
     ]
     if asks:
         pod["spec"]["containers"][-1]["resources"]["limits"]["nvidia.com/gpu"] = "1"
+    assert sent(control_plane, webhook, pods, pod)[:1] == ["/mutate"]
+    del pod["spec"]["containers"][:236]
     assert sent(control_plane, webhook, pods, pod)[:1] == (["/mutate"] if asks else [])
+
+
+def test_a_pod_without_a_gpu_is_not_sent_however_much_is_written_on_it(
+    control_plane: ControlPlane, webhook: Reviewer, pods: str
+) -> None:
+    """The largest that the API server takes of annotations, by who may do everything in the namespace."""
+    editor = control_plane.namespace_admin(pods.split("/")[4])
+    pod = plain_pod("huge")
+    pod["metadata"]["annotations"] = {f"a{number}": "" for number in range(40_000)}
+    webhook.requests.clear()
+    editor.api.create(pods, pod)
+    editor.api.patch(f"{pods}/huge", {"metadata": {"labels": {"run": "7"}}})
+    editor.api.patch(f"{pods}/huge/status", {"status": {"message": "waiting"}})
+    editor.api.delete(f"{pods}/huge", {"gracePeriodSeconds": 0})
+    assert webhook.requests == []
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "kube-public", "kube-node-lease", "fairgpu-system"])
@@ -168,47 +188,73 @@ def test_a_pod_of_a_system_namespace_is_not_sent(
     assert sent(control_plane, webhook, f"/api/v1/namespaces/{namespace}/pods", _pod_with("nvidia.com/gpu")) == []
 
 
-def test_what_a_gpu_pod_asks_for_later_is_sent_too_and_its_end_is_not(
-    control_plane: ControlPlane, webhook: Reviewer, pods: str
+AGAIN: dict[str, tuple[Any, list[str]]] = {
+    "with a request of another dialect": (
+        {"spec": {"containers": [{"name": "main", "resources": {"limits": {"nvidia.com/gpu": "1"}}}]}},
+        ["/mutate"],
+    ),
+    "with an annotation that asks": ({"metadata": {"annotations": {"gpu-fraction": "0.3"}}}, ["/mutate", "/validate"]),
+    "with another scheduler": ({"spec": {"schedulerName": "default-scheduler"}}, ["/mutate"]),
+    "with a class": ({"spec": {"priorityClassName": "system-node-critical"}}, ["/mutate"]),
+}
+
+
+@pytest.mark.parametrize("way", AGAIN)
+def test_a_manifest_that_brings_back_what_was_rewritten_is_sent(
+    control_plane: ControlPlane, webhook: Reviewer, pods: str, way: str
 ) -> None:
+    """What cannot change is refused by the API server itself, after the mutating webhook had its turn."""
+    patch, seen = AGAIN[way]
     api = control_plane.admin.api
     api.create(pods, canonical_pod())
     webhook.requests.clear()
-    api.patch(f"{pods}/gpu", {"metadata": {"annotations": {"example.org/run": "7"}}})
-    debugger = {"spec": {"ephemeralContainers": [{"name": "debugger", "image": "example.org/tools:1"}]}}
-    api.patch(f"{pods}/gpu/ephemeralcontainers", debugger, "application/strategic-merge-patch+json")
-    bigger = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]}}
-    api.patch(f"{pods}/gpu/resize", bigger, "application/strategic-merge-patch+json")
-    api.patch(f"{pods}/gpu/status", {"status": {"message": "waiting"}})
+    with suppress(ApiError):
+        api.patch(f"{pods}/gpu", patch, STRATEGIC)
     api.delete(f"{pods}/gpu", {"gracePeriodSeconds": 0})
-
     # The API server asks again where the object in its cache turned out not to be the newest.
-    seen = dict.fromkeys((r["operation"], r.get("subResource", ""), r["path"]) for r in webhook.requests)
-    assert list(seen) == [
-        ("UPDATE", "", "/mutate"),
-        ("UPDATE", "", "/validate"),
-        ("UPDATE", "ephemeralcontainers", "/validate"),
-        ("UPDATE", "resize", "/validate"),
-    ]
+    assert list(dict.fromkeys(request["path"] for request in webhook.requests)) == seen
 
 
-def test_what_controllers_write_at_a_gpu_pod_waits_for_no_webhook(
+def test_debugging_containers_of_gpu_pods_are_sent(control_plane: ControlPlane, webhook: Reviewer, pods: str) -> None:
+    api = control_plane.admin.api
+    api.create(pods, canonical_pod())
+    webhook.requests.clear()
+    api.patch(f"{pods}/gpu/ephemeralcontainers", DEBUGGER, STRATEGIC)
+    api.delete(f"{pods}/gpu", {"gracePeriodSeconds": 0})
+    assert {(request.get("subResource", ""), request["path"]) for request in webhook.requests} == {
+        ("ephemeralcontainers", "/validate")
+    }
+
+
+def others_write(api: KubernetesAPI, namespace: str, gpu: str) -> None:
+    """What controllers, CNIs, schedulers, nodes and people write at a GPU pod that is there."""
+    # An owner that were not there would have the pod collected.
+    owner = {"metadata": {"generateName": "owner-"}}
+    made = api.create(f"/api/v1/namespaces/{namespace}/configmaps", owner)["metadata"]
+    reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": made["name"], "uid": made["uid"]}
+    for patch in (
+        {"metadata": {"labels": {"run": "7"}}},
+        {"metadata": {"annotations": {"k8s.ovn.org/pod-networks": "{}"}}},
+        {"metadata": {"ownerReferences": [reference]}},
+        {"metadata": {"finalizers": ["batch.kubernetes.io/job-tracking"]}},
+        {"metadata": {"finalizers": None}},
+        {"spec": {"schedulingGates": [{"name": "fairgpu.io/budget"}], "nodeSelector": {"pool": "gpu"}}},
+    ):
+        api.patch(gpu, patch)
+    api.patch(gpu, {"spec": {"containers": [{"name": "main", "image": "example.org/train:2"}]}}, STRATEGIC)
+    bigger = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"cpu": "1"}}}]}}
+    api.patch(f"{gpu}/resize", bigger, STRATEGIC)
+    api.patch(f"{gpu}/status", {"status": {"message": "waiting"}})
+    api.delete(gpu, {"gracePeriodSeconds": 0})
+
+
+def test_what_others_write_at_a_gpu_pod_waits_for_no_webhook(
     control_plane: ControlPlane, webhook: Reviewer, namespace: str, pods: str
 ) -> None:
-    api = control_plane.admin.api
-    # An owner that were not there would have the pod collected.
-    made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "owner"}}
-    owner = api.create(f"/api/v1/namespaces/{namespace}/configmaps", made)["metadata"]["uid"]
-    api.create(pods, canonical_pod())
+    control_plane.admin.api.create(pods, canonical_pod(gated=True))
     webhook.requests.clear()
-    for metadata in (
-        {"labels": {"run": "7"}},
-        {"ownerReferences": [{"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner}]},
-        {"finalizers": ["batch.kubernetes.io/job-tracking"]},
-        {"finalizers": None},
-    ):
-        api.patch(f"{pods}/gpu", {"metadata": metadata})
-        assert webhook.requests == [], metadata
+    others_write(control_plane.admin.api, namespace, f"{pods}/gpu")
+    assert webhook.requests == []
 
 
 def workload(kind: str, pod: Pod) -> tuple[str, dict[str, Any]]:
@@ -245,14 +291,13 @@ def test_with_the_webhook_down_plain_pods_are_created_and_gpu_pods_are_not(
     control_plane: ControlPlane, webhook: Reviewer, namespace: str, pods: str
 ) -> None:
     api = control_plane.admin.api
-    closed = [{"op": "replace", "path": "/webhooks/0/clientConfig/service/port", "value": 1}]
-    for path in CONFIGURATIONS:
-        api.patch(path, closed, "application/json-patch+json")
-    api.patch(
-        CONFIGURATIONS[1],
-        [{**closed[0], "path": "/webhooks/1/clientConfig/service/port"}],
-        "application/json-patch+json",
-    )
+    api.create(pods, canonical_pod("gpu", gated=True))
+    for path, count in zip(CONFIGURATIONS, (3, 3), strict=True):
+        api.patch(
+            path,
+            [{"op": "replace", "path": f"/webhooks/{n}/clientConfig/service/port", "value": 1} for n in range(count)],
+            "application/json-patch+json",
+        )
 
     def down() -> bool:
         webhook.requests.clear()
@@ -265,6 +310,7 @@ def test_with_the_webhook_down_plain_pods_are_created_and_gpu_pods_are_not(
     api.create(pods, plain_pod(), DRY_RUN)
     path, document = workload("Deployment", _pod_with("nvidia.com/gpu"))
     api.create(path.format(namespace), document, DRY_RUN)
+    others_write(api, namespace, f"{pods}/gpu")
 
 
 def _try_anything(api: KubernetesAPI, pods: str) -> None:

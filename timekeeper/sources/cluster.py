@@ -125,9 +125,11 @@ class ClusterSource:
     def evict(self, pod: Json) -> None:
         """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
 
-        A pod gets its own terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS.
+        A pod gets its own terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS. The Eviction bears
+        the pod's label, without which the policy fairgpu-eviction refuses it.
         """
         metadata = pod["metadata"]
+        label = (metadata.get("labels") or {}).get(names.POD_LABEL)
         options: Json = {"preconditions": {"uid": metadata["uid"]}}
         seconds = _termination_seconds(pod)
         if seconds is not None:
@@ -135,7 +137,11 @@ class ClusterSource:
         eviction = {
             "apiVersion": "policy/v1",
             "kind": "Eviction",
-            "metadata": {"name": metadata["name"], "namespace": metadata["namespace"]},
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                **({"labels": {names.POD_LABEL: label}} if label else {}),
+            },
             "deleteOptions": options,
         }
         try:

@@ -29,17 +29,12 @@ OTHER_GATE: Final[Json] = {"name": ""}
 
 
 def is_metered(pod: Json) -> bool:
-    """Whether a pod holds or asks for a piece of a GPU in canonical form, or waits for the meter to let it go.
+    """Whether a pod asks for a piece of a GPU in canonical form: such requests never change, whoever made the pod.
 
+    Annotations and finalizers alone make no pod one of these, since anybody may write them on a pod without a GPU.
     Tolerates any JSON: what admission did not see must not stop the meter.
     """
-    metadata, spec = pod.get("metadata"), pod.get("spec")
-    annotations = metadata.get("annotations") if isinstance(metadata, dict) else None
-    if isinstance(annotations, dict) and names.ALLOCATION in annotations:
-        return True
-    finalizers = metadata.get("finalizers") if isinstance(metadata, dict) else None
-    if isinstance(finalizers, list) and names.METER_FINALIZER in finalizers:
-        return True
+    spec = pod.get("spec")
     if not isinstance(spec, dict):
         return False
     return any(_asks(container) for key in ("containers", "initContainers") for container in _objects(spec.get(key)))
@@ -51,6 +46,9 @@ def metered_pod(pod: Json, kept_labels: Collection[str] = ()) -> Json | None:
     What containers mount, run and are told is most of a pod, and a large cluster has tens of thousands of them. Nor is
     anything kept whose size its author chooses: 1.5 MiB of labels, which the API server takes, are ten here.
 
+    The annotations of a pod without the label of GPU pods are not guarded by any policy, and are not read: bound, it is
+    metered from its request.
+
     Args:
         pod: the pod as the API server has it.
         kept_labels: the keys of labels that showback keeps.
@@ -59,7 +57,9 @@ def metered_pod(pod: Json, kept_labels: Collection[str] = ()) -> Json | None:
         return None
     metadata, spec, status = (_mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
     read_metadata = _chosen(metadata, METADATA)
-    for key, wanted in (("annotations", ANNOTATIONS), ("labels", (TEMPLATE_HASH, *kept_labels))):
+    guarded = _mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
+    annotations = ANNOTATIONS if guarded else ()
+    for key, wanted in (("annotations", annotations), ("labels", (names.POD_LABEL, TEMPLATE_HASH, *kept_labels))):
         if key in metadata:
             read_metadata[key] = _chosen(_mapping(metadata[key]), wanted)
     if "finalizers" in metadata:

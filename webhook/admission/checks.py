@@ -9,7 +9,7 @@ from fairgpu import names
 from fairgpu.faults import Fault, field_path, show
 from fairgpu.permissions import Granted, Permission, grant
 from fairgpu.pod import PodReading
-from fairgpu.pod_faults import crowded
+from fairgpu.pod_faults import out_of_bounds
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import faults_of_class
 from webhook.admission.sidecar import OUR_VOLUMES
@@ -35,8 +35,7 @@ def check_pod(
     """All that is wrong with a pod that asks for a GPU, and the choices that its namespace leaves it."""
     spec = mapping(pod.get("spec"))
     granted = grant(reading.choices, reading.wishes, permissions)
-    annotations = mapping(mapping(pod.get("metadata")).get("annotations"))
-    faults = [*reading.faults, *granted.faults, *crowded(annotations, root)]
+    faults = [*reading.faults, *granted.faults, *out_of_bounds(mapping(pod.get("metadata")), root)]
     faults += _faults_of_system(spec, root)
     faults += _faults_of_node(spec, root)
     faults += faults_of_class(spec, settings.priorities, knowledge, root)

@@ -8,6 +8,7 @@ from fairgpu import names
 from fairgpu.dialects import registry
 from fairgpu.permissions import Granted
 from fairgpu.pod import PodReading, read_pod
+from fairgpu.pod_faults import oversized_pod
 from fairgpu.request import NO_CHOICES
 from webhook.admission.budget import Asked, Standing, stand
 from webhook.admission.checks import check_pod
@@ -23,6 +24,7 @@ from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, indexes_named
 from webhook.settings import Webhook
 
 NATIVE_NAMES: Final = frozenset(dialect.name for dialect in registry.NATIVE.dialects)
+LABELS: Final = {names.POD_LABEL: names.POD_LABEL_VALUE}
 ALL_NAMES: Final = frozenset(dialect.name for dialect in registry.DIALECTS.dialects)
 
 
@@ -45,7 +47,7 @@ def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: fl
     states = settings.states
     asked = Asked(reading, deadline_seconds(mapping(pod.get("spec"))))
     standing = stand(subject.namespace, knowledge.states, asked, states.when_unknown, states.stale_after_seconds, now)
-    faults += standing.faults
+    faults = (*oversized_pod(subject.size), *faults, *standing.faults)
     if faults:
         return Verdict(faults=faults)
     return Verdict(
@@ -73,6 +75,7 @@ def _rewrite(
     spec = mapping(pod.get("spec"))
     priorities = settings.priorities
     operations = _annotate(subject, reading, granted, standing)
+    operations += _label(pod)
     operations += _hold(pod, holds=settings.end_proof == "finalizer")
     operations += change_containers(spec, "containers", reading.containers)
     operations += change_containers(spec, "initContainers", reading.init)
@@ -99,20 +102,27 @@ def _annotate(subject: Subject, reading: PodReading, granted: Granted, standing:
         # What the author wrote in our own terms stays as it was written, so that applying it again changes nothing.
         wanted |= {key: value for key, value in granted.choices.annotations().items() if key not in given}
     if not isinstance(metadata, dict):
-        return [add("/metadata", {"annotations": wanted})]
+        return [add("/metadata", {"annotations": wanted, "labels": LABELS})]
     return change_map(
         metadata, "/metadata", "annotations", wanted, (*reading.strip_annotations, names.ALLOCATION, names.EVICTION_AT)
     )
 
 
+def _label(pod: dict[str, Any]) -> list[Operation]:
+    """The mark by which rules for pods that exist select GPU pods."""
+    metadata = pod.get("metadata")
+    return change_map(metadata, "/metadata", "labels", LABELS, ()) if isinstance(metadata, dict) else []
+
+
 def _hold(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
-    """The finalizer that keeps the pod until its end is in the ledger."""
+    """The finalizer that keeps the pod until its end is in the ledger: once where it holds, else not at all."""
     given = mapping(pod.get("metadata")).get("finalizers")
-    if not holds or (isinstance(given, list) and names.METER_FINALIZER in given):
-        return []
-    if isinstance(given, list):
+    if not isinstance(given, list):
+        return [add("/metadata/finalizers", [names.METER_FINALIZER])] if holds else []
+    ours = [index for index, name in enumerate(given) if name == names.METER_FINALIZER]
+    if holds and not ours:
         return [add("/metadata/finalizers/-", names.METER_FINALIZER)]
-    return [add("/metadata/finalizers", [names.METER_FINALIZER])]
+    return remove_elements("/metadata/finalizers", ours[1:] if holds else ours)
 
 
 def _source(reading: PodReading, given: Any) -> str:

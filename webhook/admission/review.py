@@ -36,7 +36,7 @@ def decode(body: bytes) -> Subject:
     Raises:
         ReviewError: it is no JSON, no AdmissionReview of v1, or has no request with a uid.
     """
-    return read(parse(body))
+    return read(parse(body), len(body))
 
 
 def parse(body: bytes) -> Any:
@@ -55,8 +55,12 @@ def parse(body: bytes) -> Any:
         raise ReviewError(f"the body is no JSON: {error}") from error
 
 
-def read(document: Any) -> Subject:
+def read(document: Any, size: int = 0) -> Subject:
     """The request in a document.
+
+    Args:
+        document: the AdmissionReview.
+        size: bytes of its JSON.
 
     Raises:
         ReviewError: it is no AdmissionReview of v1, or has no request with a uid.
@@ -76,6 +80,7 @@ def read(document: Any) -> Subject:
         user=_text(mapping(request.get("userInfo")), "username"),
         item=mapping(request.get("object")),
         old_item=mapping(request.get("oldObject")),
+        size=size,
     )
 
 

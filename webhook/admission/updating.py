@@ -13,7 +13,6 @@ from fairgpu.choices import merge_choices
 from fairgpu.dialects import registry
 from fairgpu.faults import Fault, field_path, show
 from fairgpu.pod import ContainerReading, PodReading, read_pod
-from fairgpu.pod_faults import crowded
 from fairgpu.request import NO_CHOICES, GPURequest
 from webhook.admission.containers import change_containers
 from webhook.admission.json_patch import Operation, change_map, remove, set_field
@@ -37,16 +36,11 @@ def admit_update(subject: Subject, settings: Webhook) -> Verdict:
         return UNTOUCHED
     returning = read_pod(subject.item, dialects, dialects=registry.FOREIGN)
     faults = (*returning.faults, *_faults_of_requests(returning, requests(stored)))
-    faults += tuple(crowded(_annotations(subject.item), (), len(_annotations(subject.old_item))))
     if faults:
         return Verdict(faults=faults)
     return Verdict(
         operations=tuple(_restore(subject, returning)), warnings=_warnings_of_choices(returning, subject.old_item)
     )
-
-
-def _annotations(pod: dict[str, Any]) -> dict[str, Any]:
-    return mapping(mapping(pod.get("metadata")).get("annotations"))
 
 
 def requests(reading: PodReading) -> Requests:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fairgpu.faults import MAX_EXPLAINED, Fault, field_path
 from fairgpu.pod import PodReading, read_pod
+from fairgpu.pod_faults import oversized_debuggers
 from webhook.admission.checks import check_pod
 from webhook.admission.creation import NATIVE_NAMES
 from webhook.admission.exposure import exposures
@@ -75,7 +76,7 @@ def _validate_ephemeral(subject: Subject, settings: Webhook) -> Verdict:
     spec = subject.item.get("spec")
     debugged = spec.get("ephemeralContainers") if isinstance(spec, dict) else None
     reading = read_pod({"spec": {"ephemeralContainers": debugged}}, settings.dialects.reading)
-    return Verdict(faults=reading.faults)
+    return Verdict(faults=(*reading.faults, *oversized_debuggers(debugged)))
 
 
 def _validate_template(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:

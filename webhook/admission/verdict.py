@@ -51,6 +51,7 @@ class Subject:
         user: who asks.
         item: the object; empty where there is none.
         old_item: the object as it was.
+        size: bytes of the review as JSON, nearly all of them the objects'; 0 where they are not counted.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -65,6 +66,7 @@ class Subject:
         user: str,
         item: dict[str, Any],
         old_item: dict[str, Any],
+        size: int = 0,
     ) -> None:
         self.uid: Final = uid
         self.kind: Final = kind
@@ -75,6 +77,7 @@ class Subject:
         self.user: Final = user
         self.item: Final = item
         self.old_item: Final = old_item
+        self.size: Final = size
 
 
 def mapping(value: Any) -> dict[str, Any]:

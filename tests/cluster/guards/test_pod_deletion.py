@@ -50,7 +50,7 @@ def test_nor_all_pods_of_the_namespace_together(editor: Identity, control_plane:
 def test_nor_by_an_eviction_that_brings_its_own_options(
     editor: Identity, control_plane: ControlPlane, running: str
 ) -> None:
-    with pytest.raises(ApiError, match="fairgpu-deletion"):
+    with pytest.raises(ApiError, match="fairgpu-forced-eviction"):
         editor.api.create(f"{running}/eviction", eviction("gpu", FORCE))
     assert control_plane.exists(running)
 
@@ -89,7 +89,8 @@ def test_so_is_one_that_waits_for_a_node(editor: Identity, control_plane: Contro
 def test_a_pod_without_a_gpu_is_deleted_by_force_as_ever(
     editor: Identity, control_plane: ControlPlane, pods: str, node: StandInNode
 ) -> None:
-    bind(editor, editor.api.create(pods, plain_pod()), node.name, None)
+    scheduler = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
+    bind(scheduler, editor.api.create(pods, plain_pod()), node.name, None)
     editor.api.delete(f"{pods}/plain", FORCE)
     assert not control_plane.exists(f"{pods}/plain")
 

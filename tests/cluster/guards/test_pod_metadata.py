@@ -15,6 +15,7 @@ from tests.waiting import wait_until
 
 SYSTEM = "fairgpu-system"
 GATE = "fairgpu.io/budget"
+LABEL = "fairgpu.io/pod"
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -61,9 +62,39 @@ def test_an_annotation_of_fairgpu_can_be_neither_changed_nor_removed_nor_added(
     assert "leave them as they are, or create a new pod" in message
 
 
-def test_a_plain_pod_cannot_be_given_an_allocation(editor: Identity, pods: str) -> None:
+def test_a_pod_without_a_gpu_may_say_what_it_likes_since_nobody_believes_it(editor: Identity, pods: str) -> None:
     editor.api.create(pods, plain_pod())
-    refused(editor, f"{pods}/plain", annotate({"fairgpu.io/allocation": "{}"}))
+    editor.api.patch(f"{pods}/plain", annotate({"fairgpu.io/allocation": "{}"}))
+
+
+@pytest.mark.parametrize("value", ["gpu", "cpu", ""])
+def test_the_label_of_gpu_pods_is_given_to_no_other(editor: Identity, pods: str, value: str) -> None:
+    editor.api.create(pods, plain_pod())
+    message = refused(editor, f"{pods}/plain", {"metadata": {"labels": {LABEL: value}}})
+    assert f"metadata.labels[{LABEL}]" in message
+    assert f"by {editor.name}" in message
+
+
+@pytest.mark.parametrize("value", [None, "cpu", ""])
+@pytest.mark.parametrize("way", ["", "/status"])
+def test_a_gpu_pod_keeps_its_label(editor: Identity, pods: str, bound: Pod, value: str | None, way: str) -> None:
+    assert bound["metadata"]["labels"][LABEL] == "gpu"
+    refused(editor, f"{pods}/gpu{way}", {"metadata": {"labels": {LABEL: value}}})
+
+
+def test_a_gpu_pod_that_is_older_than_the_label_is_given_it_by_a_cluster_admin_alone(
+    control_plane: ControlPlane,
+) -> None:
+    """Where the guards do not hold such a pod can be made, as before the first version that had them."""
+    pods = "/api/v1/namespaces/kube-public/pods"
+    old = canonical_pod("old")
+    del old["metadata"]["labels"]
+    control_plane.admin.api.create(pods, old)
+    try:
+        labelled = control_plane.admin.api.patch(f"{pods}/old", {"metadata": {"labels": {LABEL: "gpu"}}})
+        assert labelled["metadata"]["labels"][LABEL] == "gpu"
+    finally:
+        control_plane.admin.api.delete(f"{pods}/old", {"gracePeriodSeconds": 0})
 
 
 def test_other_annotations_and_labels_stay_free(editor: Identity, pods: str, bound: Pod) -> None:
@@ -73,8 +104,8 @@ def test_other_annotations_and_labels_stay_free(editor: Identity, pods: str, bou
 
 
 def test_the_status_endpoint_is_no_way_around_it(editor: Identity, pods: str) -> None:
-    editor.api.create(pods, plain_pod())
-    message = refused(editor, f"{pods}/plain/status", annotate({"fairgpu.io/allocation": "{}"}))
+    editor.api.create(pods, canonical_pod())
+    message = refused(editor, f"{pods}/gpu/status", annotate({"fairgpu.io/allocation": "{}"}))
     assert "fairgpu.io/allocation changed" in message
 
 
@@ -129,10 +160,12 @@ def test_a_gate_of_the_users_own_is_theirs_to_remove(editor: Identity, pods: str
     editor.api.patch(f"{pods}/gpu", {"spec": {"schedulingGates": [{"name": GATE}]}})
 
 
-def test_behind_the_gate_a_pod_is_bound_by_nobody(editor: Identity, pods: str, node: StandInNode) -> None:
+def test_behind_the_gate_a_pod_is_bound_by_nobody(
+    control_plane: ControlPlane, editor: Identity, pods: str, node: StandInNode
+) -> None:
     gated = editor.api.create(pods, canonical_pod(gated=True))
     with pytest.raises(ApiError, match="schedulingGates"):
-        bind(editor, gated, node.name, None)
+        bind(control_plane.service_account(SYSTEM, "fairgpu-scheduler"), gated, node.name, None)
     assert "nodeName" not in editor.api.get(f"{pods}/gpu")["spec"]
 
 
@@ -148,15 +181,116 @@ def test_only_the_scheduler_gives_devices_with_a_binding(
         "target": {"apiVersion": "v1", "kind": "Node", "name": node.name},
     }
     path = f"{pods}/gpu/binding" if by == "pods/binding" else f"/api/v1/namespaces/{namespace}/bindings"
-    for who in (editor, control_plane.admin):
-        with pytest.raises(ApiError, match="only the scheduler of FairGPU gives devices to pods"):
-            who.api.create(path, binding)
+    with pytest.raises(ApiError, match="only the scheduler of FairGPU gives devices to pods"):
+        control_plane.admin.api.create(path, binding)
+    with pytest.raises(ApiError, match="fairgpu-binding"):
+        editor.api.create(path, binding)
     bind(control_plane.service_account(SYSTEM, "fairgpu-scheduler"), pod, node.name, allocation_of(pod, node.name))
 
 
-def test_other_schedulers_still_bind_pods_without_a_gpu(editor: Identity, pods: str, node: StandInNode) -> None:
-    pod = editor.api.create(pods, plain_pod())
-    bind(editor, pod, node.name, None)
+def test_who_may_bind_in_one_namespace_alone_binds_no_pod(editor: Identity, pods: str, node: StandInNode) -> None:
+    """A Binding does not say what its pod is."""
+    for pod in (canonical_pod(), plain_pod()):
+        made = editor.api.create(pods, pod)
+        with pytest.raises(ApiError, match="fairgpu-binding") as refusal:
+            bind(editor, made, node.name, None)
+        assert f"made by {editor.name}, who may create pods/binding in this namespace alone" in refusal.value.message
+        assert "nodeName" not in editor.api.get(f"{pods}/{made['metadata']['name']}")["spec"]
+
+
+def test_schedulers_of_the_whole_cluster_bind_as_ever(
+    control_plane: ControlPlane, editor: Identity, pods: str, node: StandInNode
+) -> None:
+    stock = control_plane.user("system:kube-scheduler")
+    bind(stock, editor.api.create(pods, plain_pod()), node.name, None)
+
+
+def test_a_scheduler_of_one_namespace_binds_once_a_cluster_admin_says_so(
+    control_plane: ControlPlane, editor: Identity, namespace: str, pods: str, node: StandInNode
+) -> None:
+    rbac = "rbac.authorization.k8s.io"
+    binding = {
+        "metadata": {"name": f"binder-{namespace}"},
+        "roleRef": {"apiGroup": rbac, "kind": "ClusterRole", "name": "fairgpu-pod-binder"},
+        "subjects": [{"apiGroup": rbac, "kind": "User", "name": editor.name}],
+    }
+    control_plane.admin.api.create(f"/apis/{rbac}/v1/clusterrolebindings", binding)
+    wait_until(lambda: editor.may("create", "podbindings.fairgpu.io"), "the editor may bind")
+    bind(editor, editor.api.create(pods, plain_pod()), node.name, None)
+
+
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [
+        ({"annotations": {f"a{n}": "" for n in range(65)}}, "given 65 annotations in a binding"),
+        ({"labels": {f"a{n}": "" for n in range(65)}}, "given 65 labels in a binding"),
+        ({"labels": {"fairgpu.io/pod": "cpu"}}, "fairgpu.io/pod is not among them"),
+    ],
+)
+def test_a_binding_carries_little_into_its_pod(
+    control_plane: ControlPlane, pods: str, node: StandInNode, metadata: dict[str, Any], said: str
+) -> None:
+    control_plane.admin.api.create(pods, plain_pod())
+    binding = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "plain", **metadata},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node.name},
+    }
+    with pytest.raises(ApiError, match="fairgpu-binding") as refusal:
+        control_plane.admin.api.create(f"{pods}/plain/binding", binding)
+    assert said in refusal.value.message
+
+
+def named(count: int) -> list[str]:
+    return [f"example.org/x{number}" for number in range(count)]
+
+
+@pytest.mark.parametrize(
+    ("most", "beyond", "said"),
+    [
+        ({"finalizers": named(64)}, {"finalizers": named(65)}, "metadata.finalizers: given 65 finalizers"),
+        (
+            {"labels": dict.fromkeys(named(255), "")},
+            {"labels": dict.fromkeys(named(256), "")},
+            "metadata.labels: given 257 labels",
+        ),
+        (
+            {"annotations": dict.fromkeys(named(999), "")},
+            {"annotations": dict.fromkeys(named(1001), "")},
+            "metadata.annotations: given 1005 annotations",
+        ),
+        (
+            {"annotations": {"note": "x" * 65_000}},
+            {"annotations": {"note": "x" * 65_533}},
+            "bytes by",
+        ),
+    ],
+    ids=["finalizers", "labels", "annotations", "bytes of annotations"],
+)
+def test_a_gpu_pod_is_not_given_more_than_it_may_have_when_it_is_created(
+    control_plane: ControlPlane, editor: Identity, pods: str, most: Pod, beyond: Pod, said: str
+) -> None:
+    editor.api.create(pods, canonical_pod())
+    try:
+        editor.api.patch(f"{pods}/gpu", {"metadata": most})
+        message = refused(editor, f"{pods}/gpu", {"metadata": beyond})
+        assert said in message
+        assert "allowed: at most" in message
+        assert "write" in message
+        timekeeper = control_plane.service_account(SYSTEM, "fairgpu-timekeeper")
+        timekeeper.api.patch(f"{pods}/gpu", annotate({"fairgpu.io/eviction-at": "2026-01-01T00:00:00Z"}))
+    finally:
+        editor.api.patch(f"{pods}/gpu", {"metadata": {"finalizers": None}})
+
+
+def test_the_meters_finalizer_is_given_to_a_pod_by_nobody_once_it_is_there(
+    control_plane: ControlPlane, editor: Identity, pods: str
+) -> None:
+    editor.api.create(pods, canonical_pod())
+    for who in (editor, control_plane.admin):
+        message = refused(who, f"{pods}/gpu", {"metadata": {"finalizers": ["fairgpu.io/meter"]}})
+        assert f"metadata.finalizers: fairgpu.io/meter added by {who.name}" in message
 
 
 def test_the_sidecars_image_cannot_be_swapped_but_the_others_can(editor: Identity, pods: str, bound: Pod) -> None:

@@ -141,10 +141,26 @@ def test_the_meters_finalizer_keeps_no_pod_without_a_gpu(editor: Identity, pods:
     pod = plain_pod("kept")
     pod["metadata"]["finalizers"] = ["fairgpu.io/meter"]
     assert "this pod asks for no GPU: remove the finalizer" in refused(editor, pods, pod)
-    editor.api.create(pods, plain_pod("kept"))
-    with pytest.raises(ApiError, match="to a pod that asks for no GPU"):
-        editor.api.patch(f"{pods}/kept", {"metadata": {"finalizers": ["fairgpu.io/meter"]}})
-    editor.api.patch(f"{pods}/kept", {"metadata": {"labels": {"run": "7"}}})
+
+
+@pytest.mark.parametrize("value", ["gpu", "cpu"])
+def test_the_label_of_gpu_pods_is_on_these_and_on_no_others(editor: Identity, pods: str, value: str) -> None:
+    pod = plain_pod()
+    pod["metadata"]["labels"] = {"fairgpu.io/pod": value}
+    assert "this pod asks for no GPU: remove the label" in refused(editor, pods, pod)
+    pod = canonical_pod()
+    pod["metadata"]["labels"] = {"fairgpu.io/pod": "cpu"}
+    assert 'metadata.labels[fairgpu.io/pod]: not "gpu"' in refused(editor, pods, pod)
+    del pod["metadata"]["labels"]
+    assert 'metadata.labels[fairgpu.io/pod]: not "gpu"' in refused(editor, pods, pod)
+
+
+@pytest.mark.parametrize("field", ["containers", "initContainers", "schedulingGates"])
+def test_a_list_that_nothing_can_look_through_in_time_is_refused(editor: Identity, pods: str, field: str) -> None:
+    pod = plain_pod()
+    item = {"image": "example.org/app:1"} if field != "schedulingGates" else {}
+    pod["spec"][field] = [{"name": f"example-{number}", **item} for number in range(3000)]
+    assert f"spec.{field}: given 3000; allowed: at most" in refused(editor, pods, pod)
 
 
 def test_a_job_gets_no_gpu_past_the_guard_either(

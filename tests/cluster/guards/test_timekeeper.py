@@ -24,7 +24,10 @@ def pods(control_plane: ControlPlane, namespace: str) -> str:
     """A namespace's pods: a gated GPU pod with a finalizer and a label of its own."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     pod = canonical_pod(gated=True)
-    pod["metadata"] |= {"labels": {"app": "x"}, "finalizers": ["example.org/own", "fairgpu.io/meter"]}
+    pod["metadata"] |= {
+        "labels": {"app": "x", "fairgpu.io/pod": "gpu"},
+        "finalizers": ["example.org/own", "fairgpu.io/meter"],
+    }
     pod["metadata"]["annotations"]["example.org/note"] = "mine"
     pod["spec"]["initContainers"].append({"name": "prepare", "image": "example.org/prepare:1"})
     control_plane.admin.api.create(path, pod)
@@ -52,13 +55,13 @@ MAY_GO = [{"op": "replace", "path": "/metadata/finalizers", "value": ["example.o
     [
         ({"op": "replace", "path": "/spec/containers/0/image", "value": "example.org/evil:1"}, "spec.containers"),
         ({"op": "replace", "path": "/spec/initContainers/1/image", "value": "evil:1"}, "spec.initContainers"),
-        ({"op": "replace", "path": "/spec/schedulingGates", "value": []}, "example.org/own"),
+        ({"op": "replace", "path": "/spec/schedulingGates", "value": []}, "spec.schedulingGates"),
         ({"op": "add", "path": "/spec/nodeSelector", "value": {"a": "b"}}, "spec.nodeSelector"),
         ({"op": "add", "path": "/spec/activeDeadlineSeconds", "value": 1}, "spec.activeDeadlineSeconds"),
         ({"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}}, "spec.tolerations"),
         ({"op": "replace", "path": "/metadata/labels/app", "value": "y"}, "metadata.labels"),
-        ({"op": "remove", "path": "/metadata/finalizers/0"}, "example.org/own"),
-        ({"op": "add", "path": "/metadata/finalizers/-", "value": "example.org/new"}, "example.org/new"),
+        ({"op": "remove", "path": "/metadata/finalizers/0"}, "metadata.finalizers"),
+        ({"op": "add", "path": "/metadata/finalizers/-", "value": "example.org/new"}, "metadata.finalizers"),
         ({"op": "remove", "path": "/metadata/annotations/example.org~1note"}, "example.org/note"),
     ],
 )

@@ -12,8 +12,9 @@ import jsonpatch
 import pytest
 import yaml
 
-from fairgpu import names
+from fairgpu import names, pod_faults
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
+from fairgpu.listening import MAX_CONTAINERS
 from timekeeper.redis_settings import RedisSettings
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.tls.authority import AUTHORITY, STORE_LEAF
@@ -51,7 +52,7 @@ def condition(webhook: Manifest) -> str:
 
 
 def quoted(expression: str) -> set[str]:
-    return set(re.findall(r"'([^']+)'", expression))
+    return set(re.findall(r"'([^']*)'", expression)) - {""}
 
 
 def test_every_manifest_of_the_base_is_part_of_it() -> None:
@@ -67,11 +68,58 @@ def test_the_webhook_is_sent_the_keys_of_all_dialects_and_no_others(name: str) -
     assert all(resource.startswith("fairgpu.io/") for resource in names.CANONICAL_RESOURCES)
 
 
+UPDATES = ("mutate-update.fairgpu.io", "validate-update.fairgpu.io")
+GPU_PODS = {"matchExpressions": [{"key": names.POD_LABEL, "operator": "Exists"}]}
+
+
 def test_what_the_timekeeper_does_with_pods_waits_for_no_webhook() -> None:
     account = f"system:serviceaccount:{names.SYSTEM_NAMESPACE}:{names.TIMEKEEPER_ACCOUNT}"
-    for name in ("mutate.fairgpu.io", "validate.fairgpu.io"):
-        conditions = {found["name"]: found["expression"] for found in webhooks()[name]["matchConditions"]}
-        assert conditions["not-by-the-timekeeper"] == f"request.userInfo.username != '{account}'"
+    for name in UPDATES:
+        (condition,) = webhooks()[name]["matchConditions"]
+        assert condition["expression"].startswith(f"request.userInfo.username != '{account}' && (")
+
+
+def test_a_manifest_that_is_applied_again_is_sent_with_the_keys_of_all_foreign_dialects() -> None:
+    for name in UPDATES:
+        (condition,) = webhooks()[name]["matchConditions"]
+        known = {*FOREIGN.resources, *FOREIGN.speaking_annotations}
+        assert known <= quoted(condition["expression"])
+
+
+def test_changes_of_pods_are_looked_at_where_they_bear_the_label_of_gpu_pods() -> None:
+    """No CEL is cheap: the API server converts the old and the new object for each evaluation."""
+    rules = [(name, webhook["rules"], webhook.get("objectSelector")) for name, webhook in webhooks().items()]
+    for name, policy in of_kind("ValidatingAdmissionPolicy").items():
+        constraints = policy["spec"]["matchConstraints"]
+        rules.append((name, constraints["resourceRules"], constraints.get("objectSelector")))
+    unselected = {
+        name
+        for name, rows, selector in rules
+        for rule in rows
+        if {"UPDATE", "DELETE"} & set(rule["operations"])
+        and any(resource.split("/")[0] == "pods" for resource in rule["resources"])
+        and selector != GPU_PODS
+    }
+    # It holds the account that may patch any pod, whatever pod it patches; nobody else's writes pass its condition.
+    assert unselected == {"fairgpu-timekeeper"}
+
+
+def test_no_policy_runs_once_for_each_pod_of_a_namespace() -> None:
+    assert not any("paramKind" in policy["spec"] for policy in of_kind("ValidatingAdmissionPolicy").values())
+
+
+def test_the_policies_hold_pods_to_the_bounds_of_admission() -> None:
+    policies = of_kind("ValidatingAdmissionPolicy")
+    (annotations, length) = (pod_faults.MAX_ANNOTATIONS, pod_faults.MAX_GPU_POD_ANNOTATIONS_BYTES)
+    metadata = policies["fairgpu-metadata"]["spec"]
+    variables = {variable["name"]: variable["expression"] for variable in metadata["variables"]}
+    assert f"<= {annotations} &&" in variables["fewAnnotations"]
+    assert quoted(variables["ours"]) == set(names.RESERVED_ANNOTATIONS)
+    text = " ".join(validation["expression"] for validation in metadata["validations"])
+    for bound in (length, pod_faults.MAX_LABELS, pod_faults.MAX_FINALIZERS):
+        assert f"<= {bound} " in text
+    spec = {v["name"]: v["expression"] for v in policies["fairgpu-spec"]["spec"]["variables"]}
+    assert spec["tooLong"].count(f"> {MAX_CONTAINERS} ") + spec["tooLong"].count(f"> {MAX_CONTAINERS}\n") == 2
 
 
 def test_mutating_and_validating_see_the_same_pods() -> None:
@@ -92,7 +140,9 @@ def test_a_webhook_that_is_down_stops_gpu_pods_and_no_rollout() -> None:
     policies = {name: webhook["failurePolicy"] for name, webhook in webhooks().items()}
     assert policies == {
         "mutate.fairgpu.io": "Fail",
+        "mutate-update.fairgpu.io": "Fail",
         "validate.fairgpu.io": "Fail",
+        "validate-update.fairgpu.io": "Fail",
         "templates.fairgpu.io": "Ignore",
         "orders.fairgpu.io": "Ignore",
     }
@@ -109,7 +159,7 @@ def test_webhooks_have_no_side_effects_and_little_time() -> None:
 def test_namespaces_are_left_out_by_the_one_label_that_nobody_can_write() -> None:
     of_orders = "orders.fairgpu.io"  # which belong to no namespace
     selectors = [webhook["namespaceSelector"] for name, webhook in webhooks().items() if name != of_orders]
-    for name in ("fairgpu-deletion", "fairgpu-metadata", "fairgpu-spec"):
+    for name in ("fairgpu-binding", "fairgpu-deletion", "fairgpu-forced-eviction", "fairgpu-metadata", "fairgpu-spec"):
         binding = of_kind("ValidatingAdmissionPolicyBinding")[name]
         selectors.append(binding["spec"]["matchResources"]["namespaceSelector"])
     for selector in selectors:
@@ -126,7 +176,17 @@ def test_every_policy_denies_and_fails_closed() -> None:
         == set(bindings)
         == {
             f"fairgpu-{name}"
-            for name in ("deletion", "eviction", "metadata", "spec", "namespace", "timekeeper", "orders")
+            for name in (
+                "binding",
+                "deletion",
+                "forced-eviction",
+                "eviction",
+                "metadata",
+                "spec",
+                "namespace",
+                "timekeeper",
+                "orders",
+            )
         }
     )
     assert {policy["spec"]["failurePolicy"] for policy in policies.values()} == {"Fail"}

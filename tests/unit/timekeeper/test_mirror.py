@@ -85,7 +85,7 @@ def test_the_meter_reads_the_same_of_what_is_kept_of_a_pod_as_of_all_of_it() -> 
             "uid": "u",
             "name": "p",
             "namespace": "n",
-            "labels": {"team": "a"},
+            "labels": {"team": "a", "fairgpu.io/pod": "gpu"},
             "annotations": annotations,
             "finalizers": ["example.org/own", "fairgpu.io/meter"],
             "ownerReferences": [{"kind": "X", "name": "x"}, {"kind": "Job", "name": "p", "controller": True}],
@@ -146,13 +146,22 @@ def test_of_a_pod_nothing_is_kept_that_is_as_large_as_its_author_likes() -> None
     assert held_bytes(kept, set()) < len(json.dumps(pod)) / 8
 
 
-def test_a_pod_is_metered_if_it_asks_or_holds() -> None:
+def test_a_pod_is_metered_if_it_asks() -> None:
     asking = {"spec": {"containers": [{"resources": {"limits": {"fairgpu.io/gpu": "1"}}}]}}
     starting = {"spec": {"initContainers": [{"resources": {"limits": {"fairgpu.io/gpu-core": "1"}}}]}}
-    holding = {"metadata": {"annotations": {"fairgpu.io/allocation": "broken"}}, "spec": {}}
-    assert [is_metered(item) for item in (asking, starting, holding, {"spec": {"containers": [{}]}})] == [
-        True,
-        True,
-        True,
-        False,
-    ]
+    written = {"annotations": {"fairgpu.io/allocation": "{}"}, "finalizers": ["fairgpu.io/meter"]}
+    marked = {"metadata": written, "spec": {"containers": [{}]}}
+    assert [is_metered(item) for item in (asking, starting, marked)] == [True, True, False]
+
+
+def test_a_gpu_pod_without_the_label_is_metered_and_its_annotations_are_not_believed() -> None:
+    limits = {"fairgpu.io/gpu": "1"}
+    metadata = {"uid": "u", "name": "p", "annotations": {"fairgpu.io/allocation": "{}", "fairgpu.io/created-by": "bob"}}
+    pod = {"metadata": metadata, "spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
+    kept = metered_pod(pod)
+    assert kept is not None
+    assert kept["metadata"]["annotations"] == {}
+    labelled = metered_pod({**pod, "metadata": {**metadata, "labels": {"fairgpu.io/pod": "gpu"}}})
+    assert labelled is not None
+    assert labelled["metadata"]["annotations"] == metadata["annotations"]
+    assert labelled["metadata"]["labels"] == {"fairgpu.io/pod": "gpu"}

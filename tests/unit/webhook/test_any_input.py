@@ -211,6 +211,11 @@ def without_what_changes(value: Any) -> Any:
     metadata = item.get("metadata") if isinstance(item.get("metadata"), dict) else {}
     spec = item.get("spec") if isinstance(item.get("spec"), dict) else {}
     metadata.pop("annotations", None)
+    metadata.pop("finalizers", None)
+    if isinstance(metadata.get("labels"), dict):
+        metadata["labels"].pop("fairgpu.io/pod", None)
+    if not metadata.get("labels"):
+        metadata.pop("labels", None)
     if not metadata:
         item.pop("metadata", None)
     for key in ("schedulerName", "priorityClassName", "priority", "preemptionPolicy", "schedulingGates", "volumes"):

@@ -12,7 +12,7 @@ import pytest
 from fairgpu.choices import MAX_LISTED
 from fairgpu.faults import MAX_EXPLAINED
 from fairgpu.listening import MAX_CONTAINERS
-from fairgpu.pod_faults import MAX_ANNOTATIONS
+from fairgpu.pod_faults import MAX_ANNOTATIONS, MAX_FINALIZERS, MAX_LABELS, MAX_POD_BYTES
 from tests.admission import (
     KNOWLEDGE,
     SETTINGS,
@@ -65,6 +65,22 @@ TOO_MUCH: dict[str, tuple[Pod, str]] = {
     "annotations that no policy can look through": (
         pod(gpu_container(), annotations={f"a{number}": "" for number in range(MAX_ANNOTATIONS + 1)}),
         f"metadata.annotations: given {MAX_ANNOTATIONS + 1} annotations; allowed: at most {MAX_ANNOTATIONS}",
+    ),
+    "annotations of FairGPU's own prefix": (
+        pod(gpu_container(), annotations={f"fairgpu.io/a{number}": "" for number in range(MAX_ANNOTATIONS + 1)}),
+        f"metadata.annotations: given {MAX_ANNOTATIONS + 1} annotations; allowed: at most {MAX_ANNOTATIONS}",
+    ),
+    "annotations that are long together": (
+        pod(gpu_container(), annotations={"note": "é" * 32 * 1024}),
+        "metadata.annotations: given 65540 bytes in 1 annotations; allowed: at most 65536 bytes together",
+    ),
+    "labels": (
+        pod(gpu_container(), metadata={"labels": {f"l{number}": "" for number in range(MAX_LABELS + 1)}}),
+        f"metadata.labels: given {MAX_LABELS + 1} labels; allowed: at most {MAX_LABELS}",
+    ),
+    "finalizers": (
+        pod(gpu_container(), metadata={"finalizers": [f"example.org/f{n}" for n in range(MAX_FINALIZERS + 1)]}),
+        f"metadata.finalizers: given {MAX_FINALIZERS + 1} finalizers; allowed: at most {MAX_FINALIZERS}",
     ),
     "containers that ask": (
         pod(*asking(MANY, **HAMI)),
@@ -129,24 +145,36 @@ def test_it_is_refused_in_a_few_words(what: str, route: str) -> None:
         pytest.param(gpu_pod(initContainers=[container(f"c{n}") for n in range(MAX_CONTAINERS)]), id="beside ours"),
         pytest.param(gpu_pod(volumes=[{"name": "fairgpu-usage"}] * MAX_COPIES), id="volumes of our names"),
         pytest.param(pod(gpu_container(), annotations={f"a{n}": "" for n in range(MAX_ANNOTATIONS)}), id="crowded"),
-        pytest.param(pod(gpu_container(), annotations={"note": "x" * 260_000}), id="annotations"),
+        pytest.param(pod(gpu_container(), annotations={"note": "x" * (64 * 1024 - 4)}), id="annotations"),
+        pytest.param(
+            pod(gpu_container(), metadata={"labels": {f"l{n}": "" for n in range(MAX_LABELS - 1)}}), id="labels"
+        ),
+        pytest.param(
+            pod(gpu_container(), metadata={"finalizers": [f"example.org/f{n}" for n in range(MAX_FINALIZERS)]}),
+            id="finalizers",
+        ),
+        pytest.param(gpu_pod(hostname="x" * 1_000_000), id="bytes"),
     ],
 )
 def test_what_is_just_not_too_much_comes_in(item: Any) -> None:
     assert validate(admitted(item)).allowed
 
 
-def test_a_gpu_pod_is_not_given_more_annotations_later_either() -> None:
-    stored = admitted(gpu_pod())
-    crowd = {f"a{number}": "" for number in range(MAX_ANNOTATIONS + 1)}
-    crowded = {
-        **stored,
-        "metadata": {**stored["metadata"], "annotations": {**stored["metadata"]["annotations"], **crowd}},
-    }
-    found = mutate(crowded, operation="UPDATE", oldObject=stored)
-    assert not found.allowed
-    assert f"allowed: at most {MAX_ANNOTATIONS} on a pod that asks for a GPU" in found.message
-    assert mutate(crowded, operation="UPDATE", oldObject=crowded).allowed
+def test_a_pod_that_leaves_no_room_for_notices_is_refused() -> None:
+    refused = mutate(gpu_pod(hostname="x" * MAX_POD_BYTES))
+    assert "spec: given a pod of 10" in refused.message
+    assert f"allowed: at most {MAX_POD_BYTES} on a pod that asks for a GPU" in refused.message
+
+
+def test_debugging_containers_leave_the_room_that_a_pod_was_admitted_with() -> None:
+    debugger = {"name": "debugger", "image": "example.org/tools:1"}
+    small = {**gpu_pod(), "spec": {**gpu_pod()["spec"], "ephemeralContainers": [debugger]}}
+    large = {**small, "spec": {**small["spec"], "ephemeralContainers": [{**debugger, "args": ["x" * 128 * 1024]}]}}
+    asked = {"operation": "UPDATE", "subResource": "ephemeralcontainers"}
+    assert validate(small, **asked).allowed
+    refused = validate(large, **asked)
+    assert "spec.ephemeralContainers: given 131" in refused.message
+    assert "allowed: at most 131072 together on a pod that asks for a GPU" in refused.message
 
 
 def test_of_many_annotations_that_there_are_not_some_are_named_and_the_rest_counted() -> None:
