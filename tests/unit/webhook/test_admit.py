@@ -361,13 +361,8 @@ def test_namespaces_that_the_webhook_is_not_asked_about_are_left_alone(
 
 def test_the_namespaces_left_alone_are_those_of_the_manifests() -> None:
     webhooks = yaml.safe_load((DEPLOY / "webhook" / "mutating.yaml").read_text())["webhooks"]
-<<<<<<< HEAD
     (webhook,) = [webhook for webhook in webhooks if webhook["name"] == "mutate.fairgpu.io"]
     (selector,) = webhook["namespaceSelector"]["matchExpressions"]
-=======
-    (pods,) = [webhook for webhook in webhooks if webhook["name"] == "mutate.fairgpu.io"]
-    (selector,) = pods["namespaceSelector"]["matchExpressions"]
->>>>>>> bc4b73c (guards: select GPU pods by a label, and bound what is on them)
     assert (selector["operator"], tuple(selector["values"])) == ("NotIn", EXEMPT_NAMESPACES)
 
 
