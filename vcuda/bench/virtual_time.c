@@ -226,7 +226,7 @@ int pthread_cond_timedwait(pthread_cond_t *condition, pthread_mutex_t *mutex, co
 {
     (void)condition;
     uint32_t seen = __atomic_load_n(&signals, __ATOMIC_ACQUIRE);
-    uint64_t limit = ns_of(until) - REALTIME_NS;
+    uint64_t limit = ns_of(until) >= REALTIME_NS ? ns_of(until) - REALTIME_NS : ns_of(until); /* either clock */
     pthread_mutex_unlock(mutex);
     while (__atomic_load_n(&signals, __ATOMIC_ACQUIRE) == seen && look() < limit)
         sleep_until(look() + 50000);

@@ -24,7 +24,7 @@ static int stopping, stopped;
 /* 1 while the helper is in its long pause; who admits a launch wakes it. Atomic; `lock` goes with `wake`. */
 static int asleep;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t wake = PTHREAD_COND_INITIALIZER;
+static pthread_cond_t wake;
 
 void helper_wake(void)
 {
@@ -67,7 +67,7 @@ static uint64_t look(uint64_t now)
 static void rest(void)
 {
     struct timespec until;
-    clock_gettime(CLOCK_REALTIME, &until);
+    clock_gettime(CLOCK_MONOTONIC, &until);
     until.tv_nsec += IDLE_PAUSE_NS;
     if (until.tv_nsec >= 1000000000) {
         until.tv_nsec -= 1000000000;
@@ -125,6 +125,11 @@ void helper_start(void)
     sigset_t all, before;
     if (__atomic_exchange_n(&process()->has_helper, 1, __ATOMIC_ACQ_REL) != 0)
         return;
+    pthread_condattr_t monotonic; /* a step of the other clock would make it sleep as long */
+    pthread_condattr_init(&monotonic);
+    pthread_condattr_setclock(&monotonic, CLOCK_MONOTONIC);
+    pthread_cond_init(&wake, &monotonic);
+    pthread_condattr_destroy(&monotonic);
     __atomic_store_n(&stopping, 0, __ATOMIC_RELEASE);
     __atomic_store_n(&stopped, 0, __ATOMIC_RELEASE);
     atexit(stop); /* after the driver was loaded, and so before it is unloaded */

@@ -3,7 +3,8 @@ TESTS := $(B)/tests
 ACTOR := $(wildcard tests/actor/*.c)
 PROGRAMS := $(patsubst tests/%.c,$(TESTS)/%,$(wildcard tests/*.c)) $(TESTS)/actor
 UNITS := $(TESTS)/unit/kill_at_every_instruction $(TESTS)/unit/release_of_the_dead $(TESTS)/unit/refused_ledger \
-  $(TESTS)/unit/full_disk.so $(TESTS)/unit/finds_itself.so $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions)
+  $(TESTS)/unit/full_disk.so $(TESTS)/unit/finds_itself.so $(TESTS)/unit/constructor.so \
+  $(if $(filter x86_64,$(shell uname -m)),$(TESTS)/unit/launch_instructions $(TESTS)/unit/stub_driver.so)
 PROGRAM_FLAGS := -std=c11 -D_GNU_SOURCE -Wall -Wextra -Werror -O1 -g -pthread -Iinclude $(ROOMS:%=-I%) -isystem $(CUDA)
 
 $(TESTS)/unit/%: tests/unit/%.c $(B)/testing/libvcuda.a
@@ -15,12 +16,13 @@ $(TESTS)/unit/launch_instructions: tests/unit/launch_instructions.c $(HEADERS)/.
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -ldl
 
+$(TESTS)/unit/stub_driver.so: src/hooks/hooks.def
 $(TESTS)/unit/%.so: tests/unit/%.c
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -fPIC -shared $< -o $@ -ldl
 
 # As old programs are, linked with the driver and the shim before it only at run time.
-$(TESTS)/resolve: tests/resolve.c $(HEADERS)/.fetched | simgpu
+$(TESTS)/resolve $(TESTS)/binds: $(TESTS)/%: tests/%.c $(HEADERS)/.fetched | simgpu
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) $< -o $@ -L$(B)/simgpu/12 -l:libcuda.so.1 -ldl
 

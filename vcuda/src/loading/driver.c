@@ -2,8 +2,9 @@
 #include "driver.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
+#include <sched.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "loader.h"
@@ -11,10 +12,8 @@
 struct driver driver;
 _Bool driver_bound; /* published with release once `driver` and `by_address` are whole */
 
-static pthread_mutex_t bind_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the filling of the tables below */
-
-static void *bound_library;    /* a handle of the driver, and where it lies; constant once driver_bound */
-static const void *bound_base;
+static const void *bound_base; /* where the driver lies, and a handle of it; constant once driver_bound */
+static void *bound_library;
 
 /* One row per hook: its name, where its real function is kept, and the hook itself. */
 static const struct hook {
@@ -39,26 +38,26 @@ static const struct {
 _Static_assert(HOOK_COUNT * 2 < ADDRESS_BUCKETS, "the address map stays half empty");
 
 /* Open-addressed map from the driver's addresses to rows of `hooks`; constant once driver_bound. */
-static struct {
+struct address {
     const void *address;
     void *function;
-} by_address[ADDRESS_BUCKETS];
+};
+static struct address by_address[ADDRESS_BUCKETS];
 
 static size_t bucket_of(const void *address)
 {
     return ((uintptr_t)address >> 4) * 0x9E3779B97F4A7C15u >> 48 & (ADDRESS_BUCKETS - 1);
 }
 
-static void remember(const void *address, void *function)
+static void remember(struct address *map, const void *address, void *function)
 {
     size_t i = bucket_of(address);
-    while (by_address[i].address != NULL) {
-        if (by_address[i].address == address)
+    while (map[i].address != NULL) {
+        if (map[i].address == address)
             return; /* two names of one function: both hooks do the same */
         i = (i + 1) & (ADDRESS_BUCKETS - 1);
     }
-    by_address[i].address = address;
-    by_address[i].function = function;
+    map[i] = (struct address){address, function};
 }
 
 void *driver_hook_at(const void *address)
@@ -77,17 +76,25 @@ void *hook_named(const char *name)
     return NULL;
 }
 
-static void fill(void *handle)
+/* What one thread found. */
+struct found {
+    struct driver driver;
+    struct address by_address[ADDRESS_BUCKETS];
+    void *library;
+    const void *base;
+};
+
+static void fill(struct found *found, void *handle)
 {
     for (size_t i = 0; i < HOOK_COUNT; i++) {
         void *real = loader_symbol(handle, hooks[i].name);
-        memcpy((char *)&driver + hooks[i].offset, &real, sizeof real);
+        memcpy((char *)&found->driver + hooks[i].offset, &real, sizeof real);
         if (real != NULL)
-            remember(real, hooks[i].function);
+            remember(found->by_address, real, hooks[i].function);
     }
     for (size_t i = 0; i < sizeof uses / sizeof uses[0]; i++) {
         void *real = loader_symbol(handle, uses[i].name);
-        memcpy((char *)&driver + uses[i].offset, &real, sizeof real);
+        memcpy((char *)&found->driver + uses[i].offset, &real, sizeof real);
     }
 }
 
@@ -101,24 +108,38 @@ static void *driver_handle(void *handle)
     return dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
 }
 
+/* One thread's find is everybody's. Whoever comes later waits for a copy of memory, and for nothing else. */
+static void publish(const struct found *found)
+{
+    static int taken; /* atomic */
+    if (__atomic_exchange_n(&taken, 1, __ATOMIC_ACQ_REL) == 0) {
+        driver = found->driver;
+        memcpy(by_address, found->by_address, sizeof by_address);
+        bound_library = found->library;
+        bound_base = found->base;
+        __atomic_store_n(&driver_bound, true, __ATOMIC_RELEASE);
+    }
+    while (!__atomic_load_n(&driver_bound, __ATOMIC_ACQUIRE))
+        sched_yield();
+}
+
+/* No lock of ours is held over the loader's functions: a library's constructor runs under the loader's own lock, and may look
+ * up the driver while another thread is in here. */
 bool driver_bind(void *handle)
 {
     if (__atomic_load_n(&driver_bound, __ATOMIC_ACQUIRE))
         return true;
-    pthread_mutex_lock(&bind_lock);
-    if (!driver_bound) {
-        void *library = driver_handle(handle);
-        if (library != NULL && loader_symbol(library, "cuInit") != NULL) {
-            Dl_info info;
-            fill(library);
-            bound_library = library;
-            bound_base = dladdr(loader_symbol(library, "cuInit"), &info) != 0 ? info.dli_fbase : NULL;
-            __atomic_store_n(&driver_bound, true, __ATOMIC_RELEASE);
-        }
+    void *library = driver_handle(handle), *init = library != NULL ? loader_symbol(library, "cuInit") : NULL;
+    struct found *found = init != NULL ? calloc(1, sizeof *found) : NULL;
+    if (found != NULL) {
+        Dl_info info;
+        fill(found, library);
+        found->library = library;
+        found->base = dladdr(init, &info) != 0 ? info.dli_fbase : NULL;
+        publish(found);
+        free(found);
     }
-    bool bound = driver_bound;
-    pthread_mutex_unlock(&bind_lock);
-    return bound;
+    return __atomic_load_n(&driver_bound, __ATOMIC_ACQUIRE);
 }
 
 bool driver_owns(const void *address)

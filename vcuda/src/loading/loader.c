@@ -182,12 +182,21 @@ static void *replace(void *handle, const char *name, void *real)
     return hook;
 }
 
+/* A driver's own libraries get what they ask for: a stub that hands on to another file would be handed on to itself. */
+static void *answer(const void *caller, void *handle, const char *name, void *real)
+{
+    void *instead = replace(handle, name, real);
+    bool of_driver = instead != real && (lies_in(caller, "libcuda.so") || lies_in(caller, "libcudadebugger.so") ||
+                                         lies_in(caller, "libnvidia-"));
+    return of_driver ? real : instead;
+}
+
 void *vcuda_dlsym(void *handle, const char *name)
 {
-    return replace(handle, name, vcuda_real_dlsym(handle, name));
+    return answer(__builtin_return_address(0), handle, name, vcuda_real_dlsym(handle, name));
 }
 
 void *vcuda_dlvsym(void *handle, const char *name, const char *version)
 {
-    return replace(handle, name, vcuda_real_dlvsym(handle, name, version));
+    return answer(__builtin_return_address(0), handle, name, vcuda_real_dlvsym(handle, name, version));
 }

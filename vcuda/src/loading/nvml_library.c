@@ -2,7 +2,7 @@
 #include "nvml_library.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
+#include <sched.h>
 #include <stddef.h>
 #include <string.h>
 
@@ -12,7 +12,6 @@
 struct nvml_library nvml_library;
 
 static bool bound;                                         /* published with release once the table is whole */
-static pthread_mutex_t bind_lock = PTHREAD_MUTEX_INITIALIZER; /* guards the filling */
 
 static const struct row {
     const char *name;
@@ -42,20 +41,25 @@ static void *library_behind(void *handle)
     return dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL);
 }
 
+/* As driver_bind: no lock of ours is held over the loader's functions. */
 bool nvml_bind(void *handle)
 {
+    static int taken; /* atomic */
+    struct nvml_library found;
     if (likely(__atomic_load_n(&bound, __ATOMIC_ACQUIRE)))
         return true;
-    pthread_mutex_lock(&bind_lock);
-    void *library = bound ? NULL : library_behind(handle);
-    if (library != NULL && loader_symbol(library, "nvmlDeviceGetUUID") != NULL) {
-        for (size_t i = 0; i < ROWS; i++) {
-            void *real = loader_symbol(library, rows[i].name);
-            memcpy((char *)&nvml_library + rows[i].offset, &real, sizeof real);
-        }
+    void *library = library_behind(handle);
+    if (library == NULL || loader_symbol(library, "nvmlDeviceGetUUID") == NULL)
+        return __atomic_load_n(&bound, __ATOMIC_ACQUIRE);
+    for (size_t i = 0; i < ROWS; i++) {
+        void *real = loader_symbol(library, rows[i].name);
+        memcpy((char *)&found + rows[i].offset, &real, sizeof real);
+    }
+    if (__atomic_exchange_n(&taken, 1, __ATOMIC_ACQ_REL) == 0) {
+        nvml_library = found;
         __atomic_store_n(&bound, true, __ATOMIC_RELEASE);
     }
-    bool now = bound;
-    pthread_mutex_unlock(&bind_lock);
-    return now;
+    while (!__atomic_load_n(&bound, __ATOMIC_ACQUIRE))
+        sched_yield();
+    return true;
 }
