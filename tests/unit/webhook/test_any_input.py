@@ -212,10 +212,10 @@ def without_what_changes(value: Any) -> Any:
     spec = item.get("spec") if isinstance(item.get("spec"), dict) else {}
     metadata.pop("annotations", None)
     metadata.pop("finalizers", None)
-    if isinstance(metadata.get("labels"), dict):
-        metadata["labels"].pop("fairgpu.io/pod", None)
-    if not metadata.get("labels"):
-        metadata.pop("labels", None)
+    labels = metadata.pop("labels", None)
+    kept = {key: each for key, each in labels.items() if key != "fairgpu.io/pod"} if isinstance(labels, dict) else {}
+    if kept:
+        metadata["labels"] = kept
     if not metadata:
         item.pop("metadata", None)
     for key in ("schedulerName", "priorityClassName", "priority", "preemptionPolicy", "schedulingGates", "volumes"):
