@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import Snapshot, whole
 from timekeeper.audit.sums import CHECKPOINT, MONEY, difference
-from timekeeper.usage.folding import unfold
+from timekeeper.usage.folding import totals_of, unfold
 
 HOUR = 3_600 * 10**9
 LONGEST_DAYS = 62
@@ -30,6 +30,12 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
             if amount is None:
                 yield difference(snapshot, Figure.HOURS, subject, "unreadable", "billed core memory used", "its form")
             billed += amount or 0
+    for blob in snapshot.folded:
+        detailed, *others = totals_of(blob)
+        for other in others:
+            if other != detailed:
+                reason = "the rows that the same packed value holds in detail"
+                yield difference(snapshot, Figure.HOURS, "", str([*other]), str([*detailed]), reason)
     expected = sum(entry.amount for entry in snapshot.entries if entry.kind not in MONEY)
     if billed != expected:
         reason = "the ledger's entries of what was spent"

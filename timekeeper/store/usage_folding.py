@@ -134,11 +134,11 @@ def _next_hours(client: redis.Redis, names: keys.AccountKeys, held: _Held, limit
 
 
 def _rows(client: redis.Redis, names: keys.AccountKeys, hours: Sequence[int]) -> list[Row]:
-    rows = list[Row]()
+    pipeline = client.pipeline(transaction=False)
     for hour in hours:
-        found: Any = client.hgetall(names.rows_of(hour))
-        rows += read_rows([(hour, field, value) for field, value in found.items()])
-    return rows
+        pipeline.hgetall(names.rows_of(hour))
+    answers = zip(hours, pipeline.execute(), strict=True)
+    return read_rows([(hour, field, value) for hour, found in answers for field, value in found.items()])
 
 
 def _blobs(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[bytes]:

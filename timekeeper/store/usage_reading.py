@@ -72,13 +72,28 @@ class AccountUsage:
 NOTHING_KNOWN = Known({}, 0)
 
 
+class View(NamedTuple):
+    """How closely a question looks.
+
+    Attributes:
+        details: whether nodes, owners, users or labels are asked for.
+        sums: whether one sum of the window will do, by namespace, model and user at most.
+    """
+
+    details: bool
+    sums: bool
+
+
+DETAILED = View(details=True, sums=False)
+
+
 def accounts_usage(
     client: redis.Redis,
     accounts: Sequence[str],
     assignments: Mapping[str, Assignments],
     within: Window = ALWAYS,
     *,
-    details: bool = True,
+    view: View = DETAILED,
     known: Known = NOTHING_KNOWN,
 ) -> Iterator[AccountUsage]:
     """The hours of accounts that touch a window, each as of one moment; accounts not in the store are left out.
@@ -88,7 +103,7 @@ def accounts_usage(
         accounts: whose.
         assignments: who pays for namespaces from when on.
         within: the window.
-        details: whether nodes, owners, users or labels are asked for.
+        view: how closely to look.
         known: what the caller remembers.
 
     Raises:
@@ -100,7 +115,7 @@ def accounts_usage(
     counts = reported(client, [running for _, _, sessions in found for running in sessions])
     for name, answer, sessions in found:
         adding = [(each, added(each, assignments, answer.settled, counts[each.session.uid])) for each in sessions]
-        put_down = _put_down(answer, within, known, details=details)
+        put_down = _put_down(answer, within, known, view)
         yield AccountUsage(name, answer.settled, answer.past, answer.known, put_down, _running(adding, within))
 
 
@@ -180,12 +195,12 @@ def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
     return read_running(name, [Period(*each) for each in zip(starts, ends, strict=False)], answer.open)
 
 
-def _put_down(answer: _Answer, within: Window, known: Known, *, details: bool) -> Use:
+def _put_down(answer: _Answer, within: Window, known: Known, view: View) -> Use:
     """What is put down to the hours of a window, without those that the caller knows."""
     first = max(within.start // HOUR, known.since) if answer.known else within.start // HOUR
     found = Use()
     for blob in answer.packed:
-        read_folded(blob, found, first, within.end // HOUR, details=details)
+        read_folded(blob, found, first, within.end // HOUR, details=view.details, sums=view.sums)
     _read_hours(found, answer.rows)
     return found
 

@@ -62,6 +62,11 @@ def asks_for_details(names: Iterable[str]) -> bool:
     return not {*names} <= {"namespace", "budget", "model"}
 
 
+def asks_for_sums(names: Iterable[str]) -> bool:
+    """Whether nothing else is asked for than what sums over many hours are kept by."""
+    return {*names} <= {"namespace", "budget", "model", "user"}
+
+
 def keys_of(
     names: Sequence[str], account: str, found: Sequence[Sequence[Any]], namespaces: frozenset[str] | None = None
 ) -> list[Key | None]:

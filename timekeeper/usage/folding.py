@@ -11,6 +11,7 @@ import struct
 import zlib
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import orjson
 
@@ -20,8 +21,21 @@ from timekeeper.usage.rows import Figures, Row, Use
 
 HOURS_OF_A_DAY = DAY // HOUR
 FOREVER = 1 << 62
-VERSION = 1
-_HEAD = struct.Struct(">B?I")
+VERSION = 2
+FEWER = 2
+"""Sums are kept where they are so many times fewer than the rows that they are of."""
+_HEAD = struct.Struct(">B?II")
+_HEAD_1 = struct.Struct(">B?I")
+"""Of version 1, which has no sums."""
+
+
+class _Sections(NamedTuple):
+    """A packed value taken apart; each section is compressed, and sums may be empty."""
+
+    wide: bool
+    plain: bytes
+    sums: bytes
+    detailed: bytes
 
 
 class FoldedError(ValueError):
@@ -61,18 +75,23 @@ def added_up(rows: Iterable[Row]) -> list[Row]:
 
 
 def pack(rows: Iterable[Row]) -> bytes:
-    """Rows as they are stored: with nodes, owners, users and labels, and without, for whoever asks for none.
+    """Rows as they are stored, for three kinds of questions.
 
-    A version, whether a figure takes more than 64 bits, and the length of the part without come first.
+    With nodes, owners, users and labels; without; and, where these are few, the sums over all hours by namespace, model
+    and user. A version, whether a figure takes more than 64 bits, and the lengths of the latter two come first.
     """
     ordered = list(rows)
-    largest = max((abs(figure or 0) for row in ordered for figure in row.figures), default=0)
-    plain = zlib.compress(_document(_without_details(ordered)))
-    head = _HEAD.pack(VERSION, largest >= 1 << 63, len(plain))
-    return head + plain + zlib.compress(_document(ordered))
+    plain, sums = _without_details(ordered), _over_all_hours(ordered)
+    kept = sums if FEWER * len(sums) <= len(ordered) else []
+    largest = max((abs(figure or 0) for row in (*ordered, *plain, *kept) for figure in row.figures), default=0)
+    sections = [zlib.compress(_document(found)) if found else b"" for found in (plain, kept)]
+    head = _HEAD.pack(VERSION, largest >= 1 << 63, *map(len, sections))
+    return head + b"".join(sections) + zlib.compress(_document(ordered))
 
 
-def read_folded(blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, details: bool = True) -> None:
+def read_folded(
+    blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, details: bool = True, sums: bool = False
+) -> None:
     """Adds what was packed and touches the hours from `first` up to `end`.
 
     Args:
@@ -81,27 +100,74 @@ def read_folded(blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, det
         first: counts from 1970, as does `end`.
         end: the first hour after.
         details: whether nodes, owners, users or labels are asked for.
+        sums: whether one sum of all these hours will do, by namespace, model and user at most.
 
     Raises:
         FoldedError: it is none, or a later timekeeper wrote it.
     """
-    version, wide, length = _HEAD.unpack_from(blob) if len(blob) >= _HEAD.size else (0, False, 0)
-    if version != VERSION:
-        raise FoldedError(f"use folded in version {version}: this timekeeper reads version {VERSION}")
-    packed = blob[_HEAD.size + length :] if details else blob[_HEAD.size : _HEAD.size + length]
+    sections = _sections(blob)
+    if sums and sections.sums and _read(sections.sums, sections, to, first, end, whole=True):
+        return
+    _read(sections.detailed if details else sections.plain, sections, to, first, end)
+
+
+def _sections(blob: bytes) -> _Sections:
+    version = blob[0] if blob else 0
+    head = {1: _HEAD_1, VERSION: _HEAD}.get(version)
+    if head is None or len(blob) < head.size:
+        raise FoldedError(f"use folded in version {version}: this timekeeper reads versions up to {VERSION}")
+    _, wide, *lengths = head.unpack_from(blob)
+    plain_end = head.size + lengths[0]
+    sums_end = plain_end + sum(lengths[1:])
+    return _Sections(wide, blob[head.size : plain_end], blob[plain_end:sums_end], blob[sums_end:])
+
+
+def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, whole: bool = False) -> bool:
+    """Adds a section's rows that touch some hours; `whole` adds all of them or, if any lies outside, none.
+
+    Returns:
+        Whether it was done.
+    """
+    if not packed:
+        return True
     # orjson makes floats of what takes more than 64 bits.
-    document = (json.loads if wide else orjson.loads)(zlib.decompress(packed))
+    document = (json.loads if sections.wide else orjson.loads)(zlib.decompress(packed))
+    if whole and document["r"]:
+        hours, lengths, *_ = document["r"]
+        if hours[0] < first or hours[0] + lengths[0] > end:
+            return False
     offset = len(to.dimensions)
     to.dimensions += document["d"]
     hour_column, *columns = document["r"] or ([],)
     # Rows stand in the order of their hours, and none is longer than a day.
-    low, high = bisect_right(hour_column, first - HOURS_OF_A_DAY), bisect_left(hour_column, end)
-    hour_column, *columns = (column[low:high] for column in (hour_column, *columns))
+    if not whole:
+        low, high = bisect_right(hour_column, first - HOURS_OF_A_DAY), bisect_left(hour_column, end)
+        hour_column, *columns = (column[low:high] for column in (hour_column, *columns))
     to.stretches += [
         (hour, hours, place + offset, billed, core, memory, used)
         for hour, hours, place, billed, core, memory, used in zip(hour_column, *columns, strict=True)
         if hour + hours > first
     ]
+    return True
+
+
+def totals_of(blob: bytes) -> list[Figures]:
+    """What each section adds up to; all must be the same, for they are of the same rows.
+
+    Raises:
+        FoldedError: as above.
+    """
+    sections = _sections(blob)
+    totals = []
+    for packed in (sections.detailed, sections.plain, sections.sums):
+        found = Use()
+        _read(packed, sections, found, 0, FOREVER, whole=True)
+        total = Figures()
+        for row in found.rows():
+            total = total.plus(row.figures)
+        if packed:
+            totals.append(total)
+    return totals
 
 
 def unfold(blob: bytes) -> list[Row]:
@@ -132,6 +198,19 @@ def _without_details(rows: Iterable[Row]) -> list[Row]:
         known = sums.get(place)
         sums[place] = row.figures if known is None else known.plus(row.figures)
     return [Row(*place, figures) for place, figures in sums.items()]
+
+
+def _over_all_hours(rows: Sequence[Row]) -> list[Row]:
+    """Sums of rows by namespace, model and user, each over the hours of all of them."""
+    first = min((row.hour for row in rows), default=0)
+    hours = max((row.hour + row.hours for row in rows), default=0) - first
+    sums: dict[Dimensions, Figures] = {}
+    for row in rows:
+        found = row.dimensions
+        place = Dimensions(found.namespace, model=found.model, user=found.user)
+        known = sums.get(place)
+        sums[place] = row.figures if known is None else known.plus(row.figures)
+    return [Row(first, hours, place, figures) for place, figures in sums.items()]
 
 
 def _stretch(hour: int, edges: Sequence[int]) -> tuple[int, int]:

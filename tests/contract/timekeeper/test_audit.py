@@ -23,10 +23,8 @@ from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.metering.bill import Bill
 from timekeeper.rules.money import GPU_SECOND
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.book import highest_epoch
-from timekeeper.store.ledger import take_epoch
 from timekeeper.store.ledger_packing import pack_ledger
-from timekeeper.store.usage_folding import fold_hours
+from timekeeper.store.usage_folding import fold_hours, pack_hours
 from timekeeper.usage.folding import pack, unfold
 
 __all__ = ["books", "server", "stage"]
@@ -76,13 +74,26 @@ def to_another_month(stage: Stage) -> None:
 
 
 def folded_and_changed(stage: Stage) -> None:
-    epoch, later = take_epoch(stage.client, highest_epoch(stage.client) + 1), MONTH + 31 * 24 * HOUR
-    assert fold_hours(stage.client, epoch, "a", later, [MONTH])
+    assert stage.keeper is not None
+    assert fold_hours(stage.client, stage.keeper.epoch, "a", MONTH + 31 * 24 * HOUR, [MONTH])
     assert found(stage) == set()
     ((month, blob),) = stage.client.hgetall(KEYS.folded).items()
     (first, *others) = unfold(blob)
     changed = first._replace(figures=first.figures._replace(billed=first.figures.billed + 1))
     stage.client.hset(KEYS.folded, month, pack([changed, *others]))
+
+
+def packed_and_changed_in_part(stage: Stage) -> None:
+    """What questions without details are answered from is not what the rows say."""
+    assert stage.keeper is not None
+    assert pack_hours(stage.client, stage.keeper.epoch, "a", MONTH + 31 * 24 * HOUR)
+    assert found(stage) == set()
+    ((name, blob),) = stage.client.hgetall(KEYS.folded).items()
+    (first, *others) = unfold(blob)
+    changed = pack([first._replace(figures=first.figures._replace(billed=first.figures.billed + 1)), *others])
+    plain = int.from_bytes(changed[2:6]), int.from_bytes(blob[2:6])
+    mixed = changed[:6] + blob[6:10] + changed[10 : 10 + plain[0]] + blob[10 + plain[1] :]
+    stage.client.hset(KEYS.folded, name, mixed)
 
 
 STATUS_SPENT = (Figure.STATUS, "status.spent")
@@ -150,6 +161,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     "an hour's use, gone": (lambda stage: delete_rows(stage.client, "a"), {(Figure.HOURS, "")}),
     "use put down to an hour of another period": (to_another_month, {(Figure.HOURS, "")}),
     "use that was folded": (folded_and_changed, {(Figure.HOURS, "")}),
+    "use that was packed, where it is kept without details": (packed_and_changed_in_part, {(Figure.HOURS, "")}),
     "the end of the period": (in_hash(KEYS.periods, str(MONTH), "5"), {(Figure.PERIOD, "end")}),
     "the latest period": (
         in_hash(KEYS.periods, str(MONTH + HOUR), str(MONTH + 2 * HOUR)),

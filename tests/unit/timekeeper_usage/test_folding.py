@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.usage.dimensions import Dimensions
-from timekeeper.usage.folding import fold, pack, unfold
-from timekeeper.usage.rows import Figures, Row
+from timekeeper.usage.folding import fold, pack, read_folded, totals_of, unfold
+from timekeeper.usage.rows import Figures, Row, Use
 
 TO = (Dimensions("team-a"), Dimensions("team-b", "n1", "A100", "Job/x", "alice", (("team", "vision"),)))
 amounts = st.integers(-(10**23), 10**23)
@@ -49,6 +49,43 @@ def test_what_lies_in_a_period_is_told_from_what_lies_beside_it(found: list[Row]
     hours = [edge // HOUR for edge in at]
     for first, end in pairwise(hours):
         assert sums(fold(found, at), first, end) == sums(found, first, end)
+
+
+@given(rows, st.integers(490_990, 491_110), st.integers(0, 120), st.sampled_from([1, 10]))
+def test_sums_of_a_packed_value_say_what_its_rows_say_of_any_hours(
+    found: list[Row], first: int, hours: int, times: int
+) -> None:
+    # Ten times, so that there are fewer sums than rows.
+    found = [row._replace(hour=row.hour + later) for row in found for later in range(times)]
+    detailed, summed = Use(), Use()
+    read_folded(pack(found), detailed, first, first + hours)
+    read_folded(pack(found), summed, first, first + hours, sums=True)
+    assert by_user(summed) == by_user(detailed)
+
+
+def test_one_sum_takes_the_place_of_many_rows() -> None:
+    found = [Row(491_000 + hour, 1, TO[1], Figures(2**62, 1, 1, None)) for hour in range(100)]
+    summed = Use()
+    read_folded(pack(found), summed, 491_000, 491_100, sums=True)
+    (row,) = summed.rows()
+    assert (row.hour, row.hours, row.dimensions.user) == (491_000, 100, "alice")
+    assert row.figures == Figures(100 * 2**62, 100, 100, None)
+
+
+def by_user(use: Use) -> dict[tuple[str, str, str], tuple[int, int, int, int]]:
+    """What rows come to by what sums are kept by."""
+    result: dict[tuple[str, str, str], tuple[int, int, int, int]] = {}
+    for row in use.rows():
+        to, one = (row.dimensions.namespace, row.dimensions.model, row.dimensions.user), row.figures
+        billed, core, memory, used = result.get(to, (0, 0, 0, 0))
+        result[to] = (billed + one.billed, core + one.core, memory + one.memory, used + (one.used or 0))
+    return result
+
+
+@given(rows)
+def test_every_section_of_a_packed_value_adds_up_to_the_same(found: list[Row]) -> None:
+    totals = totals_of(pack(found))
+    assert all(total == totals[0] for total in totals)
 
 
 @given(rows)

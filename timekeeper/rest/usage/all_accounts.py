@@ -10,7 +10,7 @@ import redis
 from timekeeper.metering.segments import Assignments
 from timekeeper.rest.usage.closed_days import ClosedDays, Part, PartKey, closed_before, divided, whole_days
 from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.usage_reading import NOTHING_KNOWN, AccountUsage, Known, accounts_usage
+from timekeeper.store.usage_reading import NOTHING_KNOWN, AccountUsage, Known, View, accounts_usage
 from timekeeper.usage.dimensions import asks_for_details
 from timekeeper.usage.folding import HOURS_OF_A_DAY
 from timekeeper.usage.grouping import Steps, Sums
@@ -98,10 +98,10 @@ class WholeUsage:
             self.closed.remember(key, part)
 
     def _read(self, sums: Sums, accounts: Sequence[str], within: Window, known: Known) -> Iterator[AccountUsage]:
-        details = asks_for_details(sums.aggregate)
+        view = View(asks_for_details(sums.aggregate), sums=False)
         for start in range(0, len(accounts), READ_AT_ONCE):
             chunk = accounts[start : start + READ_AT_ONCE]
-            yield from accounts_usage(self.client, chunk, self.assignments, within, details=details, known=known)
+            yield from accounts_usage(self.client, chunk, self.assignments, within, view=view, known=known)
 
     @property
     def _first(self) -> int:

@@ -21,9 +21,9 @@ from timekeeper.rest.usage.query import Query, cursor_of
 from timekeeper.rules.timestamps import DAY
 from timekeeper.store import reading
 from timekeeper.store.conversion import check_format
-from timekeeper.store.usage_reading import AccountUsage, accounts_usage, capacity, restored
+from timekeeper.store.usage_reading import AccountUsage, View, accounts_usage, capacity, restored
 from timekeeper.usage.capacity import capacity_of
-from timekeeper.usage.dimensions import UNKNOWN, asks_for_details
+from timekeeper.usage.dimensions import UNKNOWN, asks_for_details, asks_for_sums
 from timekeeper.usage.grouping import Item, Steps, Sums, order
 from timekeeper.usage.windows import Window, steps
 
@@ -112,7 +112,7 @@ def _everything(client: redis.Redis, query: Query, now: int, closed: ClosedDays 
         return sums
     assignments = reading.assignments(client)
     accounts = payers(assignments)
-    if closed is None or any(step.start % DAY for step in sums.steps.windows):
+    if closed is None or _are_enough(sums) or any(step.start % DAY for step in sums.steps.windows):
         _add(client, sums, accounts, assignments, query.window, None)
     else:
         WholeUsage(client, assignments, query.window, closed, now).add_to(sums)
@@ -155,11 +155,16 @@ def _add(
         sums.add(found.account, found.running, only)
 
 
+def _are_enough(sums: Sums) -> bool:
+    """Whether sums over many hours are enough for what is asked."""
+    return len(sums.steps.windows) == 1 and asks_for_sums(sums.aggregate)
+
+
 def _read(
     client: redis.Redis, accounts: Sequence[str], assignments: Mapping[str, Assignments], within: Window, sums: Sums
 ) -> Iterator[AccountUsage]:
     """What accounts hold of a window, as the sums ask for it."""
-    details = asks_for_details(sums.aggregate)
+    view = View(asks_for_details(sums.aggregate), _are_enough(sums))
     for start in range(0, len(accounts), READ_AT_ONCE):
         chunk = accounts[start : start + READ_AT_ONCE]
-        yield from accounts_usage(client, chunk, assignments, within, details=details)
+        yield from accounts_usage(client, chunk, assignments, within, view=view)

@@ -1,0 +1,69 @@
+"""A question about a whole window is answered from sums, and says what the rows say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.stored_hours import parts_of
+from timekeeper.jobs.archiving import Archivist
+from timekeeper.rest.usage.closed_days import ClosedDays
+from timekeeper.rest.usage.finding import find
+from timekeeper.rest.usage.query import Query
+from timekeeper.rules.timestamps import DAY, HOUR
+from timekeeper.store import reading
+from timekeeper.store.usage_reading import accounts_usage
+from timekeeper.usage.retention import Retention
+from timekeeper.usage.windows import Window
+
+if TYPE_CHECKING:
+    from tests.keeper_stage import Stage
+
+
+@pytest.fixture
+def stage(stage: Stage) -> Stage:
+    """Two budgets over twelve days, the older ones packed and folded, with pods that run on."""
+    stage.budget("a", ["team-a", "team-b"])
+    stage.budget("c", ["team-c"])
+    keeper = stage.lead()
+    for number, namespace in enumerate(("team-a", "team-b", "team-c", "others")):
+        pod = stage.pod(f"p{number}", namespace, core=10 * (number + 1))
+        pod["metadata"]["annotations"]["fairgpu.io/created-by"] = f"user-{number % 2}"
+        stage.write_pod(pod)
+    stage.round()
+    for _ in range(12 * 24):
+        stage.round(3600)
+    Archivist(stage.client, stage.source, keeper.books, keeper.epoch, Retention(5, 13)).archive(stage.now)
+    assert parts_of(stage.client, "a", hourly=True)
+    assert parts_of(stage.client, "a", hourly=False)
+    return stage
+
+
+@pytest.mark.parametrize(
+    "aggregate", [("user",), ("namespace",), ("budget", "model"), ("user", "namespace"), ("node",)]
+)
+@pytest.mark.parametrize("days", [(-20, 20), (-8, -2), (-4, 1), (-3, 0)])
+def test_sums_say_what_rows_say(stage: Stage, aggregate: tuple[str, ...], days: tuple[int, int]) -> None:
+    today = stage.now // DAY * DAY
+    window = Window(today + days[0] * DAY, today + days[1] * DAY)
+    query = Query(window, None, aggregate, 1000)
+    found = find(stage.client, query, stage.now, ClosedDays())
+    assert {item.key: list(item.figures) for item in found.items} == by_row(stage, query)
+    alone = Query(window, None, aggregate, 1000, namespace="team-b")
+    assert {item.key: list(item.figures) for item in find(stage.client, alone, stage.now).items} == by_row(stage, alone)
+
+
+def by_row(stage: Stage, query: Query) -> dict[tuple[str, ...], list[int | None]]:
+    """What every row in detail adds up to."""
+    result: dict[tuple[str, ...], list[int | None]] = {}
+    for usage in accounts_usage(stage.client, reading.account_names(stage.client), reading.assignments(stage.client)):
+        for row in usage.rows():
+            inside = query.window.start <= row.hour * HOUR < query.window.end
+            if inside and query.namespace in {None, row.dimensions.namespace}:
+                values = {**row.dimensions._asdict(), "budget": usage.account}
+                key = tuple(values[name] or "__unallocated__" for name in query.aggregate)
+                known = result.setdefault(key, [0, 0, 0, None])
+                for place, figure in enumerate(row.figures):
+                    known[place] = known[place] if figure is None else figure + (known[place] or 0)
+    return result
