@@ -123,7 +123,7 @@ class Priorities(Section):
 class Sidecar(Section):
     """The reporter that is put into each GPU pod."""
 
-    image: Annotated[str, Field(pattern=r"^\S+$")] = "fairgpu/sidecar:0.1.0"
+    image: Annotated[str, Field(pattern=r"^\S+$")] = "fairgpu.invalid/sidecar:0.1.0"
     """The image; set from the ConfigMap fairgpu-sidecar-image by the manifests, as it is in the policy fairgpu-spec."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """When kubelets pull it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,23 @@ def test_an_image_runs_as_nobody_in_particular(containerfile: Path) -> None:
 def test_the_sidecar_imports_from_its_own_archive_alone() -> None:
     entry = (IMAGES / "sidecar" / "Containerfile").read_text().strip().splitlines()[-1]
     assert entry == 'ENTRYPOINT ["python3", "-I", "-S", "/opt/fairgpu/sidecar.pyz"]'
+
+
+@pytest.mark.parametrize("containerfile", sorted(IMAGES.glob("*/Containerfile")), ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    ("base", "taken"),
+    [
+        ("docker.io/library/python@sha256:" + "0" * 64, True),
+        ("docker.io/library/python:3.13-slim@sha256:" + "0" * 64, True),
+        ("docker.io/library/python:3.13-slim", False),
+        ("", False),
+    ],
+)
+def test_a_build_from_a_base_without_a_digest_fails(containerfile: Path, base: str, taken: bool) -> None:  # noqa: FBT001
+    text = containerfile.read_text()
+    assert re.findall(r"^ARG PYTHON.*$", text, re.MULTILINE) == ["ARG PYTHON", "ARG PYTHON"]
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${PYTHON}"}
+    (check,) = re.findall(r'^RUN (case "\$PYTHON".*)$', text, re.MULTILINE)
+    tried = subprocess.run(["sh", "-c", check], env={"PYTHON": base}, check=False, capture_output=True, text=True)
+    assert (tried.returncode == 0) is taken
+    assert ("has no digest" in tried.stderr) is not taken

@@ -19,7 +19,7 @@ from timekeeper.redis_settings import RedisSettings
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.tls.authority import AUTHORITY, STORE_LEAF
 from timekeeper.tls.cluster_vault import CERTIFICATE_KEY
-from webhook.settings import Certificates
+from webhook.settings import Certificates, Sidecar
 
 ROOT = Path(__file__).parents[3]
 BASE = ROOT / "deploy" / "base"
@@ -323,6 +323,30 @@ def test_accounts_and_services_carry_the_fixed_names() -> None:
     assert set(of_kind("ValidatingWebhookConfiguration")) == {names.WEBHOOK_CONFIGURATION}
 
 
+def test_no_image_of_the_base_can_be_pulled_from_anybody() -> None:
+    """RFC 2606 keeps the domain .invalid from ever being registered."""
+    containers = [
+        container
+        for workload in workloads()
+        for group in ("containers", "initContainers")
+        for container in workload["spec"]["template"]["spec"].get(group, [])
+    ]
+    (sidecar,) = [
+        literal.partition("=")[2]
+        for generator in yaml.safe_load((BASE / "kustomization.yaml").read_text())["configMapGenerator"]
+        for literal in generator.get("literals", [])
+        if literal.startswith("repository=")
+    ]
+    images = [*(container["image"] for container in containers), sidecar, Sidecar().image]
+    assert [image for image in images if not image.startswith("fairgpu.invalid/")] == []
+
+
+def test_the_overlay_in_the_instructions_names_a_foreign_image_by_its_digest() -> None:
+    (redis,) = [image for image in in_the_instructions("resources: [../../base]")["images"] if "redis" in image["name"]]
+    assert redis["digest"].startswith("sha256:")
+    assert "newTag" not in redis
+
+
 def test_the_overlay_in_the_instructions_tells_the_policy_of_the_image_as_the_base_does() -> None:
     example, newer = in_the_instructions("resources: [../../base]"), in_the_instructions("newTag: ")
     base = yaml.safe_load((BASE / "kustomization.yaml").read_text())
@@ -331,7 +355,7 @@ def test_the_overlay_in_the_instructions_tells_the_policy_of_the_image_as_the_ba
     assert {generator["name"] for generator in example["configMapGenerator"]} <= generated
     used = {c["image"].partition(":")[0] for w in workloads() for c in w["spec"]["template"]["spec"]["containers"]}
     assert {image["name"] for image in example["images"]} == used
-    assert {image["name"] for image in newer["images"]} == used - {"redis"}
+    assert {image["name"] for image in newer["images"]} == used - {"fairgpu.invalid/redis"}
     assert {image["name"]: image["newName"] for image in newer["images"]}.items() <= {
         image["name"]: image["newName"] for image in example["images"]
     }.items()
