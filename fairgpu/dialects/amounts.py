@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from fairgpu.dialects.reading import Container
 from fairgpu.faults import Fault, show
@@ -16,11 +16,12 @@ _NO_MEMORY: Mapping[str, int] = MappingProxyType({})
 _PERCENT = re.compile(r"([0-9]{1,9}) ?%")
 
 
-class Unit(NamedTuple):
-    """What one of a resource is: so many MiB, one percent, or neither."""
+class Units:
+    """What one of a resource is: by its name so many MiB, or one percent."""
 
-    mib: int | None
-    percent: bool
+    def __init__(self, memory_mib: Mapping[str, int], percentages: Collection[str]) -> None:
+        self.memory_mib: Final = memory_mib
+        self.percentages: Final = percentages
 
 
 class Amounts:
@@ -47,10 +48,11 @@ def read_amounts(
     """
     values: dict[str, int] = {}
     faults: list[Fault] = []
+    units = Units(memory_units_mib, percentages)
     for resource in resources:
         if not container.names(resource):
             continue
-        amount = _read_one(container, resource, Unit(memory_units_mib.get(resource), resource in percentages))
+        amount = _read_one(container, resource, units)
         if isinstance(amount, Fault):
             faults.append(amount)
         else:
@@ -58,7 +60,7 @@ def read_amounts(
     return Amounts(values, tuple(faults))
 
 
-def _read_one(container: Container, resource: str, unit: Unit) -> int | Fault:
+def _read_one(container: Container, resource: str, units: Units) -> int | Fault:
     limit = container.limits.get(resource, _MISSING)
     request = container.requests.get(resource, _MISSING)
     if limit is _MISSING:
@@ -68,10 +70,10 @@ def _read_one(container: Container, resource: str, unit: Unit) -> int | Fault:
             allowed="an extended resource has a limit, and its request equals it",
             instead=f"resources.limits[{resource}]: {show(request)}, and leave the request out",
         )
-    parsed = _parse(container.limit_path, resource, limit, unit)
+    parsed = _parse(container.limit_path, resource, limit, units)
     if isinstance(parsed, Fault) or request is _MISSING or (type(request) is type(limit) and request == limit):
         return parsed
-    parsed_request = _parse(container.request_path, resource, request, unit)
+    parsed_request = _parse(container.request_path, resource, request, units)
     if isinstance(parsed_request, Fault):
         return parsed_request
     if parsed_request != parsed:
@@ -84,7 +86,7 @@ def _read_one(container: Container, resource: str, unit: Unit) -> int | Fault:
     return parsed
 
 
-def _parse(path_of: Callable[[str], str], resource: str, value: Any, unit: Unit) -> int | Fault:
+def _parse(path_of: Callable[[str], str], resource: str, value: Any, units: Units) -> int | Fault:
     try:
         return parse_count(value)
     except QuantityError as error:
@@ -92,20 +94,19 @@ def _parse(path_of: Callable[[str], str], resource: str, value: Any, unit: Unit)
             path=path_of(resource),
             given=f"{show(value)} ({error})",
             allowed="a whole number from 0",
-            instead=_in_unit(value, unit) or 'a number such as "1"',
+            instead=_in_unit(resource, value, units) or 'a number such as "1"',
         )
 
 
-def _in_unit(value: Any, unit: Unit) -> str | None:
+def _in_unit(resource: str, value: Any, units: Units) -> str | None:
     """What the author most likely means, in the resource's own unit."""
     if not isinstance(value, str):
         return None
-    percent = _PERCENT.fullmatch(value.strip()) if unit.percent else None
+    percent = _PERCENT.fullmatch(value.strip()) if resource in units.percentages else None
     if percent is not None:
         return f'"{int(percent[1])}", as the resource counts in percent'
-    units = None if unit.mib is None else in_memory_units(value, unit.mib)
-    return (
-        None
-        if units is None or unit.mib is None
-        else (f'"{units}", as the resource counts in {memory_unit_name(unit.mib)}')
-    )
+    mib = units.memory_mib.get(resource)
+    amount = None if mib is None else in_memory_units(value, mib)
+    if mib is None or amount is None:
+        return None
+    return f'"{amount}", as the resource counts in {memory_unit_name(mib)}'

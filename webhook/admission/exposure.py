@@ -24,6 +24,7 @@ MAX_NAMED: Final = 16
 
 _PREFIXES: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "deviceclass.resource.kubernetes.io/")
 _LISTS: Final = ("containers", "initContainers")
+_AMOUNTS: Final = ("limits", "requests")
 
 
 def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tuple[str, ...]:
@@ -32,14 +33,38 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
     warnings = _of_pod(spec, root)
     asking = {container.path[-2:] for container in reading.all_containers if container.request is not None}
     for field in _LISTS:
-        for index, container in objects(spec.get(field)):
-            path = (*root, "spec", field, index)
-            warnings += _of_container(container, path)
-            if (field, index) in asking:
-                warnings += _beside(mapping(container.get("resources")), path)
+        containers = spec.get(field)
+        if not isinstance(containers, list):
+            continue
+        for index, container in enumerate(containers):
+            if isinstance(container, dict) and _is_exposed(container):
+                path = (*root, "spec", field, index)
+                warnings += _of_container(container, path)
+                warnings += _beside(mapping(container.get("resources")), path) if (field, index) in asking else []
             if len(warnings) >= MAX_NAMED:
                 return tuple(warnings[:MAX_NAMED])
     return tuple(warnings)
+
+
+def _is_exposed(container: dict[str, Any]) -> bool:
+    """Whether anything is to be said of a container, in as little time as this is asked of every one."""
+    security = container.get("securityContext")
+    if isinstance(security, dict) and security.get("privileged") is True:
+        return True
+    resources = container.get("resources")
+    if isinstance(resources, dict):
+        if resources.get("claims"):
+            return True
+        for key in _AMOUNTS:
+            for name in mapping(resources.get(key)):
+                if name not in DIALECTS.resources and name.startswith(_PREFIXES):
+                    return True
+    variables = container.get("env")
+    if isinstance(variables, list):
+        for variable in variables:
+            if isinstance(variable, dict) and variable.get("name") == VISIBLE_DEVICES:
+                return True
+    return False
 
 
 def _of_pod(spec: dict[str, Any], root: Path) -> list[str]:
@@ -48,9 +73,12 @@ def _of_pod(spec: dict[str, Any], root: Path) -> list[str]:
         warnings.append(
             f"{field_path(*root, 'spec', 'hostPID')}: the pod sees all processes of its node, GPU programs too"
         )
-    for index, volume in objects(spec.get("volumes")):
-        host = volume.get("hostPath") if volume.get("name") not in OUR_VOLUMES else None  # ours take its place
-        path = host.get("path") if isinstance(host, dict) else None
+    volumes = spec.get("volumes")
+    for index, volume in enumerate(volumes if isinstance(volumes, list) else ()):
+        host = volume.get("hostPath") if isinstance(volume, dict) else None
+        if not isinstance(host, dict) or volume.get("name") in OUR_VOLUMES:  # ours take its place
+            continue
+        path = host.get("path")
         if isinstance(path, str) and (path.rstrip("/") in ("", "/dev") or path.startswith("/dev/nvidia")):
             where = field_path(*root, "spec", "volumes", index, "hostPath", "path")
             warnings.append(f"{where}: {show(path)} shows the devices of the node, past the pod's share")
@@ -75,7 +103,7 @@ def _of_container(container: dict[str, Any], path: Path) -> list[str]:
 def _beside(resources: dict[str, Any], path: Path) -> list[str]:
     """GPUs of others that a container asks for beside FairGPU's."""
     others: dict[str, None] = {}
-    for key in ("limits", "requests"):
+    for key in _AMOUNTS:
         for name in mapping(resources.get(key)):
             if name.startswith(_PREFIXES) and name not in DIALECTS.resources:
                 others[name] = None
