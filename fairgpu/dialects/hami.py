@@ -1,4 +1,4 @@
-"""HAMi: https://github.com/Project-HAMi/HAMi/blob/master/docs/config.md and its NVIDIA device.
+"""HAMi: https://github.com/Project-HAMi/website/blob/master/docs/userguide/configure.md and its NVIDIA device.
 
 `nvidia.com/gpu` is also what NVIDIA's own device plugin and most manifests in the world say; alone it asks for whole
 GPUs, or is left to that plugin where the admin wants so.
