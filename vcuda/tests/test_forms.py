@@ -1,11 +1,15 @@
 """A call has many forms: of older releases, for default streams of each thread. Each is charged as the one of today."""
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
 from agent import Agent, Tenant
 from node import BUILD, MIB, OUT_OF_MEMORY, Container, Node, Share
+
+sys.path.append(str(BUILD.parent / "src" / "hooks"))
+import every_function
 
 CONTEXT = 256 * MIB
 HELD = 64 * MIB
@@ -185,3 +189,17 @@ def test_every_hook_is_called_in_some_test() -> None:
     programs: list[Path] = [*TESTS.glob("actor/*.c"), *TESTS.glob("*.c"), *TESTS.glob("test_*.py")]
     called = set(re.findall(r"\bcu[A-Z]\w+", "".join(path.read_text(encoding="utf-8") for path in programs)))
     assert hooks - called - NOT_SIMULATED == set()
+
+
+HEADER = """
+#define cuThing __CUDA_API_PTSZ(cuThing_v2)
+#define cuOther cuOther_v2
+CUresult CUDAAPI cuNew(CUstream stream);
+"""
+
+
+def test_the_build_names_each_function_of_a_header_that_no_table_has_and_the_reverse() -> None:
+    found = every_function.functions(HEADER)
+    assert found == {"cuNew", "cuOther_v2", "cuThing_v2_ptsz"}
+    tables = ["HOOK(cuOther_v2)\nHOOK(cuGone)\n", "HARMLESS(cuThing_v2_ptsz)\nPASSED(cuOther_v2)\n"]
+    assert [line.split(":")[0] for line in every_function.faults(found, tables)] == ["cuNew", "cuGone", "cuOther_v2"]
