@@ -13,6 +13,7 @@ import redis
 from tests.redis_server import RedisServer
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.round.keeper import Keeper
+from timekeeper.metering.reports import Counter
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import format_instant, parse_instant
 from timekeeper.sources.folder import FolderSource
@@ -188,9 +189,8 @@ class Stage:
 def report(stage: Stage, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
     """What the sidecar of a running pod reports of its one device."""
     busy, span = int(busy_seconds * SECOND), 100 * SECOND
-    device = {"uuid": f"GPU-{uid}", "busyNs": busy, "spanNs": span, "memoryPeakMiB": 0, "launches": 1, "oom": 0}
-    body = json.dumps([{"name": "main", "devices": [device]}])
-    (outcome,) = ReportIntake(stage.client).take([Submission(uid, boot, seq, body, stage.now, busy // 1000)])
+    counters = (Counter(f"GPU-{uid}", busy, span, 0),)
+    (outcome,) = ReportIntake(stage.client).take([Submission(uid, boot, seq, stage.now, counters)])
     assert outcome in {Outcome.TAKEN, Outcome.OLDER}
 
 

@@ -142,8 +142,7 @@ def _session(team: Team, number: int, index: int, period: tuple[int, int], now: 
 
 
 def _seed_report(client: redis.Redis, uid: str, busy_ns: int, now: int) -> None:
-    body = json.dumps([{"name": "main", "devices": [{"busyNs": busy_ns}]}])
-    client.hset(keys.report(uid), mapping={"at": str(now - 20 * SECOND), "body": body})
+    client.hset(keys.report(uid), mapping={"at": str(now - 20 * SECOND), "used": str(busy_ns // 1000)})
 
 
 def _seed_hours(client: redis.Redis, team: Team, window: tuple[int, int], billed: int, step: int) -> None:

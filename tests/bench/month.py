@@ -37,6 +37,7 @@ from timekeeper.jobs.collecting import Collector
 from timekeeper.jobs.memory.books import KeeperRules
 from timekeeper.jobs.memory.observing import Clocks
 from timekeeper.jobs.round.keeper import Keeper
+from timekeeper.metering.reports import Counter
 from timekeeper.rest.usage.query import cursor_of
 from timekeeper.rules.money import SECOND
 from timekeeper.rules.timestamps import DAY, HOUR, MINUTE, format_instant, parse_instant
@@ -232,7 +233,8 @@ class Simulation:
                 forgotten.append(keys.report(uid))
             else:
                 number = int(what.split()[1])
-                reports.append(Submission(uid, "boot", number, report_body(number), at, number * 60 * 10**6))
+                busy = number * 60 * SECOND
+                reports.append(Submission(uid, "boot", number, at, (Counter(f"GPU-{uid}", busy, busy, 0),)))
         self._intake.take(reports)
         if forgotten:  # Redis does so by its own clock, which passes more slowly here.
             self._client.delete(*forgotten)
@@ -269,13 +271,6 @@ def ended(pod: dict[str, Any], at: int) -> dict[str, Any]:
     state = {"terminated": {"exitCode": 0, "finishedAt": format_instant(at)}}
     status = {**pod["status"], "phase": "Succeeded", "containerStatuses": [{"name": "main", "state": state}]}
     return {**pod, "status": status}
-
-
-def report_body(number: int) -> str:
-    """What a sidecar reports."""
-    busy = number * 60 * SECOND
-    device = {"uuid": "GPU-1", "busyNs": busy, "spanNs": busy, "memoryPeakMiB": 0, "launches": number, "oom": 0}
-    return json.dumps([{"name": "main", "devices": [device]}])
 
 
 def ask(rest: RestServer, simulation: Simulation) -> tuple[list[float], list[float]]:

@@ -101,8 +101,8 @@ class SessionAmount:
 class SessionRecord:
     """A session as its record tells it; instants are nanoseconds since 1970, rates microGPU-seconds a second.
 
-    Where use is billed, `bases` are (account, period, microGPU-seconds used when it began), `used_before` what counters
-    amounted to that have begun anew since, and `counters` those that run: (device uuid, busy ns, span ns, peak MiB).
+    Where use is billed, `bases` are (account, period, microGPU-seconds used when a stretch of it began), `used` what
+    all reports come to, and `missing` what the devices are reserved at that none of them names, and what all are.
     """
 
     uid: str
@@ -112,8 +112,8 @@ class SessionRecord:
     tariff: tuple[tuple[int, int], ...]
     end: int | None
     bases: tuple[tuple[str, int, int], ...] = ()
-    used_before: int = 0
-    counters: tuple[tuple[str, int, int, int], ...] = ()
+    used: int = 0
+    missing: tuple[int, int] = (0, 0)
 
     @property
     def by_use(self) -> bool:
@@ -138,7 +138,8 @@ def read_session(text: str) -> SessionRecord | None:
         document: Any = json.loads(text)
         rates = tuple((int(since), int(rate)) for since, rate in document["tariff"])
         end = document.get("end")
-        before, counters = document.get("tally") or (0, ())
+        used, _ = document.get("tally") or (0, ())
+        missing, whole_rate = document.get("unmeasured") or (0, 0)
         record = SessionRecord(
             uid=str(document["uid"]),
             namespace=str(document["namespace"]),
@@ -147,8 +148,8 @@ def read_session(text: str) -> SessionRecord | None:
             tariff=rates,
             end=None if end is None else int(end),
             bases=tuple((str(payer), int(since), int(base)) for payer, since, base in document.get("use") or ()),
-            used_before=int(before),
-            counters=tuple((str(uuid), int(busy), int(span), int(peak)) for _, uuid, busy, span, peak in counters),
+            used=int(used),
+            missing=(int(missing), int(whole_rate)),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -66,17 +66,6 @@ def cuts(
     return found
 
 
-def used_since(reported: int, base: int, taken: int) -> int:
-    """What a session used in a period, by its reports; never less than what was put down to hours before.
-
-    Args:
-        reported: what they tell of since the session began.
-        base: what they told of when that period began for it.
-        taken: what was put down.
-    """
-    return max(reported - base, taken)
-
-
 def with_used(found: Sequence[Cut], taken: Cut | None, start: int, used: int) -> list[Cut]:
     """The cuts with GPU time used, up to the last of them; what is new of it is shared by time.
 

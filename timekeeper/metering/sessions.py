@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from timekeeper.metering.attribution import Attribution
-from timekeeper.metering.bill import UseTally
 from timekeeper.metering.pods import PodFacts
 from timekeeper.metering.reservations import Tariff
 from timekeeper.rules.money import SECOND
@@ -46,13 +45,15 @@ class Session:
         tariff: its rates over time, the first from `start`.
         end: when it ended; None while it runs.
         proof: what the end is known by.
-        use_bases: (account, period, microGPU-seconds): what its reports amounted to when each period began, where use
-            is billed.
-        use_tally: what its reports amount to by now, where use is billed; None before the first.
+        use_bases: (account, period, microGPU-seconds): what its reports came to when each stretch of it began, in order
+            of time, where use is billed.
+        use_missing: what its devices are reserved at that no report has named, where use is billed and another one has
+            been, and what all of them are, in microGPU-seconds a second.
+        use_total: what its reports came to when the record was written, where use is billed; None before the first.
         namespace_uid: which namespace of that name the pod was in, as one that is deleted may be made again; empty
             where it was not seen.
         attribution: what its use is put down to; None in records of earlier versions.
-        report_bases: (account, period, microGPU-seconds): what GPU time its reports told of when each period began.
+        report_bases: (account, period, microGPU-seconds): what GPU time they came to then.
     """
 
     uid: str
@@ -67,7 +68,8 @@ class Session:
     namespace_uid: str = ""
     attribution: Attribution | None = None
     report_bases: tuple[tuple[str, int, int], ...] = ()
-    use_tally: UseTally | None = None
+    use_total: int | None = None
+    use_missing: tuple[int, int] = (0, 0)
 
 
 def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:

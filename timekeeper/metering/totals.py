@@ -25,13 +25,11 @@ class Course:
     Attributes:
         start: when the session began, in nanoseconds since 1970.
         stretches: in order of time; the last one is the one that goes on, or in which the session ended.
-        entered: the periods that the session is known to have entered.
         shortened: whether the session ended before an instant that it had been settled up to.
     """
 
     start: int
     stretches: Sequence[Span]
-    entered: Collection[Key]
     shortened: bool = False
 
 
@@ -50,10 +48,10 @@ def extended(known: Bases, course: Course, total_at: Callable[[int], int]) -> Ba
         if position < len(wanted) and known[wanted[position]][:2] == (span.account, span.period):
             position, new = position + 1, number + 1
     kept = known[: wanted[position - 1] + 1] if course.shortened and position else known
-    added = []
-    for span in course.stretches[new:]:
-        first = span.start <= course.start or (not known and (span.account, span.period) in course.entered)
-        added.append((span.account, span.period, 0 if first else total_at(span.start)))
+    added = [
+        (span.account, span.period, total_at(span.start) if span.start > course.start else 0)
+        for span in course.stretches[new:]
+    ]
     return _without_past((*kept, *added), keys)
 
 

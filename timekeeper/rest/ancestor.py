@@ -63,7 +63,7 @@ def add_ancestor_routes(app: Flask, parts: Parts) -> None:
         wanted = PodReport.model_validate_json(request.get_data())
         if (pod.namespace, pod.pod) != (namespace, wanted.pod_name):
             raise ForbiddenError(f"the token is that of pod {pod.namespace}/{pod.pod}: a pod reports for itself alone")
-        submission = Submission(pod.uid, "", 0, "", parts.now())
+        submission = Submission(pod.uid, "", 0, parts.now())
         taken = asyncio.run_coroutine_threadsafe(parts.submissions.submit(submission), parts.loop())
         outcome = taken.result(LOOP_SECONDS)
         ended = others_have_ended(parts.pods.read(pod))

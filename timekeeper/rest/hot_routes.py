@@ -14,8 +14,9 @@ from fairgpu.serving.messages import Handler, Request, Response
 from timekeeper.identity.bearer import bearer_token
 from timekeeper.identity.callers import Action, Authority, require
 from timekeeper.identity.pod_tokens import PodIdentity
+from timekeeper.metering.reports import Counter
 from timekeeper.rest.batching import Batcher
-from timekeeper.rest.bodies import MAX_REPORT_BYTES, ContainerReport, Report
+from timekeeper.rest.bodies import MAX_REPORT_BYTES, Report
 from timekeeper.rest.measures import Measures
 from timekeeper.rest.paging import refuse_unknown
 from timekeeper.rest.problems import ProblemError, answer, invalid, problem_of
@@ -31,7 +32,6 @@ PAUSE_SECONDS = 1
 """The least time between two reports of a pod; its first, and that of a sidecar that ends, do not wait for it."""
 
 _REPORT = TypeAdapter(Report)
-_CONTAINERS = TypeAdapter(list[ContainerReport])
 
 Submissions = Batcher[Submission, Outcome]
 
@@ -60,9 +60,12 @@ class ReportRoute:
         if len(request.body) > MAX_REPORT_BYTES:
             raise ProblemError(413, "content-too-large", f"a report has at most {MAX_REPORT_BYTES} bytes")
         report = _REPORT.validate_json(request.body)
-        containers = _CONTAINERS.dump_json(report.containers).decode()
-        used = sum(device.busyNs for container in report.containers for device in container.devices) // 1000
-        submission = Submission(pod.uid, report.boot, report.seq, containers, self._now(), used, report.last)
+        counters = tuple(
+            Counter(device.uuid, device.busyNs, device.spanNs, device.memoryPeakMiB)
+            for container in report.containers
+            for device in container.devices
+        )
+        submission = Submission(pod.uid, report.boot, report.seq, self._now(), counters, report.last)
         outcome = await self._submissions.submit(submission)
         self._outcomes[outcome].inc()
         refuse_unless_running(outcome, pod)

@@ -14,9 +14,8 @@ from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
 from timekeeper.store.calls import Call, run, run_one
 from timekeeper.store.records import encode_assignments, encode_prices
+from timekeeper.store.reports import REPORT_SECONDS
 
-REPORT_SECONDS = 35 * 86400
-"""How long a pod's last report is kept where no other follows."""
 GONE_REPORT_SECONDS = 86400
 """How long a pod's last report is kept once the pod is gone: every pod that ever ran has one."""
 STATES_PER_CALL = 2000

@@ -90,10 +90,12 @@ by its start.
     fairgpu:{notices}:told            hash    UID of a budget -> what of it was told outside the cluster, as JSON
     fairgpu:{notices}:outbox          stream  m: messages that are still to be delivered, as JSON
 
-    fairgpu:{UID}:report              hash    at, body: the latest report of a pod; used: the GPU time that all its
-                                              boots told of, in microGPU-seconds; b:BOOT -> the last seq of each boot,
-                                              u:BOOT -> what that one told of; of a pod whose session has closed, at
-                                              and used alone
+    fairgpu:{UID}:report              hash    terms: what a session may report, and state: what is known of its reports,
+                                              as JSON (see reports.py); closed: the instant before which nothing is put
+                                              any more, settled: the one before which nobody asks, phase: how far beside
+                                              a quarter of an hour the period ends; at: when the pod was last heard of;
+                                              used: the GPU time that the reports come to, in microGPU-seconds, where
+                                              they name a device; of a pod whose session has closed, at and used alone
 """
 
 from __future__ import annotations

@@ -213,14 +213,6 @@ def watched(client: redis.Redis) -> int | None:
     return int(text) if text is not None else None
 
 
-def reports(client: redis.Redis, uids: Sequence[str]) -> list[bytes | str | None]:
-    """The latest report of each pod as JSON; None where it never sent any."""
-    pipeline = client.pipeline(transaction=False)
-    for uid in uids:
-        pipeline.hget(keys.report(uid), "body")
-    return pipeline.execute() if uids else []
-
-
 def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
     """The GPU time that each pod's reports tell of, in microGPU-seconds; None where it never sent any."""
     pipeline = client.pipeline(transaction=False)

@@ -8,7 +8,6 @@ from fractions import Fraction
 from typing import Any
 
 from timekeeper.metering.attribution import Attribution
-from timekeeper.metering.bill import UseTally
 from timekeeper.metering.cuts import Cut
 from timekeeper.metering.segments import Assignments
 from timekeeper.metering.sessions import EndProof, Session
@@ -42,8 +41,10 @@ def encode_session(session: Session) -> str:
         document["for"] = _attribution_document(session.attribution)
     if session.report_bases:
         document["reported"] = session.report_bases
-    if session.use_tally is not None:
-        document["tally"] = [session.use_tally.before, session.use_tally.counters]
+    if session.use_total is not None:
+        document["tally"] = [session.use_total, []]
+    if session.use_missing[0]:
+        document["unmeasured"] = session.use_missing
     return _encode(document)
 
 
@@ -68,15 +69,16 @@ def decode_session(text: str | bytes) -> Session:
             namespace_uid=document.get("namespaceUid", ""),
             attribution=_attribution(document["for"]) if "for" in document else None,
             report_bases=tuple((account, period, base) for account, period, base in document.get("reported", ())),
-            use_tally=_tally(document["tally"]) if "tally" in document else None,
+            use_total=int(document["tally"][0]) if "tally" in document else None,
+            use_missing=_pair(document.get("unmeasured", (0, 0))),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise RecordError(f"no session: {error!r}") from error
 
 
-def _tally(document: Any) -> UseTally:
-    before, counters = document
-    return UseTally(int(before), tuple((name, uuid, busy, span, peak) for name, uuid, busy, span, peak in counters))
+def _pair(document: Any) -> tuple[int, int]:
+    first, second = document
+    return int(first), int(second)
 
 
 def _attribution_document(found: Attribution) -> list[Any]:

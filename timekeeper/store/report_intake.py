@@ -1,19 +1,27 @@
-"""Takes pods' reports into the store, many in two round trips: whose pods hold something, then what they say."""
+"""Takes pods' reports into the store, many in two round trips: whose pods hold something, then what they come to.
+
+What a report makes of what is known is computed here, and written only if nothing has changed that meanwhile.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 import redis
 
+from timekeeper.metering.reports import Counter, Marks, Received, ReportTerms, taken
 from timekeeper.store import keys
-from timekeeper.store.book import REPORT_SECONDS
 from timekeeper.store.calls import Call, run
+from timekeeper.store.reports import REPORT_SECONDS, decode_intake, decode_terms, encode_intake
 
-MAX_BOOTS = 64
-"""Sidecar starts remembered per pod."""
+FIELDS = ["terms", "state", "closed", "settled", "phase"]
+CHANGED, EARLY = 0, 2
+"""What the scripts answer where something else has changed, and where a report comes too early after the one before."""
+ATTEMPTS = 8
+"""How often a report is computed anew, as something else changes: who reports as fast as that comes too early."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,18 +32,16 @@ class Submission:
         uid: the pod, as its token proves.
         boot: which start of its sidecar; empty for a bare proof of life.
         sequence: the report's number within that start.
-        body: the counters, as JSON; empty for a bare proof of life.
         received_at: nanoseconds since 1970.
-        used: the GPU time that the counters come to, in microGPU-seconds.
+        counters: what each container used of each device; nothing for a bare proof of life.
         last: whether its sidecar ends, and no other of this start follows.
     """
 
     uid: str
     boot: str
     sequence: int
-    body: str
     received_at: int
-    used: int = 0
+    counters: tuple[Counter, ...] = ()
     last: bool = False
 
 
@@ -67,32 +73,72 @@ class ReportIntake:
             StoreUnavailableError: it does not answer any more; some may have been taken, and all may be sent again.
         """
         outcomes: list[Outcome | Exception] = [Outcome.NOT_RUNNING] * len(submissions)
-        running = self._running(submissions)
-        answers = run(self._client, [_call(submissions[index], self._pause) for index in running])
-        for index, answer in zip(running, answers, strict=True):
-            if isinstance(answer, Exception):
-                outcomes[index] = answer
-            else:
-                outcomes[index] = _OUTCOMES[answer]
+        left = list(range(len(submissions)))
+        for _ in range(ATTEMPTS):
+            if not left:
+                break
+            left = self._attempt(submissions, left, outcomes)
         return outcomes
 
-    def _running(self, submissions: Sequence[Submission]) -> list[int]:
-        """Which of them are of pods with an open session."""
+    def _attempt(
+        self, submissions: Sequence[Submission], chosen: Sequence[int], outcomes: list[Outcome | Exception]
+    ) -> list[int]:
+        """Takes some of the submissions, and notes what became of them; those of which something else has changed."""
+        known = self._read([submissions[index] for index in chosen])
+        calls, writers = list[Call](), list[int]()
+        for index in chosen:
+            outcomes[index], call = _judged(known, submissions[index], self._pause)
+            if call is not None:
+                calls.append(call)
+                writers.append(index)
+        left = []
+        for index, answer in zip(writers, run(self._client, calls), strict=True):
+            if isinstance(answer, Exception):
+                outcomes[index] = answer
+            elif answer == CHANGED:
+                left.append(index)
+            elif answer == EARLY:
+                outcomes[index] = Outcome.EARLY
+        for index in left:
+            outcomes[index] = Outcome.EARLY  # unless another attempt comes
+        return left
+
+    def _read(self, submissions: Sequence[Submission]) -> dict[str, list[Any] | None]:
+        """What is known of the pods' reports, by uid; None where no session of it is open."""
         pipeline = self._client.pipeline(transaction=False)
-        for submission in submissions:
-            uid = submission.uid.encode()
+        uids = list(dict.fromkeys(submission.uid for submission in submissions))
+        for name in uids:
+            uid = name.encode()
             pipeline.zrangebylex(keys.OPEN_SESSIONS, b"[" + uid + b" ", b"(" + uid + b"!", start=0, num=1)
-        return [index for index, members in enumerate(pipeline.execute()) if members]
+            pipeline.hmget(keys.report(name), FIELDS)
+        answers = pipeline.execute()
+        return {
+            uid: list(fields) if members else None
+            for uid, members, fields in zip(uids, answers[::2], answers[1::2], strict=True)
+        }
 
 
-_OUTCOMES = {0: Outcome.OLDER, 1: Outcome.TAKEN, 2: Outcome.EARLY}
-"""By what the scripts answer."""
+def _judged(known: dict[str, list[Any] | None], given: Submission, pause: int) -> tuple[Outcome, Call | None]:
+    """What becomes of a submission, and what is to be written; reports of one pod follow each other.
 
-
-def _call(given: Submission, pause: int) -> Call:
-    """A report, or a bare proof of life, which leaves what was reported as it is."""
-    touched = (keys.report(given.uid),)
-    if not given.boot:
-        return Call("keep_alive", touched, (given.received_at, REPORT_SECONDS, pause))
-    told = (given.boot, given.sequence, given.received_at, given.body)
-    return Call("take_report", touched, (*told, REPORT_SECONDS, MAX_BOOTS, given.used, pause, int(given.last)))
+    Where nothing says what the pod may report, its report proves that it lives and no more: reports are cumulative.
+    """
+    fields, touched = known[given.uid], (keys.report(given.uid),)
+    if fields is None:
+        return Outcome.NOT_RUNNING, None
+    terms_text, state, closed, settled, phase = fields
+    if not given.boot or terms_text is None:
+        return Outcome.TAKEN, Call("keep_alive", touched, (given.received_at, REPORT_SECONDS, pause))
+    marks = Marks(int(closed or 0), int(settled or 0), int(phase or 0))
+    report = Received(given.boot, given.sequence, given.counters, given.received_at)
+    terms: ReportTerms = decode_terms(terms_text)
+    before = decode_intake(state)
+    following = taken(terms, before, report, marks)
+    if following is None:
+        return Outcome.OLDER, None
+    text = encode_intake(following)
+    used = following.samples[-1].gpu if following.samples else ""
+    known[given.uid] = [terms_text, text, closed, settled, phase]
+    at_once = given.last or all(boot.name != given.boot for boot in before.boots)
+    written = (state or "", closed or "", text, given.received_at, used, REPORT_SECONDS, pause, int(at_once))
+    return Outcome.TAKEN, Call("take_report", touched, written)

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 import redis
 
 from timekeeper.metering.attribution import Attribution
-from timekeeper.metering.cuts import Cut, cuts, used_since, with_used
+from timekeeper.metering.cuts import Cut, cuts, with_used
 from timekeeper.metering.segments import Assignments, spans
 from timekeeper.metering.sessions import Session
+from timekeeper.metering.totals import parts
 from timekeeper.rules.periods import Period
 from timekeeper.store.reading import StoredAmount, read_amount, used
 from timekeeper.store.records import decode_session
@@ -73,9 +74,10 @@ def added(running: Running, assignments: Mapping[str, Assignments], until: int, 
 
 def _used_now(running: Running, count: int) -> int:
     """What was used in the period that a session is in, by its reports."""
-    bases = {(payer, start): base for payer, start, base in running.session.report_bases}
     period, amount = running.amounts[0]
-    return used_since(count, bases.get((running.account, period.start), 0), amount.used)
+    bases = running.session.report_bases
+    found = parts(bases, count).get((running.account, period.start), 0) if bases else count
+    return max(found, amount.used)
 
 
 def _added_in(

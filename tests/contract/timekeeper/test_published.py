@@ -8,8 +8,10 @@ import pytest
 import redis
 
 from tests.waiting import LIMIT_S
+from timekeeper.metering.reports import MAX_BOOTS, Counter, HeldDevice, Marks, ReportTerms
 from timekeeper.metering.sessions import EndProof, Session
 from timekeeper.rules.pricing import PricePoint
+from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys, reading
 from timekeeper.store.book import (
     Terms,
@@ -22,6 +24,7 @@ from timekeeper.store.book import (
 from timekeeper.store.calls import FencedError
 from timekeeper.store.records import decode_session, encode_session
 from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
+from timekeeper.store.reports import close_and_read, write_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -72,30 +75,38 @@ def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) ->
     assert publish_states(client, 1, "id-2", {"a": "A"}, Terms({}, "unlimited")).id == "id-2"
 
 
-def take(client: redis.Redis, told: list[tuple[str, int, str, int]]) -> list[Outcome | Exception]:
-    """What becomes of a running pod's reports: boot, sequence, body, and what was used."""
+def take(client: redis.Redis, told: list[tuple[str, int, int]]) -> list[Outcome | Exception]:
+    """What becomes of a running pod's reports: boot, sequence, and the microseconds for which its GPU was busy."""
+    write_terms(client, {"uid": ReportTerms(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
     index_sessions(client, [("uid", "a")], [])
-    reports = [Submission("uid", boot, sequence, body, 5, used) for boot, sequence, body, used in told]
+    reports = [
+        Submission("uid", boot, sequence, HOUR, (Counter("GPU-1", used * 1000, used * 1000, 0),))
+        for boot, sequence, used in told
+    ]
     return ReportIntake(client).take(reports)
 
 
 def test_only_later_reports_of_a_boot_are_taken_over(client: redis.Redis) -> None:
     reports = [("boot-1", 1), ("boot-1", 3), ("boot-1", 2), ("boot-1", 3), ("boot-2", 0), ("boot-1", 2), ("boot-1", 4)]
-    taken = [outcome is Outcome.TAKEN for outcome in take(client, [(*each, f"{each}", 0) for each in reports])]
+    taken = [outcome is Outcome.TAKEN for outcome in take(client, [(*each, 0) for each in reports])]
     assert taken == [True, True, False, False, True, False, True]
-    assert client.hget(keys.report("uid"), "body") == "('boot-1', 4)"
+    (known,) = close_and_read(client, [("uid", Marks())])
+    assert known is not None
+    assert [boot[:2] for boot in known.intake.boots] == [("boot-2", 0), ("boot-1", 4)]
     assert client.ttl(keys.report("uid")) > 0
 
 
 def test_what_was_used_adds_up_over_boots_whatever_comes_twice_or_late(client: redis.Redis) -> None:
     told = [("a", 1, 100), ("a", 3, 300), ("b", 1, 20), ("a", 2, 200), ("b", 1, 20), ("a", 4, 310), ("b", 2, 25)]
-    take(client, [(boot, sequence, "[]", used) for boot, sequence, used in told])
+    take(client, told)
     assert reading.used(client, ["uid"]) == [335]
 
 
 def test_no_number_of_boots_grows_a_pods_reports_without_bound(client: redis.Redis) -> None:
-    take(client, [(f"boot-{number}", 1, "{}", 7) for number in range(500)])
-    assert client.hlen(keys.report("uid")) < 140
+    take(client, [(f"boot-{number}", 1, 7) for number in range(500)])
+    (known,) = close_and_read(client, [("uid", Marks())])
+    assert known is not None
+    assert len(known.intake.boots) == MAX_BOOTS
     assert reading.used(client, ["uid", "other"]) == [3500, None]
 
 
@@ -141,11 +152,10 @@ SECOND = 10**9
 
 def take_at(client: redis.Redis, told: list[tuple[str, int, float, bool]]) -> list[Outcome | Exception]:
     """What becomes of a pod's reports, one after the other: boot, sequence, when (in seconds), and whether the last."""
+    write_terms(client, {"uid": ReportTerms(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
     index_sessions(client, [("uid", "a")], [])
     intake = ReportIntake(client, SECOND)
-    reports = (
-        Submission("uid", boot, number, "[]", int(at * SECOND) + 10**18, 0, last) for boot, number, at, last in told
-    )
+    reports = (Submission("uid", boot, number, int(at * SECOND) + 10**18, last=last) for boot, number, at, last in told)
     return [intake.take([report])[0] for report in reports]
 
 

@@ -13,6 +13,7 @@ from tests.redis_server import RedisServer
 from tests.redis_shapes import ClusterShape, SentinelShape
 from timekeeper.audit.auditing import Question, Surroundings, audit
 from timekeeper.audit.difference import Figure
+from timekeeper.metering.reports import Boot, Marks
 from timekeeper.redis_settings import RedisSettings
 from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
 from timekeeper.store import reading
@@ -21,6 +22,7 @@ from timekeeper.store.connection import connect
 from timekeeper.store.keys import AccountKeys
 from timekeeper.store.ledger_packing import pack_ledger
 from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
+from timekeeper.store.reports import close_and_read
 from timekeeper.store.servers import identity
 from timekeeper.store.states_reading import read_changes
 
@@ -69,7 +71,7 @@ def stage(store: redis.Redis, tmp_path: Path) -> Stage:
 
 
 def submission(uid: str, boot: str, sequence: int, stage: Stage) -> Submission:
-    return Submission(uid, boot, sequence, "[]", stage.now)
+    return Submission(uid, boot, sequence, stage.now)
 
 
 def test_the_books_are_kept_and_read_alike_in_every_shape(stage: Stage) -> None:
@@ -137,7 +139,8 @@ def test_reports_are_taken_in_every_shape(stage: Stage) -> None:
         Outcome.NOT_RUNNING
     ]
     assert intake.take([*sent, submission("team-3-runs", "", 0, stage)]) == [Outcome.OLDER] * 12 + [Outcome.TAKEN]
-    assert reading.reports(stage.client, [f"{team}-runs" for team in TEAMS]) == [b"[]"] * 12
+    found = close_and_read(stage.client, [(f"{team}-runs", Marks()) for team in TEAMS])
+    assert [known.intake.boots for known in found if known is not None] == [(Boot("boot", 1, 0, 0),)] * 12
 
 
 def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(stage: Stage) -> None:

@@ -6,16 +6,19 @@ import json
 import signal
 import time
 import uuid
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.book_seed import Pod, seed_budget
+from tests.book_seed import START, Pod, seed_budget
 from tests.contract.timekeeper_rest.conftest import RUNNING
 from tests.contract.timekeeper_rest.test_reading import assert_problem
 from tests.token_signer import TokenSigner
 from tests.waiting import wait_until
+from timekeeper.metering.reports import HeldDevice, ReportTerms
 from timekeeper.store import book, keys
+from timekeeper.store.reports import decode_intake, write_terms
 
 if TYPE_CHECKING:
     from tests.redis_server import RedisServer
@@ -40,8 +43,16 @@ def new_pod(store: RedisServer) -> Pod:
     """A pod of team-a with an open session, and no report yet."""
     pod = Pod(str(uuid.uuid4()), "team-a", f"train-{uuid.uuid4().hex[:8]}")
     with store.client() as client:
+        device = HeldDevice(str(DEVICE["uuid"]), 1, Fraction(1), 81920, 1_000_000)
+        write_terms(client, {pod.uid: ReportTerms(START, (device,))}, {})
         seed_budget(client, "research", ["team-a", "team-a2"], [pod])
     return pod
+
+
+def boots(store: RedisServer, pod: Pod) -> dict[str, tuple[int, int]]:
+    """By start of the sidecar, the latest report and the GPU time that it came to."""
+    known = decode_intake(stored(store, pod).get("state"))
+    return {boot.name: (boot.sequence, boot.gpu) for boot in known.boots}
 
 
 def stored(store: RedisServer, pod: Pod) -> dict[str, str]:
@@ -58,25 +69,24 @@ def test_a_report_is_stored_and_answered_with_the_next_interval(rest: RestServer
     answer = send(rest, pod, report())
     assert (answer.status, answer.document) == (200, {"interval_s": 60})
     kept = stored(store, pod)
-    assert json.loads(kept["body"]) == report()["containers"]
+    assert (boots(store, pod), kept["used"]) == ({"b1": (1, 5_000_000)}, "5000000")
     assert before <= int(kept["at"]) <= time.time_ns()
 
 
 @pytest.mark.parametrize("seq", [1, 2, 0])
 def test_a_sequence_that_does_not_grow_is_ignored_with_200(rest: RestServer, store: RedisServer, seq: int) -> None:
     pod = new_pod(store)
-    send(rest, pod, report(seq=2, launches=20))
-    assert send(rest, pod, report(seq=seq, launches=10)).status == 200
-    assert json.loads(stored(store, pod)["body"])[0]["devices"][0]["launches"] == 20
+    send(rest, pod, report(seq=2, busyNs=20_000))
+    assert send(rest, pod, report(seq=seq, busyNs=50_000)).status == 200
+    assert boots(store, pod) == {"b1": (2, 20)}
 
 
 def test_a_restarted_sidecar_starts_a_new_stream(rest: RestServer, store: RedisServer) -> None:
     pod = new_pod(store)
-    send(rest, pod, report(boot="b1", seq=900, launches=900))
-    send(rest, pod, report(boot="b2", seq=1, launches=1))
-    assert json.loads(stored(store, pod)["body"])[0]["devices"][0]["launches"] == 1
+    send(rest, pod, report(boot="b1", seq=900, busyNs=900_000))
+    send(rest, pod, report(boot="b2", seq=1, busyNs=1_000))
     assert send(rest, pod, report(boot="b1", seq=900)).status == 200
-    assert json.loads(stored(store, pod)["body"])[0]["devices"][0]["launches"] == 1
+    assert (boots(store, pod), stored(store, pod)["used"]) == ({"b1": (900, 900), "b2": (1, 1)}, "901")
 
 
 def test_a_pod_without_a_session_is_refused_and_nothing_is_kept(rest: RestServer, store: RedisServer) -> None:
@@ -174,7 +184,7 @@ def test_a_counter_is_refused_by_its_field(rest: RestServer, store: RedisServer,
     answer = send(rest, pod, report(**{field: value}))
     assert_problem(answer, 422)
     assert answer.document["errors"][0]["field"] == f"containers[0].devices[0].{field}"
-    assert stored(store, pod) == {}
+    assert stored(store, pod).keys() == {"terms", "phase"}
 
 
 def without(field: str) -> dict[str, Any]:
@@ -213,13 +223,13 @@ BAD_REPORTS: dict[str, tuple[Any, int]] = {
 def test_a_report_is_refused_whole(rest: RestServer, store: RedisServer, body: Any, status: int) -> None:
     pod = new_pod(store)
     assert_problem(send(rest, pod, body), status)
-    assert stored(store, pod) == {}
+    assert stored(store, pod).keys() == {"terms", "phase"}
 
 
 def test_the_fields_of_a_later_sidecar_are_passed_over(rest: RestServer, store: RedisServer) -> None:
     pod = new_pod(store)
     assert send(rest, pod, {**report(joules=5), "mood": "good"}).status == 200
-    assert json.loads(stored(store, pod)["body"]) == report()["containers"]
+    assert boots(store, pod) == {"b1": (1, 5_000_000)}
 
 
 @pytest.mark.parametrize("path", ["/v1/reports", "/v1/grants", "/budget/team-a/report"])
@@ -276,11 +286,11 @@ def test_the_ancestors_sidecar_proves_life_and_is_told_when_to_end(rest: RestSer
 
 def test_a_proof_of_life_leaves_what_was_reported(rest: RestServer, store: RedisServer) -> None:
     pod = new_pod(store)
-    send(rest, pod, report(launches=7))
+    send(rest, pod, report())
     write_pod(rest, pod, {"main": {"running": {}}, "meter": {"running": {}}})
     token = rest.signer.pod(pod.namespace, pod.name, pod.uid)
     rest.ask("POST", "/budget/team-a/report", token, {"usage_factor": 1, "pod_name": pod.name})
-    assert json.loads(stored(store, pod)["body"])[0]["devices"][0]["launches"] == 7
+    assert boots(store, pod) == {"b1": (1, 5_000_000)}
 
 
 @pytest.mark.parametrize(

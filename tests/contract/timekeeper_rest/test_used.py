@@ -1,9 +1,12 @@
 from __future__ import annotations
 
 import uuid
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from tests.book_seed import Pod, seed_budget
+from tests.book_seed import START, Pod, seed_budget
+from timekeeper.metering.reports import HeldDevice, ReportTerms
+from timekeeper.store.reports import write_terms
 
 if TYPE_CHECKING:
     from tests.redis_server import RedisServer
@@ -15,6 +18,8 @@ COUNTERS = {"spanNs": 0, "throttledNs": 0, "memoryPeakMiB": 0, "launches": 0, "o
 def test_a_session_tells_what_was_used_beside_what_is_reserved(rest: RestServer, store: RedisServer) -> None:
     pod = Pod(str(uuid.uuid4()), "team-a", f"train-{uuid.uuid4().hex[:8]}")
     with store.client() as client:
+        held = tuple(HeldDevice(name, 1, Fraction(1), 81920, 1_000_000) for name in ("GPU-1", "GPU-2"))
+        write_terms(client, {pod.uid: ReportTerms(START, held)}, {})
         seed_budget(client, "research", ["team-a", "team-a2"], [pod])
 
     def used() -> Any:

@@ -115,11 +115,11 @@ def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was
     stage.pod("p2", "team-b")
     stage.round(0)
     for hour, busy in enumerate((600, 900, 2700)):
-        stage.pass_time(3600)
+        stage.pass_time(3599)
         report(stage, "p1", hour, busy)
         if hour == 1:
             stage.lead()  # whoever leads next knows from the store what was told before
-        stage.round(0)
+        stage.round(1)
         stage.round(0)
     found = used(stage, step="1h")
     assert [found[hour, "team-a"].used for hour in range(3)] == [600 * GPU_SECOND, 300 * GPU_SECOND, 1800 * GPU_SECOND]

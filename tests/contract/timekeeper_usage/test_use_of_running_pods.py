@@ -11,7 +11,7 @@ from tests.keeper_stage import NOON, Stage, report
 from tests.redis_server import RedisServer
 from timekeeper.rest.usage.finding import find
 from timekeeper.rest.usage.query import Query
-from timekeeper.rules.money import GPU_SECOND
+from timekeeper.rules.money import GPU_SECOND, SECOND
 from timekeeper.rules.timestamps import DAY
 from timekeeper.store import reading
 from timekeeper.store.usage_reading import accounts_usage
@@ -78,9 +78,9 @@ def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_st
         stage.budget("one", ["team-a" if paid == "one" else "none"])
         stage.budget("two", ["team-a" if paid == "two" else "nobody"])
         stage.round(0)
-        stage.pass_time(300)
+        stage.pass_time(299)
         report(stage, "p1", number, total)
-        stage.round(0)
+        stage.round(1)
     stage.remove("p1")
     stage.round(1)
     assert used(stage, "budget") == {("one",): 107 * GPU_SECOND, ("two",): 53 * GPU_SECOND}
@@ -92,6 +92,7 @@ def test_a_new_leader_takes_no_use_from_a_period_that_ended_before_it_began(stag
     stage.round(0)
     stage.pass_time(3)
     report(stage, "p1", 1, 1)
+    stage.pass_time(1)
     stage.budget("shared", ["nobody"], period={"every": "hour"})
     stage.round(0)
     stage.round(3 * 3600)
@@ -110,6 +111,7 @@ class Reporting:
         self.namespace: list[str] = []
         self.running: set[int] = set()
         self.boots: list[list[int]] = []
+        self.began: list[int] = []
         self.reports = 0
 
     def start(self, namespace: str) -> None:
@@ -118,6 +120,7 @@ class Reporting:
         self.stage.pod(f"p{index}", namespace)
         self.namespace.append(namespace)
         self.boots.append([0])
+        self.began.append(self.stage.now)
         self.running.add(index)
 
     def report(self, index: int, seconds: int, *, anew: bool) -> None:
@@ -125,7 +128,8 @@ class Reporting:
         boots = self.boots[index]
         if anew:
             boots.append(0)
-        boots[-1] += seconds
+        used = sum(boots)
+        boots[-1] += min(seconds, (self.stage.now - self.began[index]) // SECOND - used)
         self.reports += 1
         report(self.stage, f"p{index}", self.reports, boots[-1], boot=f"b{len(boots)}")
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import NamedTuple
 
-from timekeeper.metering.bill import UseTally
 from timekeeper.metering.cuts import Cut
 from timekeeper.metering.sessions import Session
 from timekeeper.metering.totals import Bases
@@ -36,12 +35,14 @@ class RecordedUse(NamedTuple):
     Attributes:
         billed: what the reports amounted to when each stretch of the session began, where use is billed.
         reported: the GPU time that they told of when each stretch began.
-        tally: what they amount to, where use is billed; None before the first.
+        total: what they come to, where use is billed; None before the first.
+        missing: what the devices are reserved at that they have not named, and what all are.
     """
 
     billed: Bases = ()
     reported: Bases = ()
-    tally: UseTally | None = None
+    total: int | None = None
+    missing: tuple[int, int] = (0, 0)
 
 
 class Acknowledged(NamedTuple):
@@ -93,16 +94,18 @@ def with_use(session: Session, use: RecordedUse) -> Session:
     """A session as its record tells it."""
     if use == RecordedUse():
         return session
-    return replace(session, use_bases=use.billed, report_bases=use.reported, use_tally=use.tally)
+    return replace(
+        session, use_bases=use.billed, report_bases=use.reported, use_total=use.total, use_missing=use.missing
+    )
 
 
 def use_of(record: Session) -> RecordedUse:
     """What a record says of a session's reports."""
-    return RecordedUse(record.use_bases, record.report_bases, record.use_tally)
+    return RecordedUse(record.use_bases, record.report_bases, record.use_total, record.use_missing)
 
 
 def without_use(record: Session) -> Session:
     """The session of a record, as far as it is known from its pod."""
     if use_of(record) == RecordedUse():
         return record
-    return replace(record, use_bases=(), report_bases=(), use_tally=None)
+    return replace(record, use_bases=(), report_bases=(), use_total=None, use_missing=(0, 0))

@@ -16,6 +16,7 @@ from timekeeper.jobs.memory.price_history import first_forgotten, later_prices, 
 from timekeeper.jobs.round.desk import Desk
 from timekeeper.jobs.round.paying import assign, open_due_periods
 from timekeeper.jobs.round.restoring import MAX_NOTICES, restore_accounts
+from timekeeper.jobs.round.settlement import write_report_terms
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.budgets import payers
 from timekeeper.sources.source import Notice
@@ -60,6 +61,7 @@ def take_over(desk: Desk, now: int) -> bool:
     if stored_prices and remembered != stored_prices:
         bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
     reprice(books, now)
+    write_report_terms(desk, [found for found in books.pods.sessions.all() if found.acknowledged.open_under], now)
     lost = (lost | behind - there) - books.failed.keys()
     for name in sorted(lost):
         _log.error("account was not in the store: it starts again from its checkpoint", account=name)

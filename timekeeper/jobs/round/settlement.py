@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 from typing import NamedTuple
 
@@ -11,13 +12,14 @@ from timekeeper.jobs.memory.acknowledged import Key
 from timekeeper.jobs.memory.books import Books
 from timekeeper.jobs.memory.metered import Metered
 from timekeeper.jobs.round import settling
-from timekeeper.jobs.round.billed_use import used_of
 from timekeeper.jobs.round.desk import Desk, is_general
 from timekeeper.jobs.round.paying import open_due_periods
 from timekeeper.metering.bill import Bill
-from timekeeper.store import book, reading
+from timekeeper.metering.reports import QUARTER, Marks, report_terms
+from timekeeper.store import book
 from timekeeper.store.calls import StoreError
 from timekeeper.store.ledger import Action, Item, Revision, Settlement, settle, settle_each
+from timekeeper.store.reports import Reports, close_and_read, write_terms
 from timekeeper.store.standing import Standing
 
 Refused = tuple[Key, str]
@@ -50,6 +52,7 @@ def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
     ends = [account for each in done if _ended(each) for account, _ in each.settlement.items]
     if ends and not desk.replicated("ends of sessions", ends):
         done = [each for each in done if not _ended(each)]
+    write_report_terms(desk, [each.metered for each in done if _opens(each)], now)
     _write_index(desk, done)
     _adopt(desk, done, now)
 
@@ -58,21 +61,55 @@ def _prepare(desk: Desk, now: int, concerned: list[Metered]) -> list[Prepared]:
     """What is to be written of sessions; the reports of those that are put down to hours are read for that."""
     books = desk.books
     bill = books.rules.bill
-    used = _used(desk, concerned) if bill is not Bill.RESERVED else {}
 
-    def settled(metered: Metered, reported: int | None) -> Prepared:
-        session = metered.session
-        facts = settling.Facts(session, metered.pod_gone, reported, used.get(session.uid))
-        payers, until = books.assignments[session.namespace], desk.until(metered, now)
+    def settled(metered: Metered, until: int, reports: Reports | None) -> Prepared:
+        facts = settling.Facts(metered.session, metered.pod_gone, reports)
+        payers = books.assignments[metered.session.namespace]
         return Prepared(metered, settling.settle(metered.acknowledged, facts, payers, books.accounts, until, bill))
 
-    prepared = [settled(metered, None) for metered in concerned]
+    instants = [desk.until(metered, now) for metered in concerned]
+    if bill is not Bill.RESERVED:
+        found = _read_reports(desk, concerned, instants)
+        return [settled(*each) for each in zip(concerned, instants, found, strict=True)]
+    prepared = [settled(metered, until, None) for metered, until in zip(concerned, instants, strict=True)]
     cutting = [index for index, (_, found) in enumerate(prepared) if not found.plain and _cuts_any(found)]
-    counts = reading.used(desk.client, [prepared[index].metered.session.uid for index in cutting])
-    for index, count in zip(cutting, counts, strict=True):
-        if count is not None:
-            prepared[index] = settled(prepared[index].metered, count)
+    reports = _read_reports(desk, [concerned[index] for index in cutting], [instants[index] for index in cutting])
+    for index, known in zip(cutting, reports, strict=True):
+        if known is not None:
+            prepared[index] = settled(concerned[index], instants[index], known)
     return prepared
+
+
+def _read_reports(desk: Desk, sessions: list[Metered], instants: list[int]) -> list[Reports | None]:
+    """What sessions reported; nothing is put any more before the stretch that each of them is in."""
+    books = desk.books
+    wanted = []
+    for metered, until in zip(sessions, instants, strict=True):
+        session, payers = metered.session, books.assignments[metered.session.namespace]
+        start = settling.present_start(session, payers, books.accounts, until)
+        cut = max((posted.cut.until for posted in metered.acknowledged.periods.values() if posted.cut), default=0)
+        wanted.append((session.uid, Marks(start, cut, _phase(books, metered, until))))
+    return close_and_read(desk.client, wanted)
+
+
+def _phase(books: Books, metered: Metered, until: int) -> int:
+    """How far beside a quarter of an hour the period ends that a session is in."""
+    payers = books.assignments[metered.session.namespace]
+    period = books.accounts[payers[-1][1]].period_at(until)
+    return 0 if period is None else period.end % QUARTER
+
+
+def write_report_terms(desk: Desk, sessions: Iterable[Metered], now: int) -> None:
+    """Writes down what sessions may report."""
+    books = desk.books
+    by_use = books.rules.bill is not Bill.RESERVED
+    found, phases = {}, {}
+    for metered in sessions:
+        reservation, session = metered.reservation, metered.session
+        if reservation is not None and reservation.placed and session.end is None:
+            terms = report_terms(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
+            found[session.uid], phases[session.uid] = terms, _phase(books, metered, now)
+    write_terms(desk.client, found, phases)
 
 
 def _cuts_any(settlement: settling.Settlement) -> bool:
@@ -173,19 +210,12 @@ def _adopt(desk: Desk, done: list[Prepared], now: int) -> None:
             books.pods.sessions.drop(metered)
 
 
+def _opens(prepared: Prepared) -> bool:
+    return prepared.settlement.following.open_under not in {"", prepared.metered.acknowledged.open_under}
+
+
 def _closes(settlement: settling.Settlement) -> bool:
     return any(item.action in {Action.CLOSE, Action.GONE} for item in settlement.items.values())
-
-
-def _used(desk: Desk, sessions: list[Metered]) -> dict[str, settling.Used]:
-    """What the reports of sessions amount to, by uid; those that nothing is known of are left out."""
-    bodies = reading.reports(desk.client, [metered.session.uid for metered in sessions])
-    found = {}
-    for metered, body in zip(sessions, bodies, strict=True):
-        used = used_of(metered, body, desk.books.prices, desk.books.rules.charge)
-        if used is not None:
-            found[metered.session.uid] = used
-    return found
 
 
 def _unsettled(metered: Metered) -> bool:

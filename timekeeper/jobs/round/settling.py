@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from timekeeper.jobs.memory.accounts import Account
@@ -18,9 +18,9 @@ from timekeeper.jobs.memory.acknowledged import (
     with_use,
 )
 from timekeeper.metering.attribution import Attribution
-from timekeeper.metering.bill import Bill, UseTally, billed
+from timekeeper.metering.bill import Bill, billed
 from timekeeper.metering.cuts import Cut, cuts, with_used
-from timekeeper.metering.reservations import Tariff
+from timekeeper.metering.reports import Sample, sample_before
 from timekeeper.metering.segments import Assignments, Span, amounts, rate_now, spans
 from timekeeper.metering.sessions import Session
 from timekeeper.metering.totals import Course, extended, parts
@@ -28,24 +28,11 @@ from timekeeper.rules.money import cost
 from timekeeper.rules.timestamps import HOUR, format_exact
 from timekeeper.store.ledger import Action, Item, Kind
 from timekeeper.store.records import encode_session
+from timekeeper.store.reports import Reports
 from timekeeper.usage.dimensions import dimensions
 
 POST_EVERY = HOUR
 """A running session gets a ledger entry at least this often."""
-
-
-class Used(NamedTuple):
-    """What a session's reports tell of, where use is billed.
-
-    Attributes:
-        tally: what they amount to, over counters that began anew.
-        total: the same in microGPU-seconds.
-        ceiling: the rates of the most that it can use: its reservation, or its whole devices where it may borrow.
-    """
-
-    tally: UseTally
-    total: int
-    ceiling: Tariff
 
 
 class Facts(NamedTuple):
@@ -54,14 +41,17 @@ class Facts(NamedTuple):
     Attributes:
         session: the session.
         pod_gone: whether its pod has left the API server.
-        reported: GPU time that its reports tell of, in microGPU-seconds; None where that was not asked or not reported.
-        used: what is billed of its reports; None where that was not asked, or where there are none.
+        reports: what it reported; None where that was not asked, or where nothing is known of it.
     """
 
     session: Session
     pod_gone: bool = False
-    reported: int | None = None
-    used: Used | None = None
+    reports: Reports | None = None
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """What the reports had come to by when. What came after the session's end counts as received at its end."""
+        return () if self.reports is None else self.reports.intake.samples
 
 
 class Settlement(NamedTuple):
@@ -115,7 +105,7 @@ def settle(
     current = _current(payers, accounts, until)
     reserved = amounts(facts.session.tariff, stretches)
     course = _course(scene, stretches, current, shortened=shortened)
-    use = _known_use(acknowledged.use, facts, course)
+    use = _known_use(scene, course, bill)
     due = _amounts_due(scene, bill, use, reserved, stretches) if bill is not Bill.RESERVED else reserved
     last = max(due, key=lambda key: key[1], default=current)
     if facts.session.end is None or current in due:
@@ -193,18 +183,40 @@ def _course(scene: _Scene, stretches: Sequence[Span], current: Key | None, *, sh
         last = stretches[-1] if stretches else None
         if last is None or (last.account, last.period) != current:
             begun = [Span(*current, until, until)]
-    return Course(session.start, (*stretches, *begun), scene.acknowledged.periods.keys(), shortened)
+    return Course(session.start, (*stretches, *begun), shortened)
 
 
-def _known_use(known: RecordedUse, facts: Facts, course: Course) -> RecordedUse:
-    """What the reports had amounted to when each stretch began; what is not known now stays as it is."""
+def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
+    """What the reports had come to when each stretch began; what is not known now stays as it is."""
+    known, samples = scene.acknowledged.use, scene.facts.samples
     use = known
-    if facts.reported is not None:
-        use = use._replace(reported=extended(known.reported, course, _constant(facts.reported)))
-    if facts.used is not None:
-        bases = extended(known.billed, course, _constant(facts.used.total))
-        use = use._replace(billed=bases, tally=facts.used.tally)
-    return use
+    if samples:
+        use = use._replace(reported=extended(known.reported, course, lambda instant: _before(samples, instant).gpu))
+    if bill is Bill.RESERVED or scene.facts.reports is None or (not samples and known.total is None):
+        return use
+    present = _total(scene).money
+    total = max(present, known.total or 0)
+
+    def money_before(instant: int) -> int:
+        # Where the store has lost what was reported, what the record says of it is all from before.
+        return _before(samples, instant).money if present == total else total
+
+    missing = _total(scene).missing
+    whole = scene.facts.reports.terms.whole
+    pair = (missing, whole) if samples and missing else (0, 0) if samples else known.missing
+    return use._replace(billed=extended(known.billed, course, money_before), total=total, missing=pair)
+
+
+def _before(samples: Sequence[Sample], instant: int) -> Sample:
+    """What the reports had come to before an instant."""
+    return sample_before(samples, instant) or Sample(0, 0, 0, 0)
+
+
+def _total(scene: _Scene) -> Sample:
+    """What they have come to."""
+    samples = scene.facts.samples
+    ended = samples and scene.facts.session.end is not None
+    return samples[-1] if ended else _before(samples, scene.until + 1)
 
 
 def _recorded(use: RecordedUse) -> RecordedUse:
@@ -212,29 +224,41 @@ def _recorded(use: RecordedUse) -> RecordedUse:
     return use if any(base for *_, base in use.reported) else use._replace(reported=())
 
 
-def _constant(total: int) -> Callable[[int], int]:
-    return lambda _: total
-
-
 def _amounts_due(
     scene: _Scene, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], stretches: Sequence[Span]
 ) -> dict[Key, int]:
     """What is billed in each period where that is not simply the reservation.
 
-    A pod that has never reported is billed what it reserves: silence is no way to run for nothing.
+    What no report has named is billed as reserved: silence is no way to run for nothing. Where what was reported is
+    not known any more, what is billed stands.
     """
-    used = scene.facts.used
-    if used is None:
-        known = scene.acknowledged.periods if use.tally is not None else {}
+    known, reports = scene.acknowledged.periods, scene.facts.reports
+    if use.total is None:
+        return dict(reserved)
+    if reports is None:
         return {key: known[key].amount if key in known else amount for key, amount in reserved.items()}
-    most, found = amounts(used.ceiling, stretches), parts(use.billed, used.total)
+    terms, found = reports.terms, parts(use.billed, use.total)
     due = {}
     for key, amount in reserved.items():
         if key in found:
-            due[key] = billed(bill, amount, found[key], most.get(key, 0))
-        elif key in scene.acknowledged.periods:
-            due[key] = scene.acknowledged.amount(key)
+            missing = _missing(scene, key, stretches)
+            # What is not measured is a share of the reservation.
+            used = found[key] + (amount * missing // terms.whole if terms.whole else 0)
+            ceiling = amount * terms.most // terms.rate if terms.rate else amount
+            due[key] = amount if missing and missing == terms.whole else billed(bill, amount, used, ceiling)
+        elif key in known:
+            due[key] = known[key].amount
     return due
+
+
+def _missing(scene: _Scene, key: Key, stretches: Sequence[Span]) -> int:
+    """What the devices are reserved at that no report had named by the end of a period."""
+    samples, reports = scene.facts.samples, scene.facts.reports
+    ends = [span.end for span in stretches if (span.account, span.period) == key]
+    if not samples or reports is None or not ends or ends[-1] == stretches[-1].end:
+        return _total(scene).missing if samples else scene.acknowledged.use.missing[0]
+    found = sample_before(samples, ends[-1])
+    return reports.terms.whole if found is None else found.missing
 
 
 def _totals(scene: _Scene, due: Mapping[Key, int], last: Key | None, *, shortened: bool) -> dict[Key, int]:
@@ -259,7 +283,7 @@ def _items(
     recorded = _recorded(use)
     stale = session != acknowledged.session or recorded != acknowledged.use
     record = encode_session(with_use(session, recorded))
-    used = _used(scene, use)
+    used = _used(scene, use, stretches)
     items = {}
     for key, amount in totals.items():
         action, kind = _action(scene, key, last, stale=stale)
@@ -277,14 +301,31 @@ def _items(
     return items
 
 
-def _used(scene: _Scene, use: RecordedUse) -> dict[Key, int]:
-    """The GPU time of each period by the reports, and never less than was put down to hours before."""
-    if scene.facts.reported is None:
+def _used(scene: _Scene, use: RecordedUse, stretches: Sequence[Span]) -> dict[Key, int]:
+    """The GPU time of each period by the reports, and never less than was put down to hours before.
+
+    Periods by whose end nothing was measured are left out.
+    """
+    samples = scene.facts.samples
+    if not samples:
         return {}
     known = scene.acknowledged.periods
     taken = {key: posted.cut.used or 0 for key, posted in known.items() if posted.cut is not None}
-    found = parts(use.reported, scene.facts.reported)
-    return {key: max(amount, taken.get(key, 0)) for key, amount in found.items()}
+    ends = {(span.account, span.period): span.end for span in stretches}
+    last = stretches[-1].end if stretches else scene.until
+    found = parts(use.reported, _total(scene).gpu)
+    return {
+        key: max(amount, taken.get(key, 0))
+        for key, amount in found.items()
+        if ends.get(key, last) == last or sample_before(samples, ends[key]) is not None
+    }
+
+
+def present_start(session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int) -> int:
+    """When the stretch began that a session is in at an instant: nothing is put before it any more."""
+    current = _current(payers, accounts, until)
+    since = max((since for since, _ in payers if since <= until), default=0)
+    return max(session.start, since if len(payers) > 1 else 0, 0 if current is None else current[1])
 
 
 def _current(payers: Assignments, accounts: Mapping[str, Account], until: int) -> Key | None:

@@ -4,8 +4,8 @@
 -- KEYS  report
 -- ARGV  seconds to keep it
 local kept = redis.call('HMGET', KEYS[1], 'at', 'used')
+redis.call('DEL', KEYS[1])
 if kept[1] then
-  redis.call('DEL', KEYS[1])
   redis.call('HSET', KEYS[1], 'at', kept[1])
   if kept[2] then
     redis.call('HSET', KEYS[1], 'used', kept[2])
