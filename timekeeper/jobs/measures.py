@@ -34,6 +34,11 @@ class JobMeasures:
             "Accounts of which the last attempt did not settle or publish everything.",
             registry=self.registry,
         )
+        self.held_back = Gauge(
+            "fairgpu_timekeeper_sessions_held_back",
+            "Sessions of running pods that are opened once the store has room for them.",
+            registry=self.registry,
+        )
         self.clock_ahead = Gauge(
             "fairgpu_timekeeper_api_server_clock_ahead_seconds",
             "How far the latest creation that the API server has stamped lies ahead of this process's clock.",

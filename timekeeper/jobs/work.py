@@ -184,6 +184,7 @@ class Work:
             reign.keeper.round(now, full=full)
         self._rounded_at = now
         self._measures.not_settled.set(len(reign.keeper.books.not_settled))
+        self._measures.held_back.set(reign.keeper.held_back)
         self._measures.clock_ahead.set(reign.keeper.books.pods.ahead / SECOND)
         if full:
             self._measures.settled_at.set(now / SECOND)

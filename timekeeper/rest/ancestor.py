@@ -17,7 +17,6 @@ from timekeeper.rest.guard import may_grant, may_read_namespace
 from timekeeper.rest.hot_routes import refuse_unless_running
 from timekeeper.rest.ordering import gpu_hours_text, missing_key, name_of_key, place, unused_name
 from timekeeper.rest.parts import Parts
-from timekeeper.rest.pods import others_have_ended
 from timekeeper.rest.problems import ProblemError, invalid
 from timekeeper.store.report_intake import Outcome, Submission
 
@@ -66,7 +65,7 @@ def add_ancestor_routes(app: Flask, parts: Parts) -> None:
         submission = Submission(pod.uid, "", 0, parts.now())
         taken = asyncio.run_coroutine_threadsafe(parts.submissions.submit(submission), parts.loop())
         outcome = taken.result(LOOP_SECONDS)
-        ended = others_have_ended(parts.pods.read(pod))
+        ended = parts.pods.ended(pod)
         if outcome is Outcome.NOT_RUNNING and not ended:
             refuse_unless_running(outcome, pod)
         return _json(answers.AncestorVerdict(terminate=ended))

@@ -28,6 +28,7 @@ from timekeeper.store.states_reading import Cursor
 LIST_BUDGETS = Action("list", "gpubudgets")
 MAX_WAIT_SECONDS = 60.0
 NOT_RUNNING_RETRY_SECONDS = 5
+FULL_RETRY_SECONDS = 60
 PAUSE_SECONDS = 1
 """The least time between two reports of a pod; its first, and that of a sidecar that ends, do not wait for it."""
 
@@ -104,8 +105,11 @@ def refuse_unless_running(outcome: Outcome, pod: PodIdentity) -> None:
     """Passes a report that was taken, or that a later one had overtaken.
 
     Raises:
-        ProblemError: the pod holds nothing, so that there is nothing to report.
+        ProblemError: the pod holds nothing, so that there is nothing to report; or the store has no room for it.
     """
+    if outcome is Outcome.FULL:
+        detail = "the store of the ledger has no room left for reports; what is reserved is metered all the same"
+        raise ProblemError(503, "store-full", detail, headers={"Retry-After": str(FULL_RETRY_SECONDS)})
     if outcome is Outcome.NOT_RUNNING:
         detail = f"no reservation of pod {pod.namespace}/{pod.pod} ({pod.uid}) is open: not bound yet, or ended"
         raise ProblemError(403, "not-running", detail, headers={"Retry-After": str(NOT_RUNNING_RETRY_SECONDS)})

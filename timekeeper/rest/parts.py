@@ -14,7 +14,7 @@ from timekeeper.rest.figures import Book
 from timekeeper.rest.hot_routes import Submissions
 from timekeeper.rest.measures import Measures
 from timekeeper.rest.ordering import OrderStore
-from timekeeper.rest.pods import PodReader
+from timekeeper.rest.pods import EndedPods
 from timekeeper.rest.recognising import Recognizer
 from timekeeper.rest.states_feed import StatesFeed
 from timekeeper.rest.usage.closed_days import ClosedDays
@@ -54,7 +54,7 @@ class Parts:
     recognise: Recognizer
     grants: OrderStore
     corrections: OrderStore
-    pods: PodReader
+    pods: EndedPods
     feed: StatesFeed
     submissions: Submissions
     loop: Callable[[], asyncio.AbstractEventLoop]

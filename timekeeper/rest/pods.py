@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from timekeeper.identity.pod_tokens import PodIdentity
+
+MOST_POD_BYTES = 2 * 1024 * 1024
+"""More than the API server stores of an object (1.5 MiB)."""
+READ_SECONDS = 5.0
+"""How long the API server may take for one pod."""
+ANSWER_SECONDS = 5.0
+"""How long an answer about a pod is given again: half of the time in which its end has to be told."""
+MOST_PODS = 20_000
+"""Pods whose answers are remembered; the one that asked longest ago is forgotten first."""
 
 
 class PodReader(Protocol):
@@ -26,12 +38,13 @@ class ClusterPods:
     """Pods of an API server."""
 
     def __init__(self, api: KubernetesAPI) -> None:
-        self._api = api
+        self._api = api.within(READ_SECONDS)
 
     def read(self, pod: PodIdentity) -> Json | None:
         """The pod of that name, if it is still the one of that uid."""
         try:
-            found = self._api.get(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.pod}")
+            path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.pod}"
+            found = self._api.get(path, most_bytes=MOST_POD_BYTES)
         except ApiError as error:
             if error.not_found:
                 return None
@@ -54,6 +67,48 @@ class FolderPods:
         except (OSError, ValueError):
             return None
         return found if isinstance(found, dict) else None
+
+
+class _Answer(NamedTuple):
+    ended: bool
+    at: float
+
+
+class EndedPods:
+    """Whether the other containers of pods have ended, read once in a few seconds. Safe to use from several threads."""
+
+    def __init__(self, pods: PodReader, clock: Callable[[], float]) -> None:
+        """`clock` is a monotonic one, in seconds."""
+        self._pods = pods
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Guards the two below; it is not held while a pod is read."""
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._reading: set[str] = set()
+
+    def ended(self, pod: PodIdentity) -> bool:
+        """Whether they have, a few seconds ago at most; what was known before while another thread reads the pod.
+
+        Raises:
+            ApiError: that cannot be found out now.
+        """
+        with self._lock:
+            known = self._answers.get(pod.uid)
+            fresh = known is not None and (known.ended or self._clock() - known.at < ANSWER_SECONDS)
+            if fresh or pod.uid in self._reading:
+                return known is not None and known.ended
+            self._reading.add(pod.uid)
+        try:
+            answer = _Answer(others_have_ended(self._pods.read(pod)), self._clock())
+        finally:
+            with self._lock:
+                self._reading.discard(pod.uid)
+        with self._lock:
+            self._answers[pod.uid] = answer
+            self._answers.move_to_end(pod.uid)
+            while len(self._answers) > MOST_PODS:
+                self._answers.popitem(last=False)
+        return answer.ended
 
 
 def others_have_ended(pod: Json | None) -> bool:

@@ -36,7 +36,7 @@ from timekeeper.rest.measures import Measures
 from timekeeper.rest.order_stores import ClusterOrders, FolderOrders
 from timekeeper.rest.ordering import OrderStore
 from timekeeper.rest.parts import Parts
-from timekeeper.rest.pods import ClusterPods, FolderPods, PodReader
+from timekeeper.rest.pods import ClusterPods, EndedPods, FolderPods, PodReader
 from timekeeper.rest.recognising import Recognizer
 from timekeeper.rest.states_feed import StatesFeed
 from timekeeper.rest.usage.closed_days import ClosedDays
@@ -46,6 +46,7 @@ from timekeeper.rules.money import SECOND
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.cluster import CORRECTIONS
 from timekeeper.store.connection import connect as connect_to_store
+from timekeeper.store.memory import MemoryWatch
 from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
 from timekeeper.store.states_reading import read_changes
 from timekeeper.tls.authority import Vault, keep_store_certificate, read_chain, service_names
@@ -151,7 +152,8 @@ class Service:
     def build(self, lifecycle: Lifecycle) -> RestApplication:
         """The worker's application. No connection is made before the first request needs one."""
         store = connect_to_store(self._settings.redis)
-        intake = Intake(ReportIntake(store, PAUSE_SECONDS * SECOND))
+        memory = MemoryWatch(store, time.monotonic)
+        intake = Intake(ReportIntake(store, PAUSE_SECONDS * SECOND, memory.is_full))
         loop, keys, measures = Loop(), self._world.keys, self.measures
         lifecycle.on_start(keys.refresh)
         parts = Parts(
@@ -162,7 +164,7 @@ class Service:
             recognise=Recognizer(PodTokens(keys, time.time)),
             grants=self._world.grants,
             corrections=self._world.corrections,
-            pods=self._world.pods,
+            pods=EndedPods(self._world.pods, time.monotonic),
             feed=StatesFeed(),
             submissions=Batcher(intake.take, measures.report_batch.observe),
             loop=loop,

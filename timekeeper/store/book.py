@@ -12,13 +12,15 @@ import redis
 from timekeeper.metering.segments import Assignments
 from timekeeper.rules.pricing import Prices
 from timekeeper.store import keys
-from timekeeper.store.calls import Call, run, run_one
+from timekeeper.store.calls import Call, StoreError, run, run_one
 from timekeeper.store.records import encode_assignments, encode_prices
 from timekeeper.store.reports import REPORT_SECONDS
 
 GONE_REPORT_SECONDS = 86400
 """How long a pod's last report is kept once the pod is gone: every pod that ever ran has one."""
 STATES_PER_CALL = 2000
+PUT_AT_ONCE = 1000
+"""Arguments of one call, in pairs; Lua's stack holds some thousands."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +50,24 @@ def write_assignments(client: redis.Redis, changed: Mapping[str, Assignments]) -
     """Writes down who pays for namespaces, and the accounts' names."""
     if not changed:
         return
-    pipeline = client.pipeline(transaction=False)
-    pipeline.hset(keys.NAMESPACES, mapping={name: encode_assignments(found) for name, found in changed.items()})
-    pipeline.sadd(keys.ACCOUNTS, *{account for found in changed.values() for _, account in found})
-    pipeline.execute()
+    namespaces = [part for name, found in changed.items() for part in (name, encode_assignments(found))]
+    _put(client, "HSET", keys.NAMESPACES, namespaces)
+    _put(client, "SADD", keys.ACCOUNTS, sorted({account for found in changed.values() for _, account in found}))
 
 
 def write_accounts(client: redis.Redis, names: Sequence[str]) -> None:
     """Writes down the names of accounts."""
-    if names:
-        client.sadd(keys.ACCOUNTS, *names)
+    _put(client, "SADD", keys.ACCOUNTS, names)
 
 
 def write_budgets(client: redis.Redis, budgets: Mapping[str, Any]) -> None:
     """Writes down budgets as they last could be used."""
-    if budgets:
-        client.hset(keys.BUDGETS, mapping={name: json.dumps(item) for name, item in budgets.items()})
+    _put(client, "HSET", keys.BUDGETS, [part for name, item in budgets.items() for part in (name, json.dumps(item))])
 
 
 def write_prices(client: redis.Redis, prices: Prices) -> None:
     """Writes down the prices as they are charged."""
-    client.set(keys.PRICES, encode_prices(prices))
+    _put(client, "SET", keys.PRICES, [encode_prices(prices)])
 
 
 def highest_epoch(client: redis.Redis) -> int:
@@ -83,28 +82,24 @@ def write_epoch(client: redis.Redis, epoch: int) -> None:
 
 def note_restored(client: redis.Redis, accounts: Sequence[str]) -> None:
     """Writes down that nobody can be named for some of what these accounts have spent."""
-    if accounts:
-        client.sadd(keys.RESTORED, *accounts)
+    _put(client, "SADD", keys.RESTORED, accounts)
 
 
 def write_capacity(client: redis.Redis, instant: int, rate: int) -> None:
     """Writes down what all nodes have from an instant on, in microGPU-seconds a second."""
-    client.hset(keys.CAPACITY, str(instant), str(rate))
+    _put(client, "HSET", keys.CAPACITY, [str(instant), str(rate)])
 
 
 def write_watched(client: redis.Redis, until: int) -> None:
     """Writes down until when all open sessions are known to live."""
-    client.set(keys.WATCHED, str(until))
+    _put(client, "SET", keys.WATCHED, [str(until)])
 
 
 def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]) -> None:
     """Adds and removes (uid, account) in the index of open sessions."""
-    pipeline = client.pipeline(transaction=False)
     if closed:
-        pipeline.zrem(keys.OPEN_SESSIONS, *(f"{uid} {account}" for uid, account in closed))
-    if opened:
-        pipeline.zadd(keys.OPEN_SESSIONS, {f"{uid} {account}": 0 for uid, account in opened})
-    pipeline.execute()
+        client.zrem(keys.OPEN_SESSIONS, *(f"{uid} {account}" for uid, account in closed))
+    _put(client, "ZADD", keys.OPEN_SESSIONS, [part for uid, account in opened for part in ("0", f"{uid} {account}")])
 
 
 def end_reports(client: redis.Redis, uids: Sequence[str]) -> None:
@@ -170,3 +165,15 @@ def publish_states(
         found, number = run_one(client, Call("publish_states", touched, (*head, *pairs)))
         version = StatesVersion(found.decode() if isinstance(found, bytes) else found, int(number or 0))
     return version
+
+
+def _put(client: redis.Redis, command: str, key: str, arguments: Sequence[str]) -> None:
+    """Runs a command that writes to one key, in several calls where it has many arguments, and in none without any.
+
+    Raises:
+        StoreError: it was refused, or Redis does not answer; a full one refuses nothing of this.
+    """
+    parts = [arguments[start : start + PUT_AT_ONCE] for start in range(0, len(arguments), PUT_AT_ONCE)]
+    for answer in run(client, [Call("put", (key,), (command, *part)) for part in parts]):
+        if isinstance(answer, StoreError):
+            raise answer

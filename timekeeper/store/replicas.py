@@ -9,6 +9,9 @@ import redis
 
 from timekeeper.store.servers import servers_of
 
+MARK_SECONDS = 10 * 365 * 86400
+"""For how long a mark is kept."""
+
 
 def replicated(client: redis.Redis, epoch: int, seconds: float, accounts: Sequence[str] | None = None) -> bool:
     """Whether a replica holds all that each server took before this call; True of a server that has none.
@@ -37,8 +40,13 @@ def _holds(server: redis.Redis, mark: str, epoch: int, milliseconds: int) -> boo
         return True
     pipeline = server.pipeline(transaction=False)
     pipeline.set(mark, str(epoch))
+    pipeline.expire(mark, MARK_SECONDS)
     pipeline.wait(1, milliseconds)
-    _, holders = pipeline.execute()
+    *written, holders = pipeline.execute(raise_on_error=False)
+    for answer in (*written, holders):
+        # Where no memory is left, the mark stays as it was: that it is kept for longer is a write, too.
+        if isinstance(answer, Exception) and not isinstance(answer, redis.exceptions.OutOfMemoryError):
+            raise answer
     return int(holders) >= 1
 
 

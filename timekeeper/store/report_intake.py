@@ -5,7 +5,7 @@ What a report makes of what is known is computed here, and written only if nothi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -53,6 +53,8 @@ class Outcome(Enum):
     """A later report of the same start was taken before: nothing changed."""
     EARLY = "early"
     """The pod's report before was taken too short a time ago. Nothing changed."""
+    FULL = "full"
+    """The store has no room left for what pods tell. Nothing changed."""
     NOT_RUNNING = "not-running"
     """No session of this pod is open: it is not bound yet, or has ended. Nothing changed."""
 
@@ -60,10 +62,17 @@ class Outcome(Enum):
 class ReportIntake:
     """Writes reports over connections of its own. Blocks; used by one thread."""
 
-    def __init__(self, client: redis.Redis, pause: int = 0) -> None:
-        """`pause` is the least time between two writes of a pod, in nanoseconds."""
+    def __init__(self, client: redis.Redis, pause: int = 0, is_full: Callable[[], bool] = lambda: False) -> None:
+        """Names the store, and what bounds the writes.
+
+        Args:
+            client: the store.
+            pause: the least time between two writes of a pod, in nanoseconds.
+            is_full: whether the store has no room for reports; may raise redis.RedisError.
+        """
         self._client = client
         self._pause = pause
+        self._is_full = is_full
 
     def take(self, submissions: Sequence[Submission]) -> list[Outcome | Exception]:
         """What became of each.
@@ -72,6 +81,8 @@ class ReportIntake:
             redis.RedisError: Redis does not answer; nothing was taken.
             StoreUnavailableError: it does not answer any more; some may have been taken, and all may be sent again.
         """
+        if self._is_full():
+            return [Outcome.FULL] * len(submissions)
         outcomes: list[Outcome | Exception] = [Outcome.NOT_RUNNING] * len(submissions)
         left = list(range(len(submissions)))
         for _ in range(ATTEMPTS):

@@ -136,6 +136,26 @@ def test_the_first_of_a_start_and_the_last_are_taken_at_once(rest: RestServer, s
     assert send(rest, pod, report(boot="b2", seq=1)).status == 200
 
 
+def test_a_store_without_room_for_reports_is_told_and_takes_them_again_once_there_is(
+    rest: RestServer, store: RedisServer
+) -> None:
+    pod, numbers = new_pod(store), itertools.count(1)
+
+    def answer() -> Answer:
+        return send(rest, pod, report(seq=next(numbers)))
+
+    with store.client() as client:
+        client.config_set("maxmemory", int(client.info("memory")["used_memory"]) * 11 // 10)
+        try:
+            refused = wait_until(lambda: found if (found := answer()).status == 503 else None, "reports are refused")
+        finally:
+            client.config_set("maxmemory", 0)
+    assert_problem(refused, 503)
+    assert refused.document["type"] == "urn:fairgpu:problem:store-full"
+    assert refused.headers["retry-after"] == "60"
+    wait_until(lambda: answer().status == 200, "reports are taken again")
+
+
 STRANGER = TokenSigner(algorithm="ES256")
 NOW = int(time.time())
 POD = ("team-a", RUNNING.name, RUNNING.uid)
@@ -281,7 +301,11 @@ def test_the_ancestors_sidecar_proves_life_and_is_told_when_to_end(rest: RestSer
     assert rest.ask("POST", "/budget/team-a/report", token, body).document == {"terminate": False}
     assert int(stored(store, pod)["at"]) >= before
     write_pod(rest, pod, {"main": {"terminated": {"exitCode": 0}}, "meter": {"running": {}}})
-    assert rest.ask("POST", "/budget/team-a/report", token, body).document == {"terminate": True}
+
+    def told_to_end() -> bool:
+        return bool(rest.ask("POST", "/budget/team-a/report", token, body).document["terminate"])
+
+    wait_until(told_to_end, "the sidecar is told to end")
 
 
 def test_a_proof_of_life_leaves_what_was_reported(rest: RestServer, store: RedisServer) -> None:

@@ -40,6 +40,8 @@ class Desk:
         silent: nodes that are silent, and since when.
         servers: which runs of which servers hold the store, as this term last saw.
         capacity: what the nodes were last written down to have; None before the first time.
+        full: whether the store has no room for new sessions: they are opened once it has.
+        held_back: the uids of those.
     """
 
     client: redis.Redis
@@ -51,6 +53,8 @@ class Desk:
     silent: dict[str, int] = field(default_factory=dict)
     servers: str = ""
     capacity: int | None = None
+    full: bool = False
+    held_back: set[str] = field(default_factory=set)
     _counter: int = 0
 
     def next_revision(self) -> Revision:

@@ -30,6 +30,7 @@ from timekeeper.sources.source import Source
 from timekeeper.store import book
 from timekeeper.store.calls import StoreEmptyError, StoreError, StoreUnavailableError
 from timekeeper.store.isolation import each_apart
+from timekeeper.store.memory import is_full_for_pods
 from timekeeper.store.servers import identity, store_clock
 
 READ_AGAIN = 600 * SECOND
@@ -71,6 +72,11 @@ class Keeper:
         """When accounts that could not be read are read again."""
         self._repriced = False
 
+    @property
+    def held_back(self) -> int:
+        """How many sessions wait for room in the store."""
+        return len(self._desk.held_back & self.books.pods.facts.keys())
+
     def round(self, now: int, *, full: bool = True) -> set[str]:
         """Brings the store up to an instant: everything, or what has changed and what is due.
 
@@ -97,6 +103,7 @@ class Keeper:
             self._fresh = self._load(now)
             if self._fresh:
                 full, now = True, max(now, self.books.pods.as_of)
+            self._desk.full = is_full_for_pods(self._desk.client)
             touched = self._observe(now)
             now = max(now, self.books.pods.as_of)
             if full:

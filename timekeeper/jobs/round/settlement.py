@@ -43,7 +43,8 @@ def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
         redis.RedisError: as above.
     """
     books = desk.books
-    concerned = [m for m in books.sessions_under(touched) if _unsettled(m) and not _waits_for_a_payer(books, m)]
+    unsettled = [m for m in books.sessions_under(touched) if _unsettled(m) and not _waits_for_a_payer(books, m)]
+    concerned = _with_room(desk, unsettled)
     namespaces = {metered.session.namespace for metered in concerned}
     open_due_periods(desk, now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
     prepared = _prepare(desk, now, concerned)
@@ -55,6 +56,19 @@ def settle_accounts(desk: Desk, now: int, touched: set[str]) -> None:
     write_report_terms(desk, [each.metered for each in done if _opens(each)], now)
     _write_index(desk, done)
     _adopt(desk, done, now)
+
+
+def _with_room(desk: Desk, sessions: list[Metered]) -> list[Metered]:
+    """The sessions without those that the store has no room for: it has never heard of them, and they have not ended.
+
+    Amounts are cumulative, so that nothing is lost of a session that is opened later.
+    """
+    desk.held_back.difference_update(metered.session.uid for metered in sessions)
+    if not desk.full:
+        return sessions
+    new = {m.session.uid for m in sessions if not m.acknowledged.open_under and not m.acknowledged.periods}
+    desk.held_back |= {m.session.uid for m in sessions if m.session.end is None} & new
+    return [metered for metered in sessions if metered.session.uid not in desk.held_back]
 
 
 def _prepare(desk: Desk, now: int, concerned: list[Metered]) -> list[Prepared]:

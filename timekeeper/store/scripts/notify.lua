@@ -10,6 +10,7 @@ local known = redis.call('HGET', head, 'epoch')
 if known and tonumber(epoch) < tonumber(known) then
   return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known)
 end
+write_though_full(head)
 redis.call('HSET', head, 'epoch', epoch)
 for position = 3, #ARGV, 3 do
   local uid, record, message = ARGV[position], ARGV[position + 1], ARGV[position + 2]

@@ -22,6 +22,7 @@ if checkpoint ~= '0' then
 end
 local grown = grown_rows(hours, rows, instant)
 local latest = redis.call('HGET', head, 'period') or ''
+write_though_full(head)
 if tonumber(version) > tonumber(redis.call('HGET', head, 'version') or '0') then
   redis.call('HSET', head, 'version', version)
 end

@@ -8,6 +8,7 @@ local refused = refusal(head, ARGV[1])
 if refused then
   return refused
 end
+write_though_full(head)
 change_the_past(head, 'pruned before ' .. ARGV[2])
 local gone = {}
 for position = 4, 3 + tonumber(ARGV[3]) do

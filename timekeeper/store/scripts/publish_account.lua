@@ -6,6 +6,7 @@ local refused = refusal(KEYS[1], ARGV[1])
 if refused then
   return refused
 end
+write_though_full(KEYS[1])
 redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'summary', ARGV[3])
 if ARGV[4] ~= '' then
   redis.call('HSET', KEYS[1], 'burn', ARGV[4])

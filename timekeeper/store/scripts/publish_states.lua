@@ -15,6 +15,7 @@ end
 if known[6] ~= servers then
   known[2] = false
 end
+write_though_full(head)
 redis.call('HSET', head, 'epoch', epoch, 'id', known[2] or id, 'prices', prices, 'default', default,
   'charge', charge, 'servers', servers)
 if #ARGV == 7 and known[2] and known[3] == prices and known[4] == default and known[5] == charge then

@@ -71,6 +71,7 @@ if added ~= '0' then
 end
 local grown = grown_rows(hours, rows, instant)
 
+write_though_full(head)
 redis.call('HSET', head, 'version', version)
 changed(head, epoch)
 change_the_past(head, 'restored at ' .. instant)

@@ -13,6 +13,7 @@ if tonumber(format) > tonumber(ARGV[2]) then
     .. ARGV[2] .. ': install the timekeeper that wrote it, or a later one')
 end
 local epoch = math.max(tonumber(redis.call('GET', KEYS[1]) or '0') + 1, tonumber(ARGV[1]))
+write_though_full(KEYS[1])
 redis.call('SET', KEYS[1], string.format('%d', epoch))
 if tonumber(format) < tonumber(ARGV[2]) then
   redis.call('SET', KEYS[3], format)
