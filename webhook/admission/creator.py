@@ -8,6 +8,7 @@ from typing import Any
 from webhook.admission.verdict import Subject, mapping, objects
 
 SYSTEM_PREFIX = "system:"
+ACCOUNT_PREFIX = "system:serviceaccount:"
 TEMPLATE_HASH = "pod-template-hash"
 
 KIND = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
@@ -18,9 +19,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}")
 def creator(subject: Subject) -> str:
     """The user, or `Kind/name` of the pod's controller where a controller made it.
 
-    An owner that a person names is not believed: it would put their pods down to somebody else.
+    An owner that a person names is not believed: it would put their pods down to somebody else. Nor is one that a
+    service account of the pod's own namespace names, since whoever edits a namespace may act as its accounts.
+    Controllers have theirs in kube-system or in an operator's own namespace.
     """
-    if not subject.user.startswith(SYSTEM_PREFIX):
+    own_account = subject.user.startswith(f"{ACCOUNT_PREFIX}{subject.namespace}:")
+    if own_account or not subject.user.startswith(SYSTEM_PREFIX):
         return subject.user
     metadata = mapping(subject.item.get("metadata"))
     for _, owner in objects(metadata.get("ownerReferences")):

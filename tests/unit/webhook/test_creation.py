@@ -189,6 +189,16 @@ def test_a_dry_run_gets_the_same_answer() -> None:
             {"ownerReferences": [{"kind": "ReplicaSet", "name": "web", "controller": True}]},
             "ReplicaSet/web",
         ),
+        (
+            "system:serviceaccount:kubeflow:training-operator",
+            {"ownerReferences": [{"kind": "PyTorchJob", "name": "train", "controller": True}]},
+            "PyTorchJob/train",
+        ),
+        (
+            "system:serviceaccount:team-a:robot",
+            {"ownerReferences": [{"kind": "Deployment", "name": "of-others", "controller": True}]},
+            "system:serviceaccount:team-a:robot",
+        ),
         ("system:serviceaccount:team-a:robot", {}, "system:serviceaccount:team-a:robot"),
         ("system:serviceaccount:team-a:robot", {"ownerReferences": "none"}, "system:serviceaccount:team-a:robot"),
     ],
@@ -211,7 +221,7 @@ def test_created_by_is_the_person_or_the_controller(user: str, metadata: Any, ex
 )
 def test_an_owner_whose_name_no_object_can_have_is_not_written_down(kind: str, name: str) -> None:
     owner = {"kind": kind, "name": name, "controller": True}
-    robot = "system:serviceaccount:team-a:robot"
+    robot = "system:serviceaccount:operators:robot"
     stored = admitted(pod(gpu_container(), metadata={"ownerReferences": [owner]}), userInfo={"username": robot})
     assert stored["metadata"]["annotations"]["fairgpu.io/created-by"] == robot
 
