@@ -28,6 +28,8 @@ API_VERSIONS: Final = {
 MAX_TEMPLATES: Final = 1000
 """Templates of one object that are judged."""
 
+_PATTERNS = ("kyverno.io", "policies.kyverno.io", "mutations.gatekeeper.sh")
+"""Groups whose objects hold patterns of pods, with placeholders, and make none."""
 _ARGO = "argoproj.io"
 _KSERVE = "serving.kserve.io"
 _ARGO_POD_FIELDS = ("initContainers", "volumes", "nodeSelector", "priorityClassName")
@@ -66,10 +68,15 @@ def is_custom(manifest: Manifest) -> bool:
     return "." in manifest.group and not manifest.group.endswith(".k8s.io")
 
 
+def is_searched(manifest: Manifest) -> bool:
+    """Whether pods are looked for in an object of a kind that is not Kubernetes' own."""
+    return "." in manifest.group and manifest.group not in _PATTERNS
+
+
 def templates_of(manifest: Manifest) -> list[Template]:
     """The pods that an object is or makes, MAX_TEMPLATES at most."""
     if not is_workload(manifest):
-        return _custom(manifest) if "." in manifest.group else []
+        return _custom(manifest) if is_searched(manifest) else []
     found = pod_template(manifest.kind, manifest.item)
     if found is None:
         return [Template((), manifest.item)]
@@ -79,6 +86,8 @@ def templates_of(manifest: Manifest) -> list[Template]:
 
 def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, str] | None:
     """A resource of a dialect that a custom resource asks for outside its templates, and where it does."""
+    if not is_searched(manifest):
+        return None
     judged = {template.at for template in templates}
     waiting: list[tuple[Place, Any]] = [((), manifest.item)]
     while waiting:

@@ -190,3 +190,10 @@ def test_a_quota_of_gpus_is_no_pod(tmp_path: Path, capsys: pytest.CaptureFixture
     spec = {"capability": {"nvidia.com/gpu": 8}}
     status, (found,) = admit(tmp_path, custom("scheduling.volcano.sh/v1beta1", "Queue", spec), capsys)
     assert (status, found["outcome"]) == (0, "unconcerned")
+
+
+def test_a_pattern_of_pods_in_a_policy_is_no_template(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    container = {"name": "{{ element.name }}", "resources": {"limits": {"nvidia.com/gpu": "{{ amount }}"}}}
+    spec = {"rules": [{"mutate": {"patchStrategicMerge": {"spec": {"containers": [container]}}}}]}
+    status, (found,) = admit(tmp_path, custom("kyverno.io/v1", "ClusterPolicy", spec), capsys)
+    assert (status, found["outcome"]) == (0, "unconcerned")
