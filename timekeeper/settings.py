@@ -8,7 +8,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic import AwareDatetime, BeforeValidator, Field, IPvAnyNetwork
 
 from fairgpu.commands import CommandError
 from fairgpu.settings import Section, SettingsError, load_settings
@@ -41,6 +41,12 @@ class ServeSettings(Section):
     """Whether each request is an event in the log."""
     certificate_names: tuple[str, ...] = ()
     """Further DNS names and addresses in the server's certificate, beside those of the Service."""
+    trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
+    """The networks of proxies before the API, such as an Ingress's pods: what they write into `X-Forwarded-For` counts
+    as the client's address."""
+    people_tokens: Literal["any", "own-audience"] = "any"
+    """own-audience: people and services are known by tokens of the audience fairgpu-timekeeper alone; any: by those
+    that they show to the API server, too."""
     report_interval_seconds: Annotated[int, Field(ge=1, le=300)] = 60
     """How often sidecars are asked to report."""
 

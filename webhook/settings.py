@@ -83,8 +83,8 @@ class States(Section):
     """Where the webhook asks the timekeeper for the states of budgets."""
     ca_file: Path | None = None
     """The timekeeper's CA in PEM; without it, the ConfigMap that the timekeeper keeps it in is read."""
-    token_file: Path = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-    """The token by which the timekeeper knows the webhook; read again at each request."""
+    token_file: Path = Path("/var/run/secrets/fairgpu-timekeeper/token")
+    """The token by which the timekeeper knows the webhook, good for nothing else; read again at each request."""
     wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
     """How long the timekeeper may hold a question for which there is no news."""
     stale_after_seconds: Seconds = 120

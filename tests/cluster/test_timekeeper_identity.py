@@ -102,6 +102,17 @@ def test_a_token_that_is_forged_or_for_others_or_of_a_pod_that_is_gone_is_nobody
     wait_until(lambda: refused(authority, of_a_pod), "the token dies with its pod")
 
 
+def test_tokens_for_the_api_server_are_refused_where_the_own_audience_alone_is_taken(
+    control_plane: ControlPlane, namespace: str, api: KubernetesAPI, keys: KeySet
+) -> None:
+    strict = ClusterAuthority(api, keys, own_audience_alone=True)
+    caller = strict.authenticate(control_plane.token(namespace, "default", audience=AUDIENCE))
+    assert caller.name == f"system:serviceaccount:{namespace}:default"
+    for audience in ("", "somebody-else"):
+        with pytest.raises(UnauthenticatedError, match="--audience fairgpu-timekeeper"):
+            strict.authenticate(control_plane.token(namespace, "default", audience=audience))
+
+
 def refused(authority: ClusterAuthority, token: str) -> bool:
     try:
         authority.authenticate(token)

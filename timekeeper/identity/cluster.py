@@ -27,13 +27,20 @@ KEYS = "/openid/v1/jwks"
 class ClusterAuthority:
     """Asks the API server on each call."""
 
-    def __init__(self, api: KubernetesAPI, keys: KeySet) -> None:
-        """`keys` are the API server's own, with which its forged tokens are told without asking it."""
+    def __init__(self, api: KubernetesAPI, keys: KeySet, *, own_audience_alone: bool = False) -> None:
+        """Says whom to ask, and what tokens to take.
+
+        Args:
+            api: the API server.
+            keys: its own, with which its forged tokens are told without asking it.
+            own_audience_alone: whether a token that is good for the API server, too, is refused.
+        """
         self._api = api
         self._keys = keys
+        self._own_audience_alone = own_audience_alone
 
     def authenticate(self, token: str) -> Caller:
-        """Whose token it is: one made for the timekeeper, or one made for the API server itself.
+        """Whose token it is: one made for the timekeeper, or, where these are taken, for the API server itself.
 
         Raises:
             UnauthenticatedError: the API server does not know the token.
@@ -44,6 +51,11 @@ class ClusterAuthority:
         spec: Json = {"token": token}
         if names.TOKEN_AUDIENCE in _stated_audiences(token):
             spec["audiences"] = [names.TOKEN_AUDIENCE]
+        elif self._own_audience_alone:
+            raise UnauthenticatedError(
+                f"the token is not of the audience {names.TOKEN_AUDIENCE}, the only one that is taken here: make one "
+                f"with kubectl create token ACCOUNT --audience {names.TOKEN_AUDIENCE}"
+            )
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
         status = self._review(TOKEN_REVIEWS, review)
         audiences = spec.get("audiences")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Receive, Scope, Send
+from timekeeper.identity.origin import Network, origin_of
 from timekeeper.page.serving import page_routes
 from timekeeper.rest.hot_routes import ReportRoute, StatesRoute, guarded
 from timekeeper.rest.parts import Parts
@@ -17,6 +19,7 @@ from timekeeper.rest.routes import build_flask
 from timekeeper.rest.states_follower import ReadChanges, follow
 from timekeeper.store.states_reading import Changes, Cursor
 
+FORWARDED_FOR = b"x-forwarded-for"
 WSGI_THREADS = 8
 """Each may wait for the API server to say who asks."""
 REVIEW_THREADS = 8
@@ -41,20 +44,36 @@ class Loop:
 
 
 class RestApplication:
-    """Notes the event loop when the worker starts, and serves."""
+    """Notes the event loop when the worker starts, and serves requests as from the clients behind trusted proxies."""
 
-    def __init__(self, served: Application, loop: Loop) -> None:
+    def __init__(self, served: Application, loop: Loop, trusted_proxies: Sequence[Network] = ()) -> None:
         self._served = served
         self._loop = loop
+        self._trusted_proxies = trusted_proxies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One event of ASGI."""
         if scope["type"] == "lifespan":
             self._loop.note()
+        elif self._trusted_proxies:
+            scope = behind_proxies(scope, self._trusted_proxies)
         await self._served(scope, receive, send)
 
 
-def build_application(lifecycle: Lifecycle, parts: Parts, read_changes: ReadChanges, loop: Loop) -> RestApplication:
+def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
+    """The same request as from its client, where it came through proxies that are trusted."""
+    peer, port = scope.get("client") or ("", 0)
+    forwarded = b",".join(value for name, value in scope.get("headers", ()) if name == FORWARDED_FOR)
+    return {**scope, "client": (origin_of(peer, forwarded.decode("latin-1"), trusted), port)}
+
+
+def build_application(
+    lifecycle: Lifecycle,
+    parts: Parts,
+    read_changes: ReadChanges,
+    loop: Loop,
+    trusted_proxies: Sequence[Network] = (),
+) -> RestApplication:
     """The ASGI application over its parts; the follower of the states starts with it and ends with it."""
     measures = parts.measures
     reviews = ThreadPoolExecutor(REVIEW_THREADS, "access-reviews")
@@ -82,4 +101,4 @@ def build_application(lifecycle: Lifecycle, parts: Parts, read_changes: ReadChan
 
     lifecycle.run_thread("follow-states", lambda: follow(read, deliver, lifecycle.ending.wait))
     lifecycle.on_drain(parts.feed.end)
-    return RestApplication(Application(lifecycle, hot, build_flask(parts), WSGI_THREADS), loop)
+    return RestApplication(Application(lifecycle, hot, build_flask(parts), WSGI_THREADS), loop, trusted_proxies)

@@ -62,8 +62,9 @@ CHAIN_CHECK_SECONDS = 60.0
 class World:
     """What surrounds the timekeeper: an API server, or a folder on this machine. Made in each worker."""
 
-    def __init__(self, api: KubernetesAPI | None, folder: Path | None) -> None:
-        """Exactly one of the two is given."""
+    def __init__(self, api: KubernetesAPI | None, folder: Path | None, *, own_audience_alone: bool = False) -> None:
+        """Exactly one of the first two is given; the last says which tokens of people are taken in a cluster."""
+        self._own_audience_alone = own_audience_alone
         self._api = api
         self._folder = folder or Path()
 
@@ -77,7 +78,8 @@ class World:
     def authority(self) -> Authority:
         """Who knows people."""
         if self._api:
-            return CachingAuthority(ClusterAuthority(self._api, self.keys), time.monotonic)
+            authority = ClusterAuthority(self._api, self.keys, own_audience_alone=self._own_audience_alone)
+            return CachingAuthority(authority, time.monotonic)
         return FolderAuthority(self._folder, self.keys)
 
     @property
@@ -124,7 +126,7 @@ class Service:
 
     def __init__(self, settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
-        self._world = World(api, folder)
+        self._world = World(api, folder, own_audience_alone=settings.serve.people_tokens == "own-audience")
         self._keeps_store_certificate = api is not None and settings.redis.is_bundled
         # In a cluster, loopback is where a port is forwarded to.
         self._names = [*service_names(), *settings.serve.certificate_names, *LOOPBACK]
@@ -178,7 +180,8 @@ class Service:
         )
         lifecycle.on_stop(store.close)
         lifecycle.on_stop(intake.close)
-        return build_application(lifecycle, parts, lambda since: read_changes(store, since), loop)
+        proxies = self._settings.serve.trusted_proxies
+        return build_application(lifecycle, parts, lambda since: read_changes(store, since), loop, proxies)
 
     def _exported(self, store: redis.Redis) -> ExportedMonths | None:
         settings = self._settings

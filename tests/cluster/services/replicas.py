@@ -68,6 +68,9 @@ def webhook_replica(
 ) -> Iterator[Process]:
     """One replica of the webhook, which asks the timekeeper behind that port."""
     account = environment(plane, "fairgpu-webhook")
+    token = Path(account["TOKEN_FILE"]).with_suffix(".timekeeper-token")
+    token.touch(mode=0o600)
+    token.write_text(plane.token("fairgpu-system", "fairgpu-webhook", audience="fairgpu-timekeeper"))
     settings = {
         "FAIRGPU_WEBHOOK_SERVING_HOST": "127.0.0.1",
         "FAIRGPU_WEBHOOK_SERVING_PORT": str(ports.https),
@@ -79,7 +82,7 @@ def webhook_replica(
         "FAIRGPU_WEBHOOK_SIDECAR_IMAGE": SIDECAR_IMAGE,
         "FAIRGPU_WEBHOOK_SIDECAR_TIMEKEEPER_URL": f"https://localhost:{timekeeper}",
         "FAIRGPU_WEBHOOK_STATES_URL": f"https://localhost:{timekeeper}",
-        "FAIRGPU_WEBHOOK_STATES_TOKEN_FILE": account["TOKEN_FILE"],
+        "FAIRGPU_WEBHOOK_STATES_TOKEN_FILE": str(token),
         "FAIRGPU_WEBHOOK_END_PROOF": end_proof,
     }
     with service(plane, name, ["webhook", "serve"], {**account, **settings}, AT_ONCE) as process:
