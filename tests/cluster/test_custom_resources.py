@@ -36,6 +36,14 @@ def test_a_sound_budget_is_accepted(control_plane: ControlPlane, changes: dict[s
     control_plane.admin.api.create(BUDGETS, budget(changes), DRY_RUN)
 
 
+@pytest.mark.parametrize("name", ["book", "notices", "states"])
+def test_a_name_under_which_the_ledger_keeps_its_own_is_refused(control_plane: ControlPlane, name: str) -> None:
+    item = budget({})
+    item["metadata"] = {"name": name}
+    with pytest.raises(ApiError, match=f'"{name}" is a name under which the ledger keeps what concerns all budgets'):
+        control_plane.admin.api.create(BUDGETS, item, DRY_RUN)
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

@@ -30,6 +30,10 @@ _BROKEN: Mapping[str, Any] = {}
 Value = TypeVar("Value")
 
 
+RESERVED_NAMES = frozenset({"book", "notices", "states"})
+"""The store keeps what concerns all accounts under these; the GPUBudget's definition refuses them, too."""
+
+
 class BudgetError(ValueError):
     """A budget that cannot be used; the message holds every fault."""
 
@@ -81,7 +85,7 @@ def parse_budget(item: Mapping[str, Any]) -> Budget:
     spec = reader.mapping(item, "spec", "")
     grace = reader.mapping(spec, "grace", "spec") if "grace" in spec else {}
     budget = Budget(
-        name=reader.value(metadata, "name", "metadata", _name, "a name", "team-a"),
+        name=reader.value(metadata, "name", "metadata", _name, "a name but book, notices and states", "team-a"),
         namespaces=reader.value(
             spec, "namespaces", "spec", _namespaces, "a list of one or more namespace names", "[team-a]"
         ),
@@ -128,6 +132,8 @@ def payers(budgets: Iterable[Budget]) -> tuple[dict[str, Budget], dict[str, dict
 
 def _name(value: Any) -> str:
     if not isinstance(value, str) or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value):
+        raise ValueError
+    if value in RESERVED_NAMES:
         raise ValueError
     return value
 

@@ -20,6 +20,9 @@ _log = structlog.get_logger(__name__)
 
 FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 15.0
+LONG_POLL_SECONDS = 0.5
+"""An answer without anything new that comes sooner was not waited for."""
+AT_ONCE_PAUSE_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
 SLACK_SECONDS = 10.0
 MAX_BYTES = 64 << 20
@@ -92,6 +95,7 @@ def follow_states(
     cursor, retry_seconds = "", FIRST_RETRY_SECONDS
     poll = _Poll(settings)
     while not wait(0):
+        asked = clock()
         try:
             # What has just been answered was true when it was asked, at the earliest.
             document = poll.ask(cursor, memory.knowledge.timekeeper_ca)
@@ -101,8 +105,13 @@ def follow_states(
                 return
             retry_seconds = min(retry_seconds * 2, LAST_RETRY_SECONDS)
             continue
-        memory.learn_states(document, clock())
+        answered = clock()
+        memory.learn_states(document, answered)
+        # A timekeeper that is about to end answers at once, with nothing new.
+        at_once = document.cursor == cursor and answered - asked < LONG_POLL_SECONDS
         cursor, retry_seconds = document.cursor, FIRST_RETRY_SECONDS
+        if at_once and wait(AT_ONCE_PAUSE_SECONDS * (0.5 + random())):
+            return
 
 
 class _Poll:

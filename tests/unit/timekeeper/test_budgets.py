@@ -98,6 +98,16 @@ def test_a_fault_names_its_field_and_what_is_allowed(spec: dict[str, Any], path:
     assert allowed in fault.allowed
 
 
+@pytest.mark.parametrize("name", ["book", "notices", "states"])
+def test_a_name_under_which_the_store_keeps_its_own_is_refused(name: str) -> None:
+    item = budget_object()
+    item["metadata"]["name"] = name
+    with pytest.raises(BudgetError) as caught:
+        parse_budget(item)
+    (fault,) = caught.value.faults
+    assert (fault.path, fault.allowed) == ("metadata.name", "a name but book, notices and states")
+
+
 def test_all_faults_are_told_at_once() -> None:
     with pytest.raises(BudgetError) as caught:
         parse_budget(budget_object(namespaces=None, allowance={"gpuHours": "x"}, onExhausted="no"))

@@ -1,0 +1,34 @@
+"""How the webhook asks the timekeeper for states, and how often."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+
+from fairgpu.charging import ChargeRules
+from fairgpu.states import encode_charge
+from tests.report_server import Answer, report_server
+from webhook.learning.following import follow_states
+from webhook.learning.memory import Memory
+from webhook.settings import States
+
+
+def test_a_timekeeper_that_answers_at_once_with_nothing_new_is_asked_again_after_a_pause(tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret")
+    pauses: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        pauses.extend([seconds] if seconds else [])
+        return len(pauses) == 3 or len(server.received) == 20
+
+    document = {"cursor": "e.1", "full": True, "states": [], "default": "unlimited", "prices": {"*": 1.0}}
+    body = orjson.dumps({**document, "charge": encode_charge(ChargeRules())})
+    with report_server(tmp_path / "certificates") as server:
+        server.answer = Answer(body=body)
+        memory = Memory()
+        memory.learn_authority(server.ca_pem)
+        follow_states(States(url=server.url, token_file=token), memory, wait, lambda: 0.0, lambda: 0.5)
+    assert pauses == [0.5] * 3
+    assert len(server.received) == 4  # the first answer is news, and the next question is asked at once
