@@ -19,7 +19,7 @@ class Container:
 
     The memory limit is in bytes, 0 for that of its configuration; notice_ns is when it will be evicted, on
     CLOCK_MONOTONIC, 0 where it will not. The cgroup is its folder in the host's hierarchy; without one the driver's
-    figures for it stay unknown.
+    figures for it stay unknown. start_ns is where its turn begins in the period (turns.starts), None for anywhere.
     """
 
     slot: int
@@ -31,6 +31,7 @@ class Container:
     memory_limit_bytes: int = 0
     notice_ns: int = 0
     cgroup: Path | None = None
+    start_ns: int | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,14 @@ def step(
     if passed > 0:
         state = _begin_period(state, passed)
     tenants = [
-        turns.Tenant(each.slot, each.core_percent, each.policy, each.slot in active, state.opening.get(each.slot, 0))
+        turns.Tenant(
+            each.slot,
+            each.core_percent,
+            each.policy,
+            each.slot in active,
+            state.opening.get(each.slot, 0),
+            each.start_ns,
+        )
         for each in containers
     ]
     made = state.plan

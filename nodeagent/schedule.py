@@ -6,7 +6,8 @@ The containers file is JSON and read again when it changes: {"uuid": "GPU-...", 
 "corePercent": 30, "policy": "hard", "ledger": "/path/of/ledger", "device": 0}]}; the policy is hard, elastic or
 best_effort, device the GPU's index in the container's configuration. A container may have "memoryLimitBytes", a limit
 other than its configuration's, "noticeNs", when it will be evicted on CLOCK_MONOTONIC, and "cgroup", its folder in the
-host's cgroup hierarchy: from when one is named, NVML is asked what the driver holds for its processes.
+host's cgroup hierarchy: from when one is named, NVML is asked what the driver holds for its processes. One with several
+GPUs has "startNs" (nodeagent.turns.starts), where its turn begins in the period on each of them.
 """
 
 import argparse
@@ -91,6 +92,7 @@ def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
                 memory_limit_bytes=int(each.get("memoryLimitBytes", 0)),
                 notice_ns=int(each.get("noticeNs", 0)),
                 cgroup=Path(each["cgroup"]) if each.get("cgroup") else None,
+                start_ns=int(each["startNs"]) if "startNs" in each else None,
             )
             for each in document["containers"]
         )

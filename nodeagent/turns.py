@@ -38,13 +38,17 @@ class OvercommittedError(ValueError):
 
 @dataclass(frozen=True)
 class Tenant:
-    """A container on the GPU. Balance: positive, others owe it so much GPU time; negative, it owes them."""
+    """A container on the GPU. Balance: positive, others owe it so much GPU time; negative, it owes them.
+
+    start_ns is where its turn begins in the period, the same on each of its GPUs (starts); None for any place.
+    """
 
     slot: int
     core_percent: int
     policy: Policy
     active: bool
     balance_ns: int = 0
+    start_ns: int | None = None
 
     @property
     def borrows(self) -> bool:
@@ -117,6 +121,31 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: in
         tenant.slot: tenant.balance_ns + paid.get(tenant.slot, 0) - received.get(tenant.slot, 0) for tenant in ordered
     }
     return Plan(period_ns, turns, tuple(owned), balances)
+
+
+def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int = PERIOD_NS) -> dict[str, int]:
+    """Where in the period the turns of containers with several GPUs begin: at the same place on each of them.
+
+    Containers are named, with their share in percent and their GPUs. Kernels that wait for one another on several GPUs
+    meet only while all of them have their turn. The first place that is free on all of its GPUs is a container's; one
+    for which there is none is left out. Those with one GPU are never in the answer: they fill what is left.
+    """
+    taken: dict[str, list[tuple[int, int]]] = {}
+    found: dict[str, int] = {}
+    several = {name: given for name, given in containers.items() if len(given[1]) > 1 and given[0] > 0}
+    for name, (percent, gpus) in sorted(several.items(), key=lambda item: (-len(item[1][1]), -item[1][0], item[0])):
+        length = period_ns * percent // 100
+        others = sorted(stretch for gpu in gpus for stretch in taken.get(gpu, []))
+        place = 0
+        for start, end in others:
+            if start - place >= length:
+                break
+            place = max(place, end)
+        if place + length <= period_ns:
+            found[name] = place
+            for gpu in gpus:
+                taken.setdefault(gpu, []).append((place, place + length))
+    return found
 
 
 def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> dict[int, int]:
@@ -211,22 +240,48 @@ def _lay_out(
     room = period_ns - active_ns
     owned: list[Turn] = []
     free: list[tuple[Turn, bool]] = []
-    at = 0
-    for tenant in ordered:
+    gaps = [(0, period_ns)]
+    placed = sorted(
+        (tenant for tenant in ordered if tenant.start_ns is not None), key=lambda tenant: tenant.start_ns or 0
+    )
+    for tenant in [*placed, *(tenant for tenant in ordered if tenant.start_ns is None)]:
         length = lengths.get(tenant.slot, 0)
         if not tenant.active and idle_ns > room:
             length = length * room // idle_ns
-        if length == 0:
-            continue
-        turn = Turn(at, length, tenant.slot)
-        at += length
-        if tenant.active:
-            owned.append(turn)
-        else:
-            free.append((turn, True))
-    if at < period_ns:
-        free.append((Turn(at, period_ns - at, -1), False))
-    return owned, free
+        turns, gaps = _take(gaps, tenant.start_ns or 0, length)
+        for start, end in turns:
+            turn = Turn(start, end - start, tenant.slot)
+            if tenant.active:
+                owned.append(turn)
+            else:
+                free.append((turn, True))
+    free.extend((Turn(start, end - start, -1), False) for start, end in gaps)
+    return sorted(owned), sorted(free)
+
+
+def _take(
+    gaps: Sequence[tuple[int, int]], start_ns: int, length: int
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Stretches of that length in all, from the place on and then from the beginning, and the gaps that are left."""
+    cut = [
+        piece
+        for start, end in gaps
+        for piece in ((start, min(end, start_ns)), (max(start, start_ns), end))
+        if piece[0] < piece[1]
+    ]
+    taken: list[tuple[int, int]] = []
+    left: list[tuple[int, int]] = []
+    for start, end in [
+        *(piece for piece in cut if piece[0] >= start_ns),
+        *(piece for piece in cut if piece[0] < start_ns),
+    ]:
+        until = min(end, start + length)
+        length -= until - start
+        if start < until:
+            taken.append((start, until))
+        if until < end:
+            left.append((until, end))
+    return taken, sorted(left)
 
 
 def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:

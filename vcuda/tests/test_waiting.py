@@ -8,6 +8,8 @@ SLOWER = 1.05
 """How much longer than without the shim a program may take that has the GPU to itself."""
 SLOWER_IN_TURNS = 1.07
 """The same of kernels of 5 ms, of which one is in flight on each stream; the goal is 1.05."""
+COLLECTIVES_SLOWER = 2
+"""The goal is 1.2; with turns of 25 ms and collectives after each millisecond it is 1.8."""
 MOMENT_US = 200
 """What looking at the clock adds to the shortest of them."""
 WAITER_US = 2_000
@@ -76,3 +78,18 @@ def test_a_thread_that_ends_after_launching_spoils_no_capture_of_another(node: N
     with Agent(node, page, Tenant("a", 0)):
         result, _ = run(container, "exit", virtual=False)
     assert result == 0
+
+
+def test_collectives_of_two_gpus_take_what_the_share_of_each_allows_where_their_turns_are_at_one_time(
+    node: Node,
+) -> None:
+    node.settings["SIMGPU_DEVICES"] = "2"
+    shares = []
+    for ordinal in range(2):
+        page = node.folder / f"page-{ordinal}"
+        Agent(node, page, Tenant("a", 0, turns=((0, PERIOD_NS // 2),), core=50))
+        shares.append(Share(core=50, ordinal=ordinal, schedule=str(page)))
+    result, held_us = run(node.container("a", *shares), "collectives", "1000")
+    _, plain_us = run(node.container("plain"), "collectives", "1000", shim=False)
+    assert result == 0
+    assert held_us <= COLLECTIVES_SLOWER * plain_us / 0.5

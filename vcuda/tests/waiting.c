@@ -8,8 +8,9 @@
  *     waiting first            the first launch, while 16 other streams wait for the host
  *     waiting exit             a thread that has launched ends while this one captures in the strictest mode
  *     waiting overlap ROUNDS   on two streams a kernel of 5 ms each, on a quarter of the GPU
+ *     waiting collectives ROUNDS  on each of two GPUs a kernel of 1 ms and then one that waits for the other's
  *
- * Prints the CUresult and the microseconds of the longest round (overlap: of all rounds), or of the first launch.
+ * Prints the CUresult and the microseconds of the longest round (overlap, collectives: of all), or of the first launch.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -219,6 +220,38 @@ static uint64_t overlap(int rounds)
     return now_us() - before;
 }
 
+static uint64_t collectives(int rounds)
+{
+    CUcontext contexts[2];
+    CUstream streams[2];
+    CUfunction works[2], meets[2];
+    for (int i = 0; i < 2; i++) {
+        must(CU(cuDevicePrimaryCtxRetain)(&contexts[i], i));
+        must(CU(cuCtxPushCurrent_v2)(contexts[i]));
+        streams[i] = stream(CU_STREAM_NON_BLOCKING);
+        works[i] = kernel("spin_ms_1");
+        meets[i] = kernel("meet_1_2");
+    }
+    uint64_t before = now_us();
+    for (int round = 0; round < rounds; round++) {
+        for (int i = 0; i < 2; i++) {
+            must(CU(cuCtxSetCurrent)(contexts[i]));
+            launch(works[i], streams[i], NULL);
+            launch(meets[i], streams[i], NULL);
+        }
+        /* Each is asked in turn: time passes on a simulated GPU only when somebody asks about that one. */
+        for (int done = 0; done != 2;) {
+            done = 0;
+            for (int i = 0; i < 2; i++) {
+                must(CU(cuCtxSetCurrent)(contexts[i]));
+                done += CU(cuStreamQuery)(streams[i]) == CUDA_SUCCESS;
+            }
+            nanosleep(&(struct timespec){0, 20000}, NULL);
+        }
+    }
+    return now_us() - before;
+}
+
 int main(int count, char **arguments)
 {
     const char *what = count > 1 ? arguments[1] : "";
@@ -244,6 +277,8 @@ int main(int count, char **arguments)
         took = thread_exit();
     else if (strcmp(what, "overlap") == 0)
         took = overlap(number);
+    else if (strcmp(what, "collectives") == 0)
+        took = collectives(number);
     else
         return 2;
     printf("0 %lu\n", (unsigned long)took);

@@ -1,6 +1,7 @@
 """Turns on one GPU, as tables and as invariants."""
 
 from collections import defaultdict
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from nodeagent.turns import (
     Tenant,
     plan,
     settle,
+    starts,
     with_balances,
 )
 
@@ -254,3 +256,56 @@ def test_busy_containers_end_at_their_shares_whatever_ran_over(cores: list[int],
     for slot, core in enumerate(cores):
         promised = periods * (PERIOD_NS * core // 100)
         assert abs(had[slot] - promised) <= abs(tenants[slot].balance_ns) + periods * len(cores)
+
+
+def several(slot: int, core: int, start_ms: int, *, active: bool = True) -> Tenant:
+    return Tenant(slot, core, Policy.HARD, active, 0, start_ms * MS)
+
+
+@pytest.mark.parametrize(
+    ("containers", "expected_ms"),
+    [
+        ({"a": (50, {"0", "1"})}, {"a": 0}),
+        ({"a": (50, {"0"})}, {}),
+        ({"a": (50, {"0", "1"}), "b": (50, {"0", "1"})}, {"a": 0, "b": 25}),
+        ({"a": (50, {"0", "1"}), "b": (50, {"2", "3"})}, {"a": 0, "b": 0}),
+        ({"a": (40, {"0", "1"}), "b": (40, {"1", "2"}), "c": (20, {"0", "2"})}, {"a": 0, "b": 20, "c": 40}),
+        ({"a": (60, {"0", "1"}), "b": (60, {"1", "2"}), "c": (30, {"0", "2"})}, {"a": 0, "c": 30}),
+    ],
+)
+def test_a_container_with_several_gpus_begins_at_the_same_place_on_each(
+    containers: dict[str, tuple[int, set[str]]], expected_ms: dict[str, int]
+) -> None:
+    found = starts({name: (core, frozenset(gpus)) for name, (core, gpus) in containers.items()})
+    assert {name: start // MS for name, start in found.items()} == expected_ms
+
+
+def test_who_is_placed_has_its_place_whoever_else_is_on_the_gpu_and_others_fill_what_is_left() -> None:
+    placed = several(3, 40, 10)
+    for others in ([], [hard(0, 30)], [hard(0, 30), hard(5, 30)], [hard(0, 60, active=False)]):
+        made = plan([placed, *others])
+        assert (3, 10, 30) in windows(made)
+        assert all(made.granted_ns(each.slot) == PERIOD_NS * each.core_percent // 100 for each in others)
+
+
+def test_one_that_was_given_more_has_it_behind_its_place() -> None:
+    made = plan([Tenant(0, 40, Policy.HARD, True, 5 * MS, 10 * MS), Tenant(1, 40, Policy.HARD, True, -5 * MS)])
+    assert (0, 10, 35) in windows(made)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(1, 40), st.booleans(), st.none() | st.integers(0, 49)), min_size=1, max_size=8
+    ).filter(lambda all_of_them: sum(core for core, _, _ in all_of_them) <= 100)
+)
+def test_turns_of_placed_and_others_never_overlap_and_are_as_long_as_was_promised(
+    given_to: list[tuple[int, bool, int | None]],
+) -> None:
+    tenants = [
+        Tenant(slot, core, Policy.HARD, active, 0, None if start is None else start * MS)
+        for slot, (core, active, start) in enumerate(given_to)
+    ]
+    made = plan(tenants)
+    for one, other in pairwise(made.turns):
+        assert one.end_ns <= other.start_ns
+    assert all(made.granted_ns(each.slot) == PERIOD_NS * each.core_percent // 100 for each in tenants)

@@ -145,7 +145,10 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
     if (!turns || left >= turn.period_ns)
         return BATCH_NS; /* nobody else is at work: the driver's own queue is the bound */
     uint64_t part = part_of_turn(left, others), queued = queued_in_all(queue);
-    uint64_t own_bound = most_of(queue->mean_ns, least_of(part, IN_FLIGHT_NS)), bound = most_of(queue->mean_ns, part);
+    /* Two of kernels up to 2 ms: what is launched behind the second may be what another GPU waits for. */
+    uint64_t two = queue->mean_ns < IN_FLIGHT_NS ? 2 * queue->mean_ns + queue->mean_ns / 4 : 0;
+    uint64_t own_bound = most_of(queue->mean_ns, least_of(part, most_of(IN_FLIGHT_NS, two)));
+    uint64_t bound = most_of(queue->mean_ns, part);
     wait->reason = ROOM;
     if (wait->waited_ns[ROOM] < longest[ROOM] && !has_room(queue, wait, now_ns, own_bound, queued_in(wait->flow)))
         return 0;
