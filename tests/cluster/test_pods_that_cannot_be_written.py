@@ -1,0 +1,218 @@
+"""Pods that really cannot be written, on the real API server: others are given notice and evicted all the same."""
+
+from __future__ import annotations
+
+import urllib.request
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from fairgpu.cluster.api import ApiError
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
+from tests.cluster.pods import canonical_pod
+from tests.cluster.services.replicas import timekeeper_jobs
+from tests.periods import month_midway
+from tests.ports import free_port
+from tests.redis_server import RedisServer
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.usefixtures("installation"), pytest.mark.patient]
+
+BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
+EVICTION_AT = "fairgpu.io/eviction-at"
+MERGE = "application/strategic-merge-patch+json"
+MOST_BYTES = 1_600_000
+"""More than etcd takes of a request (https://etcd.io/docs/v3.6/dev-guide/limit/)."""
+
+Json = dict[str, Any]
+
+
+class Team:
+    """A namespace whose budget evicts with a notice of three seconds, and its pods."""
+
+    def __init__(self, plane: ControlPlane, namespace: str, node: StandInNode) -> None:
+        self.plane, self.namespace, self.node = plane, namespace, node
+        self.pods = f"/api/v1/namespaces/{namespace}/pods"
+        self.api = plane.admin.api
+        spec = {
+            "namespaces": [namespace],
+            "allowance": {"gpuHours": 10},
+            "period": month_midway(),
+            "enforcement": "evict",
+            "onExhausted": "hold",
+            "evictionNotice": "3s",
+        }
+        item = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": namespace}, "spec": spec}
+        self.api.create(BUDGETS, item)
+
+    def run(self, name: str, labels: dict[str, str] | None = None) -> Json:
+        item = canonical_pod(name)
+        item["metadata"].setdefault("labels", {}).update(labels or {})
+        created = self.api.create(self.pods, item)
+        scheduler = self.plane.service_account("fairgpu-system", "fairgpu-scheduler")
+        bind(scheduler, created, self.node.name, allocation_of(created, self.node.name))
+        return self.node.set_pod_phase(self.namespace, name, "Running")
+
+    def fill(self, name: str) -> None:
+        """Fills a pod up to some bytes below etcd's limit."""
+        fits, too_large = 0, MOST_BYTES
+        while too_large - fits > 8:
+            middle = (fits + too_large) // 2
+            if self._takes_ballast(name, middle):
+                fits = middle
+            else:
+                too_large = middle
+
+    def empty(self, name: str) -> None:
+        """Takes out what `fill` put in: until then not even a deletion can be written."""
+        assert self._takes_ballast(name, 0)
+
+    def _takes_ballast(self, name: str, size: int) -> bool:
+        """Whether so many bytes fit into a pod's status, written by its node, whom no policy bounds."""
+        condition = {"type": "example.org/Ballast", "status": "True", "message": "x" * size}
+        try:
+            self.node.kubelet.api.patch(f"{self.pods}/{name}/status", {"status": {"conditions": [condition]}}, MERGE)
+        except ApiError as error:
+            if "request is too large" in error.message:
+                return False
+            raise
+        return True
+
+    def spend_all(self) -> None:
+        self.api.patch(f"{BUDGETS}/{self.namespace}", {"spec": {"allowance": {"gpuHours": "0.0001"}}})
+
+    def told(self, name: str) -> bool:
+        return EVICTION_AT in self.api.get(f"{self.pods}/{name}")["metadata"]["annotations"]
+
+    def ending(self, name: str) -> bool:
+        return "deletionTimestamp" in self.api.get(f"{self.pods}/{name}")["metadata"]
+
+    def events(self, name: str) -> set[str]:
+        path = f"/apis/events.k8s.io/v1/namespaces/{self.namespace}/events"
+        return {event["reason"] for event in self.api.get(path)["items"] if event["regarding"].get("name") == name}
+
+
+@pytest.fixture(scope="module")
+def metrics_port(control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where a leader says what it counts that tries a notice for a second before a pod is evicted without."""
+    port = free_port()
+    impatient = {"FAIRGPU_TIMEKEEPER_JOBS_WITHOUT_NOTICE_SECONDS": "1"}
+    with (
+        RedisServer(tmp_path_factory.mktemp("redis")) as server,
+        timekeeper_jobs(control_plane, "unwritable", port, server.url, 3, **impatient),
+    ):
+        yield port
+
+
+@pytest.fixture
+def make_team(control_plane: ControlPlane, make_namespace: Callable[..., str], metrics_port: int) -> Callable[[], Team]:
+    assert metrics_port
+
+    def make() -> Team:
+        namespace = make_namespace()
+        return Team(control_plane, namespace, create_node(control_plane, f"node-{namespace}"))
+
+    return make
+
+
+def counted(port: int, name: str, **labels: str) -> float:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
+        families = text_string_to_metric_families(answer.read().decode())
+    samples = [sample for family in families for sample in family.samples]
+    return next(each.value for each in samples if each.name == f"fairgpu_timekeeper_{name}" and each.labels == labels)
+
+
+def test_a_pod_that_fills_etcds_limit_keeps_no_other_from_its_notice_and_its_eviction(
+    make_team: Callable[[], Team], metrics_port: int, control_plane: ControlPlane
+) -> None:
+    bad, behind = make_team(), make_team()
+    bad.run("filled")
+    bad.fill("filled")
+    timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    notice = {"metadata": {"annotations": {EVICTION_AT: "2026-01-01T00:00:00.000000000Z"}}}
+    with pytest.raises(ApiError, match="request is too large"):
+        timekeeper.api.patch(f"{bad.pods}/filled", notice)
+    bad.run("beside")
+    behind.run("behind")
+    try:
+        bad.spend_all()
+        failed = {"step": "notice", "outcome": "failed"}
+        wait_until(lambda: counted(metrics_port, "pod_writes_total", **failed) >= 1, "the filled one is tried")
+        behind.spend_all()
+        wait_until(lambda: bad.ending("beside"), "the pod beside it is evicted")
+        wait_until(lambda: behind.ending("behind"), "the pod of the other team is evicted")
+        wait_until(lambda: "PodNotWritten" in bad.events("filled"), "what is wrong with the filled one is told")
+        assert not bad.told("filled")
+        assert not bad.ending("filled")
+        assert counted(metrics_port, "pods_not_written", step="notice") == 1
+    finally:
+        bad.empty("filled")
+    wait_until(lambda: bad.ending("filled"), "it is evicted once it can be written")
+
+
+def test_a_pod_on_which_a_policy_refuses_the_notice_is_evicted_without(
+    make_team: Callable[[], Team], control_plane: ControlPlane
+) -> None:
+    team = make_team()
+    team.run("refused")
+    with_policy(control_plane, team, "refuse-notices")
+    try:
+        team.spend_all()
+        wait_until(lambda: team.ending("refused"), "it is evicted")
+        assert not team.told("refused")
+        wait_until(lambda: "BudgetEviction" in team.events("refused"), "that is told at the pod")
+        events = control_plane.admin.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+        at_budget = [e["reason"] for e in events if e["regarding"].get("name") == team.namespace]
+        assert "BudgetEvictionWithoutNotice" in at_budget
+    finally:
+        for kind in ("validatingadmissionpolicybindings", "validatingadmissionpolicies"):
+            control_plane.admin.api.delete(f"/apis/admissionregistration.k8s.io/v1/{kind}/refuse-notices")
+
+
+def with_policy(plane: ControlPlane, team: Team, name: str) -> None:
+    """A policy of somebody else that refuses notices in a namespace, in force."""
+    path, api = "/apis/admissionregistration.k8s.io/v1", plane.admin.api
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["UPDATE"], "resources": ["pods"]}
+    spec = {
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [{"name": "here", "expression": f"request.namespace == '{team.namespace}'"}],
+        "validations": [{"expression": f"!object.metadata.?annotations.orValue({{}}).exists(k, k == '{EVICTION_AT}')"}],
+    }
+    version = "admissionregistration.k8s.io/v1"
+    policy = {"apiVersion": version, "kind": "ValidatingAdmissionPolicy", "metadata": {"name": name}, "spec": spec}
+    api.create(f"{path}/validatingadmissionpolicies", policy)
+    binding = {
+        "apiVersion": version,
+        "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": name},
+        "spec": {"policyName": name, "validationActions": ["Deny"]},
+    }
+    api.create(f"{path}/validatingadmissionpolicybindings", binding)
+    timekeeper = plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    notice = {"metadata": {"annotations": {EVICTION_AT: "2026-01-01T00:00:00Z"}}}
+
+    def refused() -> bool:
+        try:
+            timekeeper.api.patch(f"{team.pods}/refused", notice, query={"dryRun": "All"})
+        except ApiError as error:
+            return error.status in {403, 422}
+        return False
+
+    wait_until(refused, "the policy is in force")
+
+
+def test_a_pod_that_two_disruption_budgets_name_is_told_that_they_keep_it(make_team: Callable[[], Team]) -> None:
+    team = make_team()
+    for name in ("one", "two"):
+        spec = {"minAvailable": 0, "selector": {"matchLabels": {"app": "kept"}}}
+        item = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}, "spec": spec}
+        team.api.create(f"/apis/policy/v1/namespaces/{team.namespace}/poddisruptionbudgets", item)
+    team.run("kept", {"app": "kept"})
+    team.spend_all()
+    wait_until(lambda: "BudgetEvictionBlocked" in team.events("kept"), "that is told")
+    assert not team.ending("kept")
+    team.api.delete(f"/apis/policy/v1/namespaces/{team.namespace}/poddisruptionbudgets/two")
+    wait_until(lambda: team.ending("kept"), "it is evicted once one of them is gone")
