@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
 from tests.mirrored_world import Json, MirroredWorld
@@ -196,6 +198,54 @@ def test_events_are_told_beside_the_writes_and_the_oldest_are_dropped_of_too_man
     world.writer.tell(Notice(pod("a/1"), f"n{number}", "") for number in range(1200))
     world.writer.work_off()
     assert [notice.reason for notice in world.notices] == [f"n{number}" for number in range(200, 1200)]
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 900),
+            st.sampled_from([None, NotWrittenError("500"), RefusedError("403"), BlockedError("429")]),
+        ),
+        max_size=60,
+    ),
+    st.sampled_from([60.0, 600.0, 1800.0]),
+)
+def test_no_pod_is_evicted_that_was_neither_given_its_notice_nor_failed_to_take_one_for_as_long(
+    steps: list[tuple[int, Exception | None]], patience: float
+) -> None:
+    """The policy in the API server does not ask for a notice: this is where that promise is kept."""
+    world = World()
+    notice_at: list[float] = []
+    refused_since: list[float] = []
+    failures: list[Exception | None] = []
+    kept: list[bool] = []
+
+    def announce(_pod: Json, at: str | None) -> None:
+        error = failures[-1]
+        if error is not None and not isinstance(error, BlockedError):
+            refused_since.append(world.elapsed)
+            raise error
+        notice_at.append(float(at or ""))
+
+    def evict(_pod: Json) -> None:
+        given = bool(notice_at) and notice_at[-1] <= world.elapsed
+        kept.append(given or (not notice_at and world.elapsed - refused_since[0] >= patience))
+        if failures[-1] is not None:
+            raise failures[-1]
+
+    world.announce_eviction, world.evict = announce, evict  # type: ignore[method-assign]
+    for seconds, failure in steps:
+        failures.append(failure)
+        world.elapsed += seconds
+        if notice_at:
+            if notice_at[-1] <= world.elapsed:
+                world.plan("a/1", plan=Plan.EVICTIONS, step=Step.EVICT)
+        else:
+            instead = PodWrite("a/1", "a", "1", "a", Step.EVICT)
+            more: dict[str, Any] = {"eviction_at": str(world.elapsed + 600), "instead_seconds": patience}
+            world.plan("a/1", plan=Plan.EVICTIONS, step=Step.NOTICE, instead=instead, **more)
+        world.writer.work_off()
+    assert all(kept)
 
 
 @pytest.fixture
