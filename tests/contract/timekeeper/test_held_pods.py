@@ -134,21 +134,6 @@ def test_switching_it_off_lets_every_pod_go_and_charges_on(stage: Stage) -> None
     assert stage.spent("a") == 20 * GPU_SECOND
 
 
-def test_a_pod_that_somebody_only_marked_is_let_go_too(stage: Stage) -> None:
-    stage.lead(HOLDING)
-    item = {
-        "metadata": {"uid": "cpu", "name": "cpu", "namespace": "team-a", "finalizers": [METER]},
-        "spec": {"containers": [{"name": "main"}]},
-        "status": {"phase": "Pending"},
-    }
-    stage.write_pod(item)
-    stage.round()
-    assert let_go(stage) == 0
-    deleted(stage, item, grace=0)
-    stage.round()
-    assert let_go(stage) == 1
-
-
 def test_a_refusal_is_tried_again_later_and_holds_up_nobody(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     stage.lead(HOLDING)
     for uid in ("p1", "p2", "p3"):
