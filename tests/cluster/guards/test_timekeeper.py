@@ -62,7 +62,7 @@ MAY_GO = [{"op": "replace", "path": "/metadata/finalizers", "value": ["example.o
         ({"op": "replace", "path": "/metadata/labels/app", "value": "y"}, "metadata.labels"),
         ({"op": "remove", "path": "/metadata/finalizers/0"}, "metadata.finalizers"),
         ({"op": "add", "path": "/metadata/finalizers/-", "value": "example.org/new"}, "metadata.finalizers"),
-        ({"op": "remove", "path": "/metadata/annotations/example.org~1note"}, "example.org/note"),
+        ({"op": "remove", "path": "/metadata/annotations/example.org~1note"}, "metadata.annotations"),
     ],
 )
 def test_it_changes_nothing_else_of_a_pod(
