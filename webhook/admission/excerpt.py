@@ -35,13 +35,6 @@ class Resources(TypedDict, total=False):
     claims: Any
 
 
-class Variable(TypedDict, total=False):
-    """Of a variable of a container's environment."""
-
-    name: Any
-    value: Any
-
-
 class Security(TypedDict, total=False):
     """Of a container's security context."""
 
@@ -49,12 +42,15 @@ class Security(TypedDict, total=False):
 
 
 class Container(TypedDict, total=False):
-    """Of a main container. Init containers are compared as a whole with our own, and so are volumes."""
+    """Of a main container. Init containers are compared as a whole with our own, and so are volumes.
+
+    The environment stays the bytes that it is: few are looked into (see exposure).
+    """
 
     name: Any
     resources: Resources | None
     volumeMounts: Any
-    env: list[Variable] | None
+    env: msgspec.Raw
     securityContext: Security | None
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+import msgspec
+
 from fairgpu.dialects.registry import DIALECTS
 from fairgpu.faults import field_path, show
 from fairgpu.pod import PodReading
@@ -23,6 +25,7 @@ MAX_NAMED: Final = 16
 """Warnings of this kind for one pod."""
 
 _PREFIXES: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "deviceclass.resource.kubernetes.io/")
+_VISIBLE_DEVICES: Final = VISIBLE_DEVICES.encode()
 _LISTS: Final = ("containers", "initContainers")
 _AMOUNTS: Final = ("limits", "requests")
 
@@ -59,12 +62,15 @@ def _is_exposed(container: dict[str, Any]) -> bool:
             for name in mapping(resources.get(key)):
                 if name not in DIALECTS.resources and name.startswith(_PREFIXES):
                     return True
+    return bool(_environment(container))
+
+
+def _environment(container: dict[str, Any]) -> Any:
+    """The variables of a container where one of them may be looked for; they may still be the bytes of their JSON."""
     variables = container.get("env")
-    if isinstance(variables, list):
-        for variable in variables:
-            if isinstance(variable, dict) and variable.get("name") == VISIBLE_DEVICES:
-                return True
-    return False
+    if isinstance(variables, msgspec.Raw):
+        return msgspec.json.decode(variables) if _VISIBLE_DEVICES in bytes(variables) else None
+    return variables
 
 
 def _of_pod(spec: dict[str, Any], root: Path) -> list[str]:
@@ -90,7 +96,7 @@ def _of_container(container: dict[str, Any], path: Path) -> list[str]:
     if mapping(container.get("securityContext")).get("privileged") is True:
         where = field_path(*path, "securityContext", "privileged")
         warnings.append(f"{where}: a privileged container reaches all GPUs of its node, past the pod's share")
-    for index, variable in objects(container.get("env")):
+    for index, variable in objects(_environment(container)):
         if variable.get("name") == VISIBLE_DEVICES and variable.get("value", "") not in NO_DEVICES:
             where = field_path(*path, "env", index)
             warnings.append(
