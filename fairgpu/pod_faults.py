@@ -49,7 +49,7 @@ def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
 def out_of_bounds(metadata: Mapping[str, Any], root: Path) -> list[Fault]:
     """Lists and maps of a GPU pod's metadata beyond the bounds that the policy fairgpu-metadata holds later changes to.
 
-    Within them the notices that FairGPU writes always fit, and policies look through all of it in little time.
+    They leave room for the notices that FairGPU writes, and let policies look through all of it in little time.
     """
     here = (*root, "metadata")
     return [
