@@ -85,7 +85,11 @@ def _prepare(desk: Desk, now: int, concerned: list[Metered]) -> list[Prepared]:
     if bill is not Bill.RESERVED:
         found = _read_reports(desk, concerned, instants)
         return [settled(*each) for each in zip(concerned, instants, found, strict=True)]
-    prepared = [settled(metered, until, None) for metered, until in zip(concerned, instants, strict=True)]
+    prepared = []
+    for metered, until in zip(concerned, instants, strict=True):
+        payers = books.assignments[metered.session.namespace]
+        plain = settling.going_on(metered.acknowledged, metered.session, payers, books.accounts, until)
+        prepared.append(Prepared(metered, plain) if plain is not None else settled(metered, until, None))
     cutting = [index for index, (_, found) in enumerate(prepared) if not found.plain and _cuts_any(found)]
     reports = _read_reports(desk, [concerned[index] for index in cutting], [instants[index] for index in cutting])
     for index, known in zip(cutting, reports, strict=True):
@@ -190,6 +194,9 @@ def _note_taken(prepared: list[Prepared], taken: AbstractSet[Key], refused: Abst
     Nothing more than the amount changes of a session that only spends on; the others are not done with it.
     """
     for metered, settlement in prepared:
+        if settlement.plain and not refused and settlement.items.keys() <= taken:
+            metered.acknowledged = settlement.following
+            continue
         uid = metered.session.uid
         found = [key for key in settlement.items if key in taken and (key, uid) not in refused]
         if settlement.plain and found:

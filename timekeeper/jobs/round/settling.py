@@ -75,6 +75,31 @@ class _Scene(NamedTuple):
     until: int
 
 
+def going_on(
+    acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
+) -> Settlement | None:
+    """The settlement of a session that goes on in the period and under the account where the store has it, as most do.
+
+    None where anything else is the case, or where the ledger is due an entry. Only where reservations are billed.
+    """
+    known, rates = acknowledged.periods, session.tariff
+    if session.end is not None or len(payers) != 1 or len(rates) != 1 or len(known) != 1:
+        return None
+    ((key, posted),) = known.items()
+    account, start = key
+    period, rate = accounts[account].periods[-1], rates[0][1]
+    due = until - acknowledged.posted_at >= POST_EVERY or rate != acknowledged.posted_rate
+    if due or acknowledged.session is not session or account != acknowledged.open_under or account != payers[0][1]:
+        return None
+    if start != period.start or not start <= until < period.end or until < acknowledged.settled_until:
+        return None
+    amount = cost(rate, max(until - max(session.start, start), 0))
+    if posted.amount == amount:
+        return Settlement({}, acknowledged, plain=True)
+    following = Acknowledged({key: Posted(amount, posted.cut)}, *acknowledged[1:])
+    return Settlement({key: Item(session.uid, amount)}, following, plain=True)
+
+
 def settle(
     acknowledged: Acknowledged,
     facts: Facts,
@@ -93,10 +118,10 @@ def settle(
         until: nanoseconds since 1970; the session's end where it has ended.
         bill: what is billed.
     """
+    plain = going_on(acknowledged, facts.session, payers, accounts, until) if bill is Bill.RESERVED else None
+    if plain is not None:
+        return plain
     scene = _Scene(acknowledged, facts, payers, accounts, until)
-    amount = _running_amount(scene) if bill is Bill.RESERVED else None
-    if amount is not None:
-        return _spent_on(scene, amount)
     if acknowledged.closed and acknowledged.periods:
         return _finalized(scene)
     shortened = until < acknowledged.settled_until
@@ -124,36 +149,6 @@ def with_taken(acknowledged: Acknowledged, settlement: Settlement, taken: Collec
     """
     posted = {key: _posted(acknowledged, key, item) for key, item in settlement.items.items() if key in taken}
     return acknowledged._replace(periods={**acknowledged.periods, **posted})
-
-
-def _running_amount(scene: _Scene) -> int | None:
-    """The amount of a session that goes on in the period and under the account where the store has it, as most do.
-
-    None where anything else is the case, or where the ledger is due an entry.
-    """
-    acknowledged, (session, *_), payers, accounts, until = scene
-    rates, known = session.tariff, acknowledged.periods
-    if session.end is not None or len(payers) != 1 or len(rates) != 1 or len(known) != 1:
-        return None
-    ((account, start),) = known
-    period = accounts[account].periods[-1]
-    rate = rates[0][1]
-    due = until - acknowledged.posted_at >= POST_EVERY or rate != acknowledged.posted_rate
-    if due or acknowledged.session is not session or account != acknowledged.open_under or account != payers[0][1]:
-        return None
-    if start != period.start or not period.start <= until < period.end or until < acknowledged.settled_until:
-        return None
-    return cost(rate, max(until - max(session.start, period.start), 0))
-
-
-def _spent_on(scene: _Scene, amount: int) -> Settlement:
-    """A session that goes on as before."""
-    acknowledged = scene.acknowledged
-    ((key, known),) = acknowledged.periods.items()
-    if known[0] == amount:
-        return Settlement({}, acknowledged, plain=True)
-    following = Acknowledged({key: Posted(amount, known[1])}, *acknowledged[1:])
-    return Settlement({key: Item(scene.facts.session.uid, amount)}, following, plain=True)
 
 
 def _finalized(scene: _Scene) -> Settlement:
