@@ -16,6 +16,7 @@ import heapq
 import json
 import multiprocessing
 import random
+import re
 import statistics
 import sys
 import tempfile
@@ -57,6 +58,7 @@ LONG_SECONDS = (8 * 3600, 9 * 3600)
 DELETED_AFTER = 10 * MINUTE
 REPORTS = 4
 QUESTIONS = 200
+KINDS = 8
 SECONDS_OF_A_MINUTE = 1.0
 """Simulated, while questions are asked."""
 FORK = multiprocessing.get_context("fork")
@@ -80,6 +82,7 @@ class Measured:
     leader_cpu: float = 0.0
     differences: int = 0
     auditing: float = 0.0
+    kinds: dict[str, int] = field(default_factory=dict)
 
 
 def rows() -> list[dict[str, Any]]:
@@ -110,6 +113,10 @@ def rows_of(days: float) -> list[dict[str, Any]]:
         row("month: Redis's longest command", commands[0], "s", GOALS["command"], commands[1]),
         row("month: differences that an audit finds", found.differences, "", 0, f"took {found.auditing:.1f} s"),
         row("month: leader, CPU of a simulated day", found.leader_cpu / days, "s", None, "the simulation's included"),
+        *(
+            row(f"month: of Redis memory, {kind}", size / BYTES_IN_MIB, "MiB", None, "MEMORY USAGE of its keys")
+            for kind, size in sorted(found.kinds.items(), key=lambda item: -item[1])[:KINDS]
+        ),
     ]
 
 
@@ -135,6 +142,7 @@ def measure(days: float) -> Measured:
         simulation.found.differences = len(found.differences)
         simulation.found.auditing = time.perf_counter() - began
         simulation.look_at_redis()
+        simulation.found.kinds = memory_by_kind(client)
     return simulation.found
 
 
@@ -290,6 +298,21 @@ def ask(rest: RestServer, simulation: Simulation) -> tuple[list[float], list[flo
             if answer.status != 200:
                 raise AssertionError(answer.body[:500])
     return found
+
+
+def memory_by_kind(client: redis.Redis) -> dict[str, int]:
+    """Bytes that keys take in Redis, by what they are called behind their hash tag, without numbers."""
+    sizes: dict[str, int] = {}
+    names: list[bytes] = list(client.scan_iter(count=1000))
+    for first in range(0, len(names), 1000):
+        chunk = names[first : first + 1000]
+        pipeline = client.pipeline(transaction=False)
+        for name in chunk:
+            pipeline.memory_usage(name.decode(), samples=0)
+        for name, size in zip(chunk, pipeline.execute(), strict=True):
+            kind = re.sub(r":[0-9]+$", "", name.decode().rpartition("}:")[2])
+            sizes[kind] = sizes.get(kind, 0) + (size or 0)
+    return sizes
 
 
 def told_of(command: bytes | str) -> str:

@@ -5,6 +5,8 @@ With it go the accounts of namespaces long gone. A few accounts at a time: settl
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import redis
 import structlog
 
@@ -25,12 +27,10 @@ from timekeeper.usage.windows import month_start, parse_month
 
 AT_ONCE = 50
 """Accounts that one run looks at."""
-MOST_FOLDS = 20
-"""Steps in which an account's hours are folded at once; the rest waits for the next hour."""
+MOST_STEPS = 200
+"""Steps in which an account is folded and packed in an hour; the rest waits for the next one."""
 LATE = 2 * HOUR
 """Hours of a day change for as long after it: what runs is put down to them hourly."""
-MOST_SEGMENTS = 20
-"""Steps in which its entries are packed at once."""
 MOST_PERIODS = 400
 """The latest periods that are looked at for amounts to fold: sessions that run have one in each that they were in."""
 KEPT_PERIODS = 2
@@ -42,13 +42,27 @@ _log = structlog.get_logger()
 class Archivist:
     """Goes through all accounts, again from each hour on; used by one thread."""
 
-    def __init__(self, client: redis.Redis, source: Source, books: Books, epoch: int, retention: Retention) -> None:
+    def __init__(
+        self,
+        client: redis.Redis,
+        source: Source,
+        books: Books,
+        epoch: int,
+        retention: Retention,
+        time_is_up: Callable[[], Callable[[], bool]] = lambda: lambda: False,
+    ) -> None:
+        """Names the store, the world, the books, the term's epoch, and what the admin decided.
+
+        `time_is_up` is called as a run begins; the run ends after the first step at which the answer to that says so.
+        """
         self._client = client
         self._source = source
         self._books = books
         self._epoch = epoch
         self._retention = retention
         self._pruned: dict[str, int] = {}
+        self._time_is_up = time_is_up
+        self._steps = 0
         self._amounts_folded: dict[str, int] = {}
         self._hour = 0
         self._after = ""
@@ -60,31 +74,37 @@ class Archivist:
             StoreError: the store refused or does not answer; the next run goes on where this one stopped.
             redis.RedisError: as above.
         """
-        if not self._after and self._hour == now // HOUR:
+        if not self._after and not self._steps and self._hour == now // HOUR:
             return
         self._hour = now // HOUR
         names = sorted(name for name in self._books.accounts if name > self._after)
+        ends, done = self._time_is_up(), 0
         for name in names[:AT_ONCE]:
-            failed = each_apart([name], lambda chosen: self._archive(self._books.accounts[chosen[0]], now))
+            failed = each_apart([name], lambda chosen: self._archive(self._books.accounts[chosen[0]], now, ends))
             if failed:
                 _log.error("account not archived", account=name, error=repr(failed[name]))
-            self._after = name
-        if len(names) <= AT_ONCE:
+            elif ends() and 0 < self._steps < MOST_STEPS:
+                return  # the next run goes on with this account
+            self._after, self._steps, done = name, 0, done + 1
+            if ends():
+                break
+        if done == len(names):
             self._after = ""
 
-    def _archive(self, account: Account, now: int) -> None:
+    def _archive(self, account: Account, now: int, ends: Callable[[], bool]) -> None:
         if not account.periods:
             return
         edges = [period.start for period in account.periods]
         hourly = now // DAY * DAY - self._retention.hourly_days * DAY
-        if not any(fold_hours(self._client, self._epoch, account.name, hourly, edges) for _ in range(MOST_FOLDS)):
+        if not self._step_by_step(lambda: fold_hours(self._client, self._epoch, account.name, hourly, edges), ends):
             return
         yesterday = (now - LATE) // DAY * DAY
-        if not any(pack_hours(self._client, self._epoch, account.name, yesterday) for _ in range(MOST_FOLDS)):
+        if not self._step_by_step(lambda: pack_hours(self._client, self._epoch, account.name, yesterday), ends):
             return
         unpacked = now // DAY * DAY - DAY
-        if not any(pack_ledger(self._client, self._epoch, account.name, unpacked) for _ in range(MOST_SEGMENTS)):
+        if not self._step_by_step(lambda: pack_ledger(self._client, self._epoch, account.name, unpacked), ends):
             return
+        self._steps = 0
         self._fold_amounts(account, now)
         due = month_start(now, -self._retention.months)
         if self._pruned.get(account.name) == due:
@@ -104,6 +124,14 @@ class Archivist:
         self._pruned[account.name] = due
         if self._is_of_the_past(account):
             self._drop(account)
+
+    def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
+        """Takes steps until nothing is left, the time is up, or there were too many; whether all is done."""
+        while not step():
+            self._steps += 1
+            if self._steps >= MOST_STEPS or ends():
+                return False
+        return True
 
     def _fold_amounts(self, account: Account, now: int) -> None:
         """Folds amounts of sessions that are over for good: hourly in the open period, daily in those before it."""

@@ -39,7 +39,16 @@ from timekeeper.store.servers import store_clock
 REMEMBERED_DEPARTURES = 600 * SECOND
 """How long one who does not lead remembers who left: longer than any change of leaders takes."""
 
+ARCHIVING_SECONDS = 0.5
+"""How long archiving keeps the other jobs waiting, beside the step that it has begun."""
+
 _log = structlog.get_logger()
+
+
+def _archiving_time() -> Callable[[], bool]:
+    """Says later whether the time that archiving has is up."""
+    ends = time.monotonic() + ARCHIVING_SECONDS
+    return lambda: time.monotonic() >= ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +258,9 @@ class Work:
             writer = StatusWriter(self._source, keeper.books, leading=lambda: self._term.number() == number)
             checkpoints = CheckpointKeeper(self._source, keeper.books, leading=writer.leading)
             answers, teller = OrderAnswers(self._source, keeper.books), Teller(self._source, keeper.books)
-            archivist = Archivist(self._client, self._source, keeper.books, keeper.epoch, self._rules.retention)
+            archivist = Archivist(
+                self._client, self._source, keeper.books, keeper.epoch, self._rules.retention, _archiving_time
+            )
             notifier = self._notifier(keeper)
             self._reign = _Reign(number, keeper, releaser, answers, archivist, writer, checkpoints, teller, notifier)
             _log.info("keeping the books", term=number, epoch=keeper.epoch)

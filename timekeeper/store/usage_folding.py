@@ -22,7 +22,7 @@ from timekeeper.usage.parts import PackedPart, parse_part
 from timekeeper.usage.rows import Row
 from timekeeper.usage.windows import month_start, parse_month
 
-MOST_ROWS = 10_000
+MOST_ROWS = 4_000
 """Rows of hours after which a step takes no further hour."""
 LARGE_PART = 256 * 1024
 """Bytes from which on nothing is added to a packed value."""

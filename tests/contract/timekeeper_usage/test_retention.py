@@ -10,7 +10,7 @@ from timekeeper.rest.usage.finding import find
 from timekeeper.rest.usage.query import Query
 from timekeeper.rules.money import GPU_HOUR
 from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store import keys, ledger_packing, reading
+from timekeeper.store import keys, ledger_packing, reading, usage_folding
 from timekeeper.store.account_loading import load_accounts
 from timekeeper.store.calls import FencedError
 from timekeeper.store.ledger import take_epoch
@@ -75,6 +75,27 @@ def test_an_account_whose_data_is_broken_keeps_no_other_from_being_archived(stag
         stage.client.hset(keys.AccountKeys("a").segments, "1-1 1", b"nonsense")
     archivist(stage, keeper).archive(stage.now)
     assert min(hour for hour, _ in rows_of(stage.client, "b")) * HOUR == stage.now // DAY * DAY
+
+
+def test_archiving_whose_time_is_up_goes_on_where_it_was(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_folding, "MOST_ROWS", 1)
+    keeper = stage.lead()
+    names = ("a", "b", "c")
+    for name in names:
+        stage.budget(name, [f"team-{name}"])
+        stage.pod(name, f"team-{name}")
+    stage.round(0)
+    for _ in range(2 * 24):
+        stage.round(3600)
+    hurried = Archivist(stage.client, stage.source, keeper.books, keeper.epoch, Retention(2, 3), lambda: lambda: True)
+    runs = 0
+    while min(hour for name in names for hour, _ in rows_of(stage.client, name)) * HOUR < stage.now // DAY * DAY:
+        hurried.archive(stage.now)
+        runs += 1
+        for name in names:
+            stage.spent(name)
+    assert runs > 36 * len(names) // 2
+    hurried.archive(stage.now)
 
 
 def test_a_leader_that_was_replaced_folds_nothing(stage: Stage) -> None:
