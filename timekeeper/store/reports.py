@@ -54,12 +54,14 @@ def decode_intake(text: str | bytes | None) -> Intake:
 
 def write_terms(client: redis.Redis, terms: Mapping[str, ReportTerms], phases: Mapping[str, int]) -> None:
     """Writes down what sessions may report, by uid, and how far beside a quarter of an hour their periods end."""
-    pipeline = client.pipeline(transaction=False)
+    calls = []
     for uid, found in terms.items():
-        pipeline.hset(keys.report(uid), mapping={"terms": encode_terms(found), "phase": phases.get(uid, 0)})
-        pipeline.expire(keys.report(uid), REPORT_SECONDS)
-    if terms:
-        pipeline.execute()
+        written = ("terms", encode_terms(found), "phase", phases.get(uid, 0))
+        calls.append(Call("put", (keys.report(uid),), ("HSET", *written)))
+        calls.append(Call("put", (keys.report(uid),), ("EXPIRE", REPORT_SECONDS)))
+    for answer in run(client, calls):
+        if isinstance(answer, StoreError):
+            raise answer
 
 
 def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> list[Reports | None]:

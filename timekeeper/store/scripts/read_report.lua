@@ -23,6 +23,7 @@ if ARGV[3] ~= known[5] then
   changed[#changed + 1] = ARGV[3]
 end
 if #changed > 0 then
+  write_though_full(KEYS[1])
   redis.call('HSET', KEYS[1], unpack(changed))
   redis.call('EXPIRE', KEYS[1], ARGV[4])
 end
