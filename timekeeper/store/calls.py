@@ -83,6 +83,11 @@ class Call:
     arguments: tuple[str | int | bytes, ...]
 
 
+def described(error: Exception) -> str:
+    """An error's type and text. The repr of redis-py's errors has neither."""
+    return f"{type(error).__name__}: {error}"
+
+
 def run(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
     """Runs the scripts in their order; each answer is the script's, or the StoreError that it ended in.
 

@@ -15,7 +15,7 @@ import structlog
 
 from timekeeper.rules.timestamps import HOUR
 from timekeeper.store import keys, reading
-from timekeeper.store.calls import Call, StoreError, run_one
+from timekeeper.store.calls import Call, StoreError, described, run_one
 from timekeeper.store.isolation import each_apart
 from timekeeper.usage.parts import PackedPart, parse_part
 from timekeeper.usage.windows import month_start, parse_month
@@ -58,7 +58,7 @@ def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) 
     for start in range(0, len(names), ACCOUNTS_AT_ONCE):
         failed |= each_apart(names[start : start + ACCOUNTS_AT_ONCE], convert)
     for name, error in failed.items():
-        _log.error("account not converted", account=name, error=repr(error))
+        _log.error("account not converted", account=name, error=described(error))
     if not failed:
         step("converted")
         client.delete(keys.BOOK_CONVERTING)

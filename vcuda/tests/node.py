@@ -1,6 +1,7 @@
 """A node with simulated GPUs, and containers on it: what the node agent does, for the tests of the shim."""
 
 import os
+import random
 import struct
 import subprocess
 import time
@@ -35,6 +36,11 @@ def machines_own() -> dict[str, str]:
 def sealed(body: bytes) -> bytes:
     """The record with the CRC-32 of its bytes behind it."""
     return body + struct.pack("<I", zlib.crc32(body))
+
+
+def seeded(number: int) -> random.Random:
+    """One of the run's sequences of random choices, by number; `make test SEED=n` repeats a run."""
+    return random.Random(f"{os.environ.get('FAIRGPU_SEED', '0')} {number}")
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,6 @@
 """Files that are missing, broken or strange: CUDA is refused with one line, or the program goes on; nothing crashes."""
 
 import os
-import random
 import struct
 import subprocess
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from agent import SIZE as PAGE_SIZE
 from agent import Agent, Tenant
-from node import BUILD, LEDGER_SIZE, SANITIZERS, Container, Node, Share, sealed
+from node import BUILD, LEDGER_SIZE, SANITIZERS, Container, Node, Share, sealed, seeded
 
 sys.path.append(str(BUILD.parent.parent))
 from sidecar.usage_record import decode
@@ -296,7 +295,7 @@ def test_a_page_without_a_turn_holds_a_launch_for_a_moment_only(node: Node) -> N
 
 @pytest.mark.parametrize("seed", range(16))
 def test_random_bytes_anywhere_crash_nothing(node: Node, seed: int) -> None:
-    chance = random.Random(seed)
+    chance = seeded(seed)
     page = node.folder / "page"
     Agent(node, page, Tenant("a", 0))
     container = node.container("a", Share(schedule=str(page)))

@@ -1,11 +1,10 @@
 """Every way to get device memory is charged: by pools, physical memory of its own, arrays, heaps."""
 
-import random
 from collections.abc import Callable
 
 import pytest
 from agent import Agent, Tenant
-from node import MIB, OUT_OF_MEMORY, Node, Share, until
+from node import MIB, OUT_OF_MEMORY, Node, Share, seeded, until
 
 CONTEXT = 256 * MIB
 INVALID_DEVICE = 101
@@ -251,7 +250,7 @@ class Walk:
     """A program that allocates and frees at random, in every way."""
 
     def __init__(self, ask: Ask, seed: int) -> None:
-        self.ask, self.chance, self.number = ask, random.Random(seed), 0
+        self.ask, self.chance, self.number = ask, seeded(seed), 0
         self.held: list[tuple[str, ...]] = []
 
     def step(self) -> None:

@@ -31,6 +31,7 @@ from timekeeper.rules.pricing import amended
 from timekeeper.rules.timestamps import TimeError, parse_instant
 from timekeeper.store import book, reading
 from timekeeper.store.account_loading import StoredAccount, load_accounts
+from timekeeper.store.calls import described
 from timekeeper.store.isolation import each_apart
 from timekeeper.store.reading import GONE, StoredAmount
 
@@ -80,8 +81,8 @@ def _readable(client: redis.Redis, names: Sequence[str]) -> tuple[list[StoredAcc
     stored: list[StoredAccount] = []
     failed = each_apart(names, lambda found: stored.extend(load_accounts(client, found)))
     for name, error in failed.items():
-        _log.error("account not readable", account=name, error=repr(error))
-    return stored, {name: f"it cannot be read: {error!r}" for name, error in failed.items()}
+        _log.error("account not readable", account=name, error=described(error))
+    return stored, {name: f"it cannot be read: {described(error)}" for name, error in failed.items()}
 
 
 def remember(books: Books) -> Memory:
@@ -231,8 +232,8 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
                 found.setdefault(uid, {})[key] = amount
 
     for name, error in each_apart({account for account, *_ in wanted}, read).items():
-        books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {error!r}"
-        _log.error("account not readable", account=name, error=repr(error))
+        books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {described(error)}"
+        _log.error("account not readable", account=name, error=described(error))
     for uid, amounts_found in found.items():
         metered = books.pods.sessions.get(uid)
         if metered is not None:

@@ -28,7 +28,7 @@ from timekeeper.jobs.round.striking import strike_due
 from timekeeper.rules.money import SECOND
 from timekeeper.sources.source import Source
 from timekeeper.store import book
-from timekeeper.store.calls import StoreEmptyError, StoreError, StoreUnavailableError
+from timekeeper.store.calls import StoreEmptyError, StoreError, StoreUnavailableError, described
 from timekeeper.store.isolation import each_apart
 from timekeeper.store.memory import is_full_for_pods
 from timekeeper.store.servers import identity, store_clock
@@ -168,7 +168,7 @@ class Keeper:
             unforeseen = not isinstance(error, StoreError)
             if unforeseen and name not in suspects:
                 self._loaded = False  # its part of the memory may be half changed
-            why = str(error) if not unforeseen else repr(error)
+            why = str(error) if not unforeseen else described(error)
             self.books.failed[name] = self.books.not_settled[name] = why
             _log.error("not settled", account=name, step=what, error=why, exc_info=error if unforeseen else None)
 

@@ -22,7 +22,7 @@ from timekeeper.rules.budgets import payers
 from timekeeper.sources.source import Notice
 from timekeeper.store import book, keys, reading
 from timekeeper.store.book import highest_epoch
-from timekeeper.store.calls import FencedError
+from timekeeper.store.calls import FencedError, described
 from timekeeper.store.conversion import convert_store
 from timekeeper.store.isolation import each_apart
 
@@ -75,8 +75,8 @@ def _apart(desk: Desk, names: AbstractSet[str], act: Callable[[list[str]], objec
     """Does something with accounts; what is wrong with one of them is noted, and stops no other."""
     failed = each_apart(names - desk.books.failed.keys(), act)
     for name, error in failed.items():
-        desk.books.unreadable[name] = desk.books.failed[name] = repr(error)
-        _log.error("account not readable", account=name, error=repr(error))
+        desk.books.unreadable[name] = desk.books.failed[name] = described(error)
+        _log.error("account not readable", account=name, error=described(error))
 
 
 def _bring_moves_back(desk: Desk) -> None:
