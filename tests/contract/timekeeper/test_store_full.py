@@ -93,7 +93,7 @@ def test_reports_are_not_taken_from_four_fifths_of_the_memory_on_and_again_once_
 
     def take(number: int) -> Outcome | Exception:
         clock[0] += 2
-        return intake.take([Submission("p1", "b", number, "[]", stage.now + number, 0)])[0]
+        return intake.take([Submission("p1", "b", number, stage.now + number)])[0]
 
     used = int(stage.client.info("memory")["used_memory"])
     stage.client.config_set("maxmemory", 4 * used)
