@@ -13,7 +13,7 @@ from timekeeper.audit.sessions import Moment, check_sessions
 from timekeeper.audit.sight import RESERVED, Sight
 from timekeeper.audit.snapshot import Snapshot
 from timekeeper.audit.statuses import check_status
-from timekeeper.audit.sums import Sums, check_sums, recompute
+from timekeeper.audit.sums import Sums, check_closing_balance, check_sums, recompute
 from timekeeper.audit.use import check_use
 
 
@@ -43,6 +43,8 @@ def _check_told(snapshot: Snapshot, sums: Sums, sight: Sight) -> Iterator[Differ
     world = sight.world
     limits = world.limits_of(snapshot.account) if world is not None else None
     yield from check_published(snapshot, sums, limits, sight)
+    if limits is not None and limits.allowance is not None:
+        yield from check_closing_balance(snapshot)
     if world is not None and snapshot.account in world.budgets:
         item = world.budgets[snapshot.account]
         yield from check_status(snapshot, sums, item, limits, sight)

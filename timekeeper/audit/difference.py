@@ -17,6 +17,8 @@ class Figure(StrEnum):
     """What grants added to a period."""
     GONE = "gone"
     """The part of a period's total whose pods have left the API server."""
+    BALANCE = "balance"
+    """The closing balance of the period before, from which money was carried over."""
     FOLDED = "folded"
     """What sessions came to whose amounts are not kept any more."""
     POSTED = "posted"
@@ -51,6 +53,7 @@ class Figure(StrEnum):
 
 FOLLOWING = frozenset(
     {
+        Figure.BALANCE,
         Figure.EXHAUSTED,
         Figure.AVAILABLE,
         Figure.REMAINING,

@@ -47,6 +47,7 @@ class Snapshot:
         entries: the ledger's entries of this period.
         hours: what the entries of all periods are put down to: `HOUR DIMENSIONS` to `billed core memory used`.
         folded: packed rows of older hours and days around the period.
+        before: the total of the period before it; empty where it is not known.
     """
 
     account: str
@@ -63,6 +64,7 @@ class Snapshot:
     entries: tuple[Entry, ...] = ()
     hours: Mapping[str, str] = field(default_factory=dict)
     folded: tuple[bytes, ...] = ()
+    before: str = ""
 
     @property
     def end(self) -> int | None:

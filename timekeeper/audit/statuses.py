@@ -72,14 +72,29 @@ def _check_amounts(
         reason = "the ledger's grants up to when it was written"
         yield _difference(snapshot, "granted", _shown(told), str(granted), reason)
     yield from _check_spent(snapshot, sums, spent, sight, written)
-    closed = whole(_mapping(status.get("checkpoint")).get("closedMicroGPUSeconds"))
-    if closed != sums.gone:
-        yield _difference(snapshot, "checkpoint", _shown(closed), str(sums.gone), "sessions whose pods are gone")
+    yield from _check_checkpoint(snapshot, sums, _mapping(status.get("checkpoint")))
     end = _mapping(status.get("period")).get("end")
     if snapshot.end is not None and end != format_instant(snapshot.end):
         yield _difference(snapshot, "period.end", _shown(end), format_instant(snapshot.end), "the period")
     if limits is not None and limits.allowance is not None:
         yield from _check_balance(snapshot, status, spent, limits.allowance + granted)
+
+
+def _check_checkpoint(snapshot: Snapshot, sums: Sums, told: Json) -> Iterator[Difference]:
+    closed = whole(told.get("closedMicroGPUSeconds"))
+    if closed != sums.gone:
+        yield _difference(snapshot, "checkpoint", _shown(closed), str(sums.gone), "sessions whose pods are gone")
+    previous, balance = told.get("previousMicroGPUSeconds"), snapshot.sums.get("struck")
+    if previous != balance:
+        reason = "the closing balance of the period before"
+        yield _difference(snapshot, "checkpoint.previous", _shown(previous), _shown(balance), reason)
+    pots = {(pot.get("grant", ""), bool(pot.get("lapsed"))): pot for pot in told.get("pots") or () if _mapping(pot)}
+    for name, text in snapshot.pots.items():
+        amount, *_, flag = text.split(" ")
+        pot = pots.get((name, flag == "l"))
+        if pot is not None and pot.get("microGPUSeconds") != amount:
+            stored = _shown(pot.get("microGPUSeconds"))
+            yield _difference(snapshot, f"checkpoint.pots {name}".rstrip(), stored, amount, "what the grant brought")
 
 
 def _check_spent(snapshot: Snapshot, sums: Sums, spent: int | None, sight: Sight, written: int) -> Iterator[Difference]:

@@ -62,6 +62,13 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
     yield from _check_orders(snapshot)
 
 
+def check_closing_balance(snapshot: Snapshot) -> Iterator[Difference]:
+    """The spending on which the latest period's carried money rests, against the total of the period before it."""
+    stored = snapshot.sums.get("struck")
+    if snapshot.latest and stored is not None and snapshot.before and stored != snapshot.before:
+        yield difference(snapshot, Figure.BALANCE, "", stored, snapshot.before, "the total of the period before")
+
+
 def _amounts(snapshot: Snapshot) -> dict[str, SessionAmount]:
     return {uid: found for uid, text in snapshot.amounts.items() if (found := read_amount(text)) is not None}
 

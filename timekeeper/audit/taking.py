@@ -148,7 +148,21 @@ def _snapshot(
     hours = {f"{_text(hour)} {to}": row for hour, rows in by_hour for to, row in _mapping(rows).items()}
     folded = tuple(rest.packed)
     return Snapshot(
-        name, start, head, periods, sums, amounts, sessions, ended, grants, corrections, pots, entries, hours, folded
+        name,
+        start,
+        head,
+        periods,
+        sums,
+        amounts,
+        sessions,
+        ended,
+        grants,
+        corrections,
+        pots,
+        entries,
+        hours,
+        folded,
+        _text(answer[13]),
     )
 
 

@@ -111,7 +111,11 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     "a grant": (in_hash(KEYS.grants, "more", f"{MONTH} 5"), {(Figure.GRANTED, "grant more")}),
     "a grant that outlives its period": (
         in_hash(KEYS.pots(MONTH), "lasting", f"5 {MONTH + HOUR} 0 o"),
-        {(Figure.GRANTED, "pot lasting"), (Figure.BURNED, "status.expiring lasting")},
+        {
+            (Figure.GRANTED, "pot lasting"),
+            (Figure.BURNED, "status.expiring lasting"),
+            (Figure.STATUS, "status.checkpoint.pots lasting"),
+        },
     ),
     "a correction": (in_hash(KEYS.corrections, "refund", f"{MONTH} 5"), {(Figure.SPENT, "correction refund")}),
     "a correction that nobody ordered": (

@@ -6,7 +6,7 @@
 --       whole)
 -- Returns the content of each hash, the id of the ledger's last entry (entries never change, so that those up to it can
 -- be read afterwards), hours, each followed by its fields and values, the hours that were not read, each followed by its
--- revision, and the names of packed rows.
+-- revision, the names of packed rows, and the total of the period before this one, empty where it is not known.
 local found = {}
 for index = 1, 9 do
   found[index] = redis.call('HGETALL', KEYS[index])
@@ -44,4 +44,11 @@ for _, each in ipairs(wanted) do
   end
 end
 found[11], found[12], found[13] = rows, unread, redis.call('HKEYS', KEYS[13])
+local start, before = string.match(KEYS[3], '%d+$'), nil
+for position = 1, #found[2], 2 do
+  if found[2][position + 1] == start then
+    before = string.sub(KEYS[3], 1, -#start - 1) .. found[2][position]
+  end
+end
+found[14] = before and redis.call('HGET', before, 'total') or ''
 return found
