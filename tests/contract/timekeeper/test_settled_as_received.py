@@ -193,7 +193,7 @@ def happen(world: World, kind: str, choice: int) -> None:
             world.round(STEPS[choice % len(STEPS)])
 
 
-@settings(max_examples=min(settings.default.max_examples, 60), deadline=None)
+@settings(deadline=None)
 @given(events, st.sampled_from(Bill))
 def test_whatever_rounds_run_all_is_billed_by_time_and_by_reports_as_they_were_received(
     server: RedisServer, found: list[tuple[str, int, float]], bill: Bill
