@@ -86,9 +86,10 @@ def _prepare(desk: Desk, now: int, concerned: list[Metered]) -> list[Prepared]:
         found = _read_reports(desk, concerned, instants)
         return [settled(*each) for each in zip(concerned, instants, found, strict=True)]
     prepared = []
+    accounts, assignments = books.accounts, books.assignments
     for metered, until in zip(concerned, instants, strict=True):
-        payers = books.assignments[metered.session.namespace]
-        plain = settling.going_on(metered.acknowledged, metered.session, payers, books.accounts, until)
+        session = metered.session
+        plain = settling.going_on(metered.acknowledged, session, assignments[session.namespace], accounts, until)
         prepared.append(Prepared(metered, plain) if plain is not None else settled(metered, until, None))
     cutting = [index for index, (_, found) in enumerate(prepared) if not found.plain and _cuts_any(found)]
     reports = _read_reports(desk, [concerned[index] for index in cutting], [instants[index] for index in cutting])
@@ -163,7 +164,7 @@ def _send(desk: Desk, prepared: list[Prepared], now: int) -> set[Refused]:
         if standing is not None:
             taken.add(key)
             desk.books.accounts[key[0]].standings[key[1]] = standing
-    _note_taken(prepared, taken, refused.keys())
+    _note_taken(prepared, taken, refused.keys(), everything=len(taken) == len(batches) and not refused)
     if general is not None:
         raise general
     for ((account, period), uid), error in refused.items():
@@ -188,13 +189,15 @@ def _is_refused(prepared: Prepared, refused: AbstractSet[Refused]) -> bool:
     return bool(refused) and any((key, uid) in refused for key in prepared.settlement.items)
 
 
-def _note_taken(prepared: list[Prepared], taken: AbstractSet[Key], refused: AbstractSet[Refused]) -> None:
+def _note_taken(
+    prepared: list[Prepared], taken: AbstractSet[Key], refused: AbstractSet[Refused], *, everything: bool
+) -> None:
     """Notes the amounts that the store has taken: what it answered that a period stands at holds them.
 
     Nothing more than the amount changes of a session that only spends on; the others are not done with it.
     """
     for metered, settlement in prepared:
-        if settlement.plain and not refused and settlement.items.keys() <= taken:
+        if everything and settlement.plain:
             metered.acknowledged = settlement.following
             continue
         uid = metered.session.uid
