@@ -17,7 +17,7 @@ _PERCENT = re.compile(r"([0-9]{1,9}) ?%")
 
 
 class Units:
-    """What one of a resource is: by its name so many MiB, or one percent."""
+    """The unit of a resource, by its name: so many MiB, or one percent."""
 
     def __init__(self, memory_mib: Mapping[str, int], percentages: Collection[str]) -> None:
         self.memory_mib: Final = memory_mib
@@ -99,7 +99,7 @@ def _parse(path_of: Callable[[str], str], resource: str, value: Any, units: Unit
 
 
 def _in_unit(resource: str, value: Any, units: Units) -> str | None:
-    """What the author most likely means, in the resource's own unit."""
+    """The amount that the author most likely means, in the resource's own unit."""
     if not isinstance(value, str):
         return None
     percent = _PERCENT.fullmatch(value.strip()) if resource in units.percentages else None

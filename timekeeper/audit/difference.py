@@ -20,7 +20,7 @@ class Figure(StrEnum):
     BALANCE = "balance"
     """The closing balance of the period before, from which money was carried over."""
     FOLDED = "folded"
-    """What sessions came to whose amounts are not kept any more."""
+    """The sum of sessions whose amounts the store no longer keeps."""
     POSTED = "posted"
     """How much of a session's amount the ledger holds."""
     AMOUNT = "amount"

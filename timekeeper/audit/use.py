@@ -53,7 +53,7 @@ def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
 
 
 def _billed(bill: str, reserved: int, used: int, missing: tuple[int, int]) -> int:
-    """What a session without borrowing is billed; what it did not measure of its devices is billed as reserved."""
+    """The bill of a session that borrows nothing; devices that it did not measure are billed as reserved."""
     part, whole = missing
     believed = min(used + (reserved * part // whole if whole else 0), reserved)
     return max(reserved, believed) if bill == MAX else believed

@@ -69,7 +69,7 @@ class JobMeasures:
 
 
 class PodMeasures:
-    """What became of writes to pods."""
+    """Counts writes to pods by their outcome."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.evictions = _by_outcome(

@@ -40,7 +40,7 @@ REMEMBERED_DEPARTURES = 600 * SECOND
 """How long one who does not lead remembers who left: longer than any change of leaders takes."""
 
 ARCHIVING_SECONDS = 0.5
-"""How long archiving keeps the other jobs waiting, beside the step that it has begun."""
+"""The longest that archiving keeps the other jobs waiting, beside the step that it has begun."""
 
 _log = structlog.get_logger()
 

@@ -32,7 +32,7 @@ MAX_SAMPLES = 400
 
 
 class HeldDevice(NamedTuple):
-    """What a session holds of one device.
+    """One device that a session holds.
 
     Attributes:
         uuid: the device.
@@ -51,7 +51,7 @@ class HeldDevice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReportTerms:
-    """What a session may report, fixed when it opens.
+    """The terms of a session's reports, fixed when it opens.
 
     Attributes:
         start: when it began, in nanoseconds since 1970.
@@ -69,7 +69,7 @@ class ReportTerms:
 
     @property
     def whole(self) -> int:
-        """What all of its devices are reserved at."""
+        """The rate at which all of its devices are reserved."""
         return sum(device.rate for device in self.devices)
 
 
@@ -92,7 +92,7 @@ class Boot(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """What all reports had come to by an instant.
+    """The totals of all reports by an instant.
 
     Attributes:
         at: when the last of them was received, in nanoseconds since 1970.
@@ -109,7 +109,7 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """What is known of a session's reports.
+    """The state of a session's reports.
 
     Attributes:
         boots: the starts of its sidecar, the latest last.
@@ -123,7 +123,7 @@ class Intake:
 
 
 class Marks(NamedTuple):
-    """What the leader has said of a session's time; instants are nanoseconds since 1970.
+    """The leader's marks in a session's time; instants are nanoseconds since 1970.
 
     Attributes:
         closed: nothing is put before it any more: a report that comes later counts as received then at the earliest.
@@ -148,7 +148,7 @@ class Received(NamedTuple):
 def report_terms(
     reservation: Reservation, start: int, prices: Prices, charge: ChargeRules, *, billed: bool
 ) -> ReportTerms:
-    """What a session of a reservation may report; nothing where no allocation names its devices."""
+    """The terms of a reservation's reports; no devices where no allocation names them."""
     floor = charge.best_effort_floor_percent
     beside = [*reservation.containers, *(held for held, keeps in reservation.init_steps if keeps)]
     found: dict[str, HeldDevice] = {}
@@ -167,7 +167,7 @@ def report_terms(
 
 
 def taken(terms: ReportTerms, known: Intake, report: Received, marks: Marks) -> Intake | None:
-    """What is known once a report has come; None where a later one of the same boot was taken before."""
+    """The state after a report; None where a later report of the same boot was taken before."""
     before = next((boot for boot in known.boots if boot.name == report.boot), None)
     if before is not None and report.sequence <= before.sequence:
         return None
@@ -195,7 +195,7 @@ def taken(terms: ReportTerms, known: Intake, report: Received, marks: Marks) -> 
 
 
 def sample_before(samples: Sequence[Sample], instant: int) -> Sample | None:
-    """What the reports had come to that were received before an instant; None where there were none."""
+    """The totals of the reports received before an instant; None where there were none."""
     return next((sample for sample in reversed(samples) if sample.at < instant), None)
 
 

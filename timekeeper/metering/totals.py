@@ -56,7 +56,7 @@ def extended(known: Bases, course: Course, total_at: Callable[[int], int]) -> Ba
 
 
 def parts(bases: Bases, total: int) -> dict[Key, int]:
-    """What each period with a base added.
+    """The part of a total that each period with a base added.
 
     Args:
         bases: the totals at which stretches began.

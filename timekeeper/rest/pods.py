@@ -16,9 +16,9 @@ from timekeeper.identity.pod_tokens import PodIdentity
 MOST_POD_BYTES = 2 * 1024 * 1024
 """More than the API server stores of an object (1.5 MiB)."""
 READ_SECONDS = 5.0
-"""How long the API server may take for one pod."""
+"""The time-out of the API server for one pod."""
 ANSWER_SECONDS = 5.0
-"""How long an answer about a pod is given again: half of the time in which its end has to be told."""
+"""The time for which an answer about a pod is reused: half of the time within which callers learn of its end."""
 MOST_PODS = 20_000
 """Pods whose answers are remembered; the one that asked longest ago is forgotten first."""
 

@@ -20,7 +20,7 @@ from timekeeper.store.calls import Call, run_one
 
 AT_ONCE = 500
 _AMOUNT = re.compile(rb"\d+ \d+ (?P<amount>\d+) (?P=amount) (?P<flag>[ocg])( [0-9 -]+)?( @(?P<noted>\d+))?")
-"""What stands of a session whose amount is in the ledger."""
+"""The row of a session whose amount is in the ledger."""
 FOLDED_AFTER = DAY
 """How long nobody may have known a session: longer than a leader remembers who left."""
 

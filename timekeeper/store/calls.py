@@ -24,11 +24,11 @@ from timekeeper.store.scripts import script
 PIPELINE_CALLS = 1000
 
 _OF_6 = re.compile(r"Error running script \(call to f_[0-9a-f]{40}\): @user_script:\d+: (?:@user_script: \d+: -(\w+))?")
-"""How Redis 6.2 begins its reply where a script breaks off, with the code of what the server refused if it did."""
+"""The beginning of Redis 6.2's reply where a script breaks off, with the code of a refusal of the server's."""
 _OF_7 = re.compile(r"(\w+).*script: [0-9a-f]{40}, on @user_script:\d+\.?", re.DOTALL)
 """The whole of such a reply of Redis 7; it begins with the code, unless redis-py has a type for that."""
 _SERVER_CODES = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY"})
-"""What a server says that takes no writes at the moment, whoever asks."""
+"""The codes of a server that takes no writes from anybody at the moment."""
 _SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
 """redis-py's types for some of these; it cuts their code off the text."""
 
@@ -71,7 +71,7 @@ _REFUSALS: Mapping[str, type[StoreError]] = {
     "DATA": ScriptError,
     **dict.fromkeys(("FORMAT", "AMOUNT", "ACTION", "CUTS", "TWICE", "OVERFLOW"), StoreError),
 }
-"""What an error of our scripts becomes, by the word that it begins with."""
+"""The type of an error of our scripts, by its first word."""
 
 
 @dataclass(frozen=True, slots=True)

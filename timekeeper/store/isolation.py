@@ -10,7 +10,7 @@ import redis
 from timekeeper.store.calls import FencedError, StoreUnavailableError
 
 _WRONG_TYPE = re.compile(r"(^|caused error: )WRONGTYPE ")
-"""How Redis and redis-py's pipelines say that a key holds another type."""
+"""The text by which Redis, and redis-py's pipelines, say that a key holds another type."""
 
 
 def concerns_all(error: Exception) -> bool:

@@ -19,7 +19,7 @@ from timekeeper.store.reports import REPORT_SECONDS, decode_intake, decode_terms
 
 FIELDS = ["terms", "state", "closed", "settled", "phase"]
 CHANGED, EARLY = 0, 2
-"""What the scripts answer where something else has changed, and where a report comes too early after the one before."""
+"""The scripts' answers where the state has changed meanwhile, and where a report comes too early."""
 ATTEMPTS = 8
 """How often a report is computed anew, as something else changes: who reports as fast as that comes too early."""
 
@@ -115,7 +115,7 @@ class ReportIntake:
         return left
 
     def _read(self, submissions: Sequence[Submission]) -> dict[str, list[Any] | None]:
-        """What is known of the pods' reports, by uid; None where no session of it is open."""
+        """The state of the pods' reports, by uid; None where no session of the pod is open."""
         pipeline = self._client.pipeline(transaction=False)
         uids = list(dict.fromkeys(submission.uid for submission in submissions))
         for name in uids:
@@ -130,7 +130,7 @@ class ReportIntake:
 
 
 def _judged(known: dict[str, list[Any] | None], given: Submission, pause: int) -> tuple[Outcome, Call | None]:
-    """What becomes of a submission, and what is to be written; reports of one pod follow each other.
+    """Decides on a submission, and on the write that it needs; reports of one pod follow each other.
 
     Where nothing says what the pod may report, its report proves that it lives and no more: reports are cumulative.
     """

@@ -1,4 +1,4 @@
-"""How a session's reports stand in the store: what it may report, what it did, and what the leader has closed."""
+"""The form of a session's reports in the store: their terms, their state, and the leader's marks."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from timekeeper.store import keys
 from timekeeper.store.calls import Call, StoreError, run
 
 REPORT_SECONDS = 35 * 86400
-"""How long a pod's reports are kept where no other follows."""
+"""The time for which the store keeps a pod's reports after the last one."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class Reports(NamedTuple):
-    """What a session may report, and what it did."""
+    """The terms and the state of a session's reports."""
 
     terms: ReportTerms
     intake: Intake
 
 
 def encode_terms(terms: ReportTerms) -> str:
-    """What a session may report, as JSON."""
+    """The terms of a session's reports as JSON."""
     devices = [[uuid, shares, str(price), total, own] for uuid, shares, price, total, own in terms.devices]
     return _encode([terms.start, devices, int(terms.billed), terms.rate, terms.most])
 
@@ -40,7 +40,7 @@ def decode_terms(text: str | bytes) -> ReportTerms:
 
 
 def encode_intake(intake: Intake) -> str:
-    """What is known of a session's reports, as JSON."""
+    """The state of a session's reports as JSON."""
     return _encode([intake.boots, intake.named, intake.samples])
 
 

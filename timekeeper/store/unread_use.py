@@ -17,7 +17,7 @@ SESSIONS_AT_ONCE = 500
 
 
 class Bounds(NamedTuple):
-    """How much one script reads: rows of hours, bytes of packed rows, and sessions."""
+    """The bounds of one script's reading: rows of hours, bytes of packed rows, and sessions."""
 
     rows: int
     packed: int
@@ -68,7 +68,7 @@ class Rest:
 
 
 def read_rest(client: redis.Redis, account: str, unread: Unread, periods: Sequence[bytes | None]) -> Rest | None:
-    """What was not read; None where some of it has changed since.
+    """Reads the rest; None where some of it has changed since.
 
     Args:
         client: the store; its answers are bytes.

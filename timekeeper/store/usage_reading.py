@@ -132,7 +132,7 @@ def capacity(client: redis.Redis) -> dict[int, int]:
 
 
 class _Answer(NamedTuple):
-    """What the store holds of an account at one moment."""
+    """An account's use as the store holds it at one moment."""
 
     settled: int
     periods: Sequence[bytes | None]

@@ -1,4 +1,4 @@
-"""What lets a GPU pod reach GPUs past its share: said as warnings, since nodes and other policies decide on it.
+"""Warns of settings by which a GPU pod reaches GPUs past its share; nodes and other policies decide on them.
 
 What closes each of these ways is in docs/guards.md.
 """

@@ -34,7 +34,7 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-
 
 
 class Step(Enum):
-    """What is due next."""
+    """The step that is due next."""
 
     NOTHING = auto()
     START = auto()
@@ -66,7 +66,7 @@ class Authorities:
 
     @property
     def bundle(self) -> bytes:
-        """What a webhook configuration is to hold."""
+        """The bundle that a webhook configuration is to hold."""
         return b"".join(self.trusted)
 
 
@@ -86,7 +86,7 @@ class Observation:
 
 
 def next_step(observed: Observation, settings: Certificates, now: datetime) -> Step:
-    """What is due, as a function of what was observed and the time."""
+    """Decides on the next step from the observed state and the time."""
     authorities, leaf = observed.authorities, observed.leaf
     if authorities is None or not _can_sign(authorities, now):
         return Step.START
@@ -102,7 +102,7 @@ def next_step(observed: Observation, settings: Certificates, now: datetime) -> S
 def _step_of_renewal(
     authorities: Authorities, published_at: datetime, leaf: Pair, settings: Certificates, now: datetime
 ) -> Step:
-    """What is due while all that is served is trusted."""
+    """Decides on the next step while every served certificate is trusted."""
     spread = timedelta(seconds=settings.spread_seconds)
     if not serves(leaf.certificate_pem, authorities.trusted[-1], settings.names):
         return Step.ISSUE_LEAF if now >= published_at + spread else Step.NOTHING

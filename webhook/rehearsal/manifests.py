@@ -79,7 +79,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True)
 class Manifests:
-    """What files hold: the objects in them, and what is wrong with the rest."""
+    """The objects in files, and the faults of the rest."""
 
     objects: tuple[Manifest, ...]
     errors: tuple[ManifestError, ...]

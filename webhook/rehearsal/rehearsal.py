@@ -36,7 +36,7 @@ class RehearsalError(RuntimeError):
 
 
 class Outcome(StrEnum):
-    """What becomes of an object, or of the pods made from one of its templates."""
+    """The outcome of an object, or of the pods made from one of its templates."""
 
     UNCONCERNED = "unconcerned"
     UNTOUCHED = "untouched"

@@ -1,4 +1,4 @@
-"""What the store has acknowledged of a session: one value, which the next leader reads from the store again."""
+"""A session as the store has acknowledged it: one value, which the next leader reads from the store again."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Key = tuple[str, int]
 
 
 class Posted(NamedTuple):
-    """What the store holds of a session in one period of one account.
+    """A session's posting in one period of one account, as the store holds it.
 
     Attributes:
         amount: the session's cumulative amount in the period, in microGPU-seconds.
@@ -30,7 +30,7 @@ class Posted(NamedTuple):
 
 
 class RecordedUse(NamedTuple):
-    """What a session's record says of its reports.
+    """The part of a session's record that its reports fill.
 
     Attributes:
         billed: what the reports amounted to when each stretch of the session began, where use is billed.
@@ -46,7 +46,7 @@ class RecordedUse(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """What the store holds of a session.
+    """A session as the store holds it.
 
     Attributes:
         periods: what it holds in each period that may still change.
@@ -76,11 +76,11 @@ class Acknowledged(NamedTuple):
 
 
 NOTHING = Acknowledged()
-"""Of a session that the store has never heard of."""
+"""The value of a session that the store does not hold."""
 
 
 def forgotten(acknowledged: Acknowledged) -> Acknowledged:
-    """What remains when the store was emptied: nothing, but for what the reports amounted to when periods began."""
+    """The value after the store was emptied: it keeps only the totals of reports at which periods began."""
     use = acknowledged.use
     return Acknowledged(settled_until=first_known(use), use=use)
 
@@ -100,7 +100,7 @@ def with_use(session: Session, use: RecordedUse) -> Session:
 
 
 def use_of(record: Session) -> RecordedUse:
-    """What a record says of a session's reports."""
+    """Reads the totals of reports from a session's record."""
     return RecordedUse(record.use_bases, record.report_bases, record.use_total, record.use_missing)
 
 

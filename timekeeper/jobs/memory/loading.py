@@ -260,7 +260,7 @@ def _amounts_that_matter(books: Books, stored: list[StoredAccount]) -> list[tupl
 
 
 def _with_amounts(books: Books, metered: Metered, amounts: Mapping[Key, StoredAmount], now: int) -> Acknowledged:
-    """What is acknowledged of a session, with what the store holds of it in these periods."""
+    """Adds the store's amounts in these periods to an acknowledged session."""
     known = metered.acknowledged
     periods = {key: Posted(amount.amount, amount.cut, amount.flag == GONE) for key, amount in amounts.items()}
     if known.closed:

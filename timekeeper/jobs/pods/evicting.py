@@ -22,7 +22,7 @@ FRESH = 30 * SECOND
 
 
 def evictions(books: Books, settled_at: int, now: int, without_notice_seconds: float) -> tuple[PodWrite, ...] | None:
-    """What is to be written to running pods of budgets that evict, and to those that such a budget gave notice.
+    """Plans the writes to running pods of budgets that evict, and to pods that such a budget gave notice.
 
     None where the figures are too old to decide on.
 

@@ -44,7 +44,7 @@ _FAILURES: Final[Mapping[type[SourceError], Failure]] = {
     NotWrittenError: Failure.FAILED,
 }
 FIRST_SECONDS: Final = {Failure.CHANGED: 1.0, Failure.REFUSED: 5.0, Failure.FAILED: 5.0}
-"""How long the first failure is waited out; each further one takes twice as long."""
+"""Seconds before the first retry, by failure; each further retry waits twice as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def failure_of(error: SourceError) -> Failure | None:
 
 
 def after_failure(known: Trouble | None, step: Step, failure: Failure, now: float) -> Trouble:
-    """What is known of a pod's trouble after one more failure.
+    """A pod's trouble after one more failure.
 
     Args:
         known: what was known before; None after a success.

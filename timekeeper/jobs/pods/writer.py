@@ -31,19 +31,19 @@ from timekeeper.sources.source import Notice, Source, SourceError
 
 THREADS = 8
 SUSPECTS = 4
-"""How many threads at most write to pods of namespaces in which a write failed or was slow lately."""
+"""The most threads that write to pods of namespaces in which a write failed or was slow lately."""
 SLOW_SECONDS = 1.0
 """The API server takes some milliseconds for a pod; a write that takes longer says something of the pod."""
 DONE_SECONDS = 10.0
-"""How long the watch may take to show what was written; a pod that still needs the write then is written again."""
+"""The time within which the watch shows a write; a pod that still needs the write after it is written again."""
 PLAN_SECONDS = 30.0
 """A plan that nobody has renewed for so long is not carried out: the money may have come back since."""
 AWAY_SECONDS = 2.0
-"""How long nothing is written after the API server was away."""
+"""The pause of all writes after the API server was away."""
 IDLE_SECONDS = 0.5
-"""How long a thread without work sleeps at most: until a pod may be tried again, or everything is to end."""
+"""The longest sleep of a thread without work: a retry may be due, or the process may end."""
 MOST_EVENTS = 1000
-"""How many events may wait to be told; of more, the oldest are dropped."""
+"""The most events that wait to be written; beyond it the oldest are dropped."""
 
 _log = structlog.get_logger()
 
@@ -130,7 +130,7 @@ class PodWriter:
             self._changed.notify()
 
     def progress(self, plan: Plan) -> Progress:
-        """What the next plan rests on."""
+        """The outcome of earlier writes, on which the next plan rests."""
         with self._changed:
             now = self.clock()
             released = {

@@ -70,7 +70,7 @@ class PodWrite:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What the pod writer has found out that the next decisions rest on.
+    """The outcome of earlier writes, on which the next decisions rest.
 
     Attributes:
         released: uids of pods whose gate was taken off moments ago: what is seen of them may not show it yet.

@@ -34,7 +34,7 @@ from timekeeper.store.memory import is_full_for_pods
 from timekeeper.store.servers import identity, store_clock
 
 READ_AGAIN = 600 * SECOND
-"""How long accounts that cannot be read are left alone: whoever mends one by hand need not start a new leader."""
+"""The time after which accounts that could not be read are read again; mending one by hand needs no new leader."""
 
 _log = structlog.get_logger()
 
@@ -74,7 +74,7 @@ class Keeper:
 
     @property
     def held_back(self) -> int:
-        """How many sessions wait for room in the store."""
+        """The number of sessions that wait for room in the store."""
         return len(self._desk.held_back & self.books.pods.facts.keys())
 
     def round(self, now: int, *, full: bool = True) -> set[str]:

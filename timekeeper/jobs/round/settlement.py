@@ -72,7 +72,7 @@ def _with_room(desk: Desk, sessions: list[Metered]) -> list[Metered]:
 
 
 def _prepare(desk: Desk, now: int, concerned: list[Metered]) -> list[Prepared]:
-    """What is to be written of sessions; the reports of those that are put down to hours are read for that."""
+    """Settles sessions in memory; reads the reports of those that get a ledger entry."""
     books = desk.books
     bill = books.rules.bill
 
@@ -100,7 +100,7 @@ def _prepare(desk: Desk, now: int, concerned: list[Metered]) -> list[Prepared]:
 
 
 def _read_reports(desk: Desk, sessions: list[Metered], instants: list[int]) -> list[Reports | None]:
-    """What sessions reported; nothing is put any more before the stretch that each of them is in."""
+    """Reads sessions' reports, and closes the stretches before the present one of each to further reports."""
     books = desk.books
     wanted = []
     for metered, until in zip(sessions, instants, strict=True):
@@ -112,7 +112,7 @@ def _read_reports(desk: Desk, sessions: list[Metered], instants: list[int]) -> l
 
 
 def _phase(books: Books, metered: Metered, until: int) -> int:
-    """How far beside a quarter of an hour the period ends that a session is in."""
+    """The offset of a session's period end from a quarter of an hour, in nanoseconds."""
     payers = books.assignments[metered.session.namespace]
     period = books.accounts[payers[-1][1]].period_at(until)
     return 0 if period is None else period.end % QUARTER
@@ -176,7 +176,7 @@ def _send(desk: Desk, prepared: list[Prepared], now: int) -> set[Refused]:
 def _one_by_one(
     desk: Desk, revision: Revision, now: int, settlement: Settlement, answer: Standing | StoreError
 ) -> tuple[Standing | None, dict[str, StoreError]]:
-    """What a period stands at, and the sessions that were refused: one of them stops no other."""
+    """The period's sums, and the sessions that the store refused: one of them stops no other."""
     if not isinstance(answer, StoreError):
         return answer, {}
     if is_general(answer) or len(settlement.items) == 1:

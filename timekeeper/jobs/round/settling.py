@@ -36,7 +36,7 @@ POST_EVERY = HOUR
 
 
 class Facts(NamedTuple):
-    """What is true of a session, as its pod and its reports show it.
+    """The facts of a session, as its pod and its reports show them.
 
     Attributes:
         session: the session.
@@ -55,7 +55,7 @@ class Facts(NamedTuple):
 
 
 class Settlement(NamedTuple):
-    """What is to be written of one session, and what the store will hold of it once it has said yes to all of it.
+    """The writes that one session needs, and the value that the store holds once it has taken all of them.
 
     `plain` where the session only spends on.
     """
@@ -66,7 +66,7 @@ class Settlement(NamedTuple):
 
 
 class _Scene(NamedTuple):
-    """What one settlement of one session is computed from."""
+    """The arguments of one settlement of one session."""
 
     acknowledged: Acknowledged
     facts: Facts
@@ -108,7 +108,7 @@ def settle(
     until: int,
     bill: Bill = Bill.RESERVED,
 ) -> Settlement:
-    """What is to be written of a session that is charged until an instant.
+    """Settles a session that is charged until an instant.
 
     Args:
         acknowledged: what the store holds of it.
@@ -140,7 +140,7 @@ def settle(
 
 
 def with_taken(acknowledged: Acknowledged, settlement: Settlement, taken: Collection[Key]) -> Acknowledged:
-    """What the store holds of a session of whose settlement it took the amounts of some periods.
+    """The acknowledged session after the store took the amounts of some periods of a settlement.
 
     Args:
         acknowledged: what it held before.
@@ -182,7 +182,7 @@ def _course(scene: _Scene, stretches: Sequence[Span], current: Key | None, *, sh
 
 
 def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
-    """What the reports had come to when each stretch began; what is not known now stays as it is."""
+    """Extends the totals of reports at which stretches began; a total that is unknown now stays as it is."""
     known, samples = scene.acknowledged.use, scene.facts.samples
     use = known
     if samples:
@@ -203,26 +203,26 @@ def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
 
 
 def _before(samples: Sequence[Sample], instant: int) -> Sample:
-    """What the reports had come to before an instant."""
+    """The total of the reports received before an instant."""
     return sample_before(samples, instant) or Sample(0, 0, 0, 0)
 
 
 def _total(scene: _Scene) -> Sample:
-    """What they have come to."""
+    """The total of all reports."""
     samples = scene.facts.samples
     ended = samples and scene.facts.session.end is not None
     return samples[-1] if ended else _before(samples, scene.until + 1)
 
 
 def _recorded(use: RecordedUse) -> RecordedUse:
-    """What of it is written down: most sessions begin at nothing, and stay in one period."""
+    """Drops totals that say nothing: most sessions begin at 0 and stay in one period."""
     return use if any(base for *_, base in use.reported) else use._replace(reported=())
 
 
 def _amounts_due(
     scene: _Scene, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], stretches: Sequence[Span]
 ) -> dict[Key, int]:
-    """What is billed in each period where that is not simply the reservation.
+    """The amount of each period where use is billed.
 
     What no report has named is billed as reserved: silence is no way to run for nothing. Where what was reported is
     not known any more, what is billed stands.
@@ -247,7 +247,7 @@ def _amounts_due(
 
 
 def _missing(scene: _Scene, key: Key, stretches: Sequence[Span]) -> int:
-    """What the devices are reserved at that no report had named by the end of a period."""
+    """The rate of the devices that no report had named by the end of a period."""
     samples, reports = scene.facts.samples, scene.facts.reports
     ends = [span.end for span in stretches if (span.account, span.period) == key]
     if not samples or reports is None or not ends or ends[-1] == stretches[-1].end:
@@ -374,7 +374,7 @@ def _item(session: Session, amount: int, action: Action, kind: Kind, record: str
 
 
 def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Acknowledged:
-    """What the store holds once it has taken all of these items."""
+    """The acknowledged session after the store took all of these items."""
     known, session, until = scene.acknowledged, scene.facts.session, scene.until
     periods = {**known.periods, **{key: _posted(known, key, item) for key, item in items.items()}}
     moved = any(item.action is Action.OPEN and key[0] != known.open_under for key, item in items.items())
