@@ -20,7 +20,8 @@ from tests.cluster.services.timekeeper_client import TimekeeperClient
 from tests.shim_writer import Device, usage_record, write_usage
 from tests.waiting import wait_until
 
-HALF_A_SECOND = 500_000_000
+A_MILLISECOND = 1_000_000
+"""So little that the session is older when it is reported: a report counts for no more than the session's age."""
 
 
 @contextmanager
@@ -59,7 +60,7 @@ def running_pod(control_plane: ControlPlane, namespace: str, services: Services)
 def test_what_a_pods_containers_used_is_told_beside_what_they_reserved(
     control_plane: ControlPlane, namespace: str, services: Services, running_pod: Manifest, tmp_path: Path
 ) -> None:
-    device = Device(uuid=f"GPU-node-{namespace}-0", busy_ns=HALF_A_SECOND, span_ns=2 * HALF_A_SECOND, launches=7)
+    device = Device(uuid=f"GPU-node-{namespace}-0", busy_ns=A_MILLISECOND, span_ns=2 * A_MILLISECOND, launches=7)
     write_usage(tmp_path / "usage" / "main" / "usage", usage_record(device))
     viewer = control_plane.admin.api
     viewer.create(f"/api/v1/namespaces/{namespace}/serviceaccounts", {"metadata": {"name": "member"}})
@@ -78,6 +79,6 @@ def test_what_a_pods_containers_used_is_told_beside_what_they_reserved(
     with sidecar_of(control_plane, running_pod, tmp_path):
         session = wait_until(reported, "the sidecar's report is on the books")
     assert session["uid"] == running_pod["metadata"]["uid"]
-    assert session["used"]["microGPUSeconds"] == "500000"
+    assert session["used"]["microGPUSeconds"] == "1000"
     assert session["rate"]["microGPUSecondsPerSecond"] == "500000"
     assert session["reportedAt"] is not None
