@@ -30,8 +30,10 @@ local gone_high, gone_low = limbs(sums[2])
 if not total_high or not gone_high then
   return redis.error_reply('DATA the sums of this period cannot be read')
 end
+expect_types(ledger, amounts, sessions, ended)
+
 local LONG = {open = true, post = true, move = true, close = true, gone = true}
-local items, uids, position, long = {}, {}, 5, false
+local items, uids, position = {}, {}, 5
 while position <= #ARGV do
   local item = {uid = ARGV[position], amount = ARGV[position + 1], action = ARGV[position + 2]}
   item.high, item.low = limbs(item.amount)
@@ -40,7 +42,6 @@ while position <= #ARGV do
   end
   position = position + 3
   if LONG[item.action] then
-    long = true
     item.kind, item.namespace, item.pod = ARGV[position], ARGV[position + 1], ARGV[position + 2]
     item.note, item.record = ARGV[position + 3], ARGV[position + 4]
     item.dimensions, item.cuts = ARGV[position + 5], read_cuts(ARGV[position + 6])
@@ -55,9 +56,6 @@ while position <= #ARGV do
 end
 if #items == 0 then
   return standing(head, period)
-end
-if long then
-  expect_types(ledger, amounts, sessions, ended)
 end
 
 local PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$'
