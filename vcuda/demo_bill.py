@@ -14,17 +14,17 @@ from typing import Any
 from node import MIB, Container, Node, Share, uuid
 from shares import begun, paged
 
+from demo.acts import start_services
+from demo.children import Children, wait_until
+from demo.cluster import Device
+from demo.folder import NAMESPACE, Folder
+from demo.gpus import Gpus
+from demo.running import allocation_of, cost, end_sidecars
+from demo.screen import UNIT, Screen
+from demo.stage import Stage
+from demo.steps import STEP_LIMIT_SECONDS, accepted, exact
 from fairgpu import names
 from fairgpu.client import transport
-from fairgpu.demo.acts import start_services
-from fairgpu.demo.children import Children, wait_until
-from fairgpu.demo.cluster import Device
-from fairgpu.demo.folder import NAMESPACE, Folder
-from fairgpu.demo.gpus import Gpus
-from fairgpu.demo.running import allocation_of, cost, end_sidecars
-from fairgpu.demo.screen import UNIT, Screen
-from fairgpu.demo.stage import Stage
-from fairgpu.demo.steps import STEP_LIMIT_SECONDS, accepted, exact
 
 Json = dict[str, Any]
 CONTAINER = "main"

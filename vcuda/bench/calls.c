@@ -1,12 +1,16 @@
-/* calls.c: how long calls take. Prints the median over chunks of their mean, and the 99.9th percentile, both in ns.
+/* calls.c: how long calls take. Prints the median over chunks of their mean and the 99.9th percentile, both in ns, and how
+ * often the shim has called the driver for 1,000 of them, where that counts (null_driver.c).
  *
- *     calls launch CHUNKS | alloc CHUNKS | init
+ *     calls launch CHUNKS | launches CHUNKS | destroyed CHUNKS | alloc CHUNKS | async CHUNKS [THREADS] | init
  *
- * `launch` times kernels of a microsecond on one stream, `alloc` pairs of allocating and freeing 1 MiB.
+ * `launch` times kernels of a microsecond on one stream, `launches` the same on the default stream, `destroyed` after a
+ * stream was destroyed that captured, `alloc` pairs of allocating and freeing 1 MiB, `async` the same in a stream's order, by
+ * several threads at once.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
 #include <dlfcn.h>
+#include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,28 +40,34 @@ static int ascending(const void *one, const void *other)
 static __typeof__(cuLaunchKernel) *launch;
 static __typeof__(cuMemAlloc_v2) *allocate;
 static __typeof__(cuMemFree_v2) *release;
+static __typeof__(cuMemAllocAsync) *allocate_async;
+static __typeof__(cuMemFreeAsync) *release_async;
 static CUfunction function;
 static CUstream stream;
+static CUcontext context;
 
-static void once(int allocating)
+enum what { LAUNCH, ALLOC, ASYNC };
+
+static void once(enum what what)
 {
     CUdeviceptr pointer;
-    if (!allocating && launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS)
+    if (what == ASYNC && (allocate_async(&pointer, 1 << 20, stream) != CUDA_SUCCESS || release_async(pointer, stream) != CUDA_SUCCESS))
+        exit(7);
+    if (what == LAUNCH && launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS)
         exit(5);
-    if (allocating && (allocate(&pointer, 1 << 20) != CUDA_SUCCESS || release(pointer) != CUDA_SUCCESS))
+    if (what == ALLOC && (allocate(&pointer, 1 << 20) != CUDA_SUCCESS || release(pointer) != CUDA_SUCCESS))
         exit(6);
 }
 
 /* Outside the timing: a GPU works off launches more slowly than they are made, and a full queue would be timed. */
-static void drain(int allocating)
+static void drain(enum what what)
 {
-    if (!allocating)
+    if (what == LAUNCH)
         CU(cuStreamSynchronize)(stream);
 }
 
 static void prepare(void)
 {
-    CUcontext context;
     CUmodule module;
     if (CU(cuDevicePrimaryCtxRetain)(&context, 0) != CUDA_SUCCESS)
         exit(4);
@@ -65,6 +75,8 @@ static void prepare(void)
     launch = CU(cuLaunchKernel);
     allocate = CU(cuMemAlloc_v2);
     release = CU(cuMemFree_v2);
+    allocate_async = CU(cuMemAllocAsync);
+    release_async = CU(cuMemFreeAsync);
     CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
     if (CU(cuModuleLoadData) != NULL) {
         CU(cuModuleLoadData)(&module, kernel_module("spin_us_1"));
@@ -72,38 +84,83 @@ static void prepare(void)
     }
 }
 
+static void capture_and_destroy(void)
+{
+    CUstream captures;
+    if (CU(cuStreamCreate)(&captures, CU_STREAM_NON_BLOCKING) != CUDA_SUCCESS ||
+        CU(cuStreamBeginCapture_v2)(captures, CU_STREAM_CAPTURE_MODE_RELAXED) != CUDA_SUCCESS ||
+        CU(cuStreamDestroy_v2)(captures) != CUDA_SUCCESS)
+        exit(8);
+}
+
+struct figures {
+    int chunks;
+    enum what what;
+    double mean, tail; /* ns: the median over chunks, and the 99.9th percentile */
+};
+
+static void *measure(void *argument)
+{
+    struct figures *figures = argument;
+    int chunks = figures->chunks;
+    enum what what = figures->what;
+    double *means = calloc((size_t)chunks, sizeof *means), *each = calloc((size_t)chunks * CHUNK, sizeof *each);
+    CU(cuCtxPushCurrent_v2)(context);
+    for (int i = 0; i < 10 * CHUNK; i++) {
+        if (i % CHUNK == 0)
+            drain(what);
+        once(what);
+    }
+    for (int i = 0; i < chunks; i++) {
+        drain(what);
+        uint64_t began = now();
+        for (int j = 0; j < CHUNK; j++)
+            once(what);
+        means[i] = (double)(now() - began) / CHUNK;
+    }
+    for (int i = 0; i < chunks * CHUNK; i++) {
+        if (i % CHUNK == 0)
+            drain(what);
+        uint64_t began = now();
+        once(what);
+        each[i] = (double)(now() - began);
+    }
+    qsort(means, (size_t)chunks, sizeof *means, ascending);
+    qsort(each, (size_t)chunks * CHUNK, sizeof *each, ascending);
+    figures->mean = means[chunks / 2];
+    figures->tail = each[(size_t)((double)chunks * CHUNK * 0.999)];
+    return NULL;
+}
+
 int main(int count, char **arguments)
 {
-    int allocating = strcmp(arguments[1], "alloc") == 0, chunks = count > 2 ? atoi(arguments[2]) : 1;
+    const char *name = arguments[1];
+    enum what what = strcmp(name, "alloc") == 0 ? ALLOC : strcmp(name, "async") == 0 ? ASYNC : LAUNCH;
+    int number = count > 3 ? atoi(arguments[3]) : 1;
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL || CU(cuInit)(0) != CUDA_SUCCESS)
         return 3;
     if (count < 3)
         return 0;
     prepare();
-    double *means = calloc((size_t)chunks, sizeof *means), *each = calloc((size_t)chunks * CHUNK, sizeof *each);
-    for (int i = 0; i < 10 * CHUNK; i++) {
-        if (i % CHUNK == 0)
-            drain(allocating);
-        once(allocating);
+    if (strcmp(name, "launches") == 0)
+        stream = NULL;
+    if (strcmp(name, "destroyed") == 0)
+        capture_and_destroy();
+    unsigned long *called = dlsym(library, "null_driver_calls"), before = called != NULL ? *called : 0;
+    struct figures *figures = calloc((size_t)number, sizeof *figures), sum = {0};
+    pthread_t *threads = calloc((size_t)number, sizeof *threads);
+    for (int i = 0; i < number; i++) {
+        figures[i] = (struct figures){.chunks = atoi(arguments[2]), .what = what};
+        pthread_create(&threads[i], NULL, measure, &figures[i]);
     }
-    for (int i = 0; i < chunks; i++) {
-        drain(allocating);
-        uint64_t began = now();
-        for (int j = 0; j < CHUNK; j++)
-            once(allocating);
-        means[i] = (double)(now() - began) / CHUNK;
+    for (int i = 0; i < number; i++) {
+        pthread_join(threads[i], NULL);
+        sum.mean += figures[i].mean / number;
+        sum.tail += figures[i].tail / number;
     }
-    for (int i = 0; i < chunks * CHUNK; i++) {
-        if (i % CHUNK == 0)
-            drain(allocating);
-        uint64_t began = now();
-        once(allocating);
-        each[i] = (double)(now() - began);
-    }
-    qsort(means, (size_t)chunks, sizeof *means, ascending);
-    qsort(each, (size_t)chunks * CHUNK, sizeof *each, ascending);
-    printf("%.2f %.0f\n", means[chunks / 2], each[(size_t)((double)chunks * CHUNK * 0.999)]);
+    unsigned long calls = called != NULL ? *called - before : 0;
+    printf("%.2f %.0f %lu\n", sum.mean, sum.tail, calls * 1000 / (2ul * CHUNK * (unsigned)atoi(arguments[2]) * (unsigned)number));
     fflush(stdout);
     _Exit(0);
 }

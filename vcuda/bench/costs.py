@@ -65,17 +65,33 @@ def rows(folder: Path) -> Iterator[dict[str, Any]]:
     with Agent(null, page, Tenant("a", 0)):
         mean, plain, tail = added(paced, "launch", "2000")
     context = f"empty driver, {plain:,.1f} ns without; p99.9 with: {tail:,.0f} ns"
-    yield row("vcuda: launch in its turn, sampling included", mean, "ns added", 50, context)
+    yield row("vcuda: launch in its turn, sampling included", mean, "ns added", 20, context)
+    yield many_gpus(null, page)
     mean, plain, _ = added(paced, "alloc", "1000")
     yield row("vcuda: alloc + free of 1 MiB", mean, "ns added", 300, f"empty driver, {plain:,.1f} ns without")
     mean, plain, _ = added(paced, "alloc", "200", processes=16)
     context = f"empty driver, {plain:,.1f} ns without"
     yield row("vcuda: alloc + free of 1 MiB, 16 processes", mean, "ns added", 1500, context)
+    for threads, most in (("1", 400), ("16", 1500)):
+        mean, plain, _ = added(paced, "async", "200", threads)
+        context = f"empty driver, {plain:,.1f} ns without"
+        yield row(f"vcuda: cuMemAllocAsync + free of 1 MiB, threads: {threads}", mean, "ns added", most, context)
     paced.config.unlink()
     mean, plain, _ = added(paced, "launch", "2000")
     yield row("vcuda: launch without config", mean, "ns added", 5, f"empty driver, {plain:,.1f} ns without")
     allocating = Node(folder / "cheap").container("a")
     yield starting(allocating)
+
+
+def many_gpus(null: Node, page: Path) -> dict[str, Any]:
+    """A launch in a container with four GPUs, on the first; its default stream means another one on each."""
+    shares = [Share(memory=65536 * MIB, ordinal=ordinal, schedule=str(page)) for ordinal in range(4)]
+    container = null.container("four", *shares)
+    with Agent(null, page, Tenant("four", 0)):
+        named, plain, _ = added(container, "launch", "2000")
+        default, _, _ = added(container, "launches", "2000")
+    context = f"empty driver, {plain:,.1f} ns without; on a default stream {default:,.1f}"
+    return row("vcuda: launch in its turn, container with four GPUs", named, "ns added", 25, context)
 
 
 def starting(container: Container, processes: int = 300) -> dict[str, Any]:

@@ -16,13 +16,19 @@ NOTHING(cuInit, (unsigned int flags))
 NOTHING(cuCtxPushCurrent_v2, (CUcontext context))
 NOTHING(cuEventSynchronize, (CUevent event))
 NOTHING(cuStreamSynchronize, (CUstream stream))
+NOTHING(cuStreamBeginCapture_v2, (CUstream stream, CUstreamCaptureMode mode))
+NOTHING(cuStreamDestroy_v2, (CUstream stream))
 NOTHING(cuMemFree_v2, (CUdeviceptr pointer))
 NOTHING(cuEventDestroy_v2, (CUevent event))
 NOTHING(cuLaunchKernel, (CUfunction f, unsigned int a, unsigned int b, unsigned int c, unsigned int d, unsigned int e,
                          unsigned int g, unsigned int h, CUstream stream, void **parameters, void **extra))
 
+/* Calls that take time, which only the shim makes. Atomic; read by calls.c. */
+unsigned long null_driver_calls;
+
 static void take(uint64_t ns)
 {
+    __atomic_add_fetch(&null_driver_calls, 1, __ATOMIC_RELAXED);
     struct timespec from, now;
     clock_gettime(CLOCK_MONOTONIC, &from);
     do
@@ -53,6 +59,55 @@ CUresult cuMemAlloc_v2(CUdeviceptr *pointer, size_t bytes)
 {
     static __thread uint64_t count;
     *pointer = (++count % 1024 + 1) << 21;
+    return CUDA_SUCCESS;
+}
+
+/* A pool that has 32 MiB, of which 16 are in use. */
+CUresult cuMemAllocAsync(CUdeviceptr *pointer, size_t bytes, CUstream stream)
+{
+    *pointer = (1ull << 40) + (16ull << 20);
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemAllocFromPoolAsync(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)
+{
+    return cuMemAllocAsync(pointer, bytes, stream);
+}
+
+CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream)
+{
+    return CUDA_SUCCESS;
+}
+
+CUresult cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute which, void *value)
+{
+    take(50);
+    *(cuuint64_t *)value = which == CU_MEMPOOL_ATTR_USED_MEM_CURRENT ? 16u << 20 : 32u << 20;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    take(50);
+    *pool = (CUmemoryPool)80;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuDeviceGetDefaultMemPool(CUmemoryPool *pool, CUdevice device)
+{
+    return cuDeviceGetMemPool(pool, device);
+}
+
+CUresult cuDeviceGetCount(int *count)
+{
+    *count = 1;
+    return CUDA_SUCCESS;
+}
+
+CUresult cuStreamIsCapturing(CUstream stream, CUstreamCaptureStatus *status)
+{
+    take(50);
+    *status = CU_STREAM_CAPTURE_STATUS_NONE;
     return CUDA_SUCCESS;
 }
 
@@ -92,7 +147,8 @@ CUresult cuCtxPopCurrent_v2(CUcontext *context)
 
 CUresult cuStreamCreate(CUstream *stream, unsigned int flags)
 {
-    *stream = (CUstream)32;
+    static uintptr_t last = 16;
+    *stream = (CUstream)__atomic_add_fetch(&last, 16, __ATOMIC_RELAXED);
     return CUDA_SUCCESS;
 }
 

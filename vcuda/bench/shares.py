@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -89,14 +89,10 @@ def started(node: Node, tenants: list[Tenant], seconds: float, *, shim: bool) ->
     if not shim:
         for container in containers:
             container.config.unlink()
-    programs = [
-        (container, program)
-        for container, tenant in zip(containers, tenants, strict=True)
-        for program in tenant.programs
-    ]
+    programs = [(container, program) for container, tenant in zip(containers, tenants) for program in tenant.programs]
     with paged(node, containers), begun(programs, seconds) as running:
         ends = list(accumulate(len(tenant.programs) for tenant in tenants))
-        yield [running[first:end] for first, end in pairwise([0, *ends])]
+        yield [running[first:end] for first, end in zip([0, *ends], ends)]
 
 
 @contextmanager
@@ -184,6 +180,7 @@ CASES = [
     ("30/70, eight processes in the first", [hard(30, *[SHORT] * 8), hard(70, SHORT)], 6, 1.0),
     ("30/70, kernels of 0.02 and 2 ms in the first", [hard(30, UNEVEN), hard(70, SHORT)], 6, 1.0),
     ("30/70, four streams", [hard(30, ("100", "4")), hard(70, ("100", "4"))], 6, 1.0),
+    ("30/70, 32 streams of kernels of 1 ms in the first", [hard(30, ("1000", "32")), hard(70, SHORT)], 6, 1.0),
     ("30/70, graphs of eight kernels", [hard(30, ("100", "1", "graph")), hard(70, ("100", "1", "graph"))], 6, 1.0),
     ("30/70, kernels of 50 ms", [hard(30, VERY_LONG), hard(70, VERY_LONG)], 1, 10.0),
 ]
@@ -195,7 +192,7 @@ def rows(folder: Path, wanted: str = "") -> Iterator[dict[str, Any]]:
         if wanted not in name:
             continue
         measured = shares(folder / str(number), tenants, windows, window_s)
-        errors = [abs(part - t.core) for window in measured for part, t in zip(window.parts, tenants, strict=True)]
+        errors = [abs(part - t.core) for window in measured for part, t in zip(window.parts, tenants)]
         error = sum(errors) / len(errors)
         yield row(f"share error, {name}", error, "points", "<= 2", met=error <= 2, context=described(measured))
     if wanted in "elastic alone":

@@ -82,8 +82,10 @@ def begin(container: Container, program: tuple[str, ...]) -> None:
     """Starts a program. Nobody may sleep before it takes part in the clock, which would go on without it."""
     clock = Path(os.environ["VIRTUAL_TIME"])
     before = len(on_the_clock(clock))
-    give_line(container.start("spin", "1000", *program))  # whoever waited for it later would stop the clock
+    started = container.start("spin", "1000", *program)
+    give_line(started)  # whoever waited for it later would stop the clock
     while len(on_the_clock(clock)) == before:
+        assert started.poll() is None, f"spin {program} ended with {started.returncode}"
         select.select([], [], [], 0.001)  # by the machine's own clock
 
 

@@ -158,7 +158,17 @@ SIM_EXPORT CUresult CUDAAPI cuCtxSynchronize(void)
     return result;
 }
 
-/* The heap of device-side malloc is taken from the device's memory; other limits only remember their value. */
+/* The heap of device-side malloc and the stacks of all threads that can be on the device are taken from its memory; other limits
+ * only remember their value. What a context has of stacks from the beginning is in its cost. */
+static uint64_t taken_for(CUlimit limit, uint64_t value)
+{
+    uint64_t bytes = limit == CU_LIMIT_MALLOC_HEAP_SIZE ? value : 0;
+    if (limit == CU_LIMIT_STACK_SIZE && value > SIM_STACK_BYTES) {
+        bytes = (value - SIM_STACK_BYTES) * SIM_MULTIPROCESSORS * SIM_RESIDENT_THREADS;
+    }
+    return (bytes + SIM_GRANULE - 1) / SIM_GRANULE * SIM_GRANULE;
+}
+
 SIM_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
 {
     SIM_ENTER(COST_MEMORY);
@@ -170,12 +180,9 @@ SIM_EXPORT CUresult CUDAAPI cuCtxSetLimit(CUlimit limit, size_t value)
     if ((unsigned)limit >= 16) {
         return CUDA_ERROR_UNSUPPORTED_LIMIT;
     }
-    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE) {
-        uint64_t granules = (value + SIM_GRANULE - 1) / SIM_GRANULE * SIM_GRANULE;
-        result = sim_charge(context, granules);
-        if (result == CUDA_SUCCESS) {
-            sim_discharge(context, (context->limits[limit] + SIM_GRANULE - 1) / SIM_GRANULE * SIM_GRANULE);
-        }
+    result = sim_charge(context, taken_for(limit, value));
+    if (result == CUDA_SUCCESS) {
+        sim_discharge(context, taken_for(limit, context->limits[limit]));
     }
     if (result == CUDA_SUCCESS) {
         context->limits[limit] = value;

@@ -104,7 +104,7 @@ static int attribute(CUdevice_attribute which)
     case CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR:
         return 8;
     case CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT:
-        return 108;
+        return SIM_MULTIPROCESSORS;
     case CU_DEVICE_ATTRIBUTE_WARP_SIZE:
         return 32;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK:
@@ -119,7 +119,7 @@ static int attribute(CUdevice_attribute which)
     case CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_Z:
         return 65535;
     case CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR:
-        return 2048;
+        return SIM_RESIDENT_THREADS;
     case CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK:
         return 49152;
     case CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT:

@@ -48,6 +48,9 @@ static uint32_t claim(const struct sim_view *view, uint64_t bytes)
 static CUresult create(uint32_t device, unsigned int flags, uint64_t bytes, CUcontext *context)
 {
     struct CUctx_st *made = calloc(1, sizeof *made);
+    if (made != NULL) {
+        made->limits[CU_LIMIT_STACK_SIZE] = SIM_STACK_BYTES;
+    }
     if (made == NULL) {
         return CUDA_ERROR_OUT_OF_MEMORY;
     }
@@ -106,7 +109,39 @@ CUresult sim_context_create(CUcontext *context, unsigned int flags, CUdevice dev
 
 CUresult sim_context_part(CUcontext *context, CUdevice device)
 {
-    return create((uint32_t)device, 0, 0, context);
+    CUresult result = create((uint32_t)device, 0, 0, context);
+    if (result == CUDA_SUCCESS) {
+        (*context)->part = 1;
+    }
+    return result;
+}
+
+enum { PARTS_ARE_SHARED_FROM = 13000 };
+
+static CUresult hold(CUcontext context)
+{
+    CUresult result = CUDA_SUCCESS;
+    if (!context->part || sim_seat.node->settings.driver_version >= PARTS_ARE_SHARED_FROM) {
+        return CUDA_SUCCESS;
+    }
+    pthread_mutex_lock(&sim_process_lock);
+    if (context->holders != 0 && context->holder != stack) {
+        result = CUDA_ERROR_CONTEXT_ALREADY_IN_USE;
+    } else {
+        context->holders++;
+        context->holder = stack;
+    }
+    pthread_mutex_unlock(&sim_process_lock);
+    return result;
+}
+
+static void let_go(CUcontext context)
+{
+    if (context->part) {
+        pthread_mutex_lock(&sim_process_lock);
+        context->holders -= context->holders != 0;
+        pthread_mutex_unlock(&sim_process_lock);
+    }
 }
 
 CUresult sim_context_attach(CUcontext *context)
@@ -142,8 +177,11 @@ CUresult sim_context_push(CUcontext context)
     if (context == NULL || context->magic != MAGIC || depth == STACK) {
         return CUDA_ERROR_INVALID_CONTEXT;
     }
-    stack[depth++] = context;
-    return CUDA_SUCCESS;
+    CUresult result = hold(context);
+    if (result == CUDA_SUCCESS) {
+        stack[depth++] = context;
+    }
+    return result;
 }
 
 CUresult sim_context_pop(CUcontext *context)
@@ -152,6 +190,7 @@ CUresult sim_context_pop(CUcontext *context)
         return CUDA_ERROR_INVALID_CONTEXT;
     }
     depth--;
+    let_go(stack[depth]);
     if (context != NULL) {
         *context = stack[depth];
     }
@@ -161,11 +200,20 @@ CUresult sim_context_pop(CUcontext *context)
 CUresult sim_context_set(CUcontext context)
 {
     if (context == NULL) {
-        depth = depth > 0 ? depth - 1 : 0;
+        if (depth > 0) {
+            let_go(stack[--depth]);
+        }
         return CUDA_SUCCESS;
     }
     if (context->magic != MAGIC) {
         return CUDA_ERROR_INVALID_CONTEXT;
+    }
+    CUresult result = hold(context);
+    if (result != CUDA_SUCCESS) {
+        return result;
+    }
+    if (depth > 0) {
+        let_go(stack[depth - 1]);
     }
     depth = depth > 0 ? depth : 1;
     stack[depth - 1] = context;

@@ -124,7 +124,7 @@ struct sim_client {
     uint32_t used;     /* 0 free, 1 alive, 2 dead and being torn down */
     uint32_t pid;      /* as the host sees it */
     uint32_t group;    /* index of its container in the truth file */
-    uint64_t dead_ns;  /* when its death was noticed */
+    uint64_t dead_ns;  /* when it was last known to live, or later */
 };
 
 struct sim_node {
@@ -135,6 +135,7 @@ struct sim_node {
     pthread_mutex_t lock;         /* robust, shared: guards the clients and the meetings */
     uint64_t clock_offset_ns;     /* atomic: how far a fast clock has run ahead */
     uint64_t reaped_ns;           /* atomic: when dead processes were last looked for */
+    uint64_t looked_ns;           /* sim_now when they were; under the lock */
     struct sim_client clients[SIM_CLIENTS];
     uint64_t meetings[SIM_MEETINGS]; /* atomic: arrivals so far */
     struct sim_device devices[SIM_DEVICES];

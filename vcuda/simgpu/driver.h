@@ -10,6 +10,10 @@
 
 #define SIM_EXPORT __attribute__((visibility("default")))
 
+#define SIM_MULTIPROCESSORS 108
+#define SIM_RESIDENT_THREADS 2048 /* of a multiprocessor */
+#define SIM_STACK_BYTES 1024      /* that each thread has from the beginning */
+
 struct sim_capture; /* a stream being captured: capture.c */
 
 struct CUstream_st {
@@ -29,6 +33,9 @@ struct CUctx_st {
     uint32_t index;      /* in the device's contexts */
     uint32_t flags;
     uint32_t primary;
+    uint32_t part;       /* it is a green context's: up to CUDA 12.9 it may be current to one thread only */
+    uint32_t holders;    /* times it is current, and to which thread; both guarded by sim_process_lock */
+    const void *holder;
     uint32_t next_channel;
     uint32_t blocking;   /* bit per channel that a stream ordered with the legacy stream uses */
     uint32_t references; /* retains of a primary context; of others, how often they were attached besides */

@@ -114,7 +114,8 @@ static void drop_client(const struct sim_view *view, uint32_t client)
     }
 }
 
-static void tend(const struct sim_seat *seat, uint32_t client, uint64_t now)
+/* A driver begins to tear a process down when it ends, whether or not another calls: it ended since `looked_ns`. */
+static void tend(const struct sim_seat *seat, uint32_t client, uint64_t looked_ns, uint64_t now)
 {
     struct sim_client *entry = &seat->node->clients[client];
     int over = entry->used == 2 && now >= entry->dead_ns + seat->node->settings.teardown_ns;
@@ -139,7 +140,7 @@ static void tend(const struct sim_seat *seat, uint32_t client, uint64_t now)
     if (over) {
         entry->used = 0;
     } else {
-        entry->dead_ns = now;
+        entry->dead_ns = looked_ns;
         entry->used = 2;
     }
 }
@@ -177,11 +178,16 @@ void sim_reap(const struct sim_seat *seat)
     if (pthread_mutex_lock(&node->lock) == EOWNERDEAD) {
         pthread_mutex_consistent(&node->lock);
     }
+    uint64_t now = sim_now(node), looked = node->looked_ns != 0 ? node->looked_ns : now;
     for (uint32_t i = 0; i < SIM_CLIENTS; i++) {
-        if (node->clients[i].used != 0 && (node->clients[i].used == 2 || !client_alive(seat, i))) {
-            tend(seat, i, sim_now(node));
+        if (node->clients[i].used == 1 && !client_alive(seat, i)) {
+            tend(seat, i, looked, now);
+        }
+        if (node->clients[i].used == 2) {
+            tend(seat, i, looked, now);
         }
     }
+    node->looked_ns = now;
     settle_exports(seat);
     pthread_mutex_unlock(&node->lock);
 }

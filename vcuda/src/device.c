@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "process.h"
 #include "state.h"
 
 #define ORDINALS 64
@@ -76,6 +77,13 @@ bool current_device(CUcontext *context, int *index)
     return *index >= 0;
 }
 
+CUcontext device_context_for_all(CUcontext context)
+{
+    struct allocation part;
+    bool green = allocations_find(&process()->allocations, KIND_PART, (uint64_t)(uintptr_t)context, &part);
+    return green ? (CUcontext)(uintptr_t)part.owner : context;
+}
+
 bool stream_device(CUstream stream, CUcontext *context, int *index)
 {
     CUcontext its = NULL, popped;
@@ -85,7 +93,7 @@ bool stream_device(CUstream stream, CUcontext *context, int *index)
     if (!named || REAL(cuStreamGetCtx) == NULL || REAL(cuStreamGetCtx)(stream, &its) != CUDA_SUCCESS || its == NULL ||
         its == *context)
         return current;
-    if (REAL(cuCtxPushCurrent_v2)(its) != CUDA_SUCCESS)
+    if (REAL(cuCtxPushCurrent_v2)(device_context_for_all(its)) != CUDA_SUCCESS)
         return false;
     bool found = REAL(cuCtxGetDevice)(&ordinal) == CUDA_SUCCESS;
     REAL(cuCtxPopCurrent_v2)(&popped);

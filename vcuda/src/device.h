@@ -11,6 +11,9 @@ int device_index(CUdevice ordinal);
 bool current_device(CUcontext *context, int *index);
 /* The same of the context that a stream is of: a launch goes there, whichever context is current. */
 bool stream_device(CUstream stream, CUcontext *context, int *index);
+/* The context that any thread may make current to ask about what is of this one: a green context may be current to one thread
+ * only (CUDA 12.4 to 12.9), and its device's primary one serves. */
+CUcontext device_context_for_all(CUcontext context);
 /* A context is about to end: its handle may come to mean another. */
 void device_context_ends(void);
 

@@ -18,6 +18,9 @@
 #define CARE_NS 200000000u        /* between looks at memory and the dead */
 #define IDLE_AFTER 50             /* rounds without work before the long pause */
 
+/* 1 once the helper is known to live by the ledger (ledger_begin_life). Atomic. */
+static int begun;
+
 /* Told to stop at exit, before the driver's own end: calls into it afterwards would find it half gone. Atomic. */
 static int stopping, stopped;
 
@@ -49,6 +52,7 @@ static void take_care(uint64_t now)
         }
     }
     pools_settle(NULL); /* they shrink when streams are waited for */
+    deferred_frees_settle();
     usage_write(false);
 }
 
@@ -83,7 +87,9 @@ static void rest(void)
 static void *work(void *unused)
 {
     uint64_t cared = 0;
-    int quiet = 0;
+    int quiet = 0, slot = process()->slot;
+    bool lives = slot >= 0 && ledger_begin_life(ledger, slot);
+    __atomic_store_n(&begun, 1, __ATOMIC_RELEASE);
     CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
     prctl(PR_SET_NAME, "vcuda");
     prctl(PR_SET_TIMERSLACK, 1000ul);
@@ -97,6 +103,7 @@ static void *work(void *unused)
             cared = now;
         } else if (pools_shrinking(now)) {
             pools_settle(NULL);
+            deferred_frees_settle();
             quiet = 0;
         }
         if (quiet > IDLE_AFTER)
@@ -106,6 +113,8 @@ static void *work(void *unused)
     }
     for (int i = 0; i < 5 && pacer_collect(true); i++)
         nanosleep(&(struct timespec){0, 1000000}, NULL); /* what is as good as done still counts */
+    if (lives)
+        ledger_end_life(ledger, slot);
     __atomic_store_n(&stopped, 1, __ATOMIC_RELEASE);
     return unused;
 }
@@ -123,7 +132,8 @@ void helper_start(void)
 {
     pthread_t thread;
     sigset_t all, before;
-    if (__atomic_exchange_n(&process()->has_helper, 1, __ATOMIC_ACQ_REL) != 0)
+    if (likely(__atomic_load_n(&process()->has_helper, __ATOMIC_RELAXED) != 0) ||
+        __atomic_exchange_n(&process()->has_helper, 1, __ATOMIC_ACQ_REL) != 0)
         return;
     pthread_condattr_t monotonic; /* a step of the other clock would make it sleep as long */
     pthread_condattr_init(&monotonic);
@@ -135,9 +145,14 @@ void helper_start(void)
     atexit(stop); /* after the driver was loaded, and so before it is unloaded */
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* inherited: no handler of the program's ever runs on it */
-    if (pthread_create(&thread, NULL, work, NULL) == 0)
+    __atomic_store_n(&begun, 0, __ATOMIC_RELEASE);
+    bool made = pthread_create(&thread, NULL, work, NULL) == 0;
+    if (made)
         pthread_detach(thread);
     else
         complain("no helper thread: launches are paced by their own threads, usage is not written");
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    /* Killed before, the process would not be found dead from another pid namespace. */
+    for (int i = 0; made && i < 5000 && __atomic_load_n(&begun, __ATOMIC_ACQUIRE) == 0; i++)
+        nanosleep(&(struct timespec){0, 20000}, NULL);
 }

@@ -36,6 +36,7 @@ static struct process *make_process(void)
         abort();
     pthread_mutex_init(&new->contexts, NULL);
     pthread_mutex_init(&new->pools.lock, NULL);
+    pthread_mutex_init(&new->deferred_frees.lock, NULL);
     pthread_mutex_init(&new->graphs.lock, NULL);
     pthread_mutex_init(&new->multicast.lock, NULL);
     allocations_start(&new->allocations);

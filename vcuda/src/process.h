@@ -4,6 +4,7 @@
 
 #include "allocations.h"
 #include "config.h"
+#include "deferred_frees.h"
 #include "driver.h"
 #include "graph_memory.h"
 #include "multicast.h"
@@ -20,6 +21,7 @@ struct process {
     uint32_t blocks[VCUDA_MAX_DEVICES]; /* blocks in which small allocations lie; atomic */
     struct allocations allocations;
     struct pools pools;
+    struct deferred_frees deferred_frees;
     struct graph_memory graphs;
     struct multicast multicast;
 };

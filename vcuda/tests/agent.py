@@ -1,17 +1,24 @@
 """The smallest writer of a schedule page that the shim's tests can do with: fixed turns, memory read from the truth."""
 
+from __future__ import annotations
+
 import mmap
 import os
 import struct
 import threading
 import time
 import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING
 
 from node import Node, uuid
+
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Self
 
 SIZE = 7296
 HEAD = struct.Struct("<8sIIQQ")
@@ -35,10 +42,13 @@ class Tenant:
 
 
 class Agent:
-    """Writes one GPU's page every few milliseconds, from a thread of its own, while it is entered."""
+    """Writes one GPU's page every few milliseconds, from a thread of its own, while it is entered.
 
-    def __init__(self, node: Node, path: Path, *tenants: Tenant) -> None:
-        self.node, self.path, self.tenants = node, path, tenants
+    On a simulated GPU time passes when somebody calls it. With `drives`, that is the agent, as a node's calls NVML.
+    """
+
+    def __init__(self, node: Node, path: Path, *tenants: Tenant, drives: bool = False) -> None:
+        self.node, self.path, self.tenants, self.drives = node, path, tenants, drives
         self.generation = 0
         self.done = threading.Event()
         path.touch()
@@ -59,8 +69,20 @@ class Agent:
         self.thread.join()
 
     def work(self) -> None:
-        while not self.done.wait(0.01):
-            self.write()
+        with self.driven() as drive:
+            while not self.done.wait(0.01):
+                drive()
+                self.write()
+
+    @contextmanager
+    def driven(self) -> Iterator[Callable[[], object]]:
+        """What lets time pass on the simulated GPU."""
+        if not self.drives:
+            yield lambda: None
+            return
+        with self.node.container(f"{self.path.name}-agent").session() as ask:
+            ask("init")
+            yield lambda: ask("total 0")
 
     def slot(self, tenant: Tenant) -> bytes:
         """As schedule.h lays it out, with what the driver holds for the container now; the time is taken before."""

@@ -1,5 +1,7 @@
 """A node with simulated GPUs, and containers on it: what the node agent does, for the tests of the shim."""
 
+from __future__ import annotations
+
 import os
 import random
 import struct
@@ -69,7 +71,7 @@ class Share:
 class Container:
     """Files of one container, and programs run in it."""
 
-    node: "Node"
+    node: Node
     folder: Path
     shares: tuple[Share, ...]
     library: Path = Path(os.environ.get("VCUDA_TEST_LIBRARY", BUILD / "testing" / "libvcuda.so.1"))

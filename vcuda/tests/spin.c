@@ -47,7 +47,7 @@ struct work {
     CUfunction function;
     CUfunction longer; /* NULL: all are alike */
     CUgraphExec graph; /* NULL: the function alone */
-    CUstream streams[16];
+    CUstream streams[64];
     unsigned long stream_count;
     unsigned long group; /* launches before it is looked how far the GPU has come */
 };
@@ -142,7 +142,7 @@ int main(int count, char **arguments)
     struct work work = {.stream_count = count > 3 ? strtoul(arguments[3], NULL, 10) : 1};
     double seconds = count > 2 ? atof(arguments[1]) : 0;
     unsigned long microseconds = count > 2 ? strtoul(arguments[2], NULL, 10) : 0, launches = 0;
-    if (microseconds == 0 || work.stream_count == 0 || work.stream_count > 16)
+    if (microseconds == 0 || work.stream_count == 0 || work.stream_count > 64)
         return 2;
     library = dlopen("libcuda.so.1", RTLD_NOW);
     if (library == NULL || CU(cuInit)(0) != CUDA_SUCCESS || CU(cuDevicePrimaryCtxRetain)(&context, 0) != CUDA_SUCCESS)

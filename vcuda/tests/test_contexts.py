@@ -1,7 +1,7 @@
 """A context is charged from before it is there until the driver has ended it, whatever was called to end it."""
 
 import pytest
-from node import MIB, OUT_OF_MEMORY, Node, Share
+from node import MIB, OUT_OF_MEMORY, Container, Node, Share, until
 
 CONTEXT = 256 * MIB
 HELD = 64 * MIB
@@ -114,3 +114,32 @@ def test_heaps_and_print_buffers_are_charged_by_their_last_size(node: Node) -> N
             assert container.charged() == CONTEXT + 2 * size * MIB
         assert ask(f"heap - {2**64 - 1}")[0] == OUT_OF_MEMORY
         assert container.charged() == CONTEXT + 200 * MIB
+
+
+def test_stacks_of_all_threads_that_can_run_at_one_time_are_charged_and_may_not_pass_the_limit(node: Node) -> None:
+    container = node.container("a", Share(memory=2048 * MIB))
+    with container.session() as ask:
+        assert [ask(line)[0] for line in ("init", "ctx", "stack - 1024")] == [0] * 3
+        assert container.charged() == node.truth("a")[0] == CONTEXT
+        assert ask("stack - 5120")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 4096 * 108 * 2048
+        assert ask("stack - 102400")[0] == OUT_OF_MEMORY, "22 GiB"
+        assert [ask("stack - 2048")[0], container.unsettled()] == [0, 0]
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 1024 * 108 * 2048
+        assert ask("reset")[0] == container.charged() == node.truth("a")[0] == 0
+
+
+def test_contexts_that_were_made_past_the_shim_are_let_go_of_when_they_end(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        lines = ["init", "bypass - 200", "newctx", "launch spin_us_1"]
+        assert [ask(line)[0] for line in lines] == [0] * len(lines)
+        launched = launches(container)
+        assert ask("launch spin_us_1")[0] == 0
+        until(lambda: launches(container) > launched)
+
+
+def launches(container: Container) -> int:
+    """How many of the container's launches are accounted for."""
+    with container.ledger.open("rb") as ledger:
+        return int.from_bytes(ledger.read(4096)[64 + 32 :][:8], "little")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from agent import Agent, Tenant
 from crowds import killed, raced
-from node import BUILD, LEDGER_SIZE, MIB, Node, Share, until
+from node import BUILD, LEDGER_SIZE, MIB, OUT_OF_MEMORY, Node, Share, asked, ended, until
 
 IN_CI = os.environ.get("CI") == "true"
 
@@ -81,16 +81,15 @@ def released(folder: Path, case: str) -> tuple[int, int]:
 
 def test_nothing_is_lost_or_left_over_after_random_kills(node: Node) -> None:
     page = node.folder / "page"
-    with Agent(node, page, Tenant("a", 0)):
+    with Agent(node, page, Tenant("a", 0), drives=True):
         container = node.container("a", Share(memory=1536 * MIB, schedule=str(page)))
         killed(container, 1000 if IN_CI else 60)
         assert node.truth("a")[1] <= 1536 * MIB
         with container.session() as ask:
             ask("init")
-            # The simulated driver tears the dead down when it is called; a real one does by itself.
-            until(lambda: ask("total 0")[0] == 0 and ask("ctx")[0] == 0)
-            until(lambda: ask("info")[1:] == [(1536 - 256) * MIB, 1536 * MIB])
-            assert container.charged() == 256 * MIB == node.truth("a")[0]
+            until(lambda: ask("ctx")[0] == 0)
+            until(lambda: container.charged() == 256 * MIB == node.truth("a")[0])
+            assert ask("info")[1:] == [(1536 - 256) * MIB, 1536 * MIB]
 
 
 def test_racing_processes_and_threads_never_pass_the_limit(node: Node) -> None:
@@ -99,3 +98,39 @@ def test_racing_processes_and_threads_never_pass_the_limit(node: Node) -> None:
     assert race.allocations > 1000
     assert race.refusals > 100, "the limit was never reached"
     assert 900 * MIB < race.most <= 1024 * MIB
+
+
+@pytest.mark.parametrize("ends", ["by itself", "killed"])
+def test_who_starts_right_after_another_ended_gets_the_memory_that_this_one_had(node: Node, ends: str) -> None:
+    node.settings["SIMGPU_TEARDOWN_MS"] = "300"
+    page = node.folder / "page"
+    container = node.container("a", Share(schedule=str(page)))
+    with Agent(node, page, Tenant("a", 0), drives=True):
+        if ends == "killed":
+            with container.session() as ask:
+                assert [ask(line)[0] for line in ("init", "ctx", f"alloc a {600 * MIB}")] == [0] * 3
+        else:
+            assert [a[0] for a in container.run("init", "ctx", f"alloc a {600 * MIB}")] == [0] * 3
+        answers = container.run("init", "ctx", "info", f"alloc b {700 * MIB}", f"alloc c {700 * MIB}")
+    assert [answer[0] for answer in answers] == [0, 0, 0, 0, OUT_OF_MEMORY]
+    assert answers[2][1] == 768 * MIB, "cuMemGetInfo shows what an allocation can have"
+    assert node.truth("a")[1] <= 1024 * MIB
+
+
+def test_what_a_process_of_another_pid_namespace_had_is_released_after_its_death_and_not_before(node: Node) -> None:
+    page = node.folder / "page"
+    container = node.container("a", Share(schedule=str(page)))
+    actor = str(BUILD / "tests" / "actor")
+    unprivileged = ["--user", "--map-root-user"] if os.geteuid() else []
+    command = ["unshare", *unprivileged, "--pid", "--fork", "sh", "-c", f"{actor}; :"]
+    pipe = subprocess.PIPE
+    inside = subprocess.Popen(command, env=container.environment(), stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    with Agent(node, page, Tenant("a", 0), drives=True), container.session() as ask:
+        with ended(inside):
+            lines = ("init", "ctx", f"alloc a {256 * MIB}")
+            assert [asked(inside, line)[0] for line in lines] == [0] * 3
+            assert [ask("init")[0], ask("ctx")[0]] == [0, 0]
+            assert ask(f"alloc b {512 * MIB}")[0] == OUT_OF_MEMORY, "it lives and has its memory"
+            inside.communicate("kill\n", timeout=60)
+        until(lambda: container.charged() == 256 * MIB)
+        assert ask(f"alloc b {512 * MIB}")[0] == 0

@@ -33,9 +33,33 @@ def test_a_pool_that_the_driver_refuses_to_destroy_is_still_its_devices(node: No
         assert [container.charged(0), container.charged(1)] == [CONTEXT, 64 * MIB]
 
 
-def test_a_pool_that_there_is_no_room_to_note_is_refused(node: Node) -> None:
-    answers = node.container("a").run("init", "ctx", *[f"newpool {i} 0" for i in range(258)])
-    assert [answer[0] for answer in answers] == [0] * 258 + [OUT_OF_MEMORY] * 2
+def test_any_number_of_pools_is_charged(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask(f"newpool {i} 0")[0] for i in range(300)] == [0] * 300
+        assert ask(f"from a {40 * MIB} 299")[0] == 0
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 64 * MIB
+        assert ask(f"from b {900 * MIB} 7")[0] == OUT_OF_MEMORY
+
+
+def test_a_pool_of_managed_memory_is_charged_to_the_current_device(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        assert [ask("managedpool 1")[0], ask(f"from a {40 * MIB} 1")[0]] == [0, 0]
+        assert container.charged() == CONTEXT + 64 * MIB
+        assert ask(f"from b {900 * MIB} 1")[0] == OUT_OF_MEMORY
+
+
+def test_memory_comes_from_the_pool_that_the_program_has_set(node: Node) -> None:
+    container = node.container("a")
+    with container.session() as ask:
+        begun(ask)
+        lines = [f"async a {40 * MIB}", "newpool 1 0", "setpool 1", f"async b {40 * MIB}"]
+        assert [ask(line)[0] for line in lines] == [0] * 4
+        assert ask("reserved 1")[1] == 64 * MIB
+        assert container.charged() == node.truth("a")[0] == CONTEXT + 2 * 64 * MIB
 
 
 def test_a_pool_that_grows_past_the_limit_is_taken_back(node: Node) -> None:

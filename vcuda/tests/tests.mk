@@ -96,6 +96,7 @@ bench-programs: programs simgpu $(BENCH)/calls $(BENCH)/lateness $(BENCH)/null/l
 bench: bench-programs
 	@$(PYTHON) bench/costs.py
 	@$(PYTHON) bench/memory.py
+	@$(PYTHON) bench/waiting.py
 	@$(PYTHON) bench/shares.py
 	@$(PYTHON) bench/virtual_shares.py
 
@@ -106,7 +107,7 @@ ALONE := $(filter-out src/loading/loader.c,$(filter %.c,$(SOURCES)))
 SANITIZED := $(TESTS)/actor-asan $(TESTS)/threads-tsan $(TESTS)/launching-tsan $(TESTS)/threads-asan $(TESTS)/parsers-asan \
   $(TESTS)/ledger_contents-asan
 $(TESTS)/ledger_contents-asan: ALL_CFLAGS += $(SOON)
-SOON := -DLEDGER_LOCK_MS=5 # a lock whose owner never was is not waited for so long
+SOON := -DLEDGER_LOCK_MS=5 -DCHARGE_WAIT_MS=5 # what never was is not waited for so long
 
 # Everything but the loader's part, in one program: TSan wants the whole program compiled for it.
 $(TESTS)/%-tsan: tests/unit/%.c tests/unit/no_loader.c $(ALONE) $(HEADERS)/.fetched
@@ -145,7 +146,7 @@ $(TESTS)/actor-asan: $(ACTOR) tests/actor/actor.h tests/kernels.h $(HEADERS)/.fe
 	@mkdir -p $(@D)
 	$(CC) $(PROGRAM_FLAGS) -fsanitize=address $(ACTOR) -o $@ -ldl
 
-UNDER_ASAN := memory contexts kinds pools forms refusals sharing reports bad_input
+UNDER_ASAN := memory contexts kinds pools forms refusals sharing reports bad_input waiting_in_real_time
 .PHONY: sanitizers
 sanitizers: programs simgpu $(B)/asan/libvcuda.so.1 $(SANITIZED)
 	$(TESTS)/parsers-asan 1 $(if $(CI),60000,15000)

@@ -7,10 +7,16 @@
  *     waiting warm COUNT       the same after one kernel of 10 ms
  *     waiting first            the first launch, while 16 other streams wait for the host
  *     waiting exit             a thread that has launched ends while this one captures in the strictest mode
+ *     waiting free             plain memory is freed in the order of a stream that waits for the host
+ *     waiting grow             memory that would pass the limit is asked for in such a stream; prints the answer
+ *     waiting green ROUNDS     a green context is made current for each launch, and is current to no other thread
+ *     waiting fills ROUNDS     600 MiB are filled, and copied on the device
  *     waiting overlap ROUNDS   on two streams a kernel of 5 ms each, on a quarter of the GPU
  *     waiting collectives ROUNDS  on each of two GPUs a kernel of 1 ms and then one that waits for the other's
  *
- * Prints the CUresult and the microseconds of the longest round (overlap, collectives: of all), or of the first launch.
+ *     waiting rank GPU ROUNDS  the same on one GPU, beside another process that does so on the other
+ *
+ * Prints the CUresult and the microseconds of the longest round (overlap, collectives, rank: of all), or of the first launch.
  */
 #define __CUDA_API_VERSION_INTERNAL
 #include <cuda.h>
@@ -173,6 +179,67 @@ static uint64_t first(void)
     return took;
 }
 
+/* What must not wait for a stream that waits for the host is let go after so long, and has failed. */
+static void *gives_up(void *unused)
+{
+    (void)unused;
+    sleep(3);
+    __atomic_store_n(&go, 2, __ATOMIC_RELEASE);
+    return NULL;
+}
+
+static CUstream held_stream(void)
+{
+    CUstream held = stream(CU_STREAM_NON_BLOCKING);
+    pthread_t thread;
+    pthread_create(&thread, NULL, gives_up, NULL);
+    must(CU(cuLaunchHostFunc)(held, waits_for_go, NULL));
+    return held;
+}
+
+/* CUDA_ERROR_TIMEOUT where only giving up has let the program go on. */
+static void let_go(CUstream held)
+{
+    int before = __atomic_exchange_n(&go, 1, __ATOMIC_ACQ_REL);
+    must(CU(cuStreamSynchronize)(held));
+    must(before == 0 ? CUDA_SUCCESS : CUDA_ERROR_TIMEOUT);
+}
+
+/* Of the memory it can be told whether it is there after each step: the test reads the ledger then. */
+static void say(const char *what)
+{
+    char answer[8];
+    puts(what);
+    fflush(stdout);
+    if (fgets(answer, sizeof answer, stdin) == NULL)
+        exit(1);
+}
+
+static uint64_t freed_in_order(void)
+{
+    CUdeviceptr large, small;
+    must(CU(cuMemAlloc_v2)(&large, 64 << 20));
+    must(CU(cuMemAlloc_v2)(&small, 1000));
+    CUstream held = held_stream();
+    must(CU(cuMemFreeAsync)(large, held));
+    must(CU(cuMemFreeAsync)(small, held));
+    let_go(held);
+    say("freed");
+    return 0;
+}
+
+static uint64_t grown_past_the_limit(void)
+{
+    CUdeviceptr large, small, pooled;
+    must(CU(cuMemAllocAsync)(&small, 120 << 20, NULL));
+    must(CU(cuMemAlloc_v2)(&large, 522 << 20));
+    CUstream held = held_stream();
+    CUresult result = CU(cuMemAllocAsync)(&pooled, 10 << 20, held);
+    let_go(held);
+    say(result == CUDA_ERROR_OUT_OF_MEMORY ? "refused" : "granted");
+    return 0;
+}
+
 static void *launches_and_ends(void *function)
 {
     must(CU(cuCtxPushCurrent_v2)(context));
@@ -203,6 +270,41 @@ static uint64_t thread_exit(void)
         launch(work, captured, NULL);
         must(CU(cuStreamEndCapture)(captured, &graph));
     }
+    return now_us() - before;
+}
+
+static uint64_t green(int rounds)
+{
+    CUgreenCtx made;
+    CUcontext part, popped;
+    CUfunction work = kernel("spin_us_100");
+    must(CU(cuGreenCtxCreate)(&made, NULL, 0, CU_GREEN_CTX_DEFAULT_STREAM));
+    must(CU(cuCtxFromGreenCtx)(&part, made));
+    must(CU(cuCtxPushCurrent_v2)(part));
+    CUstream works = stream(CU_STREAM_NON_BLOCKING);
+    must(CU(cuCtxPopCurrent_v2)(&popped));
+    uint64_t before = now_us();
+    for (int i = 0; i < rounds; i++) {
+        must(CU(cuCtxPushCurrent_v2)(part));
+        launch(work, works, NULL);
+        must(CU(cuCtxPopCurrent_v2)(&popped));
+        nanosleep(&(struct timespec){0, 200000}, NULL);
+    }
+    wait_for(works, 10000000);
+    return now_us() - before;
+}
+
+static uint64_t fills(int rounds)
+{
+    CUdeviceptr memory;
+    CUstream works = stream(CU_STREAM_NON_BLOCKING);
+    must(CU(cuMemAlloc_v2)(&memory, 600 << 20));
+    uint64_t before = now_us();
+    for (int i = 0; i < rounds; i++) {
+        must(CU(cuMemsetD8Async)(memory, 0, 600 << 20, works));
+        must(CU(cuMemcpyDtoDAsync_v2)(memory, memory + (300 << 20), 300 << 20, works));
+    }
+    wait_for(works, 10000000);
     return now_us() - before;
 }
 
@@ -252,6 +354,22 @@ static uint64_t collectives(int rounds)
     return now_us() - before;
 }
 
+static uint64_t rank(int gpu, int rounds)
+{
+    CUcontext own;
+    must(CU(cuDevicePrimaryCtxRetain)(&own, gpu));
+    must(CU(cuCtxPushCurrent_v2)(own));
+    CUstream works = stream(CU_STREAM_NON_BLOCKING);
+    CUfunction work = kernel("spin_ms_1"), meets = kernel("meet_1_2");
+    uint64_t before = now_us();
+    for (int round = 0; round < rounds; round++) {
+        launch(work, works, NULL);
+        launch(meets, works, NULL);
+        wait_for(works, 60000000);
+    }
+    return now_us() - before;
+}
+
 int main(int count, char **arguments)
 {
     const char *what = count > 1 ? arguments[1] : "";
@@ -275,10 +393,20 @@ int main(int count, char **arguments)
         took = first();
     else if (strcmp(what, "exit") == 0)
         took = thread_exit();
+    else if (strcmp(what, "free") == 0)
+        took = freed_in_order();
+    else if (strcmp(what, "grow") == 0)
+        took = grown_past_the_limit();
+    else if (strcmp(what, "green") == 0)
+        took = green(number);
+    else if (strcmp(what, "fills") == 0)
+        took = fills(number);
     else if (strcmp(what, "overlap") == 0)
         took = overlap(number);
     else if (strcmp(what, "collectives") == 0)
         took = collectives(number);
+    else if (strcmp(what, "rank") == 0)
+        took = rank(number, count > 3 ? atoi(arguments[3]) : 1);
     else
         return 2;
     printf("0 %lu\n", (unsigned long)took);

@@ -75,7 +75,7 @@ static unsigned int uses_of(CUcontext context)
     return primary ? 0 : row.count;
 }
 
-/* With `whoever` it ends for all who use it. */
+/* With `whoever` it ends for all who use it. One that was made past us, which the driver has ways for, may end with any call. */
 static CUresult end(CUcontext context, bool whoever, __typeof__(cuCtxDestroy_v2) *driver_does)
 {
     unsigned int uses = uses_of(context);
@@ -87,6 +87,8 @@ static CUresult end(CUcontext context, bool whoever, __typeof__(cuCtxDestroy_v2)
         estate_settle(&estate, result == CUDA_SUCCESS);
         return result;
     }
+    if (uses == 0)
+        estate_unknown_ends(context);
     CUresult result = driver_does(context);
     if (result == CUDA_SUCCESS && uses != 0)
         allocations_count(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, -1, &row);
@@ -149,6 +151,16 @@ EXPORT CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device)
     return retain_primary(context, device);
 }
 
+/* The device's contexts that were made past us: the primary one may be among them. */
+static void unknown_contexts_end(int index)
+{
+    CUcontext context;
+    struct allocation row;
+    for (uint32_t i = 0; pacer_context_at(i, index, &context); i++)
+        if (context != NULL && !allocations_find(&process()->allocations, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &row))
+            estate_unknown_ends(context);
+}
+
 /* The last release ends the primary context, and so does a reset, which takes nobody's retain away. Whether it ended the
  * driver says: it knows also of retains that were made past us. */
 static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimaryCtxRelease_v2) *driver_does)
@@ -163,6 +175,8 @@ static CUresult let_go(CUdevice device, bool whoever, __typeof__(cuDevicePrimary
     bool taken = primary != NULL && (whoever || us->retains[index] == 1);
     if (taken)
         estate_take(&estate, primary, index);
+    if (primary == NULL)
+        unknown_contexts_end(index);
     CUresult result = driver_does(device);
     bool gone = primary != NULL && !primary_is_alive(device);
     if (gone && !taken)
@@ -209,14 +223,18 @@ EXPORT CUresult cuGreenCtxCreate(CUgreenCtx *green, CUdevResourceDesc resources,
                              .extent = (uint64_t)device,
                              .kind = KIND_GREEN,
                              .count = 1};
+    struct allocation part = {
+        .key = (uint64_t)(uintptr_t)context, .owner = (uint64_t)(uintptr_t)primary, .kind = KIND_PART, .count = 1};
     allocations_put(&process()->allocations, &row);
+    if (context != NULL)
+        allocations_put(&process()->allocations, &part);
     pacer_context_made(device_index(device));
     return CUDA_SUCCESS;
 }
 
 EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
 {
-    struct allocation row;
+    struct allocation row, part;
     struct estate estate;
     PASS_UNLESS_ACTIVE(cuGreenCtxDestroy, green);
     if (!allocations_take(&process()->allocations, KIND_GREEN, (uint64_t)(uintptr_t)green, &row))
@@ -227,25 +245,47 @@ EXPORT CUresult cuGreenCtxDestroy(CUgreenCtx green)
     CUresult result = REAL(cuGreenCtxDestroy)(green);
     if (row.owner != 0)
         estate_settle(&estate, result == CUDA_SUCCESS);
-    if (result == CUDA_SUCCESS)
+    if (result == CUDA_SUCCESS) {
+        allocations_take(&process()->allocations, KIND_PART, row.owner, &part);
         let_go(device, false, REAL(cuDevicePrimaryCtxRelease_v2));
-    else
+    } else {
         allocations_put(&process()->allocations, &row);
+    }
     return result;
 }
 
-/* The heap that kernels allocate from, and the buffer that they print to, are device memory. The stack is, too, but
- * the driver decides how much: the node sees it. */
+#define STACK_BYTES 1024u /* that each thread has from the beginning: it is part of what a context costs */
+
+/* Device memory that a limit takes at most; 0 for those that take none. A stack is there for each thread that can be on the
+ * device at one time. */
+static uint64_t taken_for(CUlimit limit, size_t value)
+{
+    CUdevice device;
+    int processors = 0, threads = 0;
+    uint64_t bytes = 0;
+    if (limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE)
+        return granule_up(value, GRANULE) >= value ? granule_up(value, GRANULE) : UINT64_MAX;
+    if (limit != CU_LIMIT_STACK_SIZE || value <= STACK_BYTES || REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS)
+        return 0;
+    REAL(cuDeviceGetAttribute)(&processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, device);
+    REAL(cuDeviceGetAttribute)(&threads, CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, device);
+    if (__builtin_mul_overflow(value - STACK_BYTES, (uint64_t)processors * (uint64_t)threads, &bytes))
+        return UINT64_MAX;
+    return granule_up(bytes, GRANULE);
+}
+
+/* The heap that kernels allocate from, the buffer that they print to and their stacks are device memory. */
 EXPORT CUresult cuCtxSetLimit(CUlimit limit, size_t value)
 {
     CUcontext context;
     int index;
     struct allocation old = {0};
     PASS_UNLESS_ACTIVE(cuCtxSetLimit, limit, value);
-    if ((limit != CU_LIMIT_MALLOC_HEAP_SIZE && limit != CU_LIMIT_PRINTF_FIFO_SIZE) || !current_device(&context, &index))
+    bool takes = limit == CU_LIMIT_MALLOC_HEAP_SIZE || limit == CU_LIMIT_PRINTF_FIFO_SIZE || limit == CU_LIMIT_STACK_SIZE;
+    if (!takes || !current_device(&context, &index))
         return REAL(cuCtxSetLimit)(limit, value);
-    uint64_t key = (uint64_t)(uintptr_t)context ^ (uint64_t)limit, bytes = granule_up(value, GRANULE);
-    if (bytes < value || !charge(index, bytes))
+    uint64_t key = (uint64_t)(uintptr_t)context ^ (uint64_t)limit, bytes = taken_for(limit, value);
+    if (!charge(index, bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
     bool had = freeing(KIND_LIMIT, key, &old);
     CUresult result = REAL(cuCtxSetLimit)(limit, value);

@@ -1,4 +1,5 @@
 /* pools.c: stream-ordered allocation. */
+#include "deferred_frees.h"
 #include "hook.h"
 #include "linear.h"
 #include "pools.h"
@@ -7,7 +8,8 @@
 
 /* One allocation under way, for pools_allocate. */
 struct call {
-    __typeof__(cuMemAllocFromPoolAsync) *allocate;
+    __typeof__(cuMemAllocFromPoolAsync) *from_pool;
+    __typeof__(cuMemAllocAsync) *from_current; /* this one where `from_pool` is NULL */
     __typeof__(cuMemFreeAsync) *release;
     CUdeviceptr *pointer;
     size_t bytes;
@@ -26,85 +28,120 @@ static bool captured(CUstream stream)
 static CUresult allocate(void *argument)
 {
     struct call *call = argument;
-    return call->allocate(call->pointer, call->bytes, call->pool, call->stream);
+    if (call->from_pool != NULL)
+        return call->from_pool(call->pointer, call->bytes, call->pool, call->stream);
+    return call->from_current(call->pointer, call->bytes, call->stream);
 }
 
-/* The pool had to grow beyond the limit: the allocation is taken back, and what the pool grew by. */
-static void undo(void *argument)
+/* In the stream's order: it is never waited for, since it may wait for what the program does after this call. */
+static void release(void *argument)
 {
     struct call *call = argument;
     call->release(*call->pointer, call->stream);
-    REAL(cuStreamSynchronize)(call->asked);
-    REAL(cuMemPoolTrimTo)(call->pool, 0);
 }
 
 static CUresult from_pool(struct call *call)
 {
-    CUcontext context;
-    int index;
-    if (captured(call->asked) || call->pointer == NULL || call->bytes == 0 ||
-        !current_device(&context, &index))
-        return allocate(call);
-    return pools_allocate(call->pool, call->bytes, allocate, undo, call);
+    struct pool *pool = pools_take(call->pool, call->bytes);
+    if (unlikely(pool == NULL)) {
+        if (captured(call->asked) || call->pointer == NULL || call->bytes == 0)
+            return allocate(call);
+        return pools_allocate(call->pool, call->bytes, allocate, release, call);
+    }
+    CUresult result = allocate(call);
+    if (likely(pools_taken(pool, call->bytes)) || result != CUDA_SUCCESS)
+        return result;
+    release(call);
+    pools_over(pool);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-#define FROM_POOL(name, release, asked)                                                                       \
+#define FROM_POOL(name, frees, asks)                                                                   \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUmemoryPool pool, CUstream stream)       \
     {                                                                                                  \
         PASS_UNLESS_ACTIVE(name, pointer, bytes, pool, stream);                                        \
-        struct call call = {REAL(name), REAL(release), pointer, bytes, pool, stream, asked};                \
+        struct call call = {.from_pool = REAL(name), .release = REAL(frees), .pointer = pointer,       \
+                            .bytes = bytes, .pool = pool, .stream = stream, .asked = asks};            \
         return from_pool(&call);                                                                       \
     }
 
 FROM_POOL(cuMemAllocFromPoolAsync, cuMemFreeAsync, stream)
 FROM_POOL(cuMemAllocFromPoolAsync_ptsz, cuMemFreeAsync_ptsz, PER_THREAD(stream))
 
-/* The device of the stream, whichever context is current: its current pool is the one that the driver takes. */
-static bool pool_of(CUstream stream, CUmemoryPool *pool)
+/* The pool from which the driver takes it: the current one of the stream's device, whichever context is current. */
+static CUmemoryPool pool_of(CUstream stream)
 {
     CUcontext context, popped;
+    CUmemoryPool pool = NULL;
     CUdevice device;
-    int index;
-    if (!stream_device(stream, &context, &index) || REAL(cuCtxPushCurrent_v2)(context) != CUDA_SUCCESS)
-        return false;
-    bool found = REAL(cuCtxGetDevice)(&device) == CUDA_SUCCESS && REAL(cuDeviceGetMemPool)(pool, device) == CUDA_SUCCESS;
+    int index = 0;
+    if (config.device_count != 1 && !stream_device(stream, &context, &index))
+        return NULL;
+    CUmemoryPool known = pools_current(index);
+    if (likely(known != NULL))
+        return known;
+    if (!stream_device(stream, &context, &index) || REAL(cuCtxPushCurrent_v2)(device_context_for_all(context)) != CUDA_SUCCESS)
+        return NULL;
+    if (REAL(cuCtxGetDevice)(&device) != CUDA_SUCCESS || REAL(cuDeviceGetMemPool)(&pool, device) != CUDA_SUCCESS)
+        pool = NULL;
     REAL(cuCtxPopCurrent_v2)(&popped);
-    return found;
+    pools_set_current(index, pool);
+    return pool;
 }
 
-#define FROM_CURRENT(name, from_pool_name, release, asked)                                                    \
+#define FROM_CURRENT(name, frees, asks)                                                                \
     EXPORT CUresult name(CUdeviceptr *pointer, size_t bytes, CUstream stream)                          \
     {                                                                                                  \
-        CUmemoryPool pool;                                                                             \
         PASS_UNLESS_ACTIVE(name, pointer, bytes, stream);                                              \
-        if (!pool_of(stream, &pool))                                                                   \
-            return REAL(name)(pointer, bytes, stream);                                                 \
-        struct call call = {REAL(from_pool_name), REAL(release), pointer, bytes, pool, stream, asked};      \
-        return from_pool(&call);                                                                       \
+        struct call call = {.from_current = REAL(name), .release = REAL(frees), .pointer = pointer,    \
+                            .bytes = bytes, .pool = pool_of(asks), .stream = stream, .asked = asks};   \
+        return likely(call.pool != NULL) ? from_pool(&call) : allocate(&call);                         \
     }
 
-FROM_CURRENT(cuMemAllocAsync, cuMemAllocFromPoolAsync, cuMemFreeAsync, stream)
-FROM_CURRENT(cuMemAllocAsync_ptsz, cuMemAllocFromPoolAsync_ptsz, cuMemFreeAsync_ptsz, PER_THREAD(stream))
+FROM_CURRENT(cuMemAllocAsync, cuMemFreeAsync, stream)
+FROM_CURRENT(cuMemAllocAsync_ptsz, cuMemFreeAsync_ptsz, PER_THREAD(stream))
 
-/* Linear memory, too, may be freed in a stream's order. It is waited for, as cuMemFree does: when the stream comes to it is
- * not told. What pools get back they keep until they are waited for. */
-static CUresult free_async(__typeof__(cuMemFreeAsync) *release, CUdeviceptr pointer, CUstream stream, CUstream waited)
+EXPORT CUresult cuDeviceSetMemPool(CUdevice device, CUmemoryPool pool)
+{
+    PASS_UNLESS_ACTIVE(cuDeviceSetMemPool, device, pool);
+    CUresult result = REAL(cuDeviceSetMemPool)(device, pool);
+    pools_forget_current();
+    return result;
+}
+
+EXPORT CUresult cuMemSetMemPool(CUmemLocation *location, CUmemAllocationType type, CUmemoryPool pool)
+{
+    PASS_UNLESS_ACTIVE(cuMemSetMemPool, location, type, pool);
+    CUresult result = REAL(cuMemSetMemPool)(location, type, pool);
+    pools_forget_current();
+    return result;
+}
+
+static bool is_noted(enum kind kind, CUdeviceptr pointer)
+{
+    struct allocation row;
+    return allocations_find(&process()->allocations, kind, pointer, &row);
+}
+
+/* Linear memory, too, may be freed in a stream's order, and is charged until the stream has come to it. What pools get back
+ * they keep until they are waited for. */
+static CUresult free_async(__typeof__(cuMemFreeAsync) *frees, CUdeviceptr pointer, CUstream stream, CUstream asked)
 {
     struct allocation linear, import;
-    if (captured(waited))
-        return release(pointer, stream);
-    bool ours = linear_freeing(pointer, &linear);
-    CUresult result = release(pointer, stream);
-    if (ours) {
-        if (result == CUDA_SUCCESS)
-            REAL(cuStreamSynchronize)(waited);
-        return linear_freed(result, true, &linear);
-    }
-    if (result == CUDA_SUCCESS) {
-        if (allocations_take(&process()->allocations, KIND_IMPORT, pointer, &import))
-            opened_of_others(-(int)import.count);
-        pools_will_shrink();
-    }
+    bool noted = is_noted(KIND_LINEAR, pointer) || is_noted(KIND_IMPORT, pointer);
+    if (noted && captured(asked))
+        return frees(pointer, stream);
+    bool ours = noted && linear_freeing(pointer, &linear);
+    CUresult result = frees(pointer, stream);
+    if (ours && result == CUDA_SUCCESS)
+        deferred_frees_add(&linear, asked);
+    else if (ours)
+        linear_freed(result, true, &linear);
+    if (ours || result != CUDA_SUCCESS)
+        return result;
+    if (noted && allocations_take(&process()->allocations, KIND_IMPORT, pointer, &import))
+        opened_of_others(-(int)import.count);
+    pools_will_shrink();
     return result;
 }
 
@@ -120,14 +157,21 @@ EXPORT CUresult cuMemFreeAsync_ptsz(CUdeviceptr pointer, CUstream stream)
     return free_async(REAL(cuMemFreeAsync_ptsz), pointer, stream, PER_THREAD(stream));
 }
 
-/* The device whose memory a pool of these properties takes; POOL_UNCHARGED when that is the host's. */
+/* The device whose memory a pool of these properties takes; POOL_UNCHARGED when that is the host's. Managed memory that
+ * prefers no device can all be on the current one. */
 static bool device_of(const CUmemPoolProps *properties, int *index)
 {
+    CUcontext context;
     *index = POOL_UNCHARGED;
-    if (properties == NULL || properties->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    if (properties == NULL)
         return true;
-    *index = device_index(properties->location.id);
-    return *index >= 0;
+    if (properties->location.type == CU_MEM_LOCATION_TYPE_DEVICE) {
+        *index = device_index(properties->location.id);
+        return *index >= 0;
+    }
+    if (properties->allocType == CU_MEM_ALLOCATION_TYPE_MANAGED && !current_device(&context, index))
+        *index = POOL_UNCHARGED;
+    return true;
 }
 
 EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *properties)
@@ -137,10 +181,8 @@ EXPORT CUresult cuMemPoolCreate(CUmemoryPool *pool, const CUmemPoolProps *proper
     if (!device_of(properties, &index))
         return CUDA_ERROR_INVALID_DEVICE;
     CUresult result = REAL(cuMemPoolCreate)(pool, properties);
-    if (result == CUDA_SUCCESS && !pools_add(*pool, index)) {
-        REAL(cuMemPoolDestroy)(*pool);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (result == CUDA_SUCCESS)
+        pools_add(*pool, index);
     return result;
 }
 
@@ -150,10 +192,8 @@ EXPORT CUresult cuMemPoolImportFromShareableHandle(CUmemoryPool *pool, void *sha
 {
     PASS_UNLESS_ACTIVE(cuMemPoolImportFromShareableHandle, pool, shareable, type, flags);
     CUresult result = REAL(cuMemPoolImportFromShareableHandle)(pool, shareable, type, flags);
-    if (result == CUDA_SUCCESS && !pools_add(*pool, POOL_UNCHARGED)) {
-        REAL(cuMemPoolDestroy)(*pool);
-        return CUDA_ERROR_OUT_OF_MEMORY;
-    }
+    if (result == CUDA_SUCCESS)
+        pools_add(*pool, POOL_UNCHARGED);
     return result;
 }
 
@@ -196,6 +236,7 @@ EXPORT CUresult cuMemPoolDestroy(CUmemoryPool pool)
     uint64_t used = 0;
     REAL(cuMemPoolGetAttribute)(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, &used);
     struct pool left = pools_forget(pool);
+    pools_forget_current();
     loosen(left.index, left.charged);
     CUresult result = REAL(cuMemPoolDestroy)(pool);
     if (result == CUDA_SUCCESS && left.exported)

@@ -1,4 +1,5 @@
 /* report.c: the program sees a GPU of the size of its slice. */
+#include "deferred_frees.h"
 #include "hook.h"
 
 static size_t least(size_t one, size_t other)
@@ -13,7 +14,8 @@ static void to_slice(size_t *free, size_t *total)
     int index;
     if (!current_device(&context, &index))
         return;
-    uint64_t limit = memory_limit(index), held = ledger_held(ledger, index);
+    deferred_frees_settle();
+    uint64_t limit = memory_limit(index), held = memory_held(index);
     *free = least(*free, held < limit ? limit - held : 0);
     *total = least(*total, limit);
 }

@@ -127,6 +127,7 @@ int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint
         struct ledger_slot *slot = &ledger->slots[chosen];
         memset(slot, 0, sizeof *slot);
         memset(&ledger->sharing[chosen], 0, sizeof ledger->sharing[chosen]);
+        memset(&ledger->lives[chosen], 0, sizeof ledger->lives[chosen]);
         slot->pid = pid;
         slot->start_time = start_time;
         slot->namespace = namespace;

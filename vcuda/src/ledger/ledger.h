@@ -30,7 +30,8 @@ struct ledger_slot {
     uint64_t namespace;  /* inode of /proc/self/ns/pid */
     uint64_t died_ns;    /* CLOCK_MONOTONIC when its death was noticed: later than its last instruction */
     uint64_t contexts;   /* CUDA contexts it holds, over all devices */
-    uint64_t reserved[2];
+    uint64_t life_ended_ns; /* CLOCK_MONOTONIC when its helper thread was first seen to have ended; atomic */
+    uint64_t reserved[1];
     uint64_t charged[VCUDA_MAX_DEVICES];   /* bytes; the truth */
     /* Of `charged`, what the driver may not hold at this moment: it was charged and is not allocated yet, or is being
      * freed and not discharged yet. And the most that this was in the device's window. Both atomic. */
@@ -67,6 +68,12 @@ struct ledger_sharing {
     uint64_t reserved[7];
 };
 
+/* Held by the helper thread of a slot's process for as long as that runs (ledger_life.c). */
+struct ledger_life {
+    pthread_mutex_t mutex; /* robust, shared between processes; all zero: there is no helper thread */
+    char padding[64 - sizeof(pthread_mutex_t)];
+};
+
 struct ledger {
     struct vcuda_ledger_public public;
     char padding_public[4096 - sizeof(struct vcuda_ledger_public)];
@@ -80,6 +87,7 @@ struct ledger {
     struct ledger_device devices[VCUDA_MAX_DEVICES];
     struct ledger_slot slots[LEDGER_SLOTS];
     struct ledger_sharing sharing[LEDGER_SLOTS]; /* of each slot */
+    struct ledger_life lives[LEDGER_SLOTS];      /* of each slot */
 };
 _Static_assert(sizeof(struct ledger) <= VCUDA_LEDGER_SIZE, "the ledger fits its file");
 
@@ -96,6 +104,8 @@ struct ledger *ledger_open(const char *path, char *reason, size_t reason_size);
 bool ledger_lock(struct ledger *ledger);
 void ledger_unlock(struct ledger *ledger);
 
+/* A robust mutex that processes share. */
+bool ledger_make_mutex(pthread_mutex_t *mutex);
 /* Makes the lock, of a new ledger and of one whose lock was overwritten. */
 bool ledger_make_lock(struct ledger *ledger);
 /* An exclusive flock on the ledger's file, for at most as long as the lock is waited for. */
@@ -112,6 +122,13 @@ int ledger_attach(struct ledger *ledger, uint64_t pid, uint64_t start_time, uint
 /* Gives the slot back: at once when nothing is charged to it, as one of a dead process otherwise. While calls are under
  * way in other threads it stays the living process's, until a sweep finds that gone. */
 void ledger_detach(struct ledger *ledger, int slot);
+
+/* By the helper thread of the slot's process: from now on until ledger_end_life by the same thread, others can tell by the
+ * kernel's word when it ends, whatever ends it. */
+bool ledger_begin_life(struct ledger *ledger, int slot);
+void ledger_end_life(struct ledger *ledger, int slot);
+/* Whether the helper thread of the slot's process ended so long ago that no thread of it is left. */
+bool ledger_life_ended(struct ledger *ledger, int slot, uint64_t now_ns);
 
 /* Charges `bytes` if the total stays within `limit`; `force` charges in any case (what the driver did already).
  * Returns whether it was charged; ledger_confirm follows once the driver holds it. Takes the lock itself. */
@@ -141,6 +158,10 @@ bool ledger_orphan(struct ledger *ledger, int slot, int device, uint64_t bytes);
 
 /* What counts against the limit now, in bytes. One unlocked read. */
 uint64_t ledger_held(const struct ledger *ledger, int device);
+
+/* Of what counts, what is charged to processes that died a moment ago, in bytes: the driver is about to release it, unless
+ * others have it open. No lock. */
+uint64_t ledger_leaving(const struct ledger *ledger, int device, uint64_t now_ns);
 
 /* Notices processes that have died and, by what the node says of the driver's memory, releases what they held.
  * Reads /proc without the lock. `slot` is that of the container on the schedule page, NULL when there is no

@@ -22,7 +22,7 @@ static __thread struct {
 
 static int given_up; /* 1 since the lock could not be had: who tries again waits less. Atomic */
 
-static bool make(pthread_mutex_t *lock)
+bool ledger_make_mutex(pthread_mutex_t *lock)
 {
     pthread_mutexattr_t attributes;
     pthread_mutexattr_init(&attributes);
@@ -35,7 +35,7 @@ static bool make(pthread_mutex_t *lock)
 
 bool ledger_make_lock(struct ledger *ledger)
 {
-    return make(&ledger->lock);
+    return ledger_make_mutex(&ledger->lock);
 }
 
 static int right_kind; /* what a lock of ours has as its kind; atomic: every thread finds the same */
@@ -44,7 +44,7 @@ static int kind_of_locks(void)
 {
     int kind = __atomic_load_n(&right_kind, __ATOMIC_RELAXED);
     pthread_mutex_t sample;
-    if (kind == 0 && make(&sample)) {
+    if (kind == 0 && ledger_make_mutex(&sample)) {
         kind = sample.__data.__kind;
         __atomic_store_n(&right_kind, kind, __ATOMIC_RELAXED);
         pthread_mutex_destroy(&sample);

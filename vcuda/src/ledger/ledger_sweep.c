@@ -25,10 +25,13 @@ void ledger_sweep(struct ledger *ledger)
     /* A reading without the lock may be of a slot that changes hands; the identity is compared again below. */
     for (int i = 0; suspects != NULL && i < LEDGER_SLOTS && (uint64_t)i < used; i++) {
         const struct ledger_slot *slot = &ledger->slots[i];
-        if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != SLOT_LIVE || slot->namespace != namespace)
-            continue; /* pids of other namespaces mean nothing here: their own processes sweep them */
+        if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != SLOT_LIVE)
+            continue;
         struct suspect suspect = {i, slot->pid, slot->start_time};
-        if (identity_gone((pid_t)suspect.pid, suspect.start_time))
+        /* Pids of other namespaces mean nothing here. */
+        bool gone = slot->namespace == namespace ? identity_gone((pid_t)suspect.pid, suspect.start_time)
+                                                 : ledger_life_ended(ledger, i, clock_ns());
+        if (gone)
             suspects[count++] = suspect;
     }
     bool locked = count != 0 && ledger_lock(ledger);
@@ -69,6 +72,20 @@ static void release_dead(struct ledger *ledger, int device, uint64_t bytes, uint
         if (empty)
             __atomic_store_n(&slot->state, SLOT_FREE, __ATOMIC_RELEASE);
     }
+}
+
+uint64_t ledger_leaving(const struct ledger *ledger, int device, uint64_t now_ns)
+{
+    uint64_t sum = 0, used = __atomic_load_n(&ledger->slots_used, __ATOMIC_RELAXED);
+    for (uint64_t i = 0; i < LEDGER_SLOTS && i < used; i++) {
+        const struct ledger_slot *slot = &ledger->slots[i];
+        if (__atomic_load_n(&slot->state, __ATOMIC_ACQUIRE) != SLOT_DEAD || slot->pid == 0 ||
+            slot->died_ns + TEARDOWN_NS < now_ns)
+            continue;
+        uint64_t charged = __atomic_load_n(&slot->charged[device], __ATOMIC_RELAXED);
+        sum += charged - least(__atomic_load_n(&ledger->sharing[i].exported[device], __ATOMIC_RELAXED), charged);
+    }
+    return least(sum, ledger_held(ledger, device));
 }
 
 /* What is charged to those whose death was noticed before `sampled_ns`. */

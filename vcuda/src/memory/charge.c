@@ -1,7 +1,10 @@
 #include "charge.h"
 
+#include <time.h>
+
 #include "clock.h"
 #include "compiler.h"
+#include "deferred_frees.h"
 #include "process.h"
 #include "schedule_page.h"
 #include "state.h"
@@ -13,7 +16,35 @@ uint64_t memory_limit(int index)
 }
 
 #define LOOK_AGAIN_NS 5000000u
+#ifndef CHARGE_WAIT_MS
+#define CHARGE_WAIT_MS 10000 /* of one call, should processes die all the time */
+#endif
 static uint64_t looked_ns[VCUDA_MAX_DEVICES]; /* when this process last looked for the dead; atomic */
+
+/* A program that goes on asking looks but now and then. */
+static void look_for_the_dead(int index)
+{
+    uint64_t now = clock_ns(), last = __atomic_load_n(&looked_ns[index], __ATOMIC_RELAXED);
+    struct vcuda_slot page;
+    if (now <= last + LOOK_AGAIN_NS ||
+        !__atomic_compare_exchange_n(&looked_ns[index], &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED))
+        return;
+    ledger_sweep(ledger);
+    ledger_true_up(ledger, index, schedule_slot(index, &page) ? &page : NULL, clock_ns());
+}
+
+uint64_t memory_held(int index)
+{
+    look_for_the_dead(index);
+    uint64_t held = ledger_held(ledger, index);
+    return held - ledger_leaving(ledger, index, clock_ns());
+}
+
+static bool fits(int index, uint64_t bytes, uint64_t held)
+{
+    uint64_t limit = memory_limit(index);
+    return bytes <= limit && held <= limit - bytes;
+}
 
 bool charge(int index, uint64_t bytes)
 {
@@ -22,18 +53,18 @@ bool charge(int index, uint64_t bytes)
         return false;
     if (likely(ledger_charge(ledger, slot, index, bytes, memory_limit(index), false)))
         return true;
-    /* Full, perhaps only with what dead processes held. A program that goes on asking looks but now and then. */
-    uint64_t now = clock_ns(), last = __atomic_load_n(&looked_ns[index], __ATOMIC_RELAXED);
-    if (now > last + LOOK_AGAIN_NS &&
-        __atomic_compare_exchange_n(&looked_ns[index], &last, now, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
-        struct vcuda_slot page;
-        ledger_sweep(ledger);
-        ledger_true_up(ledger, index, schedule_slot(index, &page) ? &page : NULL, clock_ns());
-        if (ledger_charge(ledger, slot, index, bytes, memory_limit(index), false))
-            return true;
+    deferred_frees_settle();
+    look_for_the_dead(index);
+    uint64_t until = clock_ns() + CHARGE_WAIT_MS * 1000000ull;
+    bool charged = ledger_charge(ledger, slot, index, bytes, memory_limit(index), false);
+    while (!charged && fits(index, bytes, memory_held(index)) && clock_ns() < until) {
+        nanosleep(&(struct timespec){0, LOOK_AGAIN_NS}, NULL);
+        look_for_the_dead(index);
+        charged = ledger_charge(ledger, slot, index, bytes, memory_limit(index), false);
     }
-    __atomic_add_fetch(&ledger->devices[index].oom, 1, __ATOMIC_RELAXED);
-    return false;
+    if (!charged)
+        __atomic_add_fetch(&ledger->devices[index].oom, 1, __ATOMIC_RELAXED);
+    return charged;
 }
 
 void charge_anyway(int index, uint64_t bytes)

@@ -12,7 +12,11 @@
 /* The limit in force: the schedule page's where a live one tells another than the config. */
 uint64_t memory_limit(int index);
 
+/* Where only what a process has left behind is in the way, which died a moment ago, waits for the driver to release it: for some
+ * seconds at most, as a process does that starts while another is torn down. */
 bool charge(int index, uint64_t bytes);
+/* What counts against the limit now, without what such processes have left behind. */
+uint64_t memory_held(int index);
 /* Charges what the driver did already; to be confirmed like any other. */
 void charge_anyway(int index, uint64_t bytes);
 void confirm(int index, uint64_t bytes);

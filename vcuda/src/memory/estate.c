@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include "deferred_frees.h"
 #include "hook.h"
 #include "linear.h"
 #include "pacer.h"
@@ -44,6 +45,7 @@ void estate_take(struct estate *estate, CUcontext context, int index)
     *estate = (struct estate){.context = context, .index = index};
     pacer_context_ends(context);
     device_context_ends();
+    deferred_frees_context_ends(context);
     while (allocations_take_of_context(all, (uint64_t)(uintptr_t)context, &row))
         take(estate, &row);
     if (allocations_take(all, KIND_CONTEXT, (uint64_t)(uintptr_t)context, &row)) {
@@ -53,6 +55,14 @@ void estate_take(struct estate *estate, CUcontext context, int index)
     loosen(estate->index, estate->bytes);
     pools_context_ends(context);
     graph_memory_context_ends(context);
+}
+
+void estate_unknown_ends(CUcontext context)
+{
+    pacer_context_ends(context);
+    device_context_ends();
+    deferred_frees_context_ends(context);
+    deferred_frees_context_ended(context, true);
 }
 
 static void put_back(const struct estate *estate)
@@ -72,6 +82,7 @@ void estate_settle(struct estate *estate, bool gone)
         put_back(estate);
         confirm(estate->index, estate->bytes);
     }
+    deferred_frees_context_ended(estate->context, gone);
     pools_context_ended(estate->context, gone);
     graph_memory_context_ended(estate->context, gone);
     free(estate->rows);

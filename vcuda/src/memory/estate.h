@@ -20,4 +20,7 @@ void estate_take(struct estate *estate, CUcontext context, int index);
 /* After it did (`gone`), or refused: then everything is as it was. */
 void estate_settle(struct estate *estate, bool gone);
 
+/* A context that was made past us may be about to end: nothing of it is touched any more. */
+void estate_unknown_ends(CUcontext context);
+
 #endif

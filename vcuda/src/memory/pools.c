@@ -1,5 +1,7 @@
 #include "pools.h"
 
+#include <stdlib.h>
+
 #include "charge.h"
 #include "clock.h"
 #include "device.h"
@@ -7,6 +9,7 @@
 #include "helper.h"
 #include "orphans.h"
 #include "process.h"
+#include "state.h"
 
 #define STEP (32ull << 20)        /* pools grow by multiples of this */
 #define SHRINKS_WITHIN_NS 100000000u /* after a free: most programs wait for their stream so soon */
@@ -18,29 +21,47 @@ static uint64_t attribute(CUmemoryPool pool, CUmemPool_attribute which, uint64_t
     return REAL(cuMemPoolGetAttribute)(pool, which, &value) == CUDA_SUCCESS ? value : fallback;
 }
 
-/* Under the lock: the pool's row, or a free one (of pool NULL). NULL when there is neither. */
-static struct pool *row_of(CUmemoryPool pool)
+static struct pool *first_row(void)
 {
-    struct pools *all = &process()->pools;
-    struct pool *free = NULL;
-    for (int i = 0; i < POOLS; i++) {
-        if (all->rows[i].pool == pool)
-            return &all->rows[i];
-        if (free == NULL && all->rows[i].pool == NULL)
-            free = &all->rows[i];
-    }
-    return free;
+    return __atomic_load_n(&process()->pools.rows, __ATOMIC_ACQUIRE);
 }
 
-bool pools_add(CUmemoryPool pool, int index)
+/* The pool's row; NULL when there is none. */
+static struct pool *row_of(CUmemoryPool pool)
+{
+    struct pool *row = first_row();
+    while (row != NULL && __atomic_load_n(&row->pool, __ATOMIC_ACQUIRE) != pool)
+        row = row->next;
+    return row;
+}
+
+/* Under the lock: a row for a pool that has none. NULL when there is no memory for it. */
+static struct pool *new_row(CUmemoryPool pool, int index)
+{
+    struct pools *all = &process()->pools;
+    struct pool *row = row_of(NULL);
+    if (row == NULL) {
+        row = calloc(1, sizeof *row);
+        if (row == NULL)
+            return NULL;
+        row->next = all->rows;
+        __atomic_store_n(&all->rows, row, __ATOMIC_RELEASE);
+    }
+    row->index = index;
+    row->exported = row->over = false;
+    row->charged = row->ending = row->taken = row->pending = 0;
+    __atomic_store_n(&row->context, NULL, __ATOMIC_RELAXED);
+    __atomic_store_n(&row->pool, pool, __ATOMIC_RELEASE);
+    return row;
+}
+
+void pools_add(CUmemoryPool pool, int index)
 {
     struct pools *all = &process()->pools;
     pthread_mutex_lock(&all->lock);
-    struct pool *row = row_of(pool);
-    if (row != NULL)
-        *row = (struct pool){.pool = pool, .index = index};
+    if (row_of(pool) == NULL)
+        new_row(pool, index);
     pthread_mutex_unlock(&all->lock);
-    return row != NULL;
 }
 
 void pools_export(CUmemoryPool pool)
@@ -48,11 +69,27 @@ void pools_export(CUmemoryPool pool)
     struct pools *all = &process()->pools;
     pthread_mutex_lock(&all->lock);
     struct pool *row = row_of(pool);
-    if (row != NULL && row->pool != NULL && row->index != POOL_UNCHARGED && !row->exported) {
+    if (row != NULL && row->index != POOL_UNCHARGED && !row->exported) {
         row->exported = true;
         others_may_hold(row->index, row->charged);
     }
     pthread_mutex_unlock(&all->lock);
+}
+
+CUmemoryPool pools_current(int index)
+{
+    return __atomic_load_n(&process()->pools.current[index], __ATOMIC_RELAXED);
+}
+
+void pools_set_current(int index, CUmemoryPool pool)
+{
+    __atomic_store_n(&process()->pools.current[index], pool, __ATOMIC_RELAXED);
+}
+
+void pools_forget_current(void)
+{
+    for (int i = 0; i < VCUDA_MAX_DEVICES; i++)
+        pools_set_current(i, NULL);
 }
 
 /* The device of a pool that the driver made: that whose default pool it is, or else the current one. */
@@ -67,22 +104,20 @@ static int device_of(CUmemoryPool pool, int current)
     return current;
 }
 
-/* Under the lock: the row to allocate by. */
+/* Under the lock: the row to allocate by; NULL when it is not known whose memory the pool takes. */
 static struct pool *row_to_use(CUmemoryPool pool)
 {
     struct pool *row = row_of(pool);
     CUcontext context;
     int index;
-    if (row == NULL || (row->context == NULL && !current_device(&context, &index)))
+    if ((row == NULL || row->context == NULL) && !current_device(&context, &index))
         return NULL;
-    if (row->pool == NULL)
+    if (row == NULL) {
         index = device_of(pool, index);
-    if (row->pool == NULL && index < 0)
-        return NULL;
-    if (row->pool == NULL)
-        *row = (struct pool){.pool = pool, .index = index};
-    if (row->context == NULL)
-        row->context = context;
+        row = index >= 0 ? new_row(pool, index) : NULL;
+    }
+    if (row != NULL && row->context == NULL)
+        __atomic_store_n(&row->context, context, __ATOMIC_RELEASE);
     return row;
 }
 
@@ -95,15 +130,28 @@ static void given_back(const struct pool *row, uint64_t bytes)
         discharge(row->index, bytes);
 }
 
+/* Under the lock: what is in use of the pool now. Calls that are under way may be counted twice, and never not at all: whoever
+ * takes something meanwhile keeps the older figure, which is higher. */
+static void settle_use(struct pool *row)
+{
+    uint64_t taken = __atomic_load_n(&row->taken, __ATOMIC_SEQ_CST);
+    uint64_t pending = __atomic_load_n(&row->pending, __ATOMIC_SEQ_CST);
+    uint64_t used = attribute(row->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, taken);
+    __atomic_compare_exchange_n(&row->taken, &taken, used + pending, false, __ATOMIC_SEQ_CST, __ATOMIC_RELAXED);
+}
+
 /* Under the lock: makes the charge what the pool has reserved, of which `set_aside` is charged already and not
- * confirmed. False when that would pass the limit; then nothing has changed but `set_aside`, which is given back. */
-static bool settle(struct pool *row, uint64_t set_aside)
+ * confirmed. False when that would pass the limit; then nothing has changed but `set_aside`, which is given back. With
+ * `anyway` it is charged all the same. */
+static bool settle(struct pool *row, uint64_t set_aside, bool anyway)
 {
     if (row->index == POOL_UNCHARGED)
         return true;
     uint64_t reserved = attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, row->charged);
     uint64_t have = row->charged + set_aside;
-    if (reserved > have && !charge(row->index, reserved - have)) {
+    if (reserved > have && anyway) {
+        charge_anyway(row->index, reserved - have);
+    } else if (reserved > have && !charge(row->index, reserved - have)) {
         discharge(row->index, set_aside);
         return false;
     }
@@ -118,68 +166,162 @@ static bool settle(struct pool *row, uint64_t set_aside)
     }
     if (row->exported && reserved > row->charged)
         others_may_hold(row->index, reserved - row->charged);
-    row->charged = reserved;
+    __atomic_store_n(&row->charged, reserved, __ATOMIC_SEQ_CST);
+    settle_use(row);
     return true;
+}
+
+/* Under the lock: settles it; what it has past the limit it gives back as soon as the driver can. */
+static void settle_or_shrink(struct pool *row)
+{
+    if (row->over) {
+        REAL(cuMemPoolTrimTo)(row->pool, row->keep);
+        settle(row, 0, true);
+        row->over = row->charged > row->keep && ledger_held(ledger, row->index) > memory_limit(row->index);
+    } else {
+        settle(row, 0, true);
+    }
 }
 
 static void settle_all(void)
 {
-    struct pools *all = &process()->pools;
-    for (int i = 0; i < POOLS; i++)
-        if (all->rows[i].pool != NULL)
-            settle(&all->rows[i], 0);
+    for (struct pool *row = first_row(); row != NULL; row = row->next)
+        if (row->pool != NULL)
+            settle_or_shrink(row);
 }
 
-CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*undo)(void *), void *call)
+#define UNIT 512u /* what a pool hands out is a multiple of this */
+#define MOST_TAKEN (1ull << 50)
+
+/* Whether what is charged for the pool has room for it. Then it counts as under way until `taken`. */
+static bool take(struct pool *row, uint64_t bytes)
+{
+    uint64_t whole = granule_up(bytes, UNIT);
+    if (bytes > MOST_TAKEN)
+        return false;
+    __atomic_add_fetch(&row->pending, whole, __ATOMIC_SEQ_CST);
+    if (__atomic_add_fetch(&row->taken, whole, __ATOMIC_SEQ_CST) <= __atomic_load_n(&row->charged, __ATOMIC_SEQ_CST))
+        return true;
+    __atomic_sub_fetch(&row->taken, whole, __ATOMIC_SEQ_CST);
+    __atomic_sub_fetch(&row->pending, whole, __ATOMIC_SEQ_CST);
+    return false;
+}
+
+static void taken(struct pool *row, uint64_t bytes)
+{
+    __atomic_sub_fetch(&row->pending, granule_up(bytes, UNIT), __ATOMIC_SEQ_CST);
+}
+
+struct pool *pools_take(CUmemoryPool pool, uint64_t bytes)
+{
+    struct pool *row = pool != NULL ? row_of(pool) : NULL;
+    if (row == NULL || row->index == POOL_UNCHARGED || __atomic_load_n(&row->context, __ATOMIC_ACQUIRE) == NULL)
+        return NULL;
+    return take(row, bytes) ? row : NULL;
+}
+
+bool pools_taken(struct pool *row, uint64_t bytes)
 {
     struct pools *all = &process()->pools;
+    uint64_t charged = __atomic_load_n(&row->charged, __ATOMIC_SEQ_CST);
+    taken(row, bytes);
+    if (likely(attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, charged) <= charged))
+        return true;
+    pthread_mutex_lock(&all->lock); /* what is free of it did not hang together, or another stream has still to let go of it */
+    bool fits = settle(row, 0, false);
+    pthread_mutex_unlock(&all->lock);
+    return fits;
+}
+
+/* Under the lock. */
+static void is_over(struct pool *row)
+{
+    row->keep = row->over ? row->keep : row->charged;
+    row->over = true;
+    settle_or_shrink(row);
+    if (row->over)
+        pools_will_shrink();
+}
+
+void pools_over(struct pool *row)
+{
+    struct pools *all = &process()->pools;
+    pthread_mutex_lock(&all->lock);
+    is_over(row);
+    pthread_mutex_unlock(&all->lock);
+}
+
+/* Under the lock. What the pool has free is used though nothing more may be charged. */
+static CUresult grow(struct pool *row, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call)
+{
+    uint64_t most = granule_up(bytes, STEP);
+    bool charged = most >= bytes && charge(row->index, most);
+    if (!charged) {
+        settle_all(); /* another pool may have shrunk since */
+        charged = most >= bytes && charge(row->index, most);
+    }
+    uint64_t inside = attribute(row->pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0) -
+                      attribute(row->pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
+    if (!charged && inside < bytes)
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    CUresult result = allocate(call);
+    if (settle(row, charged ? most : 0, false))
+        return result;
+    if (result == CUDA_SUCCESS)
+        release(call);
+    is_over(row);
+    return CUDA_ERROR_OUT_OF_MEMORY;
+}
+
+CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call)
+{
+    struct pools *all = &process()->pools;
+    CUresult result;
     pthread_mutex_lock(&all->lock);
     struct pool *row = row_to_use(pool);
     if (row == NULL || row->index == POOL_UNCHARGED) {
         pthread_mutex_unlock(&all->lock);
         return row == NULL ? CUDA_ERROR_OUT_OF_MEMORY : allocate(call);
     }
-    uint64_t most = granule_up(bytes, STEP);
-    bool reserved = most >= bytes && charge(row->index, most);
-    if (!reserved) {
-        settle_all(); /* another pool may have shrunk since */
-        reserved = most >= bytes && charge(row->index, most);
-    }
-    uint64_t inside = attribute(pool, CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT, 0) -
-                      attribute(pool, CU_MEMPOOL_ATTR_USED_MEM_CURRENT, 0);
-    CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (reserved || inside >= bytes) {
-        result = allocate(call);
-        if (!settle(row, reserved ? most : 0) && result == CUDA_SUCCESS) {
-            undo(call);
-            settle(row, 0);
-            result = CUDA_ERROR_OUT_OF_MEMORY;
-        }
+    settle_use(row); /* since it was last settled, streams have let go of some */
+    bool fits = take(row, bytes);
+    if (!fits) {
+        result = grow(row, bytes, allocate, release, call);
+        pthread_mutex_unlock(&all->lock);
+        return result;
     }
     pthread_mutex_unlock(&all->lock);
-    return result;
+    result = allocate(call);
+    if (pools_taken(row, bytes) || result != CUDA_SUCCESS)
+        return result;
+    release(call);
+    pools_over(row);
+    return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
 void pools_settle(CUmemoryPool pool)
 {
     struct pools *all = &process()->pools;
-    pthread_mutex_lock(&all->lock);
-    for (int i = 0; i < POOLS; i++)
-        if (all->rows[i].pool != NULL && (pool == NULL || all->rows[i].pool == pool))
-            settle(&all->rows[i], 0);
+    if (pool == NULL && pthread_mutex_trylock(&all->lock) != 0)
+        return; /* who grows a pool may be in the driver for long */
+    if (pool != NULL)
+        pthread_mutex_lock(&all->lock);
+    for (struct pool *row = first_row(); row != NULL; row = row->next)
+        if (row->pool != NULL && (pool == NULL || row->pool == pool))
+            settle_or_shrink(row);
     pthread_mutex_unlock(&all->lock);
 }
 
 struct pool pools_forget(CUmemoryPool pool)
 {
     struct pools *all = &process()->pools;
-    struct pool found = {0};
+    struct pool found = {.index = POOL_UNCHARGED};
     pthread_mutex_lock(&all->lock);
-    for (int i = 0; i < POOLS; i++)
-        if (all->rows[i].pool == pool) {
-            found = all->rows[i];
-            all->rows[i] = (struct pool){0};
-        }
+    struct pool *row = row_of(pool);
+    if (row != NULL) {
+        found = *row;
+        __atomic_store_n(&row->pool, NULL, __ATOMIC_RELEASE);
+    }
     pthread_mutex_unlock(&all->lock);
     return found;
 }
@@ -188,23 +330,27 @@ void pools_put_back(const struct pool *pool)
 {
     struct pools *all = &process()->pools;
     pthread_mutex_lock(&all->lock);
-    struct pool *row = pool->pool != NULL ? row_of(pool->pool) : NULL;
-    if (row != NULL)
-        *row = *pool;
+    struct pool *row = pool->pool != NULL ? new_row(pool->pool, pool->index) : NULL;
+    if (row != NULL) {
+        row->exported = pool->exported;
+        __atomic_store_n(&row->charged, pool->charged, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&row->taken, pool->charged, __ATOMIC_SEQ_CST);
+        __atomic_store_n(&row->context, pool->context, __ATOMIC_RELEASE);
+    }
     pthread_mutex_unlock(&all->lock);
 }
 
 void pools_context_ends(CUcontext context)
 {
     struct pools *all = &process()->pools;
+    pools_forget_current();
     pthread_mutex_lock(&all->lock);
-    for (int i = 0; i < POOLS; i++) {
-        struct pool *row = &all->rows[i];
+    for (struct pool *row = first_row(); row != NULL; row = row->next) {
         if (row->pool == NULL || row->context != context)
             continue;
         loosen(row->index, row->charged);
         row->ending += row->charged;
-        row->charged = 0;
+        __atomic_store_n(&row->charged, 0, __ATOMIC_SEQ_CST);
     }
     pthread_mutex_unlock(&all->lock);
 }
@@ -217,7 +363,7 @@ static void settle_ended(struct pool *row)
     uint64_t kept = left < row->ending ? left : row->ending;
     confirm(row->index, kept);
     given_back(row, row->ending - kept);
-    row->charged += kept;
+    __atomic_store_n(&row->charged, row->charged + kept, __ATOMIC_SEQ_CST);
     row->ending = 0;
 }
 
@@ -225,13 +371,12 @@ void pools_context_ended(CUcontext context, bool gone)
 {
     struct pools *all = &process()->pools;
     pthread_mutex_lock(&all->lock);
-    for (int i = 0; i < POOLS; i++) {
-        struct pool *row = &all->rows[i];
+    for (struct pool *row = first_row(); row != NULL; row = row->next) {
         if (row->pool == NULL || row->context != context)
             continue;
         settle_ended(row);
         if (gone)
-            row->context = NULL;
+            __atomic_store_n(&row->context, NULL, __ATOMIC_RELEASE);
     }
     pthread_mutex_unlock(&all->lock);
 }

@@ -2,37 +2,59 @@
 #ifndef VCUDA_POOLS_H
 #define VCUDA_POOLS_H
 
+#include "config.h"
 #include "driver.h"
 
 #include <pthread.h>
 #include <stdint.h>
 
-#define POOLS 256
+/* One pool. Rows are never freed, so that they can be read without the lock; a free one is used again. */
+struct pool {
+    struct pool *next;
+    CUmemoryPool pool; /* NULL: free. Atomic */
+    CUcontext context; /* that allocated from it first, and may take its memory along; NULL: none yet. Atomic */
+    int index;         /* of its device; POOL_UNCHARGED: of the host, or imported: nothing is allocated from it here */
+    bool exported;     /* what it gives back, others may hold */
+    bool over;         /* it grew past the limit, and is to shrink to `keep` as soon as the driver can */
+    uint64_t keep;
+    uint64_t charged;  /* written under the lock. Atomic */
+    uint64_t ending;   /* charged, too, and loose: the context is about to end */
+    uint64_t taken;    /* at most so much of it is in use: what was when it was last settled, and what was asked for since. Atomic */
+    uint64_t pending;  /* of calls that are under way. Atomic */
+};
 
 /* Pools that this process has made, imported or allocated from. */
 struct pools {
-    pthread_mutex_t lock; /* guards the rows, and the growing of pools: who grows one knows by how much */
+    pthread_mutex_t lock;  /* guards the rows but their atomics, and the growing of pools: who grows one knows by how much */
     uint64_t shrinking_ns; /* CLOCK_MONOTONIC when something last happened after which pools give memory back; atomic */
-    struct pool {
-        CUmemoryPool pool; /* NULL: free */
-        CUcontext context; /* that allocated from it first, and may take its memory along; NULL: none yet */
-        int index;         /* of its device; POOL_UNCHARGED: of the host, or imported: nothing is allocated from it here */
-        bool exported;     /* what it gives back, others may hold */
-        uint64_t charged;
-        uint64_t ending;   /* charged, too, and loose: the context is about to end */
-    } rows[POOLS];
+    struct pool *rows;     /* atomic; rows are added at the front */
+    CUmemoryPool current[VCUDA_MAX_DEVICES]; /* by index, which pool the device allocates from; NULL: to be asked. Atomic */
 };
 
 #define POOL_UNCHARGED (-1)
 
-/* A pool was made or imported; `index` is of its device. False when there is no room to note it. */
-bool pools_add(CUmemoryPool pool, int index);
+/* A pool was made or imported; `index` is of its device. Without memory to note it, it is not charged. */
+void pools_add(CUmemoryPool pool, int index);
 void pools_export(CUmemoryPool pool);
 
-/* An allocation from a pool: reserve the growth, let `allocate` do it, settle by what the pool then has. */
-CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*undo)(void *), void *call);
+/* The pool that a device allocates from, as it was last seen; NULL: the driver is to be asked. */
+CUmemoryPool pools_current(int index);
+void pools_set_current(int index, CUmemoryPool pool);
+/* Some device may allocate from another pool from now on. */
+void pools_forget_current(void);
 
-/* Settles a pool (NULL: all of the process) that may have shrunk. */
+/* An allocation that the pool should have room for in what is charged. NULL: it may have to grow, and pools_allocate is for
+ * that. Otherwise pools_taken follows the driver's call: false where the pool has grown all the same, and past the limit. */
+struct pool *pools_take(CUmemoryPool pool, uint64_t bytes);
+bool pools_taken(struct pool *pool, uint64_t bytes);
+
+/* An allocation that may make the pool grow: charge the growth, let `allocate` do it, settle by what the pool then has. Where
+ * that is past the limit, `release` frees what was allocated, and the answer is that there is no memory. */
+CUresult pools_allocate(CUmemoryPool pool, uint64_t bytes, CUresult (*allocate)(void *), void (*release)(void *), void *call);
+/* What was allocated is freed again, since the pool grew past the limit: it stays charged until the driver lets go of it. */
+void pools_over(struct pool *pool);
+
+/* Settles a pool that may have shrunk; NULL: all of the process, unless another thread is at it. */
 void pools_settle(CUmemoryPool pool);
 /* Something was freed or is to be kept no longer: pools shrink when next waited for, and are looked at soon. */
 void pools_will_shrink(void);

@@ -185,3 +185,13 @@ void account_active(int index, uint64_t now_ns, bool waiting)
     if (waiting)
         __atomic_store_n(&told->waiting_ns, now_ns, __ATOMIC_RELAXED);
 }
+
+bool account_held_elsewhere(int index, uint64_t begin_ns, uint64_t end_ns)
+{
+    bool held = false;
+    for (int other = 0; other < (int)config.device_count; other++) {
+        uint64_t waiting = __atomic_load_n(&ledger->public.devices[other].waiting_ns, __ATOMIC_RELAXED);
+        held = held || (other != index && waiting > begin_ns && waiting < end_ns);
+    }
+    return held;
+}

@@ -36,4 +36,7 @@ void account_in_flight_since(int index, uint64_t since_ns);
 /* Tells the node and the container's other processes that this one has or wants work on the device. */
 void account_active(int index, uint64_t now_ns, bool waiting);
 
+/* Whether a launch on another device of the container was held in this time. What went on here may have waited for it. */
+bool account_held_elsewhere(int index, uint64_t begin_ns, uint64_t end_ns);
+
 #endif

@@ -17,6 +17,7 @@
 #define MOST_GRANTED 256u
 #define LEAST_PAUSE_NS 20000u /* between looks of who waits in the turn */
 #define MOST_PAUSE_NS 250000u
+#define FEW 2u /* kernels of other streams, beside which one more may be launched as long as they fit into the turn */
 #define NO_END (UINT64_MAX - 1) /* the gate of a turn that does not end */
 
 struct gate pacer_gates[VCUDA_MAX_DEVICES];
@@ -108,7 +109,7 @@ struct wait {
     enum reason reason;
     uint64_t pause_ns;
     uint64_t waited_ns[REASONS];
-    uint64_t suspect;     /* the oldest span of another stream when the wait began */
+    uint64_t suspect;     /* what may have waited for this launch when the wait began (suspect_of) */
     uint64_t patience_ns; /* for how long that may go on before it counts as waiting for this launch */
 };
 
@@ -153,7 +154,9 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
     if (wait->waited_ns[ROOM] < longest[ROOM] && !has_room(queue, wait, now_ns, own_bound, queued_in(wait->flow)))
         return 0;
     wait->reason = SUM;
-    if (wait->waited_ns[ROOM] < longest[ROOM] && wait->waited_ns[SUM] < longest[SUM] && !has_room(queue, wait, now_ns, bound, queued))
+    bool beside = queued_in(wait->flow) == 0 && queued <= FEW * queue->mean_ns && queued + queue->mean_ns / 4 <= left / others;
+    if (!beside && wait->waited_ns[ROOM] < longest[ROOM] && wait->waited_ns[SUM] < longest[SUM] &&
+        !has_room(queue, wait, now_ns, bound, queued))
         return 0;
     /* Half of it: other threads and streams are granted theirs from what is left. */
     uint64_t own = queued_in(wait->flow);
@@ -173,11 +176,20 @@ static uint64_t allowed(struct queue *queue, uint64_t now_ns, struct wait *wait)
     return least_of(least_of(room, in_time), BATCH_NS / others);
 }
 
+/* What may be waiting for a launch into this stream: the oldest span of another, or else what is in flight on the process's
+ * other devices, where collectives wait for one another. 0: nothing. `estimate_ns` is what that should take. */
+static uint64_t suspect_of(const struct queue *queue, const struct flow *flow, uint64_t *estimate_ns)
+{
+    uint64_t oldest = spans_oldest_of_others(queue, flow);
+    *estimate_ns = queue->in_flight_ns;
+    return oldest != 0 || config.device_count == 1 ? oldest : spans_on_other_devices(queue, estimate_ns);
+}
+
 /* Whether the launch is let go before its turn: what stands in another stream goes on for longer than it can take, so that it
  * may wait for this launch. It is charged as what runs over is. */
 static bool awaited(struct queue *queue, const struct wait *wait)
 {
-    uint64_t oldest = spans_oldest_of_others(queue, wait->flow);
+    uint64_t estimate, oldest = suspect_of(queue, wait->flow, &estimate);
     if (oldest != 0 && oldest == queue->waiter)
         return true;
     if (oldest == 0 || oldest != wait->suspect || wait->waited_ns[TURN] < wait->patience_ns)
@@ -218,9 +230,10 @@ static bool pause_in(struct queue *queue, struct wait *wait, uint64_t *now, stru
  * having waited as long as may be. `entered` is false where the context has ended. */
 static uint64_t hold(struct queue *queue, struct flow *flow, struct before *before, bool *entered)
 {
-    struct wait wait = {.flow = flow, .suspect = spans_oldest_of_others(queue, flow)};
-    uint64_t now = clock_ns(), work = 0, serial = queue->serial;
-    wait.patience_ns = WAITER_NS + 4 * queue->in_flight_ns;
+    struct wait wait = {.flow = flow};
+    uint64_t estimate, now = clock_ns(), work = 0, serial = queue->serial;
+    wait.suspect = suspect_of(queue, flow, &estimate);
+    wait.patience_ns = WAITER_NS + 4 * most_of(estimate, queue->mean_ns);
     while (*entered && queue->serial == serial) {
         work = allowed(queue, now, &wait);
         if (work != 0 || wait.waited_ns[wait.reason] >= longest[wait.reason] || (wait.reason == TURN && awaited(queue, &wait)))
@@ -286,6 +299,7 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
 {
     struct before before;
     batches_register_thread();
+    helper_start(); /* the context may have been made past us */
     struct queue *queue = spans_queue(context, index);
     if (queue == NULL || !spans_enter(queue, &before))
         return false;
@@ -311,22 +325,28 @@ static bool admit(CUstream stream, struct batch *batch, CUcontext context, int i
     return single;
 }
 
+/* Of a default stream the fast way is never open with several devices, since its name means another stream on each: the
+ * current context tells. */
+static bool still_granted(CUstream stream, struct batch *batch)
+{
+    const struct queue *open = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
+    uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
+    uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
+    CUcontext current = NULL;
+    if (open == NULL || batch->gate != &never_open || batch->stream != stream || credits == 0 || turn == 0 ||
+        REAL(cuCtxGetCurrent)(&current) != CUDA_SUCCESS || __atomic_load_n(&open->context, __ATOMIC_RELAXED) != current ||
+        turn != __atomic_load_n(&pacer_gates[open->index].turn, __ATOMIC_RELAXED))
+        return false;
+    __atomic_store_n(&batch->credits, credits - 1, __ATOMIC_RELAXED);
+    return true;
+}
+
 bool pacer_admit_slowly(CUstream stream, struct batch *batch)
 {
     CUcontext context;
     int index;
-    uint32_t credits = __atomic_load_n(&batch->credits, __ATOMIC_RELAXED);
-    uint64_t turn = __atomic_load_n(&batch->turn, __ATOMIC_RELAXED);
-    if (batches_capturing(stream) || !stream_device(stream, &context, &index))
+    if (still_granted(stream, batch) || batches_capturing(stream) || !stream_device(stream, &context, &index))
         return false;
-    /* Of a default stream the fast way is never open with several devices: look again, now that the device is known. */
-    const struct queue *open = __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE);
-    if (open != NULL && batch->stream == stream && credits != 0 && turn != 0 &&
-        __atomic_load_n(&open->context, __ATOMIC_RELAXED) == context &&
-        turn == __atomic_load_n(&pacer_gates[index].turn, __ATOMIC_RELAXED)) {
-        __atomic_store_n(&batch->credits, credits - 1, __ATOMIC_RELAXED);
-        return false;
-    }
     return admit(stream, batch, context, index);
 }
 
@@ -347,6 +367,14 @@ void pacer_context_made(int index)
 {
     (void)index;
     helper_start();
+}
+
+bool pacer_context_at(uint32_t i, int index, CUcontext *context)
+{
+    const struct queue *queue = spans_walk(i);
+    CUcontext its = queue != NULL ? __atomic_load_n(&queue->context, __ATOMIC_ACQUIRE) : NULL;
+    *context = its != NULL && queue->index == index ? its : NULL;
+    return queue != NULL;
 }
 
 void pacer_context_ends(CUcontext context)

@@ -63,6 +63,8 @@ void pacer_launched(CUstream stream);
 
 /* A context was made on this device: from now on there can be launches. */
 void pacer_context_made(int index);
+/* The context of the i-th queue, where that is of this device; otherwise NULL. False: there are not so many. */
+bool pacer_context_at(uint32_t i, int index, CUcontext *context);
 /* The context is about to end: nothing of it may be touched any more. NULL: nothing. */
 void pacer_context_ends(CUcontext context);
 /* The stream is about to be destroyed. */

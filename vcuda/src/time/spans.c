@@ -6,6 +6,7 @@
 #include "account.h"
 #include "batches.h"
 #include "clock.h"
+#include "device.h"
 
 #define QUEUES 128
 #define REBASE_NS 60000000000u /* elapsed times are floats: count from a base that is not too far back */
@@ -25,10 +26,12 @@ static uint32_t queues_used;                                    /* entries beyon
 static void start(struct queue *queue, CUcontext context, int index)
 {
     queue->index = index;
+    queue->for_all = device_context_for_all(context);
     queue->count = queue->spares = 0;
     queue->in_flight_ns = queue->granted_ns = queue->mean_ns = queue->solo_ns = queue->cursor_ns = queue->base_ns = 0;
     queue->known_ns = queue->known_launches = queue->sampled_ns = queue->even_ns = queue->waiter = 0;
     queue->held_ns[0] = queue->held_ns[1] = 0;
+    __atomic_store_n(&queue->told_since_ns, 0, __ATOMIC_RELAXED);
     queue->begin = queue->base = NULL;
     queue->idled = queue->reaping = queue->beginning = false;
     memset(queue->flows, 0, sizeof queue->flows);
@@ -85,6 +88,7 @@ void spans_forget(CUcontext context)
         pthread_mutex_lock(&queue->lock);
         if (queue->context == context) {
             queue->serial++;
+            __atomic_store_n(&queue->told_since_ns, 0, __ATOMIC_RELAXED);
             uint64_t serial = queue->serial;
             wait_for_others(queue, false);
             if (queue->serial == serial)
@@ -153,11 +157,26 @@ uint64_t spans_oldest_of_others(const struct queue *queue, const struct flow *fl
     return 0;
 }
 
+uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns)
+{
+    const struct queue *other;
+    uint64_t oldest = 0;
+    *estimate_ns = 0;
+    for (uint32_t i = 0; (other = spans_walk(i)) != NULL; i++) {
+        uint64_t since = __atomic_load_n(&other->told_since_ns, __ATOMIC_ACQUIRE);
+        if (since == 0 || other->index == queue->index || (oldest != 0 && since >= oldest))
+            continue;
+        oldest = since;
+        *estimate_ns = __atomic_load_n(&other->told_in_flight_ns, __ATOMIC_RELAXED);
+    }
+    return oldest;
+}
+
 bool spans_enter(struct queue *queue, struct before *before)
 {
     CUcontext current = NULL;
     pthread_mutex_lock(&queue->lock);
-    CUcontext context = queue->context;
+    CUcontext context = queue->context, for_all = queue->for_all;
     if (context != NULL)
         queue->callers++;
     pthread_mutex_unlock(&queue->lock);
@@ -168,7 +187,7 @@ bool spans_enter(struct queue *queue, struct before *before)
         REAL(cuThreadExchangeStreamCaptureMode)(&before->mode);
     if (REAL(cuCtxGetCurrent)(&current) == CUDA_SUCCESS && current == context)
         return true;
-    before->pushed = REAL(cuCtxPushCurrent_v2)(context) == CUDA_SUCCESS;
+    before->pushed = REAL(cuCtxPushCurrent_v2)(for_all) == CUDA_SUCCESS;
     if (!before->pushed)
         spans_leave(queue, before);
     return before->pushed;
@@ -260,7 +279,11 @@ bool spans_begin(struct queue *queue, CUstream stream)
 static void tell_since(struct queue *queue)
 {
     uint64_t since = queue->count != 0 ? queue->spans[0].begin_ns : 0;
-    account_in_flight_since(queue->index, since != 0 && since < queue->cursor_ns ? queue->cursor_ns : since);
+    if (since != 0 && since < queue->cursor_ns)
+        since = queue->cursor_ns;
+    __atomic_store_n(&queue->told_in_flight_ns, queue->in_flight_ns, __ATOMIC_RELAXED);
+    __atomic_store_n(&queue->told_since_ns, since, __ATOMIC_RELEASE);
+    account_in_flight_since(queue->index, since);
 }
 
 static void take_out(struct queue *queue, uint32_t i)
@@ -290,6 +313,7 @@ static void prolong(struct queue *queue, const struct part *part, CUevent end, u
     last->flow->in_flight_ns += part->estimate_ns;
     part->flow->in_flight_ns -= part->estimate_ns;
     spans_flow_back(part->flow);
+    tell_since(queue);
 }
 
 /* Under the lock. What of the same stream nobody has recorded the end of, ends with this. */
@@ -321,14 +345,6 @@ static void put(struct queue *queue, const struct part *part, CUevent end, bool 
     tell_since(queue);
 }
 
-/* Under the lock: the part counts as in flight no more. */
-static void drop(struct queue *queue, const struct part *part)
-{
-    part->flow->in_flight_ns -= part->estimate_ns;
-    queue->in_flight_ns -= part->estimate_ns;
-    spans_flow_back(part->flow);
-}
-
 void spans_end(struct queue *queue, const struct part *part)
 {
     spans_reap(queue);
@@ -340,10 +356,8 @@ void spans_end(struct queue *queue, const struct part *part)
     uint64_t now = clock_ns();
     CUevent end = recorded(queue, part->stream);
     pthread_mutex_lock(&queue->lock);
-    if (queue->serial == part->serial && end != NULL)
-        put(queue, part, end, idled, now);
-    else if (queue->serial == part->serial)
-        drop(queue, part);
+    if (queue->serial == part->serial)
+        put(queue, part, end, idled && end != NULL, now); /* without an event its stream is asked */
     pthread_mutex_unlock(&queue->lock);
 }
 
@@ -434,7 +448,8 @@ static void tell(struct queue *queue, const struct span *span, uint64_t begin, u
     worth.work_ns += span->charged_ns;
     if (held != 0)
         worth.most_ns = 0;
-    if (guess == 0 && (held == 0 || worth.work_ns != 0))
+    bool waited = worth.work_ns > 2 * span->estimate_ns && queue->mean_ns != 0 && account_held_elsewhere(queue->index, begin, end);
+    if (guess == 0 && !waited && (held == 0 || worth.work_ns != 0))
         learn(queue, worth, span->launches);
     queue->cursor_ns = end;
 }

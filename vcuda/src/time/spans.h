@@ -45,6 +45,7 @@ struct span {
 struct queue {
     pthread_mutex_t lock;
     CUcontext context; /* NULL: free. Atomic */
+    CUcontext for_all; /* that any thread may make current: itself, or of a green one the primary */
     int index;
     uint64_t serial;   /* grows each time that it is taken or given up */
     uint32_t callers;  /* threads that call the driver for this queue now */
@@ -71,6 +72,8 @@ struct queue {
     uint64_t sampled_ns;   /* CLOCK_MONOTONIC when a launch was last measured by itself */
     uint64_t held_ns[2];   /* CLOCK_MONOTONIC when a launch of the process was last held: from, to */
     const struct flow *held;   /* whose */
+    uint64_t told_since_ns, told_in_flight_ns; /* for other queues: since when its oldest span goes on (0: none), and the estimate of
+                                                * all that is in flight. Atomic */
     uint64_t waiter;       /* id of a span that goes on for so long that it may wait for a launch which is held; 0: none */
 };
 
@@ -110,6 +113,9 @@ void spans_charge_unfinished(struct queue *queue, uint64_t now_ns);
 /* The flow of a stream as this thread means it; in use until it is given back. */
 struct flow *spans_flow(struct queue *queue, CUstream stream);
 void spans_flow_back(struct flow *flow);
+/* Since when work of this process has gone on for the longest on another device; 0: none does. `estimate_ns` is of all that is
+ * in flight with it. */
+uint64_t spans_on_other_devices(const struct queue *queue, uint64_t *estimate_ns);
 /* The oldest span of another flow; 0: there is none. */
 uint64_t spans_oldest_of_others(const struct queue *queue, const struct flow *flow);
 

@@ -35,6 +35,17 @@ static CUresult newpool(struct line *line)
     return CU(cuMemPoolCreate)((CUmemoryPool *)place(line->name), &how);
 }
 
+static CUresult managedpool(struct line *line)
+{
+    CUmemPoolProps how = {.allocType = CU_MEM_ALLOCATION_TYPE_MANAGED, .location = {.type = CU_MEM_LOCATION_TYPE_NONE}};
+    return CU(cuMemPoolCreate)((CUmemoryPool *)place(line->name), &how);
+}
+
+static CUresult setpool(struct line *line)
+{
+    return CU(cuDeviceSetMemPool)(0, (CUmemoryPool)*place(line->name));
+}
+
 static CUresult endpool(struct line *line)
 {
     return CU(cuMemPoolDestroy)((CUmemoryPool)*place(line->name));
@@ -68,5 +79,5 @@ static CUresult reserved(struct line *line)
 const struct verb pool_verbs[] = {
     {"async", async}, {"freeasync", freeasync}, {"trim", trim},         {"newpool", newpool}, {"endpool", endpool},
     {"from", from},   {"keep", keep},           {"reserved", reserved}, {"wait", waited},
-    {"fromdefault", fromdefault}, {NULL, NULL},
+    {"fromdefault", fromdefault}, {"managedpool", managedpool}, {"setpool", setpool}, {NULL, NULL},
 };

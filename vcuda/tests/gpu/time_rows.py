@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ class Measured:
         return [
             [
                 100 * sum(each[at : at + window_seconds]) / window_seconds / self.alone[one.programs[0]]
-                for each, one in zip(done, tenants, strict=True)
+                for each, one in zip(done, tenants)
             ]
             for at in range(0, number * window_seconds, window_seconds)
         ]
@@ -87,13 +86,13 @@ def counted(tenants: Sequence[Tenant]) -> list[Tenant]:
 def each_second(outputs: Sequence[str]) -> list[float]:
     """What programs completed together in each second but the first, from their counts since they began."""
     counts = [[float(word) for word in output.split()] for output in outputs]
-    sums = [sum(column) for column in zip(*counts, strict=True)]
-    return [after - before for before, after in pairwise(sums)]
+    sums = [sum(column) for column in zip(*counts)]
+    return [after - before for before, after in zip(sums, sums[1:])]
 
 
 def mean_of(windows: Sequence[Sequence[float]]) -> list[float]:
     """The mean of each tenant over all windows."""
-    return [sum(column) / len(windows) for column in zip(*windows, strict=True)]
+    return [sum(column) / len(windows) for column in zip(*windows)]
 
 
 def shares_of_time(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
@@ -101,7 +100,7 @@ def shares_of_time(folder: Path, settings: dict[str, str]) -> Iterator[dict[str,
     measured = Measured(folder, settings)
     for name, tenants, number, window_seconds in shares.CASES:
         windows = measured.windows(tenants, number, int(window_seconds))
-        errors = [abs(part - one.core) for window in windows for part, one in zip(window, tenants, strict=True)]
+        errors = [abs(part - one.core) for window in windows for part, one in zip(window, tenants)]
         error = sum(errors) / len(errors)
         got = "/".join(f"{part:.1f}" for part in mean_of(windows))
         context = f"got {got}; {number} windows of {window_seconds:g} s, the worst {max(errors):.1f} off"

@@ -1,4 +1,5 @@
-/* launching.c: threads that launch, capture and end streams at once, beside one that makes and ends contexts; run under TSan.
+/* launching.c: threads that launch, capture, allocate in streams and end these at once, beside one that makes and ends
+ * contexts; run under TSan.
  *
  *     launching ROUNDS      ends with 0; the shim is linked in, the driver found by name
  */
@@ -37,6 +38,16 @@ static void launch(CUstream stream)
     must(cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL));
 }
 
+/* From the pool, and plain memory that a stream frees. */
+static void allocate(CUstream stream, size_t bytes)
+{
+    CUdeviceptr pooled, plain;
+    must(cuMemAllocAsync(&pooled, bytes, stream));
+    must(cuMemFreeAsync(pooled, stream));
+    must(cuMemAlloc_v2(&plain, bytes));
+    must(cuMemFreeAsync(plain, stream));
+}
+
 static void *launches(void *unused)
 {
     CUstream streams[2];
@@ -45,8 +56,11 @@ static void *launches(void *unused)
     for (int round = 0; round < rounds; round++) {
         for (int i = 0; i < 2; i++)
             must(CU(cuStreamCreate)(&streams[i], CU_STREAM_NON_BLOCKING));
-        for (int i = 0; i < LAUNCHES; i++)
+        for (int i = 0; i < LAUNCHES; i++) {
             launch(streams[i % 2]);
+            if (i % 8 == 0)
+                allocate(streams[i % 2], (size_t)(i + 1) << 14);
+        }
         must(cuStreamBeginCapture_v2(streams[0], CU_STREAM_CAPTURE_MODE_THREAD_LOCAL));
         launch(streams[0]);
         launch(streams[1]);
@@ -68,6 +82,8 @@ static void *contexts(void *unused)
         must(CU(cuModuleGetFunction)(&another, module, "spin_us_1"));
         for (int i = 0; i < LAUNCHES; i++)
             must(cuLaunchKernel(another, 1, 1, 1, 1, 1, 1, 0, NULL, NULL, NULL));
+        for (int i = 0; i < 10; i++)
+            allocate(NULL, 1 << 20);
         must(cuCtxDestroy_v2(own));
     }
     return unused;

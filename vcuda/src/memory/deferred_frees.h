@@ -1,0 +1,27 @@
+/* deferred_frees.h: plain memory that was freed in a stream's order (cuMemFreeAsync). It stays charged until the stream has
+ * come to the free, which an event right behind it tells. */
+#ifndef VCUDA_DEFERRED_FREES_H
+#define VCUDA_DEFERRED_FREES_H
+
+#include "allocations.h"
+#include "driver.h"
+
+struct deferred_free;
+
+struct deferred_frees {
+    pthread_mutex_t lock;       /* guards both; no driver call is made under it */
+    struct deferred_free *list; /* not known to be done. Written under the lock; atomic: it is seen to be empty without it */
+    bool asking;                /* a thread has taken the list and asks the driver about it */
+};
+
+/* The driver has accepted the free of this allocation in the stream, as the calling thread means it. */
+void deferred_frees_add(const struct allocation *allocation, CUstream stream);
+
+/* Discharges what streams have come to; true where there was any. Never waits for a stream. */
+bool deferred_frees_settle(void);
+
+/* A context is about to end: the driver is asked about its events no more. Then it has ended (`gone`), or not. */
+void deferred_frees_context_ends(CUcontext context);
+void deferred_frees_context_ended(CUcontext context, bool gone);
+
+#endif
