@@ -15,9 +15,9 @@ HERE = Path(__file__).parent
 FOLDERS = ("fairgpu/dialects", "webhook/admission")
 MODULES = (
     "choices",
+    "container_parser",
     "demand",
     "faults",
-    "listening",
     "names",
     "permissions",
     "pod",

@@ -18,7 +18,7 @@ MAX_ENCODED_BYTES = 256 * 1024
 
 
 class AllocationError(ValueError):
-    """An annotation that is no allocation; the message names the field."""
+    """The annotation is no allocation; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class ContainerAllocation:
-    """What one container holds."""
+    """The device shares of one container."""
 
     name: str
     devices: tuple[DeviceShare, ...]
@@ -42,7 +42,7 @@ class ContainerAllocation:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """What a pod holds, and on which node."""
+    """The device shares of a pod, and its node."""
 
     node: str
     containers: tuple[ContainerAllocation, ...]

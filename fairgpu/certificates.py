@@ -1,7 +1,7 @@
-"""A certificate authority of one's own and the server certificates that it signs: ECDSA on P-256, X.509 v3.
+"""A private certificate authority and the server certificates that it signs: ECDSA on P-256, X.509 v3.
 
-What is made follows RFC 5280 and what Go's verifier asks of servers: subject alternative names, and key identifiers
-by which two authorities of the same name are told apart.
+The certificates follow RFC 5280 and the demands of Go's verifier on servers: subject alternative names, and key
+identifiers by which two authorities of the same name are told apart.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
 
 
 def expires_at(certificate_pem: bytes) -> datetime:
-    """When a certificate ends.
+    """The end of a certificate.
 
     Raises:
         CertificateError: it is no certificate.
@@ -96,7 +96,7 @@ def expires_at(certificate_pem: bytes) -> datetime:
 
 
 def issued_at(certificate_pem: bytes) -> datetime:
-    """When a certificate that `make_leaf` or `make_authority` made was made.
+    """The time at which `make_leaf` or `make_authority` made a certificate.
 
     Raises:
         CertificateError: it is no certificate.
@@ -141,7 +141,7 @@ def load(certificate_pem: bytes) -> x509.Certificate:
 
 
 def utc_now() -> datetime:
-    """The present moment, for callers that are not given one."""
+    """The present moment, for callers without a clock of their own."""
     return datetime.now(UTC)
 
 

@@ -1,4 +1,4 @@
-"""What a request costs where no device is chosen yet: the timekeeper charges by it, and admission foretells it.
+"""The cost of a request without chosen devices: the timekeeper charges it, and admission estimates it.
 
 A rate is in microGPU-seconds a second: a whole GPU at price 1 is 1,000,000 of them. It is rounded up per vGPU, so that
 no share is so small as to be free.
@@ -17,10 +17,10 @@ GPU_SECOND: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class ChargeRules:
-    """What the admin decides about charging.
+    """The admin's rules for charging.
 
     Attributes:
-        best_effort_floor_percent: what a best-effort share costs at least, in percent of a GPU.
+        best_effort_floor_percent: the least cost of a best-effort share, in percent of a GPU.
         unknown_device_mib: the memory of a device that no allocation names, against which a request counts.
     """
 

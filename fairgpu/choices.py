@@ -1,4 +1,4 @@
-"""Reads what a pod's author chose in `fairgpu.io/*` annotations, and joins it with what a dialect says."""
+"""Reads what a pod's author chose in `fairgpu.io/*` annotations, and merges it with a dialect's choices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from fairgpu import names
 from fairgpu.faults import Fault, field_path, guess, show
-from fairgpu.permissions import Permission, Wish
+from fairgpu.permissions import Permission, PermissionRequest
 from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, NORMAL_PRIORITY, CorePolicy, Placement, PodChoices
 
 Path = tuple[str | int, ...]
@@ -26,17 +26,17 @@ LIST_ALLOWED = (
     f"at most {MAX_LISTED} names with commas between them, each of 1 to 63 letters, digits, spaces and ._()/+-"
 )
 MAX_UNKNOWN_NAMED = 16
-"""Annotations of fairgpu.io that there are not, and that are named in a warning each."""
+"""Annotations of fairgpu.io that there are not, and that a warning names."""
 
 _KNOWN = frozenset(names.CHOICE_ANNOTATIONS + names.RESERVED_ANNOTATIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoicesReading:
-    """What the annotations choose, which of it needs a permission, and what is wrong or odd with them."""
+    """The choices of the annotations, the permissions that these need, and the annotations' faults and warnings."""
 
     choices: PodChoices = NO_CHOICES
-    wishes: tuple[Wish, ...] = ()
+    permission_requests: tuple[PermissionRequest, ...] = ()
     faults: tuple[Fault, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -65,7 +65,7 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
     )
     return ChoicesReading(
         choices=choices,
-        wishes=_wishes(choices, metadata),
+        permission_requests=_permission_requests(choices, metadata),
         faults=tuple(reader.faults),
         warnings=_of_unknown([key for key in ours if key not in _KNOWN], metadata),
     )
@@ -103,7 +103,7 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
 
 
 def contradictions(choices: PodChoices, metadata: Path = METADATA) -> tuple[Fault, ...]:
-    """What is to be used and to be avoided as well, whoever said the one and the other."""
+    """The faults of names that are both to be used and to be avoided, from whatever key each comes."""
     if not (choices.avoid_models or choices.avoid_uuids):
         return ()
     pairs = (
@@ -123,15 +123,15 @@ def contradictions(choices: PodChoices, metadata: Path = METADATA) -> tuple[Faul
     )
 
 
-def _wishes(choices: PodChoices, metadata: Path) -> tuple[Wish, ...]:
-    wishes = []
+def _permission_requests(choices: PodChoices, metadata: Path) -> tuple[PermissionRequest, ...]:
+    requests = []
     if choices.core_policy is CorePolicy.ELASTIC:
         path = field_path(*metadata, "annotations", names.CORE_POLICY)
-        wishes.append(Wish(Permission.ELASTIC, path, show(CorePolicy.ELASTIC.value), foreign=False))
+        requests.append(PermissionRequest(Permission.ELASTIC, path, show(CorePolicy.ELASTIC.value), foreign=False))
     if choices.task_priority == HIGH_PRIORITY:
         path = field_path(*metadata, "annotations", names.TASK_PRIORITY)
-        wishes.append(Wish(Permission.HIGH_PRIORITY, path, show(str(HIGH_PRIORITY)), foreign=False))
-    return tuple(wishes)
+        requests.append(PermissionRequest(Permission.HIGH_PRIORITY, path, show(str(HIGH_PRIORITY)), foreign=False))
+    return tuple(requests)
 
 
 def _of_unknown(keys: list[str], metadata: Path) -> tuple[str, ...]:

@@ -38,7 +38,14 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fairgpu {version('fairgpu')}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for entry in sorted(entry_points(group=COMMAND_GROUP), key=lambda entry: entry.name):
-        entry.load()(subparsers)
+        try:
+            register = entry.load()
+        except ModuleNotFoundError as error:
+            # An image holds the packages of its own service alone, and the wheel's metadata names those of all.
+            if error.name != entry.module.partition(".")[0]:
+                raise
+            continue
+        register(subparsers)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""What a pod as a whole demands, when its containers run partly one after the other.
+"""The demand of a whole pod, whose containers partly run one after the other.
 
 The rule is the scheduler's own for pods with native sidecars
 (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers):

@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, said so that its author can mend it without asking anybody."""
+"""Faults of a manifest, in words by which its author can mend it without help."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 MAX_SHOWN_LENGTH = 80
 MAX_EXPLAINED = 100
-"""Faults that are said; one manifest of 3 MiB can have a hundred thousand."""
+"""The most faults in one message; a manifest of 3 MiB can have a hundred thousand."""
 MAX_GUESSED_LENGTH = 317
 """No key of Kubernetes is longer (253 for the prefix, a slash, 63 for the name); what is stands for none."""
 

@@ -27,7 +27,7 @@ class InventoryError(ValueError):
 
 
 class Health(StrEnum):
-    """Whether new containers may be placed on a device. Containers that run on a fenced one go on."""
+    """The health of a device: new containers may be placed on an `ok` one; those on a fenced one run on."""
 
     OK = "ok"
     FENCED = "fenced"
@@ -57,8 +57,8 @@ class Device:
 
     Attributes:
         uuid: the vendor's identity of it, unique in the cluster.
-        model: the vendor's name of it, as NVML tells it.
-        memory_mib: what containers may hold together, in MiB: the total less what the driver reserves.
+        model: the vendor's name of it, as NVML reports it.
+        memory_mib: the memory that containers may hold together, in MiB: the total less what the driver reserves.
         numa: its NUMA node; None where the system does not say.
         pci: its PCI address.
         health: whether new containers may be placed on it.

@@ -29,7 +29,15 @@ BUDGET_STATE: Final = "fairgpu.io/budget-state"
 CREATED_BY: Final = "fairgpu.io/created-by"
 EVICTION_AT: Final = "fairgpu.io/eviction-at"
 """When the pod of a spent budget is evicted (RFC 3339); the downward API shows it to the pod itself."""
-RESERVED_ANNOTATIONS: Final = (ALLOCATION, SOURCE_DIALECT, BUDGET_STATE, CREATED_BY, EVICTION_AT)
+RECLAIM_AT: Final = "fairgpu.io/reclaim-at"
+"""When the scheduler evicts the pod, for another that waits for its devices (RFC 3339)."""
+RESERVED_ANNOTATIONS: Final = (ALLOCATION, SOURCE_DIALECT, BUDGET_STATE, CREATED_BY, EVICTION_AT, RECLAIM_AT)
+"""Those of pods."""
+NOTICES: Final = (ALLOCATION, EVICTION_AT, RECLAIM_AT)
+"""Reserved annotations that no pod has when it is created."""
+
+INVENTORY: Final = "fairgpu.io/inventory"
+"""On a Node: the devices that it offers (fairgpu.inventory)."""
 
 USE_GPU_MODEL: Final = "fairgpu.io/use-gpu-model"
 AVOID_GPU_MODEL: Final = "fairgpu.io/avoid-gpu-model"

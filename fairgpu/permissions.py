@@ -1,6 +1,6 @@
-"""Wishes that a namespace needs leave for: GPU time beyond the share, and going before others.
+"""Permissions of a namespace: its pods may use GPU time beyond their share, or go before others.
 
-The annotation `fairgpu.io/allow` on the Namespace lists what its pods may ask for; only cluster-level admins write it.
+The annotation `fairgpu.io/allow` on the Namespace lists the permissions; only cluster-level admins write it.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from fairgpu.request import NORMAL_PRIORITY, CorePolicy, PodChoices
 
 
 class Permission(StrEnum):
-    """What a namespace can be allowed, as `fairgpu.io/allow` spells it."""
+    """A permission of a namespace, as `fairgpu.io/allow` spells it."""
 
     ELASTIC = "elastic"
     HIGH_PRIORITY = "high-priority"
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class PermissionRequest:
     """A choice that needs a permission.
 
     Attributes:
-        permission: the one it needs.
+        permission: the permission that it needs.
         path: the field that states it.
-        given: what stands there.
-        foreign: whether another project's key states it. Its author never heard of our permissions, so without one
-            the pod comes in with the default and a warning; one who writes our own annotation is refused.
+        given: the field's value.
+        foreign: whether another project's key states it. Its author need not know FairGPU's permissions, so without one
+            the pod is admitted with the default and a warning; the same choice in FairGPU's annotation is refused.
     """
 
     permission: Permission
@@ -41,7 +41,7 @@ class Wish:
 
 
 class Granted:
-    """The choices that hold in a namespace, and what is said about those that do not."""
+    """The choices that a namespace permits, and the faults and warnings about the others."""
 
     def __init__(self, choices: PodChoices, faults: tuple[Fault, ...], warnings: tuple[str, ...]) -> None:
         self.choices: Final = choices
@@ -57,28 +57,28 @@ def parse_permissions(annotation: Any) -> frozenset[Permission]:
     return frozenset(permission for permission in Permission if permission.value in words)
 
 
-def grant(choices: PodChoices, wishes: Iterable[Wish], permissions: frozenset[Permission]) -> Granted:
-    """Holds a pod's choices to what its namespace is allowed."""
+def grant(choices: PodChoices, requests: Iterable[PermissionRequest], permissions: frozenset[Permission]) -> Granted:
+    """Replaces the choices that the namespace's permissions do not cover by the defaults."""
     faults: list[Fault] = []
     warnings: list[str] = []
-    for wish in wishes:
-        if wish.permission in permissions:
+    for request in requests:
+        if request.permission in permissions:
             continue
-        choices = _without(choices, wish.permission)
-        fallback = _FALLBACKS[wish.permission]
-        if wish.foreign:
+        choices = _without(choices, request.permission)
+        fallback = _FALLBACKS[request.permission]
+        if request.foreign:
             warnings.append(
-                f"{wish.path}: {wish.given} is taken as {fallback}, since the namespace is not allowed "
-                f'"{wish.permission}"; a cluster admin allows it with the annotation {names.NAMESPACE_ALLOW}'
+                f"{request.path}: {request.given} is taken as {fallback}, since the namespace is not allowed "
+                f'"{request.permission}"; a cluster admin allows it with the annotation {names.NAMESPACE_ALLOW}'
             )
         else:
             faults.append(
                 Fault(
-                    path=wish.path,
-                    given=wish.given,
-                    allowed=f'{fallback}, as the namespace is not allowed "{wish.permission}"',
+                    path=request.path,
+                    given=request.given,
+                    allowed=f'{fallback}, as the namespace is not allowed "{request.permission}"',
                     instead=f"{fallback}, or ask a cluster admin to annotate the namespace with "
-                    f"{names.NAMESPACE_ALLOW}: {wish.permission}",
+                    f"{names.NAMESPACE_ALLOW}: {request.permission}",
                 )
             )
     return Granted(choices, tuple(faults), tuple(warnings))

@@ -1,7 +1,7 @@
-"""Reads a whole pod: what each container asks of GPUs, what the pod chooses, what it demands, what is wrong with it.
+"""Reads a whole pod: its containers' GPU requests, its choices, its demand and its faults.
 
-Works on the raw JSON object and takes any: a field that is missing or of another type is one that asks for nothing,
-as the API server has its own words for those.
+It works on the raw JSON object and accepts any: a field that is missing or of another type asks for nothing, since the
+API server itself refuses those.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from fairgpu.choices import NOTHING_CHOSEN, Path, contradictions, merge_choices, read_choices
+from fairgpu.container_parser import ContainerParser, ContainerReading, mapping, texts
 from fairgpu.demand import NO_DEMAND, Demand, pod_demand
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import DIALECTS, DialectSet
 from fairgpu.faults import Fault
-from fairgpu.listening import ContainerReading, Listener, mapping, texts
-from fairgpu.permissions import Permission, Wish
+from fairgpu.permissions import Permission, PermissionRequest
 from fairgpu.pod_faults import beyond_a_node, misplaced, mistyped_annotations, oversized, too_many
 from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, CorePolicy, PodChoices
 
@@ -23,16 +23,16 @@ __all__ = ["ContainerReading", "PodReading", "read_pod"]
 
 
 class PodReading:
-    """A pod as FairGPU understands it. The three tuples of containers hold only those that speak a dialect, in order.
+    """The reading of a pod. The three tuples of containers hold only those with keys of a dialect, in order.
 
     Attributes:
-        all_containers: all that speak a dialect, main ones first.
+        all_containers: all of them, main ones first.
         choices: the pod's own and the dialects' choices together, before permissions (`permissions.grant`).
-        wishes: which of them need a permission of the namespace.
+        permission_requests: which of them need a permission of the namespace.
         strip_annotations: the dialects' keys to take off the pod.
-        faults: everything that is wrong with it, all at once.
-        warnings: what is done otherwise than was asked.
-        demand: what the pod as a whole demands.
+        faults: all faults, at once.
+        warnings: lines about keys that have another effect than in their own project.
+        demand: the demand of the whole pod.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -42,7 +42,7 @@ class PodReading:
         init: tuple[ContainerReading, ...] = (),
         ephemeral: tuple[ContainerReading, ...] = (),
         choices: PodChoices = NO_CHOICES,
-        wishes: tuple[Wish, ...] = (),
+        permission_requests: tuple[PermissionRequest, ...] = (),
         strip_annotations: tuple[str, ...] = (),
         faults: tuple[Fault, ...] = (),
         warnings: tuple[str, ...] = (),
@@ -53,29 +53,29 @@ class PodReading:
         self.ephemeral: Final = ephemeral
         self.all_containers: Final = containers + init + ephemeral
         self.choices: Final = choices
-        self.wishes: Final = wishes
+        self.permission_requests: Final = permission_requests
         self.strip_annotations: Final = strip_annotations
         self.faults: Final = faults
         self.warnings: Final = warnings
         self.demand: Final = demand
 
     @property
-    def speaks(self) -> bool:
-        """Whether any container has a key of a dialect; false means that the pod is none of our business."""
+    def has_gpu_keys(self) -> bool:
+        """Whether any container has a key of a dialect; without any, FairGPU leaves the pod alone."""
         return bool(self.all_containers)
 
     @property
-    def asks(self) -> bool:
-        """Whether any container wants a GPU: keys that amount to nothing, such as `nvidia.com/gpu: 0`, want none."""
+    def requests_gpu(self) -> bool:
+        """Whether any container wants a GPU: keys such as `nvidia.com/gpu: 0` want none."""
         return any(container.request is not None for container in self.all_containers)
 
     @property
     def dialects(self) -> tuple[str, ...]:
-        """The dialects spoken, each once, in order of appearance."""
+        """The dialects of the containers, each once, in order of appearance."""
         return tuple(dict.fromkeys(container.dialect for container in self.all_containers))
 
 
-_NOT_ASKING = PodReading()
+_NO_REQUEST = PodReading()
 
 
 def read_pod(
@@ -89,10 +89,10 @@ def read_pod(
 
     Args:
         pod: the raw object with `metadata` and `spec`.
-        settings: what the admin decides about how requests are read.
+        settings: the admin's settings of the dialects.
         root: the field path of `pod` in the object that messages speak of, such as `("spec", "template")`.
-        dialects: the dialects to listen for (`registry.NATIVE`, `registry.FOREIGN`, or all); what others say is
-            then not seen at all.
+        dialects: the dialects to read (`registry.NATIVE`, `registry.FOREIGN`, or all); keys of others have no
+            effect.
     """
     spec = mapping(pod.get("spec"))
     metadata = mapping(pod.get("metadata"))
@@ -100,29 +100,29 @@ def read_pod(
     too_large = oversized(annotations, root)
     if too_large:
         return PodReading(faults=too_large)
-    listener = Listener(
+    parser = ContainerParser(
         settings=settings,
         root=root,
         dialects=dialects,
         annotations=texts(annotations, dialects.annotations),
         labels=mapping(metadata.get("labels")),
     )
-    containers = listener.hear(spec, "containers")
-    init = listener.hear(spec, "initContainers")
-    ephemeral = listener.hear(spec, "ephemeralContainers")
-    everyone = containers + init + ephemeral
-    unheard = listener.unheard(everyone)
-    if not everyone and not unheard:
-        return _NOT_ASKING
+    containers = parser.parse(spec, "containers")
+    init = parser.parse(spec, "initContainers")
+    ephemeral = parser.parse(spec, "ephemeralContainers")
+    all_containers = containers + init + ephemeral
+    unclaimed = parser.unclaimed_annotations(all_containers)
+    if not all_containers and not unclaimed:
+        return _NO_REQUEST
     demand = pod_demand(
         [container.request for container in containers],
         [(container.request, container.native_sidecar) for container in init],
     )
     pod_faults = [
-        *(fault for container in everyone for fault in misplaced(container)),
+        *(fault for container in all_containers for fault in misplaced(container)),
         *too_many(spec, root),
         *beyond_a_node(demand, settings, root),
-        *unheard,
+        *unclaimed,
         *mistyped_annotations(annotations, dialects, root),
     ]
     return _joined(containers, init, ephemeral, demand, _Pod(annotations, (*root, "metadata"), pod_faults))
@@ -144,20 +144,24 @@ def _joined(
     demand: Demand,
     pod: _Pod,
 ) -> PodReading:
-    """Joins what the containers say with what the pod chooses; one that wants no GPU chooses nothing."""
-    everyone = containers + init + ephemeral
-    asking = [container for container in everyone if container.request is not None or container.reading.faults]
-    own = read_choices(pod.annotations, pod.metadata) if asking or pod.faults else NOTHING_CHOSEN
+    """Joins the containers' readings with the pod's own choices; a container that wants no GPU chooses nothing."""
+    all_containers = containers + init + ephemeral
+    requesting = [
+        container for container in all_containers if container.request is not None or container.reading.faults
+    ]
+    own = read_choices(pod.annotations, pod.metadata) if requesting or pod.faults else NOTHING_CHOSEN
     choices = own.choices
-    for container in asking:
+    for container in requesting:
         choices = merge_choices(choices, container.reading.choices)
-    readings = [container.reading for container in everyone]
+    readings = [container.reading for container in all_containers]
     return PodReading(
         containers=containers,
         init=init,
         ephemeral=ephemeral,
         choices=choices,
-        wishes=_live_wishes([*own.wishes, *(wish for c in asking for wish in c.reading.wishes)], choices),
+        permission_requests=_needed_permissions(
+            [*own.permission_requests, *(each for c in requesting for each in c.reading.permission_requests)], choices
+        ),
         strip_annotations=_once([reading.strip_annotations for reading in readings]),
         faults=_once(
             [
@@ -172,15 +176,17 @@ def _joined(
     )
 
 
-def _live_wishes(wishes: Sequence[Wish], choices: PodChoices) -> tuple[Wish, ...]:
-    """One wish for each permission that the choices still need: the pod's own stands before the dialects'."""
-    if not wishes:
+def _needed_permissions(
+    permission_requests: Sequence[PermissionRequest], choices: PodChoices
+) -> tuple[PermissionRequest, ...]:
+    """One request for each permission that the choices still need; the pod's own goes before the dialects'."""
+    if not permission_requests:
         return ()
     needed = {
         Permission.ELASTIC: choices.core_policy is CorePolicy.ELASTIC,
         Permission.HIGH_PRIORITY: choices.task_priority == HIGH_PRIORITY,
     }
-    return tuple({wish.permission: wish for wish in reversed(wishes) if needed[wish.permission]}.values())
+    return tuple({each.permission: each for each in reversed(permission_requests) if needed[each.permission]}.values())
 
 
 _Item = TypeVar("_Item")

@@ -1,4 +1,4 @@
-"""What can be wrong with a pod beyond a single container's request."""
+"""Faults of a pod beyond a single container's request."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from fairgpu import names
 from fairgpu.choices import Path
+from fairgpu.container_parser import MAX_CONTAINERS, ContainerReading, mapping
 from fairgpu.demand import Demand
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.dialects.registry import DialectSet
 from fairgpu.faults import Fault, field_path, show
-from fairgpu.listening import MAX_CONTAINERS, ContainerReading, mapping
 
 MAX_ANNOTATIONS: Final = 1000
 """On a GPU pod."""
@@ -30,7 +30,7 @@ MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
 
 
 def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
-    """Annotations that no API server stores. It says so after admission, where they are read for each container."""
+    """The fault of annotations too long to store: the API server refuses them only after admission read them."""
     length = 0
     for key, value in annotations.items():
         length += len(key) + (len(value) if isinstance(value, str) else 0)
@@ -74,6 +74,8 @@ def _too_long(metadata: Mapping[str, Any], root: Path, field: str, allowed: int,
 
 
 def _annotations_out_of_bounds(annotations: Mapping[str, Any], path: Path) -> list[Fault]:
+    if len(annotations) <= MAX_ANNOTATIONS and _most_bytes(annotations) <= MAX_GPU_POD_ANNOTATIONS_BYTES:
+        return []
     counted = {key: value for key, value in annotations.items() if key not in names.RESERVED_ANNOTATIONS}
     length = sum(len(key.encode()) + len(value.encode()) for key, value in counted.items() if isinstance(value, str))
     faults = []
@@ -86,6 +88,14 @@ def _annotations_out_of_bounds(annotations: Mapping[str, Any], path: Path) -> li
         instead = "less; what is longer belongs in a ConfigMap"
         faults.append(Fault(field_path(*path), f"{length} bytes in {len(counted)} annotations", allowed, instead))
     return faults
+
+
+def _most_bytes(annotations: Mapping[str, Any]) -> int:
+    """The most bytes that keys and values can take in UTF-8, found without encoding them."""
+    length = 0
+    for key, value in annotations.items():
+        length += len(key) + (len(value) if isinstance(value, str) else 0)
+    return 4 * length
 
 
 def oversized_pod(size: int) -> list[Fault]:
@@ -123,21 +133,18 @@ def oversized_debuggers(containers: Any) -> list[Fault]:
 
 def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:
     """More containers than are read of a pod that asks for a GPU."""
-    lists = {field: spec.get(field) for field in ("containers", "initContainers", "ephemeralContainers")}
-    return [
-        Fault(
-            path=field_path(*root, "spec", field),
-            given=f"{len(containers)} containers",
-            allowed=f"at most {MAX_CONTAINERS} in a pod that asks for a GPU",
-            instead="fewer containers in a pod, and more pods",
-        )
-        for field, containers in lists.items()
-        if isinstance(containers, list) and len(containers) > MAX_CONTAINERS and _own(containers) > MAX_CONTAINERS
-    ]
+    faults = []
+    for field in ("containers", "initContainers", "ephemeralContainers"):
+        containers = spec.get(field)
+        if isinstance(containers, list) and len(containers) > MAX_CONTAINERS and _own(containers) > MAX_CONTAINERS:
+            path, given = field_path(*root, "spec", field), f"{len(containers)} containers"
+            allowed = f"at most {MAX_CONTAINERS} in a pod that asks for a GPU"
+            faults.append(Fault(path, given, allowed, "fewer containers in a pod, and more pods"))
+    return faults
 
 
 def _own(containers: list[Any]) -> int:
-    """How many there are beside FairGPU's reporter, which admission adds."""
+    """The number of containers beside FairGPU's sidecar, which admission adds."""
     return sum(not isinstance(item, dict) or item.get("name") != names.SIDECAR_CONTAINER for item in containers)
 
 
@@ -156,13 +163,13 @@ def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: P
 
 
 def misplaced(container: ContainerReading) -> list[Fault]:
-    """A GPU asked for where there is none to be had."""
+    """The faults of a GPU request in a container that can have no GPU."""
     if container.name == names.SIDECAR_CONTAINER:
         return [
             Fault(
                 path=field_path(*container.path, "resources"),
                 given=f"a GPU in the container {names.SIDECAR_CONTAINER}",
-                allowed="no GPU there: the name is that of FairGPU's own reporter, which needs none",
+                allowed="no GPU there: the name is that of FairGPU's own sidecar, which needs none",
                 instead="the GPU in a container of another name",
             )
         ]

@@ -1,4 +1,4 @@
-"""What a container asks of GPUs, in the one form that everything behind admission reads."""
+"""A container's GPU request, in the canonical form that everything behind admission reads."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class GPURequest(NamedTuple):
 
 
 class CorePolicy(StrEnum):
-    """What happens to GPU time beyond the share: never used (hard), or lent while idle (elastic)."""
+    """The use of GPU time beyond the share: never (hard), or while it is idle (elastic)."""
 
     HARD = "hard"
     ELASTIC = "elastic"
 
 
 class Placement(StrEnum):
-    """How the devices of a pod are chosen among those that fit."""
+    """The choice of a pod's devices among those that fit."""
 
     PACK = "pack"
     SPREAD = "spread"
@@ -56,7 +56,7 @@ NORMAL_PRIORITY = 1
 
 @dataclass(frozen=True, slots=True)
 class PodChoices:
-    """What a pod's author chose beside the amounts; unset means the admin's default."""
+    """The choices of a pod's author beside the amounts; unset means the admin's default."""
 
     use_models: tuple[str, ...] = ()
     avoid_models: tuple[str, ...] = ()

@@ -15,20 +15,30 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fairgpu.settings_faults import explain
-
 ENVIRONMENT_PREFIX = "FAIRGPU"
 MAX_FILE_BYTES = 1 << 20
 
 _SERVICE_LINK = re.compile(r"_(SERVICE_(HOST|PORT(_.*)?)|PORT(_[0-9]+_(TCP|UDP|SCTP).*)?)")
-"""What the kubelet sets for each Service of the namespace; `FAIRGPU_WEBHOOK_PORT` is one of these."""
+"""Variables that the kubelet sets for each Service of the namespace; `FAIRGPU_WEBHOOK_PORT` is one of these."""
+
+_SECRETS = ("password", "secret", "token")
+_MAX_SHOWN = 80
+_ALLOWED = {
+    "tuple_type": "a list, such as [a, b]",
+    "list_type": "a list, such as [a, b]",
+    "dict_type": "a map, such as {a: 1}",
+    "model_type": "a group of settings",
+    "model_attributes_type": "a group of settings",
+    "string_type": "text; write a number in quotes",
+}
+"""Texts for faults that pydantic states in terms of Python, by type (https://docs.pydantic.dev/latest/errors/)."""
 
 
 class SettingsError(ValueError):
@@ -63,7 +73,7 @@ def load_settings(model: type[SectionType], environ: Mapping[str, str], file: Pa
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        raise SettingsError(explain(error, list(fields(model)), environment_name)) from error
+        raise SettingsError(_explain(error, list(fields(model)))) from error
 
 
 def environment_name(path: tuple[str, ...]) -> str:
@@ -135,3 +145,34 @@ def _place(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
         values[group] = dict(inner) if isinstance(inner, dict) else {}
         values = values[group]
     values[name] = value
+
+
+def _explain(error: ValidationError, known: Sequence[tuple[str, ...]]) -> str:
+    """One line for each fault: the key, the given value, what is allowed, and the setting that may be meant."""
+    lines = []
+    for fault in error.errors(include_url=False, include_context=False):
+        path = tuple(str(part) for part in fault["loc"])
+        if fault["type"] == "extra_forbidden":
+            lines.append(_unknown(path, known))
+            continue
+        secret = any(word in path[-1] for word in _SECRETS) if path else False
+        shown = "a value that is not shown" if secret else _given(fault["input"])[:_MAX_SHOWN]
+        allowed = _ALLOWED.get(fault["type"])
+        reason = f"allowed: {allowed}" if allowed else fault["msg"].removeprefix("Value error, ")
+        lines.append(f"{'.'.join(path)} ({environment_name(path)}): given {shown}; {reason}")
+    return "\n".join(lines)
+
+
+def _given(value: Any) -> str:
+    """A value for people; of a group its keys alone, as a secret may stand among its values."""
+    return f"a group with {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, dict) else repr(value)
+
+
+def _unknown(path: tuple[str, ...], known: Sequence[tuple[str, ...]]) -> str:
+    """Names the setting that may be meant: of the same group if one is close, else of the same name elsewhere."""
+    beside = {one[: len(path)][-1] for one in known if one[: len(path) - 1] == path[:-1]}
+    close = difflib.get_close_matches(path[-1], beside, n=1)
+    elsewhere = [one for one in known if one[-1] == path[-1]]
+    meant = (*path[:-1], close[0]) if close else next(iter(elsewhere), None)
+    hint = f"; write {'.'.join(meant)}" if meant else f"; allowed there: {', '.join(sorted(beside))}" if beside else ""
+    return f"{'.'.join(path)}: there is no such setting{hint}"

@@ -28,12 +28,12 @@ class BudgetState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class SafeAdmission:
-    """What safe admission goes by: a pod comes in where remaining less committed pays for its whole run.
+    """The figures of safe admission: it admits a pod where remaining less committed pays for its whole run.
 
     Attributes:
-        committed: what pods that were let in may still spend, and those that wait at the gate need, uGPU·s.
-        default_commit_seconds: how long a pod without activeDeadlineSeconds counts as going to run.
-        hold: whether a pod that does not fit waits; else it comes in as over budget.
+        committed: the amount that admitted pods may still spend and that pods at the gate need, uGPU·s.
+        default_commit_seconds: the run that counts for a pod without activeDeadlineSeconds.
+        hold: whether a pod that does not fit waits; else it is admitted as over budget.
     """
 
     committed: int
@@ -42,22 +42,22 @@ class SafeAdmission:
 
 
 class StatesError(ValueError):
-    """A document that is no states document; the message names the field."""
+    """The document is no states document; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceState:
-    """What admission knows of a namespace's budget.
+    """The state of a namespace's budget, as far as admission needs it.
 
     Attributes:
         namespace: the namespace.
         budget: the budget that pays for it; empty where it has none.
         state: where the budget stands.
         available: allowance and grants of the period, uGPU·s; 0 where unlimited.
-        remaining: what of that is left, uGPU·s; negative once overspent.
-        rate: what its running reservations spend, uGPU a second.
+        remaining: the rest of that, uGPU·s; negative once overspent.
+        rate: the spending of its running reservations, uGPU a second.
         enforced: whether anything follows from its state; false where the budget is only observed.
-        safe: what safe admission goes by; None where admission is simple.
+        safe: the figures of safe admission; None where admission is simple.
     """
 
     namespace: str
@@ -80,7 +80,7 @@ class StatesDocument:
         states: the states, each namespace once.
         default: the state of a namespace without a budget.
         prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is the price of any other.
-        charge: what the admin decides about charging.
+        charge: the admin's rules for charging.
     """
 
     cursor: str
@@ -92,7 +92,7 @@ class StatesDocument:
 
 
 def encode_state(state: NamespaceState) -> dict[str, Any]:
-    """A state as JSON; what is as it mostly is, is left out."""
+    """A state as JSON, without fields that have their usual value."""
     document: dict[str, Any] = {
         "namespace": state.namespace,
         "budget": state.budget,
@@ -113,7 +113,7 @@ def encode_state(state: NamespaceState) -> dict[str, Any]:
 
 
 def encode_charge(rules: ChargeRules) -> dict[str, int]:
-    """What is decided about charging, as JSON."""
+    """The rules for charging as JSON."""
     return {
         "bestEffortFloorPercent": rules.best_effort_floor_percent,
         "unknownDeviceMiB": rules.unknown_device_mib,

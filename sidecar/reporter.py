@@ -1,4 +1,4 @@
-"""The sidecar's life: sample the usage files, report when it is time, report once more when told to stop.
+"""The sidecar's loop: it samples the usage files, reports when a report is due, and reports once more at the end.
 
 Two kinds of events wake the one loop: the outcome of a report, which a short-lived thread delivers (name resolution
 cannot be interrupted, and must hold up neither sampling nor the end), and the signal to stop.
@@ -25,7 +25,7 @@ from sidecar.usage_file import container_names, read_usage
 from sidecar.usage_record import UsageError
 
 SAMPLE_SECONDS = 5.0
-"""How often the files are read: when a container restarts, at most this much of its last use goes unseen."""
+"""The interval between reads of the files. When a container restarts, at most this much of its last use is lost."""
 LAST_REPORT_SECONDS = 1.5
 TOO_MANY_REQUESTS = 429
 _THREAD_STACK_BYTES = 512 * 1024
@@ -63,7 +63,7 @@ class Reporter:
         self._events.put(_Stop())
 
     def run(self) -> None:
-        """Reports until told to stop."""
+        """Reports until `stop` is called."""
         in_flight = False
         due = time.monotonic() + pacing.first_delay(self._pace, random)
         while True:

@@ -1,4 +1,4 @@
-"""What the sidecar is told by its environment, which the webhook writes."""
+"""The sidecar's settings, from environment variables that the webhook writes."""
 
 from __future__ import annotations
 

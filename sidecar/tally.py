@@ -22,7 +22,7 @@ class Tally(NamedTuple):
     running: UsageRecord | None = None
 
     def devices(self) -> tuple[DeviceUsage, ...]:
-        """What the container used in all its epochs together, per device."""
+        """The container's use of each device in all its epochs together."""
         return self.ended if self.running is None else _merge(self.ended, self.running.devices, _added)
 
 

@@ -15,7 +15,7 @@ from sidecar.usage_record import SIZE, TornRecordError, UsageError, UsageRecord,
 
 FILE_NAME = "usage"
 MAX_CONTAINERS = 64
-"""How many containers of one pod are read; a report stays small whatever the pod looks like."""
+"""The most containers of one pod that are read; it bounds the size of a report."""
 MAX_FOLDER_ENTRIES = 1024
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.003

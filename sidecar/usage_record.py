@@ -63,7 +63,7 @@ class TornRecordError(UsageError):
 
 
 class DeviceUsage(NamedTuple):
-    """What a container used of one device, cumulative within its epoch.
+    """A container's use of one device, cumulative within its epoch.
 
     `busy_ns` is GPU time, `span_ns` wall time with work queued, `throttled_ns` time launches were held back, all in
     nanoseconds; `memory_peak_bytes` is the highest memory charged at one time; `oom` counts refused allocations.

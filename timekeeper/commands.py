@@ -24,17 +24,17 @@ def register(subparsers: Any) -> None:
     """Adds the commands."""
     timekeeper = subparsers.add_parser("timekeeper", help="run the timekeeper")
     actions = timekeeper.add_subparsers(title="actions", metavar="ACTION", required=True)
-    _add(actions, "serve", "serve the REST API until told to end", run_serve)
-    _add(actions, "jobs", "meter pods and keep the budgets' books while leading, until told to end", run_jobs)
-    months = _add(actions, "months", "what became of each month's file, and settle one in conflict", run_months)
+    _add(actions, "serve", "serve the REST API until a signal ends it", run_serve)
+    _add(actions, "jobs", "meter pods and keep the ledger while leading, until a signal ends it", run_jobs)
+    months = _add(actions, "months", "list each month's file, and resolve one in conflict", run_months)
     months.add_argument(
         "action",
         choices=("list", "keep", "rewrite"),
-        help="list: what became of each month; keep: the file is right as it is; "
+        help="list: the outcome of each month; keep: the file is right as it is; "
         "rewrite: write what the store holds, and put the old file aside",
     )
     months.add_argument("month", nargs="?", metavar="MONTH", help="which, for keep and rewrite, such as 2026-10")
-    audit = _add(subparsers, "audit", "recompute the books and say where a figure differs", run_audit)
+    audit = _add(subparsers, "audit", "recompute the ledger and report figures that differ", run_audit)
     audit.add_argument("--budget", action="append", metavar="NAME", help="this budget alone; may be given again")
     audit.add_argument("--period", metavar="START", help="the period that starts then, such as 2026-01-01T00:00:00Z")
     audit.add_argument("--store-only", action="store_true", help="do not ask the API server for budgets and pods")
@@ -42,24 +42,24 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until told to end."""
-    from timekeeper.rest.service import run
+    """Serves until a signal ends it."""
+    from timekeeper.api.service import run
 
-    return _run_until_told_to_end(arguments, run, "serve")
+    return _run_until_signalled(arguments, run, "serve")
 
 
 def run_jobs(arguments: argparse.Namespace) -> int:
-    """Does the jobs whenever this process leads, until told to end."""
-    from timekeeper.jobs.service import run
+    """Runs the leader's tasks whenever this process leads, until a signal ends it."""
+    from timekeeper.controller.service import run
 
-    return _run_until_told_to_end(arguments, run, "work")
+    return _run_until_signalled(arguments, run, "work")
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
-    """Recomputes the books; 1 where any figure differs."""
+    """Recomputes the ledger; returns 1 where a figure differs."""
     from fairgpu.logs import configure_logs
     from timekeeper.audit.command import run
-    from timekeeper.store.connection import connect
+    from timekeeper.ledger.connection import connect
 
     settings = _settings(arguments)
     configure_logs(settings.log_level)
@@ -68,16 +68,16 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 
 def run_months(arguments: argparse.Namespace) -> int:
-    """Tells what became of each month, or settles one."""
-    from timekeeper.months_command import run
-    from timekeeper.store.connection import connect
+    """Lists the outcome of each month, or resolves a conflict of one."""
+    from timekeeper.controller.month_conflicts import run
+    from timekeeper.ledger.connection import connect
 
     settings = _settings(arguments)
     with connect(settings.redis) as client:
         return run(client, settings, arguments)
 
 
-def _run_until_told_to_end(arguments: argparse.Namespace, run: Run, what: str) -> int:
+def _run_until_signalled(arguments: argparse.Namespace, run: Run, what: str) -> int:
     from fairgpu.cluster.connect import NoClusterError
     from fairgpu.logs import configure_logs
 

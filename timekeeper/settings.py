@@ -1,4 +1,4 @@
-"""The timekeeper's settings: the section `timekeeper` of the settings file, one group for each concern."""
+"""The settings of the timekeeper, with their defaults and bounds."""
 
 from __future__ import annotations
 
@@ -6,16 +6,223 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
-from pydantic import AwareDatetime, BeforeValidator, Field, IPvAnyNetwork
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BeforeValidator,
+    Field,
+    IPvAnyNetwork,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 
+from fairgpu.choices import MODEL
 from fairgpu.commands import CommandError
+from fairgpu.models import tie
 from fairgpu.settings import Section, SettingsError, load_settings
-from timekeeper.export_settings import ExportSettings
-from timekeeper.metering.bill import Bill
-from timekeeper.metering.sessions import MeterFrom
-from timekeeper.redis_settings import RedisSettings
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.sessions import MeterFrom
+
+SCHEMES = ("redis", "rediss", "unix")
+BUNDLED_URL = "rediss://fairgpu-redis.fairgpu-system.svc:6379/0"
+"""The store that the manifests bring."""
+BUNDLED_USER = "timekeeper"
+BUNDLED_CA_FILE = "/etc/fairgpu-timekeeper-ca/ca.crt"
+"""Where the Deployment mounts the authority that signed for that store."""
+SENTINEL_PORT = 26379
+CLUSTER_PORT = 6379
+
+
+def address(node: str, port: int) -> tuple[str, int]:
+    """Host and port of a node written as `host`, `host:port` or `[IPv6]:port`; `port` where none is written.
+
+    Raises:
+        ValueError: it is none.
+    """
+    parts = urlsplit(f"//{node}")
+    written = parts.port  # raises ValueError where it is no port
+    if not parts.hostname or parts.path or parts.query or parts.fragment or "@" in node:
+        raise ValueError("no node")
+    return parts.hostname, port if written is None else written
+
+
+def _node(node: str) -> str:
+    try:
+        address(node, SENTINEL_PORT)
+    except ValueError as error:
+        raise ValueError(f"{node!r} is no node: write its host and port, such as redis-0.redis:6379") from error
+    return node
+
+
+Nodes = tuple[Annotated[str, AfterValidator(_node)], ...]
+
+
+def _has_nodes(given: Any) -> bool:
+    return bool(given.get("nodes") if isinstance(given, dict) else getattr(given, "nodes", ()))
+
+
+class SentinelSettings(Section):
+    """Sentinels that know which of several servers is the master (https://redis.io/docs/latest/develop/reference/sentinel-clients)."""
+
+    nodes: Nodes = ()
+    """Each Sentinel as host:port; 26379 where no port is written. Where any is named, `redis.url` is not used."""
+    master: str = "fairgpu"
+    """The name by which they know the master."""
+    username: str | None = None
+    """The ACL user at the Sentinels, not at the servers."""
+    password: SecretStr | None = None
+    """The password at the Sentinels; that of the servers is `redis.password`."""
+
+
+class ClusterSettings(Section):
+    """A Redis Cluster (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)."""
+
+    nodes: Nodes = ()
+    """Some of its nodes as host:port, which know the others; 6379 where no port is written. Then `redis.url` is not
+    used."""
+
+
+class RedisTLS(Section):
+    """TLS to servers and Sentinels. Their certificates are always verified, and must be for the names asked for."""
+
+    enabled: bool = False
+    """Whether nodes under `sentinel` and `cluster` speak TLS; in `redis.url` the scheme rediss:// says it."""
+    ca_file: Path | None = None
+    """The certificates of the authorities that signed theirs, in PEM; the system's where none is named."""
+    certificate_file: Path | None = None
+    """The certificate that this client shows, in PEM, where the servers want one (tls-auth-clients)."""
+    key_file: Path | None = None
+    """Its key."""
+
+
+class RedisSettings(Section):
+    """Where the ledger is stored."""
+
+    url: str = BUNDLED_URL
+    """One server: redis:// or rediss:// (TLS); user and password stand in `username` and `password`, not here."""
+    sentinel: SentinelSettings = SentinelSettings()
+    cluster: ClusterSettings = ClusterSettings()
+    tls: RedisTLS = RedisTLS()
+    username: str | None = None
+    """The ACL user; `default` where none is named. Of the store that the manifests bring it is `timekeeper`."""
+    password: SecretStr | None = None
+    """The password at the servers; from a Secret, in the environment."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
+    """The time-out of one answer of Redis."""
+    replica_wait_seconds: Annotated[float, Field(ge=0, le=30)] = 1.0
+    """The time that the end of a session, or a grant, waits for one of Redis's replicas, if it has any; 0 for none."""
+
+    @property
+    def is_bundled(self) -> bool:
+        """Whether this is the store that the manifests bring."""
+        return self.url == BUNDLED_URL and not (self.sentinel.nodes or self.cluster.nodes)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bundled_is_as_the_manifests_have_it(cls, given: Any) -> Any:
+        if not isinstance(given, dict) or given.get("url", BUNDLED_URL) != BUNDLED_URL:
+            return given
+        if any(_has_nodes(given.get(shape)) for shape in ("sentinel", "cluster")):
+            return given
+        tls = given.get("tls", {})
+        found = {"ca_file": BUNDLED_CA_FILE, **tls} if isinstance(tls, dict) else tls
+        return {"username": BUNDLED_USER, **given, "tls": found}
+
+    @model_validator(mode="after")
+    def _waits_within_an_answer(self) -> Self:
+        if self.replica_wait_seconds >= self.timeout_seconds:
+            raise ValueError(
+                f"replica_wait_seconds is {self.replica_wait_seconds:g}, and must be less than timeout_seconds, which "
+                f"is {self.timeout_seconds:g}: the answer would be given up before the replica is"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> Self:
+        named = [name for name in ("url", "sentinel", "cluster") if self._names(name)]
+        if len(named) > 1:
+            raise ValueError(
+                f"{' and '.join(named)} name different stores: keep one of url, sentinel.nodes and cluster.nodes"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _url_can_be_used(self) -> Self:
+        parts = urlsplit(self.url)
+        if parts.scheme not in SCHEMES:
+            raise ValueError(f"url begins with {parts.scheme!r}: write redis://, or rediss:// for TLS")
+        if parts.username or parts.password:
+            raise ValueError("url holds a user or a password, which logs would show: write them in username, password")
+        if self.tls.enabled and parts.scheme == "redis" and not (self.sentinel.nodes or self.cluster.nodes):
+            raise ValueError("tls.enabled is true and url begins with redis://, without TLS: write rediss://")
+        return self
+
+    @model_validator(mode="after")
+    def _certificate_is_whole(self) -> Self:
+        if (self.tls.certificate_file is None) != (self.tls.key_file is None):
+            raise ValueError("tls.certificate_file and tls.key_file go together: name both, or neither")
+        return self
+
+    def _names(self, place: str) -> bool:
+        if place == "url":
+            return "url" in self.model_fields_set
+        return bool((self.sentinel if place == "sentinel" else self.cluster).nodes)
+
+
+class BucketSettings(Section):
+    """An S3-compatible bucket. Credentials are never settings: see `credentials_folder`."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")] | None = None
+    """The bucket, on S3 or a store that speaks its protocol; nothing is exported into one where none is named."""
+    prefix: Annotated[str, Field(max_length=512, pattern=r"^[^/](.*[^/])?$")] | None = None
+    """The prefix of all file names, followed by a `/`."""
+    endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+/?$")] | None = None
+    """Where the store answers; AWS in `region` where nothing is said. http:// is for a store on the same node."""
+    region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")] = "us-east-1"
+    """Where the bucket is; of a store of your own it may be anything."""
+    virtual_hosted: bool = False
+    """Whether the bucket is part of the endpoint's host name, and not of the path."""
+    ca_file: Path | None = None
+    """The CAs that the store's certificate may also be signed by, in PEM, beside the usual ones."""
+    credentials_folder: Path | None = None
+    """Where a Secret with the files access_key_id and secret_access_key, perhaps session_token, is mounted; read each
+    time. Without it: the environment, the role of the service account, the role of the instance, as AWS's SDKs do."""
+    timeout_seconds: Annotated[float, Field(gt=0, le=600)] = 60.0
+    """The time-out of one request; no other job waits for it."""
+
+    @model_validator(mode="after")
+    def _is_named(self) -> Self:
+        if self.name is None and self.model_fields_set - {"name"}:
+            raise ValueError(f"name is missing, and {', '.join(sorted(self.model_fields_set))} is of no use without it")
+        return self
+
+
+class ExportSettings(Section):
+    """The place to which each closed month is written before the store drops it; none by default."""
+
+    folder: Path | None = None
+    """A folder, such as a mounted volume, that both replicas see."""
+    bucket: BucketSettings = BucketSettings()
+    cache_mib: Annotated[int, Field(ge=1, le=4096)] = 64
+    """The size of a worker's cache of files of old months, compressed as they were read."""
+
+    @model_validator(mode="after")
+    def _is_one_place(self) -> Self:
+        if self.folder is not None and not self.folder.is_absolute():
+            raise ValueError(f"folder begins with no slash: write the whole path, such as /var/lib/{self.folder}")
+        if self.folder is not None and self.bucket.name is not None:
+            raise ValueError("folder and bucket.name name different places: keep one")
+        return self
+
+    @property
+    def wanted(self) -> bool:
+        """Whether months are to be written."""
+        return self.folder is not None or self.bucket.name is not None
+
 
 USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
 
@@ -23,7 +230,7 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class ServeSettings(Section):
-    """How the REST API is served."""
+    """The server of the REST API."""
 
     host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known before it starts
     """The address that it listens on."""
@@ -32,11 +239,11 @@ class ServeSettings(Section):
     metrics_port: Port = 9090
     """The port of metrics, without TLS."""
     workers: Annotated[int, Field(ge=1, le=64)] = 2
-    """How many processes answer."""
+    """The number of processes that answer."""
     max_connections: Annotated[int, Field(ge=1)] = 2000
-    """How many connections a worker holds; one more takes the place of the one that is idle for longest."""
+    """The most connections of a worker; one more closes the connection that has been idle for longest."""
     drain_seconds: Annotated[float, Field(ge=0)] = 5
-    """After SIGTERM, how long new connections are still served."""
+    """The time after SIGTERM for which new connections are still served."""
     access_log: bool = False
     """Whether each request is an event in the log."""
     certificate_names: tuple[str, ...] = ()
@@ -48,11 +255,11 @@ class ServeSettings(Section):
     """own-audience: people and services are known by tokens of the audience fairgpu-timekeeper alone; any: by those
     that they show to the API server, too."""
     report_interval_seconds: Annotated[int, Field(ge=1, le=300)] = 60
-    """How often sidecars are asked to report."""
+    """The interval at which sidecars are asked to report."""
 
 
 class PriceSetting(Section):
-    """What an hour of a whole GPU of a model costs from an instant on."""
+    """The price of a GPU model from an instant on."""
 
     effective_from: AwareDatetime = datetime(1970, 1, 1, tzinfo=UTC)
     price: Annotated[Decimal, Field(ge=0, le=1_000_000, max_digits=12)]
@@ -60,12 +267,12 @@ class PriceSetting(Section):
 
 
 class CurrencySetting(Section):
-    """What people see beside GPU-hours."""
+    """The currency that people see beside GPU-hours."""
 
     code: Annotated[str, Field(pattern=r"^[A-Z]{3}$")]
     """As in ISO 4217: EUR, USD."""
     per_gpu_hour: Annotated[Decimal, Field(gt=0, le=1_000_000, max_digits=12)]
-    """What an hour of a whole GPU at price 1 costs."""
+    """The cost of an hour of a whole GPU at price 1."""
 
 
 def _listed(value: Any) -> Any:
@@ -73,30 +280,45 @@ def _listed(value: Any) -> Any:
 
 
 class MeteringSettings(Section):
-    """How use becomes money."""
+    """The rules by which use becomes money."""
 
     meter_from: MeterFrom = MeterFrom.BIND
     """bind: a pod is charged from its binding on; running: from when a container of it that holds a GPU
-    was first seen running, so that what it holds while its images are pulled is free."""
+    was first observed running, so that its reservation while images are pulled is free."""
     end_proof: Literal["observe", "finalizer"] = "observe"
-    """observe: a pod that ends while nobody watches is charged to when it was last seen; finalizer: the webhook, told
-    the same, keeps GPU pods on the API server until their end is in the ledger. With observe those held are let go."""
+    """observe: a pod that ends while no timekeeper watches is charged up to its last observation; finalizer: the
+    webhook, with the same setting, keeps GPU pods on the API server until their end is in the ledger. With observe, the
+    finalizers of pods that have one are removed."""
     bill: Bill = Bill.RESERVED
-    """What of a reservation is charged: reserved, used (what the pod reports of it), or max of the two."""
+    """The charged quantity: reserved; used, by the pod's reports; or max, the larger of the two."""
     best_effort_floor_percent: Annotated[int, Field(ge=1, le=100)] = 10
-    """What a best-effort share costs at least, in percent of a GPU."""
+    """The least that a best-effort share costs, in percent of a GPU."""
     unknown_device_mib: Annotated[int, Field(ge=1)] = 16384
     """The memory of a device that no allocation names, against which a pod's request for memory counts."""
     prices: dict[str, Annotated[tuple[PriceSetting, ...], BeforeValidator(_listed)]] = Field(default_factory=dict)
-    """By model, `*` for every other; a number, or a list of effective_from and price. 1 where none is named."""
+    """By model, `*` for every other; a number, or a list of effective_from and price. 1 where none is named. A model is
+    a run of whole words of the driver's name for it, in any case; where several name it, that of most words counts."""
     currency: CurrencySetting | None = None
-    """In which amounts are shown beside GPU-hours; nothing is computed with it."""
+    """The currency of amounts beside GPU-hours; nothing is computed with it."""
     default_budget: dict[str, Any] | None = None
     """The spec of a GPUBudget without namespaces: each namespace that no budget names gets one of its own."""
 
+    @field_validator("prices")
+    @classmethod
+    def _unambiguous(cls, prices: Mapping[str, Any]) -> Mapping[str, Any]:
+        models = [key for key in prices if key != "*"]
+        wordless = next((key for key in models if not MODEL.fullmatch(key)), None)
+        if wordless is not None:
+            raise ValueError(f"{wordless!r} is no part of a GPU's name; write such as A100, and * for any other")
+        found = tie(models)
+        if found is not None:
+            one, other, model = found
+            raise ValueError(f"{one!r} and {other!r} name {model!r} by as many words; write more words in one of them")
+        return prices
+
 
 class UsageSettings(Section):
-    """What use can be asked for by."""
+    """The dimensions of use, and its retention."""
 
     labels: tuple[Annotated[str, Field(min_length=1, max_length=317, pattern=r"^[^,\s]+$")], ...] = (
         "app.kubernetes.io/name",
@@ -108,50 +330,50 @@ class UsageSettings(Section):
     """The labels of pods that are kept with their use. Each value is kept for as long as the use is, so name none that
     is new for every pod."""
     hourly_days: Annotated[int, Field(ge=1, le=62)] = 8
-    """Of how many whole days before today hours can be told apart; older ones are kept as days."""
+    """The number of whole days before today whose use is kept by the hour; older use is kept by the day."""
     months: Annotated[int, Field(ge=2, le=120)] = 13
-    """How many whole months before the present one are kept: use, ledgers, periods and grants."""
+    """The number of whole months before the present one that are kept: use, ledgers, periods and grants."""
 
 
 class JobsSettings(Section):
-    """How often the leading process does what."""
+    """The intervals of the leader's tasks."""
 
     react_seconds: Annotated[float, Field(ge=0.05, le=10)] = 0.25
-    """How soon a change of a pod, a budget or a grant is taken up."""
+    """The delay until a change of a pod, a budget or a grant is reconciled."""
     settle_seconds: Annotated[float, Field(ge=0.1, le=300)] = 10.0
-    """How often every running session is settled."""
+    """The interval at which every running session is settled."""
     status_seconds: Annotated[float, Field(ge=0.1, le=30)] = 10.0
-    """How often the statuses of budgets are looked at; a checkpoint is never older than 30 seconds."""
+    """The interval at which the statuses of budgets are compared; a checkpoint is never older than 30 seconds."""
     audit_seconds: Annotated[float, Field(ge=60, le=86_400)] = 3600.0
-    """How often the leading process recomputes the books and says where they differ."""
+    """The interval at which the leader recomputes the ledger and reports differences."""
     without_notice_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
-    """How long the notice of an eviction is tried where it cannot be written on a pod. The pod is then evicted without
-    it, though no sooner than the notice would have let it."""
+    """The time for which the notice of an eviction is tried where it cannot be written on a pod. The pod is then
+    evicted without it, though no sooner than with the notice."""
     lease_name: str = "fairgpu-timekeeper"
-    """The Lease that whoever runs the jobs holds."""
+    """The name of the leader's Lease."""
     lease_seconds: Annotated[int, Field(ge=2, le=300)] = 15
-    """How long a leader that falls silent keeps the Lease."""
+    """The time for which a leader that stops renewing keeps the Lease."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - a pod's address is not known before it starts
     """The address of the metrics of the jobs."""
     metrics_port: Port = 9091
     """Their port, without TLS."""
     budget_series: Annotated[int, Field(ge=0, le=100_000)] = 2000
-    """How many budgets get metrics of their own, GPUBudgets before those of single namespaces; 0 for none."""
+    """The most budgets with metrics of their own, GPUBudgets before those of single namespaces; 0 for none."""
 
 
 class NotificationSettings(Section):
-    """Who is told, outside the cluster, what budgets come to. Nobody, where no URL is named."""
+    """Notifications of budgets' milestones to a receiver outside the cluster; none without a URL."""
 
     url_file: Path | None = None
     """Holds the URL that messages are posted to, which is a secret itself with Slack and its like; read each time."""
     secret_file: Path | None = None
-    """Holds the key that messages are signed with (HMAC-SHA256); without it they are not; read each time."""
+    """Holds the key that messages are signed with (HMAC-SHA256); without it they are unsigned; read each time."""
     ca_file: Path | None = None
     """The CAs that the receiver's certificate is held to; without it, the system's."""
     timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 10.0
-    """How long an answer may take; no job waits for it."""
+    """The time-out of an answer; no job waits for it."""
     max_waiting: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """How many messages may wait for a receiver that is away; of more, the oldest are given up."""
+    """The most messages that wait for a receiver that does not answer; the oldest of more are dropped."""
 
 
 class TimekeeperSettings(Section):
@@ -177,7 +399,7 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> TimekeeperSettings:
-    """The settings from the environment and a file: the one that is named, else the usual one if it is there.
+    """Reads the settings from the environment and a file: the named one, else the usual one if it exists.
 
     Raises:
         CommandError: a setting cannot be used.

@@ -1,32 +1,35 @@
-"""The webhook as a service: two routes over the pure functions, probes, and the threads that keep it informed."""
+"""The webhook's application: two review routes, the probes, and the threads that keep the admission cache current."""
 
 from __future__ import annotations
 
 import random
 import time
 from collections.abc import Callable
+from importlib.metadata import version
 
 import structlog
+from flask import Flask, jsonify
+from flask import Response as FlaskResponse
 
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.reflector import reflect
+from fairgpu.container_parser import mapping
 from fairgpu.faults import explain
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import ImmediateAnswer, Response, problem
-from webhook.admission.review import ReviewError, decode, encode, judge
-from webhook.admission.verdict import Subject, Verdict, mapping
-from webhook.ingress import openness
-from webhook.learning.following import ReadAuthority, follow_authority, follow_states
-from webhook.learning.memory import Memory
-from webhook.learning.watches import NAMESPACES, PRIORITY_CLASSES, NamespacesView, PriorityClassesView
-from webhook.measures import Measures
-from webhook.probes import build_probes
+from fairgpu.states_client import ReadAuthority, follow_authority, follow_states
+from webhook.admission.review import ReviewError, answer
+from webhook.admission.verdict import Subject, Verdict
+from webhook.cache.admission_cache import AdmissionCache
+from webhook.cache.watches import NAMESPACES, PRIORITY_CLASSES, NamespacesView, PriorityClassesView
+from webhook.ingress import follow_policy
+from webhook.metrics import Measures
 from webhook.settings import Webhook
 
 _log = structlog.get_logger(__name__)
 
-TELLING_SECONDS = 1.0
+PUBLISH_SECONDS = 1.0
 START_STEP_SECONDS = 0.02
 
 
@@ -37,61 +40,56 @@ def build_application(
     read_authority: ReadAuthority,
     api: KubernetesAPI | None,
 ) -> Application:
-    """The application of one worker; without an API server, nothing is known of namespaces and classes."""
-    memory = Memory()
+    """The application of one worker; without an API server, it knows no namespaces and no priority classes."""
+    cache = AdmissionCache()
     wait = lifecycle.ending.wait
-    lifecycle.run_thread("authority", lambda: follow_authority(read_authority, memory, wait))
-    lifecycle.run_thread("states", lambda: follow_states(settings.states, memory, wait, time.monotonic, random.random))
-    lifecycle.run_thread("measures", lambda: _tell(memory, measures, wait))
-    lifecycle.on_stop(measures.tell)
+    lifecycle.run_thread("authority", lambda: follow_authority(read_authority, cache, wait))
+    lifecycle.run_thread("states", lambda: follow_states(settings.states, cache, wait, time.monotonic, random.random))
+    lifecycle.run_thread("measures", lambda: _publish_measures(cache, measures, wait))
+    lifecycle.on_stop(measures.publish)
     if api is not None:
-        namespaces, classes = NamespacesView(memory), PriorityClassesView(memory, settings.priorities)
+        namespaces, classes = NamespacesView(cache), PriorityClassesView(cache, settings.priorities)
         lifecycle.run_thread("namespaces", lambda: reflect(api, NAMESPACES, namespaces, wait, random.random))
-        lifecycle.run_thread("ingress", lambda: openness.follow(api, measures.set_ingress_open, wait))
+        lifecycle.run_thread("ingress", lambda: follow_policy(api, measures.set_ingress_open, wait))
         lifecycle.run_thread("classes", lambda: reflect(api, PRIORITY_CLASSES, classes, wait, random.random))
     reviews = {
-        ("POST", f"/{route}"): review_answer(route, memory, settings, measures) for route in ("mutate", "validate")
+        ("POST", f"/{route}"): review_answer(route, cache, settings, measures) for route in ("mutate", "validate")
     }
     waits_until = time.monotonic() + settings.states.first_wait_seconds
 
     def missing() -> tuple[str, ...]:
-        return memory.missing(cluster=api is not None, states=time.monotonic() < waits_until)
+        return cache.missing(cluster=api is not None, states=time.monotonic() < waits_until)
 
-    # The other workers may be informed already: reviews are theirs until this one is.
+    # Other workers may have all knowledge already: they answer reviews until this one has it.
     lifecycle.on_start(lambda: _wait_until(lambda: not missing(), settings.states.first_wait_seconds, wait))
     probes = build_probes(lifecycle, missing)
     return Application(lifecycle, {}, probes, wsgi_threads=2, immediate=reviews)
 
 
 def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float], bool]) -> None:
-    """Returns once it is done, after so many seconds, or when everything is to end."""
+    """Returns once `done` is true, after so many seconds, or at the end of the process."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline and not wait(START_STEP_SECONDS):
         pass
 
 
-def review_answer(route: str, memory: Memory, settings: Webhook, measures: Measures) -> ImmediateAnswer:
-    """What answers the bodies that a review route gets."""
+def review_answer(route: str, cache: AdmissionCache, settings: Webhook, measures: Measures) -> ImmediateAnswer:
+    """The function that answers the bodies of a review route."""
 
-    def answer(body: bytes) -> Response:
+    def respond(body: bytes) -> Response:
         started = time.perf_counter()
         try:
-            subject = decode(body)
+            reviewed = answer(route, body, cache.knowledge, settings, time.monotonic())
         except ReviewError as error:
             measures.reviewed(route, "unreadable", time.perf_counter() - started)
             return problem(400, "Bad Request", str(error))
-        verdict = _judge(route, subject, memory, settings)
+        verdict = reviewed.verdict
+        if verdict.faults:
+            _log.info("refused", webhook=route, **_ids(reviewed.subject), faults=explain(verdict.faults))
         measures.reviewed(route, _outcome(verdict), time.perf_counter() - started)
-        return Response(200, encode(subject.uid, verdict))
+        return Response(200, reviewed.body)
 
-    return answer
-
-
-def _judge(route: str, subject: Subject, memory: Memory, settings: Webhook) -> Verdict:
-    verdict = judge(route, subject, memory.knowledge, settings, time.monotonic())
-    if verdict.faults:
-        _log.info("refused", webhook=route, **_ids(subject), faults=explain(verdict.faults))
-    return verdict
+    return respond
 
 
 def _ids(subject: Subject) -> dict[str, str]:
@@ -106,9 +104,33 @@ def _outcome(verdict: Verdict) -> str:
     return "changed" if verdict.operations else "untouched"
 
 
-def _tell(memory: Memory, measures: Measures, wait: Callable[[float], bool]) -> None:
-    while not wait(TELLING_SECONDS):
-        measures.tell()
-        states = memory.knowledge.states
+def _publish_measures(cache: AdmissionCache, measures: Measures, wait: Callable[[float], bool]) -> None:
+    while not wait(PUBLISH_SECONDS):
+        measures.publish()
+        states = cache.knowledge.states
         if states is not None:
             measures.set_states_confirmed(time.time() - (time.monotonic() - states.confirmed_at))
+
+
+def build_probes(lifecycle: Lifecycle, missing: Callable[[], tuple[str, ...]]) -> Flask:
+    """The probes: liveness, readiness, version; `missing` names the knowledge that the first review waits for."""
+    application = Flask("webhook")
+
+    @application.get("/")
+    def about() -> FlaskResponse:
+        return jsonify(name="fairgpu-webhook", version=version("fairgpu"))
+
+    @application.get("/healthz")
+    def health() -> FlaskResponse:
+        return jsonify(status="ok")
+
+    @application.get("/readyz")
+    def readiness() -> tuple[FlaskResponse, int]:
+        if lifecycle.draining:
+            return jsonify(status="ending"), 503
+        absent = missing()
+        if absent:
+            return jsonify(status="starting", missing=absent), 503
+        return jsonify(status="ready"), 200
+
+    return application

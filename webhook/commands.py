@@ -11,14 +11,14 @@ from fairgpu.commands import CommandError
 
 STANDALONE_SETTINGS = "settings.yaml"
 
-# A command at a terminal does not wait for the imports of another: each is imported when it runs.
+# Each command imports its modules when it runs, so that none waits for the imports of another.
 
 
 def register(subparsers: Any) -> None:
     """Adds the commands."""
     webhook = subparsers.add_parser("webhook", help="run the admission webhook")
     actions = webhook.add_subparsers(title="actions", metavar="ACTION", required=True)
-    serve = actions.add_parser("serve", help="serve admission reviews until told to end")
+    serve = actions.add_parser("serve", help="serve admission reviews until SIGTERM")
     serve.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
     serve.add_argument(
         "--standalone",
@@ -28,25 +28,25 @@ def register(subparsers: Any) -> None:
     )
     serve.set_defaults(run=run_serve, extras="webhook")
     certificates = actions.add_parser(
-        "certificates", help="make and renew the webhook's CA and certificate until told to end"
+        "certificates", help="make and renew the webhook's CA and certificate until SIGTERM"
     )
     certificates.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
-    certificates.add_argument("--alive", type=Path, metavar="FILE", help="a file to touch after each look")
+    certificates.add_argument("--alive", type=Path, metavar="FILE", help="a file to touch after each check")
     certificates.set_defaults(run=run_certificates, extras="webhook")
     _add_admit(subparsers)
     _add_api_servers(subparsers)
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until told to end."""
+    """Serves until SIGTERM."""
     from fairgpu.cluster.connect import NoClusterError
     from fairgpu.logs import configure_logs
     from webhook.service import run
-    from webhook.settings import USUAL_FILE, read_settings
+    from webhook.settings import DEFAULT_FILE, read_settings
 
     standalone: Path | None = arguments.standalone
-    usual = standalone / STANDALONE_SETTINGS if standalone else USUAL_FILE
-    settings = read_settings(os.environ, arguments.settings, usual)
+    default_file = standalone / STANDALONE_SETTINGS if standalone else DEFAULT_FILE
+    settings = read_settings(os.environ, arguments.settings, default_file)
     configure_logs(settings.log_level)
     try:
         return run(settings, os.environ, standalone)
@@ -55,17 +55,17 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
 
 def run_certificates(arguments: argparse.Namespace) -> int:
-    """Keeps the certificates until told to end."""
+    """Renews the certificates until SIGTERM."""
     import signal
     import threading
 
     from fairgpu.certificates import utc_now
     from fairgpu.cluster.connect import NoClusterError, connect
     from fairgpu.logs import configure_logs
-    from webhook.certificates.command import places_of, run
-    from webhook.settings import USUAL_FILE, read_settings
+    from webhook.certificates.rotation import cluster_places, run_rotation
+    from webhook.settings import DEFAULT_FILE, read_settings
 
-    settings = read_settings(os.environ, arguments.settings, USUAL_FILE)
+    settings = read_settings(os.environ, arguments.settings, DEFAULT_FILE)
     configure_logs(settings.log_level)
     try:
         api = connect(os.environ)
@@ -74,20 +74,22 @@ def run_certificates(arguments: argparse.Namespace) -> int:
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
-    run(places_of(api, settings.certificates), settings.certificates, utc_now, ending.wait, arguments.alive)
+    run_rotation(
+        cluster_places(api, settings.certificates), settings.certificates, utc_now, ending.wait, arguments.alive
+    )
     return 0
 
 
 def run_api_servers(arguments: argparse.Namespace) -> int:
-    """Prints who may connect to the webhook."""
+    """Prints the addresses that API servers call the webhook from."""
     import json
 
     from fairgpu.cluster.api import ApiError
     from fairgpu.cluster.connect import NoClusterError, connect
-    from webhook.ingress.api_servers import as_document, as_patch, as_text, observe
+    from webhook.ingress import as_document, as_patch, as_text, find_sources
 
     try:
-        sources = observe(connect(os.environ))
+        sources = find_sources(connect(os.environ))
     except (NoClusterError, ApiError) as error:
         raise CommandError(str(error)) from error
     if not sources:
@@ -104,8 +106,8 @@ def run_api_servers(arguments: argparse.Namespace) -> int:
 
 
 def run_admit(arguments: argparse.Namespace) -> int:
-    """Shows what would happen to manifests."""
-    from webhook.rehearsal.asking import run
+    """Shows the outcome of manifests without creating anything."""
+    from webhook.dryrun.command import run
 
     return run(arguments)
 
@@ -128,7 +130,7 @@ def _add_admit(subparsers: Any) -> None:
         "admit",
         help="show what would happen to manifests",
         description="Shows what FairGPU would make of pods, and of the pods that workloads make. "
-        "The exit status is 0 if all would be admitted, 1 if any would be refused, 2 if that cannot be told.",
+        "The exit status is 0 if all would be admitted, 1 if any would be refused, 2 if that is unknown.",
     )
     admit.add_argument(
         "-f", "--filename", action="append", required=True, metavar="FILE", help="manifests; a folder, or - for stdin"

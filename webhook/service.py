@@ -1,4 +1,4 @@
-"""Puts the webhook together: in a cluster from its API server, standalone from a folder."""
+"""Assembles the webhook: in a cluster from its API server, standalone from a folder."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.server import serve
 from fairgpu.serving.tls import Chain, ChainError, read_chain_files
+from fairgpu.states_client import ReadAuthority, authority_config_map, authority_file
 from webhook.application import build_application
 from webhook.certificates.authority import AUTHORITY_KEY, BUNDLE, LEAF, LEAF_KEY, PUBLISHED
-from webhook.certificates.keeping import Places, chain_of, keep
+from webhook.certificates.rotation import Places, chain_of, reconcile
 from webhook.certificates.storing import FolderStore
 from webhook.certificates.trust import NoConfigurations
-from webhook.learning.following import ReadAuthority, authority_config_map, authority_file
-from webhook.measures import Measures
+from webhook.metrics import Measures
 from webhook.settings import Certificates, Webhook
 
 CERTIFICATES = Path("certificates", "webhook")
@@ -29,7 +29,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Service:
-    """What a worker is made of; each part is made when it is first asked for, which is after the fork."""
+    """The parts of a worker; each is made at its first use, which is after the fork."""
 
     def __init__(self, settings: Webhook, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
@@ -42,16 +42,16 @@ class Service:
         return Measures()
 
     def chain(self) -> Chain:
-        """The chain to serve now: from the mounted Secret, or standalone from a folder in which it is made.
+        """The chain to serve now: from the mounted Secret, or standalone from a folder, where this makes it.
 
         Raises:
-            ChainError: it cannot be had.
+            ChainError: there is no usable chain.
         """
         certificates = self._settings.certificates
         if self._api is not None:
             chain = read_chain_files(certificates.folder / LEAF, certificates.folder / LEAF_KEY)
         else:
-            chain = chain_of(keep(folder_places(self._folder or Path()), _local(certificates), utc_now))
+            chain = chain_of(reconcile(folder_places(self._folder or Path()), _local(certificates), utc_now))
         try:
             self.measures.set_certificate_expiry(expires_at(chain.certificates_pem))
         except CertificateError as error:
@@ -72,7 +72,7 @@ class Service:
 
 
 def folder_places(folder: Path) -> Places:
-    """Where the certificates are standalone: `ca.crt` in there is what clients trust."""
+    """The certificates of a standalone webhook; clients trust the file `ca.crt` among them."""
     certificates = folder / CERTIFICATES
     return Places(
         configurations=NoConfigurations(),
@@ -82,10 +82,10 @@ def folder_places(folder: Path) -> Places:
 
 
 def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) -> int:
-    """Serves until told to end; the exit status.
+    """Serves until SIGTERM, and returns the exit status.
 
     Raises:
-        NoClusterError: it is not to run standalone, and no API server is to be found.
+        NoClusterError: `standalone` is None and there is no API server.
     """
     api = connect(environ) if standalone is None else None
     service = Service(settings, api, standalone)
@@ -93,7 +93,7 @@ def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) 
 
 
 def server_options(settings: Webhook, *, standalone: bool) -> ServerOptions:
-    """How it is served; standalone it is reached from this machine alone."""
+    """The options of the server; standalone it listens on loopback alone."""
     serving = settings.serving
     host = LOOPBACK[1] if standalone else serving.host
     return ServerOptions(

@@ -1,4 +1,4 @@
-"""What the admin sets for admission. Times are seconds; every field has a default but the sidecar's timekeeper."""
+"""The admin's settings of admission. Times are seconds; every field has a default but the sidecar's timekeeper."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fairgpu.dialects.reading import DialectSettings
 from fairgpu.quantity import QuantityError, parse_quantity
 from fairgpu.settings import Section, SettingsError, load_settings
 
-USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
+DEFAULT_FILE = Path("/etc/fairgpu/settings.yaml")
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -29,7 +29,7 @@ def _at_least(least: str) -> AfterValidator:
         except QuantityError as error:
             raise ValueError(f"{error}: write one such as {least!r}") from error
         if not enough:
-            raise ValueError(f"less than the reporter needs: write {least!r} or more")
+            raise ValueError(f"less than the sidecar needs: write {least!r} or more")
         return given
 
     return AfterValidator(check)
@@ -51,12 +51,12 @@ def _https(url: str) -> str:
 TimekeeperAddress = Annotated[str, AfterValidator(_https)]
 PriorityClassName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 PriorityValue = Annotated[int, Field(ge=-(2**31), le=10**9)]
-"""What the API server allows in a class that is not one of its own
+"""The values that the API server allows in a class of users'
 (https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/#priorityclass)."""
 
 
 class Serving(Section):
-    """Where and how the webhook listens."""
+    """The server's addresses, processes and times."""
 
     host: str = "0.0.0.0"  # noqa: S104 - in its pod it is reached from outside
     """The address that it listens on."""
@@ -65,51 +65,51 @@ class Serving(Section):
     metrics_port: Port = 9090
     """The port of metrics, without TLS."""
     workers: Annotated[int, Field(ge=1, le=64)] = 2
-    """How many processes answer."""
+    """The number of processes that answer."""
     keepalive_seconds: Annotated[int, Field(ge=1)] = 120
-    """How long a connection may be idle."""
+    """The longest time that a connection may be idle."""
     drain_seconds: Annotated[float, Field(ge=0)] = 5
-    """After SIGTERM, how long new connections are still taken, while balancers learn of the end."""
+    """The time after SIGTERM in which new connections are still accepted, while balancers learn of the end."""
     finish_seconds: Annotated[float, Field(ge=0)] = 15
-    """After that, how long requests under way are waited for."""
+    """The time after that in which requests under way may finish."""
     access_log: bool = False
     """Whether each request is an event in the log."""
 
 
-class States(Section):
-    """The timekeeper, and what holds while it has not answered."""
+class StatesSettings(Section):
+    """The timekeeper, and admission while it has not answered."""
 
     url: TimekeeperAddress = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
-    """Where the webhook asks the timekeeper for the states of budgets."""
+    """The timekeeper's address, at which the webhook reads the states of budgets."""
     ca_file: Path | None = None
-    """The timekeeper's CA in PEM; without it, the ConfigMap that the timekeeper keeps it in is read."""
+    """The timekeeper's CA in PEM; without it, the webhook reads the ConfigMap in which the timekeeper publishes it."""
     token_file: Path = Path("/var/run/secrets/fairgpu-timekeeper/token")
-    """The token by which the timekeeper knows the webhook, good for nothing else; read again at each request."""
+    """The token by which the timekeeper knows the webhook, valid for nothing else; read again at each request."""
     wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
-    """How long the timekeeper may hold a question for which there is no news."""
+    """The longest time that the timekeeper may hold a request while no state changes."""
     stale_after_seconds: Seconds = 120
-    """From which age on an audit annotation says how old the state was that decided."""
+    """The age of the states from which on an audit annotation names it."""
     first_wait_seconds: Annotated[float, Field(ge=0)] = 10
-    """How long a worker that has just started takes no review for want of states; then it goes by `when_unknown`."""
+    """The longest time that a new worker waits for states before it accepts reviews; then `when_unknown` applies."""
     when_unknown: Literal["in-budget", "over-budget", "refuse"] = "in-budget"
-    """What counts for a pod whose namespace's state was never known since the webhook started."""
+    """The treatment of a pod whose namespace's state has not been known since the webhook started."""
 
 
 class Priorities(Section):
     """The classes that GPU pods get. Where the API server knows a class, its own value and policy win."""
 
     in_budget_class: PriorityClassName = names.IN_BUDGET_CLASS
-    """The PriorityClass of pods whose budget has money."""
+    """The PriorityClass of pods whose budget has money left."""
     in_budget_value: PriorityValue = 1000
-    """Its value while the class is not seen on the API server."""
+    """Its value while the API server does not have the class."""
     over_budget_class: PriorityClassName = names.OVER_BUDGET_CLASS
     """The PriorityClass of pods whose budget is spent."""
     over_budget_value: PriorityValue = 0
-    """Its value while the class is not seen on the API server."""
+    """Its value while the API server does not have the class."""
     preemption: Literal["never", "scheduler"] = "never"
-    """never: GPU pods push nobody out; scheduler: the stock scheduler may evict for them, without notice."""
+    """`never`: GPU pods evict no other pod; `scheduler`: the stock scheduler may evict for them, without notice."""
     keep: tuple[str, ...] = ()
-    """Classes of the users' own that stay on their pods, whatever the budget says."""
+    """Classes of users' own that stay on their pods, whatever the budget's state."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -121,12 +121,12 @@ class Priorities(Section):
 
 
 class Sidecar(Section):
-    """The reporter that is put into each GPU pod."""
+    """The sidecar that admission adds to each GPU pod."""
 
     image: Annotated[str, Field(pattern=r"^\S+$")] = "fairgpu.invalid/sidecar:0.1.0"
     """The image; set from the ConfigMap fairgpu-sidecar-image by the manifests, as it is in the policy fairgpu-spec."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
-    """When kubelets pull it."""
+    """The pull policy of the image."""
     cpu: Annotated[str, _at_least("1m")] = "10m"
     """Its request and its limit of processor; at least 1m."""
     memory: Annotated[str, _at_least("32Mi")] = "40Mi"
@@ -134,28 +134,28 @@ class Sidecar(Section):
     run_as_user: Annotated[int, Field(ge=1)] = 65532
     """The user and the group that it runs as."""
     timekeeper_url: TimekeeperAddress = f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
-    """Where it reports."""
+    """The timekeeper's address, to which it reports."""
     token_seconds: Annotated[int, Field(ge=600, le=2**32)] = 3600
-    """How long each of its tokens is valid; kubelets renew them in time."""
+    """The lifetime of each of its tokens; kubelets renew them in time."""
 
 
 class Dialects(Section):
-    """How requests are read."""
+    """The reading of requests."""
 
     max_gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 16
-    """The most GPUs that a node has; who asks for more is refused."""
+    """The most GPUs that a node has; a container that asks for more is refused."""
     hami_plain_gpu: Literal["whole", "leave"] = "whole"
-    """What `nvidia.com/gpu` alone means: whole GPUs, or another device plugin's, left alone."""
+    """The meaning of `nvidia.com/gpu` alone: whole GPUs, or another device plugin's, which FairGPU leaves alone."""
     aliyun_memory_unit_mib: Annotated[int, Field(ge=1)] = 1024
-    """What one of `aliyun.com/gpu-mem` is."""
+    """The size of one unit of `aliyun.com/gpu-mem`."""
     volcano_memory_unit_mib: Annotated[int, Field(ge=1)] = 1
-    """What one of `volcano.sh/vgpu-memory` is (Volcano's gpuMemoryFactor)."""
+    """The size of one unit of `volcano.sh/vgpu-memory` (Volcano's gpuMemoryFactor)."""
     best_effort: Literal["allow", "refuse"] = "allow"
-    """Whether pods may ask for GPU time that others leave idle (core 0)."""
+    """The answer to pods that ask for the GPU time that others leave idle (core 0)."""
 
     @cached_property
     def reading(self) -> DialectSettings:
-        """What the readers of requests take of it."""
+        """The settings of the dialects' readers."""
         return DialectSettings(
             max_gpus_per_node=self.max_gpus_per_node,
             hami_plain_gpu=self.hami_plain_gpu,
@@ -165,27 +165,28 @@ class Dialects(Section):
 
 
 class Certificates(Section):
-    """The webhook's own authority and certificate, which `fairgpu webhook certificates` makes and renews."""
+    """The webhook's own authority and certificate, which `fairgpu webhook certificates` creates and renews."""
 
     namespace: str = names.SYSTEM_NAMESPACE
-    """Where both Secrets are."""
+    """The namespace of both Secrets."""
     authority_secret: str = f"{names.WEBHOOK_SERVICE}-ca"
     """The Secret that holds the authority and its key."""
     secret: str = f"{names.WEBHOOK_SERVICE}-tls"
     """The Secret that holds the certificate and its key, which the webhook's replicas mount."""
     folder: Path = Path("/etc/fairgpu-webhook-tls")
-    """Where that Secret is mounted; standalone the certificate is in the folder `certificates/webhook` instead."""
+    """The folder in which that Secret is mounted; standalone, the certificate is in
+    `certificates/webhook` instead."""
     names: tuple[str, ...] = (f"{names.WEBHOOK_SERVICE}.{names.SYSTEM_NAMESPACE}.svc",)
-    """What the certificate is for: the DNS name that the API server calls."""
+    """The names of the certificate: the DNS name that the API server calls."""
     authority_seconds: Annotated[int, Field(ge=10)] = 3 * 365 * 86400
-    """How long an authority is valid; the next comes well before, and both are trusted meanwhile."""
+    """The lifetime of an authority; the next one comes well before its end, and both are trusted meanwhile."""
     leaf_seconds: Annotated[int, Field(ge=5)] = 90 * 86400
-    """How long a certificate is valid; it is renewed well before."""
+    """The lifetime of a certificate; it is renewed well before its end."""
     check_seconds: Seconds = 30
-    """How often `fairgpu webhook certificates` looks for something to renew, and each replica for a new certificate."""
+    """The interval at which `fairgpu webhook certificates` looks for renewals, and each replica for a new chain."""
     spread_seconds: Annotated[float, Field(ge=0)] = 600
-    """How long an API server may go on with the bundle of before, and a replica with the certificate of before;
-    kubelets bring a changed Secret into pods within some two minutes."""
+    """The longest time that an API server may use the previous bundle, and a replica the previous certificate; kubelets
+    update a changed Secret in pods within some two minutes."""
 
     @model_validator(mode="after")
     def _leaf_within_authority(self) -> Self:
@@ -198,7 +199,7 @@ class Webhook(Section):
     """The section `webhook` of the settings."""
 
     serving: Serving = Serving()
-    states: States = States()
+    states: StatesSettings = StatesSettings()
     priorities: Priorities = Priorities()
     sidecar: Sidecar = Sidecar()
     dialects: Dialects = Dialects()
@@ -206,29 +207,29 @@ class Webhook(Section):
     scheduler: str = names.SCHEDULER_NAME
     """The `schedulerName` of GPU pods."""
     end_proof: Literal["observe", "finalizer"] = "observe"
-    """finalizer: GPU pods get the finalizer fairgpu.io/meter, which the timekeeper, told the same, removes once their
-    end is in the ledger."""
+    """`finalizer`: GPU pods get the finalizer fairgpu.io/meter, which the timekeeper removes once their end is in
+    the ledger; its own setting must be the same."""
     templates: Literal["warn", "refuse", "ignore"] = "warn"
-    """What a faulty pod template in a Deployment, Job and so on gets."""
+    """The answer to a faulty pod template in a Deployment, Job and so on."""
     timekeeper_ca_config_map: str = f"{names.TIMEKEEPER_SERVICE}-ca"
     """The ConfigMap in which the timekeeper publishes its CA."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """The least that is logged."""
+    """The lowest level that is logged."""
 
 
 class Settings(Section):
-    """What the webhook reads of the settings file."""
+    """The sections of the settings file that the webhook reads."""
 
     webhook: Webhook = Webhook()
 
 
-def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> Webhook:
-    """The webhook's settings from the environment and a file: the one that is named, else the usual one if it is there.
+def read_settings(environ: Mapping[str, str], file: Path | None, default_file: Path = DEFAULT_FILE) -> Webhook:
+    """The webhook's settings from the environment and a file: the named one, else the default one if it exists.
 
     Raises:
         CommandError: a setting cannot be used.
     """
     try:
-        return load_settings(Settings, environ, file or (usual if usual.exists() else None)).webhook
+        return load_settings(Settings, environ, file or (default_file if default_file.exists() else None)).webhook
     except SettingsError as error:
         raise CommandError(str(error)) from error

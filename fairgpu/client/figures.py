@@ -24,14 +24,14 @@ def gpus(rate: Any) -> str:
 
 
 def moment(text: str | None) -> str:
-    """An instant in the time zone of whoever reads it, to the second."""
+    """An instant in the local time zone, to the second."""
     if text is None:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def utc_moment(text: str) -> str:
-    """An instant in UTC, in which use is put down to days, to the minute."""
+    """An instant in UTC, by which days of usage are divided, to the minute."""
     return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 

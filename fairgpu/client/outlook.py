@@ -1,4 +1,4 @@
-"""What a budget's state means for pods, and where its spending leads, in lines for people."""
+"""Lines for people about a budget: the effect of its state on pods, and the forecast of its spending."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def state(budget: Json) -> str:
 
 
 def admission(budget: Json) -> str:
-    """What a new pod needs, and what others may still spend."""
+    """The condition for a new pod, and the amount that others may still spend."""
     kind = budget.get("admission", "")
     text = ADMISSION.get(kind, "")
     return f"{text}; {gpu_hours(budget['committed'])} GPU-hours are committed" if kind == "safe" else text
 
 
 def grace(budget: Json) -> str:
-    """How far a spent budget still runs on; nothing where it is not in its grace."""
+    """The rest of a spent budget's grace; empty where it is not in grace."""
     found = budget.get("grace")
     if not found:
         return ""
@@ -43,7 +43,7 @@ def grace(budget: Json) -> str:
 
 
 def expiring(grant: Json) -> str:
-    """What is left of a grant that expires on its own, and until when."""
+    """The rest of a grant that expires before its period ends, and its expiry."""
     return f"{gpu_hours(grant['remaining'])} GPU-hours until {moment(grant['expires'])} (grant {grant['grant']})"
 
 

@@ -1,4 +1,4 @@
-"""Which timekeeper the command talks to, whom it trusts there, and under whose token."""
+"""The timekeeper that the command talks to, the CAs that it trusts, and its token."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class RefusedError(CommandError):
 
 @contextmanager
 def asking(namespace: str | None) -> Iterator[None]:
-    """Tells who asks about all namespaces, and may not, how to ask about one.
+    """Adds to a refusal about all namespaces how to ask about one.
 
     Raises:
         RefusedError: as the block raised it, with a line more where no namespace is named and a right is missing.
@@ -73,7 +73,7 @@ def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> t
 
 
 def get_text(server: Server, path: str) -> tuple[str, str | None]:
-    """What stands at a path as text, and the path of the next page, if there is one.
+    """The text at a path, and the path of the next page, if there is one.
 
     Raises:
         CommandError: as for `get`.
@@ -135,7 +135,7 @@ def _answer(response: HTTPResponse, data: bytes) -> Json:
 
 
 def explain(status: int, reason: str, document: Any) -> str:
-    """What a problem document says, its faults one in a line, and what to do about it."""
+    """The message of a problem document, its faults one in a line, and the remedy."""
     problem = document if isinstance(document, dict) else {}
     lines = [f"{problem.get('title') or reason} ({status}): {problem.get('detail') or 'no explanation was given'}"]
     faults = problem.get("errors")

@@ -62,7 +62,7 @@ class ApiError(RuntimeError):
 
 
 class TooLargeError(ApiError):
-    """The answer is longer than whoever asked takes."""
+    """The answer is longer than the caller's limit."""
 
     def __init__(self, most_bytes: int) -> None:
         super().__init__(0, "TooLarge", f"the API server's answer is longer than {most_bytes} bytes")

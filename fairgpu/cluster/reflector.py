@@ -24,7 +24,7 @@ LAST_RETRY_SECONDS = 30.0
 
 
 class View(Protocol):
-    """Who hears of a collection. Calls come from one thread, in the order in which the API server tells them."""
+    """A view of a collection. One thread calls it, in the order of the API server's events."""
 
     def replaced(self, items: list[Json]) -> None:
         """The whole collection as it is now; what is not in it is gone."""
@@ -46,13 +46,13 @@ def whole(item: Json) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """What to watch.
+    """A collection to watch.
 
     Attributes:
         path: such as `/api/v1/pods`.
         selectors: such as `{"fieldSelector": "..."}`.
-        read: what of an object the view is given, so that no list is held whole in memory; None passes over one that
-            does not matter in lists, while a change of one is still told, as it came.
+        read: the part of an object that the view gets, so that no list is whole in memory. Where it is None, a list
+            leaves the object out, while a change of it still reaches the view, as it came.
     """
 
     path: str
@@ -65,12 +65,12 @@ Wait = Callable[[float], bool]
 
 
 def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, random: Callable[[], float]) -> None:
-    """Keeps the view current until `wait` says that everything is to end.
+    """Keeps the view current until `wait` returns true.
 
     Args:
         api: the API server.
         collection: what to watch.
-        view: who hears of it.
+        view: the view to keep current.
         wait: sleeps between tries, and ends the loop; asked with 0 seconds between events.
         random: a number in [0, 1), so that many clients do not come back at once.
     """

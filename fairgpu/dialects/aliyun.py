@@ -59,7 +59,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _count(container: Container, amounts: dict[str, int]) -> tuple[int, list[Fault]]:
-    """How many GPUs, by the resource or else the label."""
+    """The number of GPUs, by the resource or else the label."""
     if COUNT in amounts:
         return amounts[COUNT], []
     label = container.labels.get(COUNT)

@@ -22,7 +22,7 @@ from fairgpu.dialects.selectors import (
 )
 from fairgpu.dialects.vgpu import Keys, read_vgpus
 from fairgpu.faults import Fault
-from fairgpu.permissions import Permission, Wish
+from fairgpu.permissions import Permission, PermissionRequest
 from fairgpu.request import HIGH_PRIORITY, NORMAL_PRIORITY, PodChoices
 
 COUNT = "nvidia.com/gpu"
@@ -103,10 +103,10 @@ def with_priority(container: Container, reading: Reading) -> Reading:
     if priority not in (HIGH_PRIORITY, NORMAL_PRIORITY):
         fault = Fault(path, str(priority), "0 (high) or 1 (normal)", f'"{NORMAL_PRIORITY}"')
         return reading.but(faults=(*reading.faults, fault))
-    wish = Wish(Permission.HIGH_PRIORITY, path, f'"{priority}"', foreign=True)
+    request = PermissionRequest(Permission.HIGH_PRIORITY, path, f'"{priority}"', foreign=True)
     return reading.but(
         choices=merge_choices(reading.choices, PodChoices(task_priority=priority)),
-        wishes=(wish,) if priority == HIGH_PRIORITY else (),
+        permission_requests=(request,) if priority == HIGH_PRIORITY else (),
     )
 
 

@@ -20,9 +20,9 @@ DEVICES = "gpu-fraction-num-devices"
 CONTAINER_NAME = "gpu-fraction-container-name"
 FRACTION_LIMIT = "gpu-fraction.limit"
 MEMORY_LIMIT = "gpu-memory.limit"
-SPEAKING = (FRACTION, MEMORY, DEVICES)
+REQUESTING = (FRACTION, MEMORY, DEVICES)
 OTHERS = (CONTAINER_NAME, FRACTION_LIMIT, MEMORY_LIMIT)
-ANNOTATIONS = SPEAKING + OTHERS
+ANNOTATIONS = REQUESTING + OTHERS
 
 _DECIMAL = re.compile(r"(?:[0-9]{1,20}\.?[0-9]{0,20}|\.[0-9]{1,20})(?:[eE][+-]?[0-9]{1,2})?")
 _WHOLE = re.compile(r"[0-9]{1,18}")
@@ -31,7 +31,7 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 def read(container: Container, settings: DialectSettings) -> Reading | None:
     """The share that the pod's annotations give to this container."""
     annotations = container.annotations
-    if not any(key in annotations for key in SPEAKING) or not _is_meant(container):
+    if not any(key in annotations for key in REQUESTING) or not _is_meant(container):
         return None
     faults: list[Fault] = []
     warnings: list[str] = []
@@ -111,7 +111,7 @@ def _not_one_amount(container: Container, *, both: bool) -> Fault:
     )
 
 
-def _unheard(annotations: Mapping[str, str], root: tuple[str | int, ...]) -> Fault:
+def _unclaimed(annotations: Mapping[str, str], root: tuple[str | int, ...]) -> Fault:
     name = annotations.get(CONTAINER_NAME)
     if name is None:
         path = field_path(*root, "spec", "containers")
@@ -127,7 +127,7 @@ def _unheard(annotations: Mapping[str, str], root: tuple[str | int, ...]) -> Fau
 DIALECT: Dialect = Dialect(
     name="kai",
     read=read,
-    speaking_annotations=frozenset(SPEAKING),
+    requesting_annotations=frozenset(REQUESTING),
     other_annotations=frozenset(OTHERS),
-    unheard=_unheard,
+    unclaimed=_unclaimed,
 )

@@ -1,4 +1,4 @@
-"""Names of NVIDIA's GPUs, as far as one is a part of another, so that who names the shorter is told of the longer.
+"""Names of NVIDIA's GPUs that are part of one another, for a warning to an author who names the shorter.
 
 The names are the driver's (https://github.com/NVIDIA/open-gpu-kernel-modules#compatible-gpus), without "NVIDIA" before
 them and the form and the memory behind.

@@ -1,4 +1,4 @@
-"""What every dialect is: a way to read a container's GPU request, and the keys that are then taken out."""
+"""The parts of a dialect: the reader of a container's GPU request, and the keys that admission then removes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final, Literal
 
 from fairgpu.faults import Fault, field_path
-from fairgpu.permissions import Wish
+from fairgpu.permissions import PermissionRequest
 from fairgpu.request import NO_CHOICES, GPURequest, PodChoices
 
 NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
@@ -16,13 +16,13 @@ NONE_GIVEN: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class DialectSettings:
-    """What the admin decides about how requests are read.
+    """The admin's settings of the dialects.
 
     Attributes:
         max_gpus_per_node: more vGPUs than this in one container are refused, as no node has them.
         hami_plain_gpu: whether `nvidia.com/gpu` alone means whole GPUs, or is left to another device plugin.
-        aliyun_memory_unit_mib: what one unit of `aliyun.com/gpu-mem` is, in MiB.
-        volcano_memory_unit_mib: what one unit of `volcano.sh/vgpu-memory` is, in MiB (Volcano's gpuMemoryFactor).
+        aliyun_memory_unit_mib: the size of one unit of `aliyun.com/gpu-mem`, in MiB.
+        volcano_memory_unit_mib: the size of one unit of `volcano.sh/vgpu-memory`, in MiB (Volcano's gpuMemoryFactor).
     """
 
     max_gpus_per_node: int = 16
@@ -98,16 +98,16 @@ def begin_with(prefix: str, resources: Collection[Any]) -> list[str]:
 
 
 class Reading:
-    """What a dialect found in a container that speaks it.
+    """A dialect's reading of a container with its keys.
 
     Attributes:
         request: the canonical request; absent if there are faults, or nothing is left to ask.
         choices: what the dialect chooses for the pod beside the amounts.
-        wishes: which of these choices need a permission of the namespace.
-        faults: everything that is wrong, all at once.
-        warnings: what is done otherwise than was asked.
-        strip_resources: keys to take out of the container's requests and limits.
-        strip_annotations: keys to take off the pod.
+        permission_requests: which of these choices need a permission of the namespace.
+        faults: all faults, at once.
+        warnings: lines about keys that have another effect than in their own project.
+        strip_resources: keys to remove from the container's requests and limits.
+        strip_annotations: keys to remove from the pod.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -115,7 +115,7 @@ class Reading:
         *,
         request: GPURequest | None = None,
         choices: PodChoices = NO_CHOICES,
-        wishes: tuple[Wish, ...] = (),
+        permission_requests: tuple[PermissionRequest, ...] = (),
         faults: tuple[Fault, ...] = (),
         warnings: tuple[str, ...] = (),
         strip_resources: tuple[str, ...] = (),
@@ -123,7 +123,7 @@ class Reading:
     ) -> None:
         self.request: Final = request
         self.choices: Final = choices
-        self.wishes: Final = wishes
+        self.permission_requests: Final = permission_requests
         self.faults: Final = faults
         self.warnings: Final = warnings
         self.strip_resources: Final = strip_resources
@@ -134,7 +134,7 @@ class Reading:
         *,
         request: GPURequest | None = None,
         choices: PodChoices | None = None,
-        wishes: tuple[Wish, ...] | None = None,
+        permission_requests: tuple[PermissionRequest, ...] | None = None,
         faults: tuple[Fault, ...] | None = None,
         warnings: tuple[str, ...] | None = None,
     ) -> Reading:
@@ -142,7 +142,7 @@ class Reading:
         return Reading(
             request=self.request if request is None else request,
             choices=self.choices if choices is None else choices,
-            wishes=self.wishes if wishes is None else wishes,
+            permission_requests=self.permission_requests if permission_requests is None else permission_requests,
             faults=self.faults if faults is None else faults,
             warnings=self.warnings if warnings is None else warnings,
             strip_resources=self.strip_resources,
@@ -154,7 +154,7 @@ class Reading:
         return (
             self.request == other.request
             and self.choices == other.choices
-            and self.wishes == other.wishes
+            and self.permission_requests == other.permission_requests
             and self.faults == other.faults
             and self.warnings == other.warnings
             and self.strip_resources == other.strip_resources
@@ -168,19 +168,19 @@ class Dialect:
 
     Attributes:
         name: as `fairgpu.io/source-dialect` has it.
-        read: the container's Reading, or nothing where it does not speak the dialect.
-        resources: the extended resources by which a container speaks it.
+        read: the container's Reading, or None where it has no key of the dialect.
+        resources: the extended resources of the dialect.
         prefix: that of all resources which can be no other's, so that a misspelt one is noticed; empty if none.
-        speaking_annotations: the pod annotations that ask for a GPU by themselves.
+        requesting_annotations: the pod annotations that ask for a GPU by themselves.
         other_annotations: the pod annotations that only say more about such a request.
-        unheard: what is wrong where the annotations ask for a GPU and no container takes it: the fault, from the
-            annotations and the field path of the pod.
+        unclaimed: makes the fault of annotations that ask for a GPU which no container claims, from the annotations
+            and the field path of the pod.
     """
 
     name: str
     read: Callable[[Container, DialectSettings], Reading | None]
     resources: frozenset[str] = frozenset()
     prefix: str = ""
-    speaking_annotations: frozenset[str] = frozenset()
+    requesting_annotations: frozenset[str] = frozenset()
     other_annotations: frozenset[str] = frozenset()
-    unheard: Callable[[Mapping[str, str], tuple[str | int, ...]], Fault] | None = None
+    unclaimed: Callable[[Mapping[str, str], tuple[str | int, ...]], Fault] | None = None

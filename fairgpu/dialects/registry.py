@@ -14,30 +14,30 @@ BETWEEN_NAMES = " and "
 """Joins the names of several dialects in one container."""
 
 _ORDINARY: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
-"""What nearly every container asks for, and no dialect."""
+"""Resources that nearly every container asks for, and that belong to no dialect."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class DialectSet:
-    """Dialects to listen for together, with the keys of all of them.
+    """Dialects that are read together, with the keys of all of them.
 
     Attributes:
         dialects: the dialects.
-        resources: the extended resources by which a container speaks one of them.
+        resources: the extended resources of all of them.
         prefixes: those of resources that belong to one of them, whatever follows.
-        speakers: by resource, the names of the dialects that it may be of.
-        speaking_annotations: the pod annotations that ask for a GPU by themselves.
+        dialects_of: the names of the dialects that a resource may belong to, by resource.
+        requesting_annotations: the pod annotations that ask for a GPU by themselves.
         annotations: these, and those that only say more about a request.
     """
 
     dialects: tuple[Dialect, ...]
     resources: frozenset[str]
     prefixes: tuple[str, ...]
-    speakers: Mapping[str, frozenset[str]]
-    speaking_annotations: frozenset[str]
+    dialects_of: Mapping[str, frozenset[str]]
+    requesting_annotations: frozenset[str]
     annotations: frozenset[str]
 
-    def may_speak(self, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
+    def may_have_gpu_keys(self, requests: Mapping[str, Any], limits: Mapping[str, Any]) -> bool:
         """Whether a container names a resource of one of the dialects, or one that looks like it."""
         if _ORDINARY.issuperset(limits) and _ORDINARY.issuperset(requests):
             return False
@@ -50,31 +50,31 @@ class DialectSet:
         named: set[str] = set()
         for resources in (container.limits, container.requests):
             for key in resources:
-                if key in self.speakers:
-                    named |= self.speakers[key]
-        annotated = not self.speaking_annotations.isdisjoint(container.annotations)
+                if key in self.dialects_of:
+                    named |= self.dialects_of[key]
+        annotated = not self.requesting_annotations.isdisjoint(container.annotations)
         return [
             dialect
             for dialect in self.dialects
             if dialect.name in named
-            or (annotated and not dialect.speaking_annotations.isdisjoint(container.annotations))
+            or (annotated and not dialect.requesting_annotations.isdisjoint(container.annotations))
             or (dialect.prefix and container.prefixed(dialect.prefix))
         ]
 
 
 def dialect_set(*dialects: Dialect) -> DialectSet:
     """A set of these dialects."""
-    speaking = frozenset[str]().union(*(dialect.speaking_annotations for dialect in dialects))
+    requesting = frozenset[str]().union(*(dialect.requesting_annotations for dialect in dialects))
     resources = frozenset[str]().union(*(dialect.resources for dialect in dialects))
     return DialectSet(
         dialects=dialects,
         resources=resources,
         prefixes=tuple(dialect.prefix for dialect in dialects if dialect.prefix),
-        speakers={
+        dialects_of={
             key: frozenset(dialect.name for dialect in dialects if key in dialect.resources) for key in resources
         },
-        speaking_annotations=speaking,
-        annotations=speaking.union(*(dialect.other_annotations for dialect in dialects)),
+        requesting_annotations=requesting,
+        annotations=requesting.union(*(dialect.other_annotations for dialect in dialects)),
     )
 
 
@@ -86,47 +86,50 @@ DIALECTS = dialect_set(native.DIALECT, *_FOREIGN)
 
 
 def read_container(
-    container: Container, settings: DialectSettings, listened: DialectSet = DIALECTS
+    container: Container, settings: DialectSettings, dialects: DialectSet = DIALECTS
 ) -> tuple[str, Reading] | None:
-    """The dialect that a container speaks and what it says in it; nothing for a container without a GPU.
+    """The name of a container's dialect and its reading; None for a container without keys of any.
 
-    Two dialects in one container are a fault: there is no telling which of them its author relies on.
+    Two dialects in one container are a fault: their author may rely on either.
     """
-    spoken = [
+    readings = [
         (dialect.name, reading)
-        for dialect in listened.may_be_read_by(container)
+        for dialect in dialects.may_be_read_by(container)
         if (reading := dialect.read(container, settings)) is not None
     ]
-    if not spoken:
+    if not readings:
         return None
-    left_alone = hami.left_alone(container, settings) and hami.DIALECT in listened.dialects
-    if len(spoken) == 1 and not left_alone:
-        return spoken[0]
+    left_alone = hami.left_alone(container, settings) and hami.DIALECT in dialects.dialects
+    if len(readings) == 1 and not left_alone:
+        return readings[0]
     if left_alone:
-        spoken.append((hami.DIALECT.name, Reading()))
-    found = BETWEEN_NAMES.join(name for name, _ in spoken)
+        readings.append((hami.DIALECT.name, Reading()))
+    found = BETWEEN_NAMES.join(name for name, _ in readings)
     fault = Fault(
         path=field_path(*container.path, "resources"),
         given=f"the dialects {found} in one container",
         allowed="one dialect in a container",
-        instead=f"the keys of {' or those of '.join(name for name, _ in spoken)}, not both",
+        instead=f"the keys of {' or those of '.join(name for name, _ in readings)}, not both",
     )
     return found, Reading(
-        faults=(fault, *(fault for _, reading in spoken for fault in reading.faults)),
-        warnings=tuple(warning for _, reading in spoken for warning in reading.warnings),
-        strip_resources=tuple(key for _, reading in spoken for key in reading.strip_resources),
-        strip_annotations=tuple(key for _, reading in spoken for key in reading.strip_annotations),
+        faults=(fault, *(fault for _, reading in readings for fault in reading.faults)),
+        warnings=tuple(warning for _, reading in readings for warning in reading.warnings),
+        strip_resources=tuple(key for _, reading in readings for key in reading.strip_resources),
+        strip_annotations=tuple(key for _, reading in readings for key in reading.strip_annotations),
     )
 
 
-def unheard(
-    annotations: Mapping[str, str], heard: frozenset[str], root: tuple[str | int, ...], listened: DialectSet = DIALECTS
+def unclaimed_annotations(
+    annotations: Mapping[str, str],
+    claimed: frozenset[str],
+    root: tuple[str | int, ...],
+    dialects: DialectSet = DIALECTS,
 ) -> list[Fault]:
-    """The faults of annotations that ask for a GPU which no container takes; `heard` are the dialects read."""
+    """The faults of annotations whose GPU no container claims; `claimed` names the dialects of the containers."""
     return [
-        dialect.unheard(annotations, root)
-        for dialect in listened.dialects
-        if dialect.unheard is not None
-        and dialect.name not in heard
-        and not dialect.speaking_annotations.isdisjoint(annotations)
+        dialect.unclaimed(annotations, root)
+        for dialect in dialects.dialects
+        if dialect.unclaimed is not None
+        and dialect.name not in claimed
+        and not dialect.requesting_annotations.isdisjoint(annotations)
     ]

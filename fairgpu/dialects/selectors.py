@@ -44,7 +44,7 @@ MAX_POLICIES = 8
 
 @dataclass(slots=True)
 class Selection:
-    """What the annotations choose, gathered one by one."""
+    """The choices of the annotations, collected one by one."""
 
     choices: PodChoices = NO_CHOICES
     faults: list[Fault] = field(default_factory=list)

@@ -14,7 +14,7 @@ from fairgpu.dialects.amounts import read_amounts
 from fairgpu.dialects.building import WHOLE_GPU_PERCENT, Ask, build_request
 from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Reading
 from fairgpu.faults import Fault, show
-from fairgpu.permissions import Permission, Wish
+from fairgpu.permissions import Permission, PermissionRequest
 from fairgpu.request import CorePolicy, PodChoices
 
 CORE = "tencent.com/vcuda-core"
@@ -106,7 +106,7 @@ def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
         warnings = (*warnings, lent)
     return reading.but(
         choices=PodChoices(core_policy=CorePolicy.ELASTIC),
-        wishes=(Wish(Permission.ELASTIC, path, show(text), foreign=True),),
+        permission_requests=(PermissionRequest(Permission.ELASTIC, path, show(text), foreign=True),),
         warnings=warnings,
     )
 

@@ -1,7 +1,7 @@
-"""What HAMi and Volcano have in common: a count, and for each vGPU an amount of memory and a percentage of cores.
+"""The common part of HAMi and Volcano: a count, and for each vGPU an amount of memory and a percentage of cores.
 
-Both leave the same things unsaid in the same way: no count is one GPU, no memory is all of it, no cores is no
-guarantee; an amount of 0 counts as unsaid, and an amount stands before a percentage.
+Both have the same defaults: no count is one GPU, no memory is all of it, no cores is no guarantee; an amount of 0
+counts as not given, and an amount goes before a percentage.
 
 HAMi differs in two things (https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go): since its
 version 2.7, 100 percent of the memory without cores is an exclusive GPU, and 0 percent counts as unsaid.
@@ -18,10 +18,10 @@ from fairgpu.dialects.reading import Container, DialectSettings, Reading
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The names of the four resources, and what the two projects do not have in common.
+    """The names of the four resources, and the differences of the two projects.
 
     Attributes:
-        memory_unit_mib: what one unit of memory is, in MiB.
+        memory_unit_mib: the size of one unit of memory, in MiB.
         full_memory_is_exclusive: whether 100 percent of the memory without cores is 100 percent of the cores as well.
         zero_percent_is_unsaid: whether 0 percent of the memory counts as not given; else it is a fault.
     """

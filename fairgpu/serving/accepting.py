@@ -1,4 +1,4 @@
-"""Takes connections from a listener that several processes share, so that each process gets its part of them."""
+"""Accepts connections from a listener that several processes share, so that each process gets its part."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ MAX_BATCH = 256
 PAUSE_SECONDS = 1.0
 
 Serve = Callable[[socket.socket], Awaitable[object]]
-"""Shakes hands with who called, and serves them from then on."""
+"""Completes the handshake of a connection, and serves it from then on."""
 
 
 class Acceptor:
-    """Takes one connection at a time, and the later the more there are already; but never leaves many waiting.
+    """Accepts one connection at a time, the later the more this process has, but never leaves many waiting.
 
-    An event loop's own server takes all that wait in one go. Clients keep their connections: whichever process woke
-    up first would have all of the work from then on, and the others none. So each waits its few milliseconds before it
-    takes one. Who opens connections faster than that is no client to be fair to: while the queue does not empty, each
-    turn takes twice as many as the one before, so that nobody waits long behind a crowd that says nothing.
+    An event loop's own server accepts all that wait at once. Clients keep their connections: the process that wakes up
+    first would have all of the work from then on, and the others none. So each process waits some milliseconds before
+    it accepts one. A client that opens connections faster than that needs no fairness: while the queue does not empty,
+    each turn accepts twice as many as the one before, so that no client waits long behind many silent ones.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class Acceptor:
         self._waiting.register(listener.fileno(), select.POLLIN)
 
     def start(self) -> None:
-        """Takes connections from now on."""
-        self._loop.add_reader(self._listener.fileno(), self._let_others_go_first)
+        """Accepts connections from now on."""
+        self._loop.add_reader(self._listener.fileno(), self._wait_for_turn)
 
     def close(self) -> None:
-        """Takes no more; those that were taken live on."""
+        """Accepts no more connections; those that it accepted live on."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop.remove_reader(self._listener.fileno())
 
-    def _let_others_go_first(self) -> None:
+    def _wait_for_turn(self) -> None:
         self._loop.remove_reader(self._listener.fileno())
         seconds = min(self._held() + len(self._handshakes), MAX_STEPS) * STEP_SECONDS
         self._timer = self._loop.call_later(seconds, self._take_turn)
@@ -80,7 +80,7 @@ class Acceptor:
         self.start()
 
     def _pause(self, error: OSError) -> None:
-        """Where there are no descriptors left, who does not hurry gives theirs; else it is tried again later."""
+        """Frees a descriptor by ending the oldest handshake, or pauses where there is none."""
         _log.error("no connection taken", error=str(error))
         freed = self._handshakes.end_one()
         self._timer = self._loop.call_later(STEP_SECONDS if freed else PAUSE_SECONDS, self.start)
@@ -93,9 +93,9 @@ class Acceptor:
 
 
 async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket, seconds: float) -> bool:
-    """Waits until the client says something; whether it did in time.
+    """Waits for the client's first bytes, and returns whether they came in time.
 
-    In a TLS handshake the client speaks first. Until it does, a connection is to cost a socket, and no TLS state.
+    In a TLS handshake the client sends first. Until then, a connection costs a socket, and no TLS state.
     """
     spoken = asyncio.Event()
     loop.add_reader(connection.fileno(), spoken.set)
@@ -110,10 +110,10 @@ async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket
 
 
 def batch(turns: int) -> int:
-    """How many connections to take after so many turns in a row that left some waiting."""
+    """The number of connections to accept after so many turns in a row that left some waiting."""
     return min(1 << max(turns - PATIENT_TURNS, 0), MAX_BATCH)
 
 
 def address_of(peer: object) -> str:
-    """The machine that calls, without its port; all callers of a Unix socket are one."""
+    """The client's address, without its port; all callers of a Unix socket are one."""
     return str(peer[0]) if isinstance(peer, tuple) else ""

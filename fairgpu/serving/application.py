@@ -38,8 +38,8 @@ WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 class Application:
     """An ASGI callable over hot routes, routes that wait for nothing, and a WSGI application.
 
-    Every body is read before anything is asked to handle it, so that its bounds hold for all routes. What a handler
-    raises is logged here, and answered with a problem document that tells nothing of the inside.
+    It reads every body before it calls a handler, so that the bounds hold for all routes. It logs their exceptions, and
+    answers with a problem document without internals.
 
     Attributes:
         immediate: what answers whole bodies at once, by method and path; a connection may ask it without the rest.
@@ -73,7 +73,7 @@ class Application:
         await receive()
         try:
             await asyncio.to_thread(self._lifecycle.start)
-        except Exception as error:  # noqa: BLE001 - whatever keeps it from starting is told to the server
+        except Exception as error:  # noqa: BLE001 - the server gets any reason
             _log.error("start failed", error=str(error), exc_info=True)
             await send({"type": "lifespan.startup.failed", "message": str(error)})
             return

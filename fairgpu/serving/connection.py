@@ -11,7 +11,7 @@ from fairgpu.serving.framing import refuse_overflow
 
 
 class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no types
-    """A connection that has to speak in time, is one of a bounded number, and can be found when the server ends."""
+    """A connection with limits on its times and number, which the server finds when it ends."""
 
     def __init__(self, worker: Any, application: Any, connections: set[BoundedConnection]) -> None:
         super().__init__(worker)
@@ -31,7 +31,7 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         """Starts the clock for the first request; gunicorn itself starts it only between requests."""
         super().connection_made(transport)
         self._heard_at = self._idle_since = self.worker.loop.time()
-        if len(self._connections) >= self.worker.options.max_connections and not self._take_a_place():
+        if len(self._connections) >= self.worker.options.max_connections and not self._free_a_place():
             self._connections.add(self)
             transport.abort()
             return
@@ -45,14 +45,14 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Takes note that the client speaks, and of how much it has said."""
+        """Notes the time and the number of the bytes that came."""
         self._heard = True
         self._heard_at = self.worker.loop.time()
         if self.worker.arrivals.add(self, len(data)):
             super().data_received(data)
 
     def cut_off(self) -> None:
-        """Ends the connection at once, whatever it was about to say."""
+        """Ends the connection at once, without waiting for an answer."""
         self.transport.abort()
 
     def _on_message_complete(self) -> None:
@@ -63,11 +63,11 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         refuse_overflow(self._callback_parser)
         done = bool(super()._on_headers_complete())
         if self._callback_parser.is_chunked:
-            self._current_request.must_close = True  # sizes of chunks may wrap: nothing behind them is believed
+            self._current_request.must_close = True  # sizes of chunks may wrap: bytes behind them count for nothing
         return done
 
-    def _take_a_place(self) -> bool:
-        """Ends the connection that is idle for longest, if any is: nobody shuts others out by holding connections."""
+    def _free_a_place(self) -> bool:
+        """Ends the connection that is idle for longest, if any: no client shuts out others by holding connections."""
         idle = [other for other in self._connections if other.is_idle]
         if not idle:
             return False

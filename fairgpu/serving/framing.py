@@ -1,7 +1,7 @@
-"""Where a request ends, as told by two who must agree on it: the parser here, and any proxy in front.
+"""The end of a request, on which the parser here and any proxy in front must agree.
 
 gunicorn_h1c counts lengths in 64 bits and lets longer numbers wrap, in Content-Length and in the sizes of chunks alike:
-of a body of 2^64 + 5 bytes it takes five, and the rest for the next request. Who can send the one could so smuggle in
+of a body of 2^64 + 5 bytes it takes five, and the rest for the next request. The sender of the one could so smuggle in
 the other (RFC 9112 sections 6.3, 7.1 and 11.2).
 """
 

@@ -1,8 +1,47 @@
-"""Connections that have not shaken hands yet: a bounded number, of each address and in all."""
+"""Bounds on incomplete requests and handshakes, over all connections of a worker."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
+
+
+class Sender(Protocol):
+    """A connection on which a request arrives."""
+
+    def cut_off(self) -> None:
+        """Ends it at once."""
+
+
+class Arrivals:
+    """Ends the connection whose request has been arriving for longest, as often as there is too much.
+
+    A body may be long, and there may be many connections: both together are more memory than there is. An honest client
+    sends what it has within milliseconds, so that it is never the one that began first.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._bytes: dict[Sender, int] = {}
+        """In the order in which the requests began."""
+        self._total = 0
+
+    def add(self, sender: Sender, count: int) -> bool:
+        """Adds bytes that came, and returns whether the connection may go on."""
+        self._bytes[sender] = self._bytes.get(sender, 0) + count
+        self._total += count
+        while self._total > self._most_bytes:
+            oldest = next(iter(self._bytes))
+            self.forget(oldest)
+            oldest.cut_off()
+            if oldest is sender:
+                return False
+        return True
+
+    def forget(self, sender: Sender) -> None:
+        """Notes that its request is whole, or will never be."""
+        self._total -= self._bytes.pop(sender, 0)
+
 
 Handshake = asyncio.Task[None]
 Pending = dict[Handshake, None]
@@ -10,10 +49,10 @@ Pending = dict[Handshake, None]
 
 
 class Handshakes:
-    """Makes room for who comes by ending the oldest of the address that has the most.
+    """Makes room for a new handshake by ending the oldest of the address with the most.
 
-    An honest client takes milliseconds, so that the oldest is one that does not hurry; and whoever holds many places,
-    from one address or from many, loses their own first.
+    An honest client takes milliseconds, so that the oldest is a slow one; and a client that holds many places, from one
+    address or from many, loses its own first.
     """
 
     def __init__(self, limit: int, limit_of_address: int) -> None:
@@ -46,7 +85,7 @@ class Handshakes:
     def _end_oldest(self, address: str) -> None:
         oldest = next(iter(self._pending[address]))
         self._forget(oldest, address)
-        # Not before its first step, by which the socket comes into its care: without that, nobody would close it.
+        # Not before its first step, with which it takes over the socket: else the socket would stay open.
         oldest.get_loop().call_soon(oldest.cancel)
 
     def _forget(self, handshake: Handshake, address: str) -> None:

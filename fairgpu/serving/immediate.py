@@ -26,7 +26,7 @@ class ImmediateConnection(BoundedConnection):
     with a body too long or of unknown length, on a connection that is to close, behind one that is still being
     answered, to a client that is slow to read, and all of them where requests are logged or the worker is ending.
 
-    The parser's callbacks come while it is fed and must not change it: they only take note.
+    The parser's callbacks come while it is fed and must not change it: they only note the event.
     """
 
     def __init__(self, worker: Any, application: Any, connections: set[BoundedConnection]) -> None:
@@ -73,7 +73,7 @@ class ImmediateConnection(BoundedConnection):
             self._write(self._answer(b"".join(self._chunks)))
             self._forget_request()
             self.note_answer()
-            if parser.remaining_truncated:  # what the parser let go of cannot be answered
+            if parser.remaining_truncated:  # the parser dropped bytes of a request
                 self._close_transport()
                 return False
             following = parser.remaining()
@@ -84,7 +84,7 @@ class ImmediateConnection(BoundedConnection):
         return going
 
     def _immediate_answer(self) -> ImmediateAnswer | None:
-        """What answers the request whose headers are there; nothing for one that goes gunicorn's way."""
+        """The function that answers the request of these headers; None for one that goes gunicorn's way."""
         parser = self._callback_parser
         answer: ImmediateAnswer | None = self._immediate.get((parser.method, parser.path.partition(b"?")[0]))
         if answer is None or not self._is_free():

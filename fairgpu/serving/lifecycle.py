@@ -1,4 +1,4 @@
-"""The life of one worker process: what starts with it, what it is told when it is to end, and what stops last."""
+"""The life of one worker process: the actions at its start, at the beginning of its end, and at its end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable
 from fairgpu.serving.options import ServerOptions
 
 THREADS_SECONDS = 1.0
-"""How long threads are waited for. They are daemons: one that waits for a server's answer ends with the process."""
+"""The longest wait for threads. They are daemons: one that waits for a server's answer ends with the process."""
 
 
 class Lifecycle:
@@ -34,19 +34,19 @@ class Lifecycle:
         return self.ending.is_set()
 
     def on_start(self, action: Callable[[], None]) -> None:
-        """Runs before the first request is taken, in a thread; what it raises stops the start."""
+        """Runs an action before the first request, in a thread; an exception of it stops the start."""
         self._starts.append(action)
 
     def on_drain(self, action: Callable[[], None]) -> None:
-        """Runs in the event loop as soon as the worker is told to end; answers long polls, for one."""
+        """Runs an action in the event loop when the worker's end begins; it answers long polls, for one."""
         self._drains.append(action)
 
     def on_stop(self, action: Callable[[], None]) -> None:
-        """Runs after the last request, in a thread, last added first."""
+        """Runs an action after the last request, in a thread; the last added runs first."""
         self._stops.append(action)
 
     def run_thread(self, name: str, target: Callable[[], None]) -> None:
-        """Runs in a thread from the start on; it is to return soon after `ending` is set."""
+        """Runs a function in a thread from the start on; it must return soon after `ending` is set."""
         thread = threading.Thread(target=target, name=name, daemon=True)
         self._threads.append(thread)
         self.on_start(thread.start)
@@ -57,7 +57,7 @@ class Lifecycle:
             action()
 
     def drain(self) -> None:
-        """Tells everybody that the worker is to end."""
+        """Begins the worker's end: sets `ending` and runs the actions for it."""
         if not self.ending.is_set():
             self.ending.set()
             for action in self._drains:

@@ -1,4 +1,4 @@
-"""A request with its whole body, and an answer: what handlers deal in instead of ASGI's events."""
+"""A request with its whole body, and an answer: the handlers' types, instead of ASGI's events."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def _too_long(max_bytes: int, *, arriving: bool) -> BodyError:
 
 
 async def send_response(send: Send, response: Response, *, close: bool = False) -> None:
-    """Sends an answer; `close` tells the client that the connection ends with it."""
+    """Sends an answer; with `close`, its header says that the connection ends with it."""
     headers = [(b"content-type", response.content_type), *response.headers]
     if response.status != NOT_MODIFIED:  # its length would be taken for that of the answer it stands for
         headers.insert(1, (b"content-length", b"%d" % len(response.body)))

@@ -1,4 +1,4 @@
-"""How a service is served: addresses, processes, limits and times."""
+"""The options of a server: addresses, processes, limits and times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
-    """What a service says about how it is served.
+    """The options with which a service runs its server.
 
     Attributes:
         name: of the processes, and of the service in its logs.

@@ -12,8 +12,8 @@ from gunicorn.app.base import BaseApplication
 from gunicorn.glogging import Logger
 
 from fairgpu.serving.lifecycle import Lifecycle
-from fairgpu.serving.measures import forget_process, memory_folder, share_metrics
 from fairgpu.serving.messages import ASGIApplication
+from fairgpu.serving.metrics import forget_process, memory_folder, share_metrics
 from fairgpu.serving.options import ServerOptions
 from fairgpu.serving.tls import ReadChain
 
@@ -81,7 +81,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
 def end_by_default() -> None:
     """Lets SIGTERM end a worker that has not set its own handler yet.
 
-    Until then it has inherited the arbiter's, which only takes note: the signal would be lost on the worker, and the
+    Until then it has the arbiter's, which only notes the signal: the signal would be lost on the worker, and the
     arbiter would wait for it until the graceful timeout.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -100,7 +100,7 @@ class EventLogger(Logger):  # type: ignore[misc] # gunicorn ships no types
         self.error_log.setLevel(logging.INFO)
 
     def access(self, resp: Any, _req: Any, environ: dict[str, Any], request_time: Any) -> None:
-        """One event a request: who asked for what, how it ended, how long it took. Never the query: it may be long."""
+        """One event a request: client, request, outcome and duration. Never the query: it may be long."""
         _log.info(
             "request",
             client=environ.get("REMOTE_ADDR"),

@@ -10,12 +10,12 @@ from pathlib import Path
 
 
 class ChainError(RuntimeError):
-    """A certificate chain that cannot be had or used; the message says which and why."""
+    """The certificate chain is missing or unusable; the message says which and why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What a server presents: its certificate with those that vouch for it, and its key, in PEM."""
+    """A server's certificate with those that vouch for it, and its key, in PEM."""
 
     certificates_pem: bytes
     key_pem: bytes = field(repr=False)
@@ -49,7 +49,7 @@ class LiveContext:
         _load(self.context, chain)
 
     def reload(self, chain: Chain) -> bool:
-        """Presents another chain from now on; says whether it differs. To be called where handshakes happen.
+        """Presents another chain from now on, and returns whether it differs. Call it in the thread of the handshakes.
 
         Raises:
             ChainError: the chain cannot be used; the present one stays.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import resource
 import socket
 import ssl
 from functools import partial
@@ -16,13 +17,11 @@ from gunicorn.asgi.lifespan import LifespanManager
 from gunicorn.workers.gasgi import ASGIWorker
 
 from fairgpu.serving.accepting import Acceptor, first_bytes
-from fairgpu.serving.arrivals import Arrivals
 from fairgpu.serving.connection import BoundedConnection
-from fairgpu.serving.descriptors import allow_descriptors
-from fairgpu.serving.handshakes import Handshakes
+from fairgpu.serving.handshakes import Arrivals, Handshakes
 from fairgpu.serving.immediate import ImmediateConnection
 from fairgpu.serving.lifecycle import Lifecycle
-from fairgpu.serving.measures import MetricsApplication
+from fairgpu.serving.metrics import MetricsApplication
 from fairgpu.serving.options import ServerOptions
 from fairgpu.serving.tls import ChainError, LiveContext, ReadChain
 
@@ -36,28 +35,28 @@ OTHER_DESCRIPTORS = 256
 class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
     """Serves the application on the first listener and metrics on the second.
 
-    Ends in this order: told by SIGTERM, it says so in every answer and keeps taking connections while load balancers
-    learn of it; then it listens no more, closes idle connections, and waits for requests under way.
+    It ends in this order: after SIGTERM, every answer closes its connection and the worker still accepts new ones while
+    load balancers learn of the end; then it listens no more, closes idle connections, and waits for requests under way.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
         self.options: ServerOptions = self.app.options
         self.lifecycle: Lifecycle = self.app.lifecycle
-        self._told_to_end = asyncio.Event()
+        self._end_requested = asyncio.Event()
         self._connections: set[BoundedConnection] = set()
         self.arrivals = Arrivals(self.options.max_arriving_bytes)
 
     def handle_exit_signal(self) -> None:
         """Begins the end on SIGTERM, at once rather than at the next heartbeat."""
         super().handle_exit_signal()
-        self._told_to_end.set()
+        self._end_requested.set()
         self.lifecycle.drain()
 
     def handle_quit_signal(self) -> None:
-        """Ends without waiting for anybody, on SIGINT and SIGQUIT."""
+        """Ends without waiting for requests, on SIGINT and SIGQUIT."""
         super().handle_quit_signal()
-        self._told_to_end.set()
+        self._end_requested.set()
         self.lifecycle.drain()
 
     async def _serve(self) -> None:
@@ -105,9 +104,9 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             self.servers.append(acceptor)
 
     async def _serve_connection(self, application: Any, context: ssl.SSLContext | None, taken: socket.socket) -> None:
-        # Nobody holds a place for ever by not reading; only the kernel sees whether a client takes anything (tcp(7)).
+        # No client holds a place by not reading; only the kernel sees whether a client takes anything (tcp(7)).
         taken.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(self.options.unread_seconds * 1000))
-        if context and not await self._speaks(taken):
+        if context and not await self._sends_first_bytes(taken):
             return
         await self.loop.connect_accepted_socket(
             lambda: ImmediateConnection(self, application, self._connections),
@@ -117,21 +116,21 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             ssl_shutdown_timeout=1.0 if context else None,
         )
 
-    async def _speaks(self, taken: socket.socket) -> bool:
-        spoke = False
+    async def _sends_first_bytes(self, taken: socket.socket) -> bool:
+        sent = False
         try:
-            spoke = await first_bytes(self.loop, taken, self.options.handshake_seconds)
+            sent = await first_bytes(self.loop, taken, self.options.handshake_seconds)
         finally:
-            if not spoke:
+            if not sent:
                 taken.close()
-        return spoke
+        return sent
 
     async def _beat(self, seconds: float) -> None:
-        """Waits, and tells gunicorn's arbiter that the process lives."""
+        """Sends gunicorn's arbiter the heartbeat, and waits."""
         self.notify()
         try:
             async with asyncio.timeout(seconds):
-                await self._told_to_end.wait()
+                await self._end_requested.wait()
         except TimeoutError:
             pass
 
@@ -161,3 +160,13 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
             _log.warning("connections cut off", server=self.options.name, connections=len(self._connections))
         if self.lifespan and not self._quick_shutdown:
             await self.lifespan.shutdown()
+
+
+def allow_descriptors(wanted: int) -> None:
+    """Raises the soft limit of open files up to `wanted` or the hard limit; many runtimes set it to 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if allowed < wanted:
+        _log.warning("few file descriptors are allowed: connections may be refused", allowed=allowed, wanted=wanted)
+    if soft != resource.RLIM_INFINITY and soft < allowed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (allowed, hard))

@@ -40,7 +40,8 @@ def measure(names: list[str]) -> list[dict[str, Any]]:
 
 def line(row: dict[str, Any]) -> str:
     """One row of the table."""
-    value = f"{row['value']:,.4g}" if isinstance(row["value"], float) else f"{row['value']:,}"
+    found = row["value"]
+    value = found if isinstance(found, str) else f"{found:,.4g}" if isinstance(found, float) else f"{found:,}"
     verdict = {True: "met", False: "MISSED", None: ""}[row["met"]]
     return f"{row['name']:<58} {value:>12} {row['unit']:<14} {row['goal'] or '':<14} {verdict:<7} {row['context']}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.admission import SETTINGS, Pod, apply, container, knowing, pod, read_answer, review
+from tests.support.admission import SETTINGS, Pod, apply, container, knowing, pod, read_answer, review
 from webhook.admission.review import answer
 
 
@@ -36,5 +36,5 @@ def both_reviews() -> list[tuple[str, bytes]]:
     """Paths and bodies as an API server sends them for a new pod: to mutate it, and to validate what came of that."""
     item = four_kilobyte_pod()
     body = review(item)
-    stored = apply(item, read_answer(answer("mutate", body, knowing(), SETTINGS, 0.0)).patch)
+    stored = apply(item, read_answer(answer("mutate", body, knowing(), SETTINGS, 0.0).body).patch)
     return [("/mutate", body), ("/validate", review(stored))]

@@ -18,16 +18,16 @@ from typing import Any
 import redis
 from structlog.testing import capture_logs
 
-from tests.chaos_story import ChaosStory
-from tests.keeper_stage import Stage
-from tests.meanwhile import live_through
-from tests.redis_server import RedisServer
-from tests.redis_shapes import ClusterShape, SentinelShape
-from tests.waiting import wait_until
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.calls import StoreError
-from timekeeper.store.connection import connect
-from timekeeper.store.keys import AccountKeys
+from tests.support.ledger.chaos_model import ChaosStory
+from tests.support.ledger.concurrent_events import live_through
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.redis_shapes import ClusterShape, SentinelShape
+from tests.support.waiting import wait_until
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.connection import connect
+from timekeeper.ledger.keys import AccountKeys
 
 PROMOTIONS = 20 if os.environ.get("CI") == "true" else 5
 BLOWS = 10
@@ -142,7 +142,7 @@ def step_clock(story: ChaosStory) -> None:
     assert story.stage.keeper is not None
     for skew in (26 * HOUR, -26 * HOUR):
         story.act()
-        story.stage.keeper.round(story.stage.now + skew)
+        story.stage.keeper.reconcile(story.stage.now + skew)
 
 
 def cut_off(server: RedisServer, _story: ChaosStory) -> None:
@@ -178,7 +178,7 @@ def until_refused(story: ChaosStory) -> None:
 
 def begin(folder: Path, client: redis.Redis) -> ChaosStory:
     """A story of this folder."""
-    return ChaosStory(Stage(made(folder / "stage"), client), 1)
+    return ChaosStory(LedgerHarness(made(folder / "stage"), client), 1)
 
 
 def error_of(story: ChaosStory) -> int:

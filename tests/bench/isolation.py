@@ -11,14 +11,14 @@ from typing import Any
 import redis
 
 from tests.bench.ledger import START, pod
-from tests.mirrored_world import MirroredWorld, budget_object
-from tests.redis_server import RedisServer
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.round.keeper import Keeper
-from timekeeper.rules.money import SECOND
-from timekeeper.store import keys
-from timekeeper.store.calls import StoreError
-from timekeeper.store.ledger import take_epoch
+from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.controller.reconcile.reconciler import Reconciler
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import SECOND
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.settlement import take_epoch
 
 BUDGETS = 1_000
 MOST_ROUNDS = 20
@@ -48,16 +48,16 @@ def rounds_until_published(*, change_of_leader: bool) -> int:
         RedisServer(Path(folder)) as server,
         server.client() as client,
     ):
-        keeper = Keeper(client, world, KeeperRules(), take_epoch(client, 0))
+        keeper = Reconciler(client, world, ControllerRules(), take_epoch(client, 0))
         clock[0] += ROUND
-        keeper.round(clock[0])
+        keeper.reconcile(clock[0])
         refuse_all_writes(client, keys.AccountKeys("b0"))
         if change_of_leader:
-            keeper = Keeper(client, world, KeeperRules(), take_epoch(client, 1))
+            keeper = Reconciler(client, world, ControllerRules(), take_epoch(client, 1))
         for number in range(1, MOST_ROUNDS + 1):
             clock[0] += ROUND
             with suppress(StoreError, redis.RedisError):
-                keeper.round(clock[0])
+                keeper.reconcile(clock[0])
             if over(client) == {f"ns-{number}" for number in range(1, BUDGETS)}:
                 return number
     raise AssertionError(f"the other accounts' states are not published after {MOST_ROUNDS} rounds")

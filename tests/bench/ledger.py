@@ -9,15 +9,15 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tests.mirrored_world import MirroredWorld, budget_object
-from tests.redis_server import RedisServer
-from timekeeper.jobs.collecting import Collector
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.round.keeper import Keeper
-from timekeeper.rules.money import GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import format_instant, parse_instant
-from timekeeper.store import reading
-from timekeeper.store.ledger import take_epoch
+from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.controller.leader_tasks import Collector
+from timekeeper.controller.reconcile.reconciler import Reconciler
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.timestamps import format_instant, parse_instant
+from timekeeper.ledger import reading
+from timekeeper.ledger.settlement import take_epoch
 
 BUDGETS = 10_000
 SESSIONS = 5
@@ -38,10 +38,10 @@ def rows() -> list[dict[str, Any]]:
         server.client() as client,
     ):
         marks: dict[str, float] = {}
-        keeper = Keeper(
+        keeper = Reconciler(
             client,
             world,
-            KeeperRules(),
+            ControllerRules(),
             take_epoch(client, 0),
             step=lambda name: marks.setdefault(name, time.perf_counter()),
         )
@@ -88,12 +88,12 @@ def pod(budget: int, number: int) -> dict[str, Any]:
     }
 
 
-def timed(keeper: Keeper, clock: list[int], collector: Collector) -> float:
+def timed(keeper: Reconciler, clock: list[int], collector: Collector) -> float:
     """Seconds that a full round takes, ten seconds of metered time after the one before."""
     clock[0] += 10 * SECOND
     began = time.perf_counter()
     with collector.paused():
-        keeper.round(clock[0])
+        keeper.reconcile(clock[0])
     return time.perf_counter() - began
 
 
@@ -101,7 +101,7 @@ def check(client: Any, now: int) -> None:
     """What was measured must be right."""
     expected = SESSIONS * 300_000 * (now - START) // SECOND
     for name in ("b0", f"b{BUDGETS - 1}"):
-        standing = reading.standing(client, name, parse_instant("2026-01-01T00:00:00Z"))
+        standing = reading.period_totals(client, name, parse_instant("2026-01-01T00:00:00Z"))
         if standing is None or standing.total != expected or expected < GPU_SECOND:
             raise AssertionError(f"{name} stands at {standing}, not at {expected}")
 

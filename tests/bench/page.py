@@ -17,10 +17,10 @@ from typing import Any
 
 from playwright.sync_api import Browser, Page
 
-from tests import page_stage
-from tests.browser import chromium
-from tests.redis_server import RedisServer
-from tests.rest_server import RestServer
+from tests.support import dashboard
+from tests.support.browser import chromium
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.rest_server import RestServer
 
 BUDGETS = 500
 TIMES = 7
@@ -53,7 +53,7 @@ def served() -> Iterator[RestServer]:
     """A timekeeper with its budgets, and what they used each day."""
     with tempfile.TemporaryDirectory(prefix="fairgpu-bench-") as folder, RedisServer(Path(folder)) as redis_server:
         with redis_server.client() as client:
-            page_stage.seed(client, page_stage.many(BUDGETS), step_hours=24)
+            dashboard.seed(client, dashboard.many(BUDGETS), step_hours=24)
         with RestServer(Path(folder, "rest"), redis_server.url, workers=2) as rest:
             yield rest
 

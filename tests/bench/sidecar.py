@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from sidecar.archive import build
-from tests.report_server import report_server
-from tests.shim_writer import Device, usage_record, write_usage
-from tests.waiting import LIMIT_S
+from tests.support.servers.report_server import report_server
+from tests.support.usage_writer import Device, usage_record, write_usage
+from tests.support.waiting import LIMIT_S
 
 REPORTS = 1000
 MEMORY_GOAL_MIB = 24

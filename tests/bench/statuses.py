@@ -23,15 +23,15 @@ from fairgpu.names import TIMEKEEPER_ACCOUNT
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.installation import install
-from timekeeper.jobs.memory.accounts import Account
-from timekeeper.jobs.memory.books import Books, KeeperRules
-from timekeeper.jobs.memory.figures import figures
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.rules.budgets import parse_budget
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.periods import first_period
-from timekeeper.sources.cluster import BUDGETS, ClusterSource
-from timekeeper.store.standing import Standing
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.state.accounts import Account
+from timekeeper.controller.state.books import Books, ControllerRules
+from timekeeper.controller.state.figures import figures
+from timekeeper.domain.budgets import parse_budget
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.periods import first_period
+from timekeeper.ledger.totals import PeriodTotals
+from timekeeper.sources.kubernetes import BUDGETS, KubernetesSource
 
 BUDGET_COUNT = 2000
 PASSES = 3
@@ -91,7 +91,7 @@ def _create(api: KubernetesAPI) -> list[Row]:
 def _passes(plane: ControlPlane, items: list[Row]) -> tuple[float, float, float]:
     api = plane.service_account("fairgpu-system", TIMEKEEPER_ACCOUNT).api
     books = _books(items)
-    writer = StatusWriter(ClusterSource(api, time.time_ns, random.random), books)
+    writer = StatusWriter(KubernetesSource(api, time.time_ns, random.random), books)
     worst, written = 0.0, 0
     started, processor = time.monotonic(), time.process_time()
     for number in range(1, PASSES + 1):
@@ -113,12 +113,12 @@ def _passes(plane: ControlPlane, items: list[Row]) -> tuple[float, float, float]
 
 
 def _books(items: list[Row]) -> Books:
-    books = Books(KeeperRules())
+    books = Books(ControllerRules())
     for item in items:
         budget = parse_budget(item)
         period = first_period(budget.period, time.time_ns())
         books.budgets.objects[budget.name], books.budgets.budgets[budget.name] = item, budget
-        standings = {period.start: Standing(0, 0, 0, None)}
+        standings = {period.start: PeriodTotals(0, 0, 0, None)}
         books.accounts[budget.name] = Account(budget.name, budget, [period], standings)
     return books
 
@@ -127,5 +127,5 @@ def _spend(books: Books, number: int, now: int) -> None:
     """In each budget a session has ended since the last pass."""
     for name, account in books.accounts.items():
         (start, standing) = next(iter(account.standings.items()))
-        account.standings[start] = replace(standing, total=number * GPU_HOUR, gone=number * GPU_HOUR)
+        account.standings[start] = replace(standing, total=number * GPU_HOUR, finalized=number * GPU_HOUR)
         books.figures[name] = figures(account, RATE, now)

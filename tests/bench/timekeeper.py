@@ -19,9 +19,9 @@ from typing import Any
 import orjson
 
 from fairgpu.states import BudgetState, NamespaceState
-from tests.book_seed import Pod, publish, seed_budget
-from tests.redis_server import RedisServer
-from tests.rest_server import RestServer
+from tests.support.ledger.seeding import Pod, publish, seed_budget
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.rest_server import RestServer
 
 PODS = 10_000
 CONNECTIONS = 32

@@ -21,22 +21,21 @@ from uuid import UUID
 import redis
 
 from fairgpu.states import BudgetState, NamespaceState
-from tests import book_seed
-from tests.redis_server import RedisServer
-from tests.rest_server import RestServer
-from timekeeper.audit.auditing import Question, Surroundings, audit
+from tests.support.ledger import seeding
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.rest_server import RestServer
+from timekeeper.api.usage_query import cursor_of
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.difference import Difference
-from timekeeper.metering.attribution import Attribution
-from timekeeper.metering.cuts import cuts
-from timekeeper.metering.segments import Span
-from timekeeper.rest.usage.query import cursor_of
-from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import DAY, HOUR, format_exact, parse_instant
-from timekeeper.store import book, keys, ledger, reading
-from timekeeper.store.ledger_packing import pack_ledger
-from timekeeper.store.summaries import Summary, encode_summary
-from timekeeper.store.usage_folding import fold_hours, pack_hours
-from timekeeper.usage.dimensions import dimensions
+from timekeeper.domain.attribution import Attribution
+from timekeeper.domain.charges import Segment, hourly_points
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import DAY, HOUR, format_exact, parse_instant
+from timekeeper.domain.usage import dimensions
+from timekeeper.ledger import keys, reading, settlement, shared
+from timekeeper.ledger.compaction import fold_hours, pack_hours
+from timekeeper.ledger.entries import pack_ledger
+from timekeeper.ledger.totals import Summary, encode_summary
 
 NAMESPACES = 10_000
 ENTRIES = 100
@@ -111,19 +110,19 @@ def account(number: int) -> str:
 def seed(client: redis.Redis) -> None:
     """Settles every session as the leader does at its end."""
     chance = random.Random(5)
-    book.write_assignments(client, {f"ns-{number:05d}": ((0, account(number)),) for number in range(NAMESPACES)})
+    shared.write_assignments(client, {f"ns-{number:05d}": ((0, account(number)),) for number in range(NAMESPACES)})
     for first in range(0, NAMESPACES, 100):
         chunk = range(first, first + 100)
-        ledger.open_periods(client, 1, START, [ledger.Opening(account(number), START, END) for number in chunk])
+        settlement.open_periods(client, 1, START, [settlement.Opening(account(number), START, END) for number in chunk])
         owners = {number: str(random_uid(chance)) for number in chunk}
         for index in range(0, ENTRIES, AT_ONCE):
             now = START + (index + AT_ONCE) * DAYS * DAY // ENTRIES + 2 * HOUR + chance.randrange(10 * SECOND)
-            ledger.settle(
+            settlement.settle(
                 client,
-                ledger.Revision(1, index + 1),
+                settlement.Revision(1, index + 1),
                 now,
                 [
-                    ledger.Settlement(
+                    settlement.SettlementBatch(
                         account(number),
                         START,
                         [item(number, index + offset, owners[number], chance) for offset in range(AT_ONCE)],
@@ -133,7 +132,7 @@ def seed(client: redis.Redis) -> None:
             )
 
 
-def item(number: int, index: int, owner: str, chance: random.Random) -> ledger.Item:
+def item(number: int, index: int, owner: str, chance: random.Random) -> settlement.Item:
     """A session of up to two hours, at its end."""
     start = START + index * DAYS * DAY // ENTRIES + chance.randrange(3600) * SECOND
     end = start + chance.randrange(60, 7200) * SECOND + chance.randrange(SECOND)
@@ -141,15 +140,15 @@ def item(number: int, index: int, owner: str, chance: random.Random) -> ledger.I
     job = f"CronJob/train-{index % 20}"
     shown = Attribution(model, job, job, (), rate, 50_000)
     amount = rate * (end - start) // SECOND
-    found = cuts([Span(account(number), START, start, end)], ((start, rate),), shown, None, amount)
+    found = hourly_points([Segment(account(number), START, start, end)], ((start, rate),), shown, None, amount)
     note = f"finished {format_exact(start)} {format_exact(end)} {owner}"
     namespace, pod = f"ns-{number:05d}", f"train-{index % 20}-29391020-{chance.randrange(36**5):07x}"
     put_down = dimensions(namespace, f"gpu-node-{chance.randrange(300):03d}", shown)
-    return ledger.Item(
+    return settlement.Item(
         str(random_uid(chance)),
         amount,
-        ledger.Action.GONE,
-        ledger.Kind.CLOSE,
+        settlement.LedgerAction.FINALIZE,
+        settlement.Kind.CLOSE,
         namespace,
         pod,
         note,
@@ -251,7 +250,8 @@ def keys_of(client: redis.Redis, names: keys.AccountKeys, kind: str) -> list[str
         return [names.amounts(START)]
     if kind == "hours":
         found: Any = client.hkeys(names.hour_index)
-        return [names.hour_index, *(names.rows_of(hour.decode()) for hour in found)]
+        hours = [hour.decode() for hour in found]
+        return [names.hour_index, *map(names.rows_of, hours), *map(names.sums_of, hours)]
     return [getattr(names, kind)]
 
 
@@ -263,24 +263,24 @@ def used_memory(client: redis.Redis) -> int:
 
 def audited(client: redis.Redis, number: int) -> tuple[Difference, ...]:
     """What an audit of the store alone finds in some accounts."""
-    around = Surroundings(client, lambda: None, lambda: START + DAYS * DAY, lambda _: False)
+    around = AuditEnvironment(client, lambda: None, lambda: START + DAYS * DAY, lambda _: False)
     asked_for = tuple(account(index) for index in range(number))
-    return audit(around, Question(asked_for, patience_seconds=0)).differences
+    return audit(around, AuditRequest(asked_for, patience_seconds=0)).differences
 
 
 def publish(client: redis.Redis, number: int) -> None:
     """Figures and states of some accounts, which an audit holds to their sums."""
-    figures, states = list[ledger.Publication](), list[NamespaceState]()
+    figures, states = list[settlement.Publication](), list[NamespaceState]()
     for index in range(number):
-        found = reading.standing(client, account(index), START)
+        found = reading.period_totals(client, account(index), START)
         assert found is not None
         summary = Summary(
             account(index), (f"ns-{index:05d}",), BudgetState.UNLIMITED, "", START, END, 0, None, found.total, 0, None
         )
-        figures.append(ledger.Publication(account(index), START, None, encode_summary(summary)))
+        figures.append(settlement.Publication(account(index), START, None, encode_summary(summary)))
         states.append(NamespaceState(f"ns-{index:05d}", "", BudgetState.UNLIMITED, 0, 0, 0))
-    ledger.publish_accounts(client, 1, figures)
-    book_seed.publish(client, states)
+    settlement.publish_accounts(client, 1, figures)
+    seeding.publish(client, states)
 
 
 def row(

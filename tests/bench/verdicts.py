@@ -11,9 +11,9 @@ from typing import Any
 
 import orjson
 
-from tests.admission import SETTINGS, knowing
 from tests.bench._builds import builds
 from tests.bench._reviews import both_reviews, four_kilobyte_pod
+from tests.support.admission import SETTINGS, knowing
 from webhook.admission.review import answer
 
 CALLS = 4000

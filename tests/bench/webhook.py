@@ -27,8 +27,8 @@ from fairgpu.certificates import make_authority, make_leaf, utc_now
 from tests.bench._builds import builds
 from tests.bench._https_load import Load, check_keep_alive, measure
 from tests.bench._reviews import both_reviews
-from tests.ports import free_port
-from tests.webhook_server import WebhookServer
+from tests.support.ports import free_port
+from tests.support.servers.webhook_server import WebhookServer
 
 ROUNDS = 9
 SECONDS = 1

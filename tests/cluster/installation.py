@@ -18,7 +18,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import bind
 from tests.cluster.pods import canonical_pod, plain_pod
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 OVERLAY = Path(__file__).parents[2] / "deploy" / "overlays" / "loopback-test"
 WEBHOOK_CONFIGURATIONS = frozenset({"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import parse_instant
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import parse_instant
 
 SIDECAR_IMAGE = "localhost/fairgpu/sidecar:test"
 """What deploy/overlays/loopback-test names."""

@@ -10,7 +10,7 @@ import pytest
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 SYSTEM = "fairgpu-system"
 BUDGETS = "gpubudgets.fairgpu.io"

@@ -12,8 +12,8 @@ import yaml
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.installation import Manifest, apply, named, render
-from tests.waiting import LIMIT_S
-from webhook.ingress.openness import is_open
+from tests.support.waiting import LIMIT_S
+from webhook.ingress import is_open
 
 COMMAND = Path(sys.executable).with_name("fairgpu")
 NAME = "control-plane-1"

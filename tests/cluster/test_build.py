@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.control_plane.build import BINARIES
-from tests.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S
 
 ROOT = Path(__file__).parents[2]
 COMPILER = """#!/bin/sh

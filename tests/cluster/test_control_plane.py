@@ -16,7 +16,7 @@ from tests.cluster.control_plane.processes import running
 from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
 from tests.cluster.installation import Manifest
 from tests.cluster.pods import canonical_pod, plain_pod
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 def test_the_api_server_answers_with_the_version_that_was_built(control_plane: ControlPlane) -> None:

@@ -15,14 +15,14 @@ from tests.cluster.control_plane.processes import Process, Restartable
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
 from tests.cluster.pods import canonical_pod, cost
 from tests.cluster.services.replicas import timekeeper_jobs
-from tests.periods import month_midway
-from tests.ports import free_port
-from tests.redis_server import RedisServer
-from tests.waiting import wait_until
-from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import format_instant
-from timekeeper.store import reading
-from timekeeper.store.account_loading import load_accounts
+from tests.support.ledger.periods import month_midway
+from tests.support.ports import free_port
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import wait_until
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import format_instant
+from timekeeper.ledger import reading
+from timekeeper.ledger.reading import load_accounts
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -77,7 +77,7 @@ class Team:
 def spent(server: RedisServer, team: Team) -> int:
     with server.client() as client:
         (account,) = load_accounts(client, [team.namespace])
-        return sum(standing.total for standing in account.standings.values())
+        return sum(totals.total for totals in account.totals.values())
 
 
 def open_sessions(server: RedisServer, team: Team) -> int:

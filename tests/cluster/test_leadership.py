@@ -9,10 +9,9 @@ from dataclasses import replace
 import pytest
 
 from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.leadership import LeaseOptions, Term, campaign
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.waiting import LIMIT_S, wait_until
-from timekeeper.leadership.lease import LeaseOptions, campaign
-from timekeeper.leadership.term import Term
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture

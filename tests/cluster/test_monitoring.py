@@ -10,7 +10,7 @@ from pathlib import Path
 import yaml
 
 from tests.cluster.control_plane.build import control_plane_binaries
-from tests.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,20 +16,33 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
 from tests.cluster.pods import canonical_pod
 from tests.cluster.services.replicas import timekeeper_jobs
-from tests.periods import month_midway
-from tests.ports import free_port
-from tests.redis_server import RedisServer
-from tests.waiting import wait_until
+from tests.support.ledger.periods import month_midway
+from tests.support.ports import free_port
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import wait_until
+from timekeeper.sources.kubernetes import KubernetesSource
 
 pytestmark = [pytest.mark.usefixtures("installation"), pytest.mark.patient]
 
 BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
 EVICTION_AT = "fairgpu.io/eviction-at"
 MERGE = "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
 MOST_BYTES = 1_600_000
 """More than etcd takes of a request (https://etcd.io/docs/v3.6/dev-guide/limit/)."""
 
 Json = dict[str, Any]
+
+
+def most(fits: int, too_much: int, takes: Callable[[int], bool], exact: int = 1) -> int:
+    """The most that is taken, to within `exact`; the last that was tried may have been more."""
+    while too_much - fits > exact:
+        middle = (fits + too_much) // 2
+        if takes(middle):
+            fits = middle
+        else:
+            too_much = middle
+    return fits
 
 
 class Team:
@@ -58,13 +73,7 @@ class Team:
 
     def fill(self, name: str) -> None:
         """Fills a pod up to some bytes below etcd's limit."""
-        fits, too_large = 0, MOST_BYTES
-        while too_large - fits > 8:
-            middle = (fits + too_large) // 2
-            if self._takes_ballast(name, middle):
-                fits = middle
-            else:
-                too_large = middle
+        most(0, MOST_BYTES, lambda size: self._takes_ballast(name, size), 8)
 
     def empty(self, name: str) -> None:
         """Takes out what `fill` put in: until then not even a deletion can be written."""
@@ -151,6 +160,36 @@ def test_a_pod_that_fills_etcds_limit_keeps_no_other_from_its_notice_and_its_evi
     finally:
         bad.empty("filled")
     wait_until(lambda: bad.ending("filled"), "it is evicted once it can be written")
+
+
+def test_a_pod_that_its_author_filled_with_managed_fields_is_evicted(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    """Each field manager that applies an annotation is listed with it, and there may be any number of them."""
+    pods, node = f"/api/v1/namespaces/{namespace}/pods", create_node(control_plane, f"node-{namespace}")
+    author, path = control_plane.namespace_admin(namespace).api, f"{pods}/gpu"
+    scheduler = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
+    created = author.create(pods, canonical_pod())
+    bind(scheduler, created, node.name, allocation_of(created, node.name))
+    running = node.set_pod_phase(namespace, "gpu", "Running")
+    keys = [f"example.org/{number:050}" for number in range(900)]
+
+    def applies(manager: int, count: int) -> bool:
+        metadata = {"name": "gpu", "annotations": dict.fromkeys(keys[:count], "")}
+        document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+        try:
+            author.patch(path, document, APPLY, query={"fieldManager": f"manager-{manager}", "force": "true"})
+        except ApiError as error:
+            if "request is too large" in error.message:
+                return False
+            raise
+        return True
+
+    managers = next(manager for manager in range(100) if not applies(manager, len(keys)))
+    most(0, len(keys), lambda count: applies(managers, count))
+    timekeeper = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
+    KubernetesSource(timekeeper.api, time.time_ns, random.random).evict(running)
+    assert "deletionTimestamp" in author.get(path)["metadata"]
 
 
 def test_a_pod_on_which_a_policy_refuses_the_notice_is_evicted_without(

@@ -10,7 +10,7 @@ from fairgpu.cluster import reflector
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI, TooLargeError
 from fairgpu.cluster.reflector import Collection, reflect
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 
 class Names:

@@ -14,19 +14,23 @@ from fairgpu.certificates import serves
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.pods import plain_pod
-from tests.waiting import wait_until
-from timekeeper.identity.callers import Action, Caller
-from timekeeper.identity.cluster import ClusterAuthority, fetch_issuer
-from timekeeper.identity.key_set import KeySet
-from timekeeper.identity.pod_tokens import PodIdentity, PodTokens
-from timekeeper.identity.refusals import UnauthenticatedError
-from timekeeper.rest.granting import GrantOrder, grant_object
-from timekeeper.rest.order_stores import ClusterOrders
-from timekeeper.rest.ordering import place
-from timekeeper.rest.pods import ClusterPods
-from timekeeper.sources.source import ExistsError
-from timekeeper.tls.authority import keep_store_certificate, read_chain, service_names
-from timekeeper.tls.cluster_vault import CONFIG_MAPS, SECRETS, ClusterVault
+from tests.support.waiting import wait_until
+from timekeeper.api.order_stores import ClusterOrders, place
+from timekeeper.api.orders import GrantOrder, grant_object
+from timekeeper.api.pods import ClusterPods
+from timekeeper.auth.callers import Action, Caller, UnauthenticatedError
+from timekeeper.auth.key_set import KeySet
+from timekeeper.auth.kubernetes import ClusterAuthority, fetch_issuer
+from timekeeper.auth.pod_tokens import PodIdentity, PodTokens
+from timekeeper.certificates import (
+    CONFIG_MAPS,
+    SECRETS,
+    ClusterVault,
+    keep_store_certificate,
+    read_chain,
+    service_names,
+)
+from timekeeper.sources.base import ExistsError
 
 pytestmark = pytest.mark.usefixtures("installation")
 

@@ -20,15 +20,15 @@ from tests.cluster.control_plane.processes import Process
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind, create_node
 from tests.cluster.pods import canonical_pod
 from tests.cluster.services.replicas import COMMAND, environment, timekeeper_jobs
-from tests.periods import month_midway
-from tests.ports import free_port
-from tests.redis_server import RedisServer
-from tests.waiting import LIMIT_S, wait_until
-from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import format_instant, parse_instant
-from timekeeper.store import reading
-from timekeeper.store.account_loading import load_accounts
-from timekeeper.store.keys import AccountKeys
+from tests.support.ledger.periods import month_midway
+from tests.support.ports import free_port
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import LIMIT_S, wait_until
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import format_instant, parse_instant
+from timekeeper.ledger import reading
+from timekeeper.ledger.keys import AccountKeys
+from timekeeper.ledger.reading import load_accounts
 
 pytestmark = pytest.mark.usefixtures("installation")
 
@@ -149,7 +149,7 @@ def spent(server: RedisServer, team: Team) -> int:
     """What the store says that the budget has spent in its periods."""
     with server.client() as client:
         (account,) = load_accounts(client, [team.namespace]) or [None]
-        return sum(standing.total for standing in account.standings.values()) if account else -1
+        return sum(totals.total for totals in account.totals.values()) if account else -1
 
 
 def open_sessions(server: RedisServer, team: Team) -> int:

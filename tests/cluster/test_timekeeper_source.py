@@ -11,18 +11,17 @@ import pytest
 
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.pods import canonical_pod, plain_pod
-from tests.waiting import wait_until
-from timekeeper.sources.cluster import BUDGETS, ClusterSource
-from timekeeper.sources.mirror import DepartureProof
-from timekeeper.sources.source import CHECKPOINT_SHARDS, ChangedMeanwhileError, ExistsError, Notice
+from tests.support.waiting import wait_until
+from timekeeper.sources.base import CHECKPOINT_SHARDS, ChangedMeanwhileError, DepartureProof, ExistsError, ObjectEvent
+from timekeeper.sources.kubernetes import BUDGETS, KubernetesSource
 
 pytestmark = pytest.mark.usefixtures("installation")
 
 
 @pytest.fixture
-def source(control_plane: ControlPlane) -> Iterator[ClusterSource]:
+def source(control_plane: ControlPlane) -> Iterator[KubernetesSource]:
     account = control_plane.service_account("fairgpu-system", "fairgpu-timekeeper")
-    source, end = ClusterSource(account.api, time.time_ns, random.random), threading.Event()
+    source, end = KubernetesSource(account.api, time.time_ns, random.random), threading.Event()
     source.start(end.wait)
     yield source
     end.set()
@@ -38,7 +37,7 @@ def budget(name: str, namespace: str) -> dict[str, object]:
 
 
 def test_of_all_pods_it_holds_those_with_a_gpu_and_sees_them_leave(
-    control_plane: ControlPlane, namespace: str, source: ClusterSource
+    control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
     pods, api = f"/api/v1/namespaces/{namespace}/pods", control_plane.admin.api
     api.create(pods, plain_pod())
@@ -53,7 +52,7 @@ def test_of_all_pods_it_holds_those_with_a_gpu_and_sees_them_leave(
 
 
 def test_it_lifts_its_own_gate_once_and_leaves_the_others(
-    control_plane: ControlPlane, namespace: str, source: ClusterSource
+    control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     pod = control_plane.admin.api.create(path, canonical_pod("held", gated=True))
@@ -65,7 +64,7 @@ def test_it_lifts_its_own_gate_once_and_leaves_the_others(
 
 
 def test_a_budgets_status_is_replaced_whole_and_its_spec_is_not_touched(
-    control_plane: ControlPlane, namespace: str, source: ClusterSource
+    control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
     name = f"budget-of-{namespace}"
     created = control_plane.admin.api.create(BUDGETS, budget(name, namespace))
@@ -80,7 +79,7 @@ def test_a_budgets_status_is_replaced_whole_and_its_spec_is_not_touched(
 
 
 def test_a_status_that_comes_late_does_not_take_the_place_of_a_newer_one(
-    control_plane: ControlPlane, namespace: str, source: ClusterSource
+    control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
     name = f"late-{namespace}"
     spec = {"namespaces": [name], "allowance": {"gpuHours": 1}, "period": {"every": "day"}}
@@ -93,7 +92,7 @@ def test_a_status_that_comes_late_does_not_take_the_place_of_a_newer_one(
     control_plane.admin.api.delete(f"{BUDGETS}/{name}")
 
 
-def test_a_grants_name_is_its_idempotency_key(namespace: str, source: ClusterSource) -> None:
+def test_a_grants_name_is_its_idempotency_key(namespace: str, source: KubernetesSource) -> None:
     grant = {
         "apiVersion": "fairgpu.io/v1alpha1",
         "kind": "GPUGrant",
@@ -110,29 +109,31 @@ def test_a_grants_name_is_its_idempotency_key(namespace: str, source: ClusterSou
 
 
 def test_an_event_stands_beside_the_pod_that_it_is_about(
-    control_plane: ControlPlane, namespace: str, source: ClusterSource
+    control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
     pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", canonical_pod("told"))
-    source.tell(Notice({**pod, "apiVersion": "v1", "kind": "Pod"}, "BudgetHeld", "waits for the budget", warning=True))
+    source.record_event(
+        ObjectEvent({**pod, "apiVersion": "v1", "kind": "Pod"}, "BudgetHeld", "waits for the budget", warning=True)
+    )
     shown = control_plane.admin.kubectl("describe", "pod", "told", "-n", namespace).stdout
     assert "BudgetHeld" in shown
     assert "waits for the budget" in shown
 
 
 def test_what_two_leaders_tell_of_one_occasion_is_one_event(
-    control_plane: ControlPlane, namespace: str, source: ClusterSource
+    control_plane: ControlPlane, namespace: str, source: KubernetesSource
 ) -> None:
     pod = control_plane.admin.api.create(f"/api/v1/namespaces/{namespace}/pods", canonical_pod("told"))
     regarding = {**pod, "apiVersion": "v1", "kind": "Pod"}
-    source.tell(Notice(regarding, "BudgetGateLifted", "2.50 GPU-hours are left", occasion="once"))
-    source.tell(Notice(regarding, "BudgetGateLifted", "2.49 GPU-hours are left", occasion="once"))
-    source.tell(Notice(regarding, "BudgetGateLifted", "of another time", occasion="twice"))
+    source.record_event(ObjectEvent(regarding, "BudgetGateLifted", "2.50 GPU-hours are left", occasion="once"))
+    source.record_event(ObjectEvent(regarding, "BudgetGateLifted", "2.49 GPU-hours are left", occasion="once"))
+    source.record_event(ObjectEvent(regarding, "BudgetGateLifted", "of another time", occasion="twice"))
     events = control_plane.admin.api.get(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events")["items"]
     assert sorted(event["note"] for event in events) == ["2.50 GPU-hours are left", "of another time"]
 
 
 def test_checkpoints_of_namespaces_without_a_budget_are_kept_in_every_shard_that_the_role_names(
-    control_plane: ControlPlane, source: ClusterSource
+    control_plane: ControlPlane, source: KubernetesSource
 ) -> None:
     shards = {shard: {f"namespace:n{shard}": {"checkpoint": {"version": shard}}} for shard in range(CHECKPOINT_SHARDS)}
     for shard, documents in shards.items():

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from tests.s3_server import running_s3_server, s3_server
+from tests.support.servers.s3_server import running_s3_server, s3_server
 
 __all__ = ["running_s3_server", "s3_server"]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, Request, expect
 
-from tests import page_stage
-from tests.browser import chromium
-from tests.redis_server import RedisServer
-from tests.rest_server import ACCESS, RestServer
+from tests.support import dashboard
+from tests.support.browser import chromium
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.rest_server import ACCESS, RestServer
 
 LIMIT_MS = 60_000
 MONEY = {"metering": {"currency": {"code": "EUR", "per_gpu_hour": 2.5}}}
@@ -55,7 +55,7 @@ def server() -> Iterator[RestServer]:
     """A timekeeper with ten teams."""
     with tempfile.TemporaryDirectory(prefix="fairgpu-page-") as folder, RedisServer(Path(folder)) as redis_server:
         with redis_server.client() as client:
-            page_stage.seed(client)
+            dashboard.seed(client)
         with RestServer(Path(folder, "rest"), redis_server.url, access=[*ACCESS, SPEAKER], settings=MONEY) as rest:
             yield rest
 

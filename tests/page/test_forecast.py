@@ -9,8 +9,8 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests.page.conftest import tabs
-from tests.rest_server import RestServer
-from timekeeper.page.assets import read_assets
+from tests.support.servers.rest_server import RestServer
+from timekeeper.dashboard.serving import read_assets
 
 DAY = 86_400_000
 START = 1_767_225_600_000  # 2026-01-01

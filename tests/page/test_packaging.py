@@ -7,7 +7,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from timekeeper.page.assets import read_assets
+from timekeeper.dashboard.serving import read_assets
 
 ROOT = Path(__file__).parents[2]
 SOURCES = (
@@ -33,7 +33,7 @@ def test_a_wheel_carries_every_file_of_the_page(tmp_path: Path) -> None:
         subprocess.run(["cp", "-r", str(ROOT / name), str(source)], check=True)
     subprocess.run([sys.executable, "-c", BUILD, str(tmp_path)], cwd=source, check=True)
     with zipfile.ZipFile(next(tmp_path.glob("fairgpu-*.whl"))) as wheel:
-        carried = {name.removeprefix("timekeeper/page/static/") for name in wheel.namelist()}
+        carried = {name.removeprefix("timekeeper/dashboard/static/") for name in wheel.namelist()}
     assert {"index.html", *read_assets().by_name} <= carried
 
 

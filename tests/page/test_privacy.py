@@ -9,7 +9,7 @@ from importlib.resources import files
 from playwright.sync_api import expect
 
 from tests.page.conftest import Visiting
-from tests.rest_server import RestServer
+from tests.support.servers.rest_server import RestServer
 
 VENDOR = {
     "uPlot.esm.js": "5dd9b3281aa64b461b42d9945f6adb2649d346502b12281a9ae0d46599a80eba",
@@ -57,7 +57,7 @@ def test_the_documents_policy_allows_its_own_files_alone(server: RestServer) -> 
 
 
 def test_the_chart_library_is_its_authors_file_to_the_last_byte() -> None:
-    folder = files("timekeeper.page") / "static" / "vendor" / "uplot-1.6.32"
+    folder = files("timekeeper.dashboard") / "static" / "vendor" / "uplot-1.6.32"
     assert {entry.name: sha256(entry.read_bytes()).hexdigest() for entry in folder.iterdir()} == VENDOR
 
 

@@ -1,4 +1,4 @@
-"""One audit: every account's period is read, recomputed and compared; what may lag behind is looked at twice."""
+"""The audit: recomputes the ledger's figures from the store and the cluster, and returns the differences."""
 
 from __future__ import annotations
 
@@ -7,32 +7,95 @@ from dataclasses import dataclass, field
 
 import redis
 
-from timekeeper.audit.charging import Changes, payer_at
-from timekeeper.audit.checking import check
+from timekeeper.audit.charges import Changes, payer_at, read_price_list
+from timekeeper.audit.cluster import RESERVED, AuditContext, ClusterView, ReadCluster
 from timekeeper.audit.difference import FOLLOWING, Difference, Figure
-from timekeeper.audit.pods import unmetered
-from timekeeper.audit.rates import read_price_list
-from timekeeper.audit.sight import RESERVED, Sight
-from timekeeper.audit.snapshot import Snapshot, read_session
-from timekeeper.audit.taking import metered_uids, payers_of, present_periods, prices, states_of, take
-from timekeeper.audit.world import Look, World
-from timekeeper.store import reading
+from timekeeper.audit.published import check_published
+from timekeeper.audit.sessions import Moment, check_against_pods, check_sessions, check_use, unmetered
+from timekeeper.audit.snapshot import Snapshot, read_session, whole
+from timekeeper.audit.snapshots import metered_uids, payers_of, present_periods, prices, read_snapshots, states_of
+from timekeeper.audit.statuses import check_status
+from timekeeper.audit.sums import Sums, check_closing_balance, check_hours, check_sums, difference, recompute
+from timekeeper.domain.sessions import MeterFrom
+from timekeeper.ledger import reading
+from timekeeper.settings import TimekeeperSettings
+
+
+def request_of(settings: TimekeeperSettings, accounts: tuple[str, ...] = (), period: int | None = None) -> AuditRequest:
+    """Returns the request for an audit under these settings."""
+    metering = settings.metering
+    return AuditRequest(
+        accounts,
+        period,
+        bill=metering.bill.value,
+        from_binding=metering.meter_from is MeterFrom.BIND,
+    )
+
+
+def check_period(snapshot: Snapshot) -> Iterator[Difference]:
+    """Checks that the period ends after its start and where the next one starts, and that the head names the latest."""
+    start, end = snapshot.start, snapshot.end
+    starts = sorted(found for found in map(whole, snapshot.periods) if found is not None)
+    following = next((found for found in starts if found > start), None)
+    stored = snapshot.periods.get(str(start), "nothing")
+    if end is None or end <= start or (following is not None and end != following):
+        expected = str(following) if following is not None else f"an instant after {start}"
+        yield difference(snapshot, Figure.PERIOD, "end", stored, expected, "the start of the period that follows")
+    latest, named = (str(starts[-1]) if starts else "nothing"), snapshot.head.get("period", "nothing")
+    if named != latest:
+        yield difference(snapshot, Figure.PERIOD, "latest", named, latest, "the account's periods")
+
+
+def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
+    """Returns the differences in one period."""
+    periods = list(check_period(snapshot))
+    sums = recompute(snapshot)
+    found = [*check_sums(snapshot, sums), *check_hours(snapshot)]
+    if periods:
+        return [*periods, *found]  # without the period's bounds, the cost of its sessions is undefined
+    return [*found, *_check_sessions(snapshot, context), *_check_shown(snapshot, sums, context)]
+
+
+def _check_sessions(snapshot: Snapshot, context: AuditContext) -> Iterator[Difference]:
+    cluster = context.cluster
+    # Without the nodes, a session that was not settled cannot be distinguished from one on a silent node.
+    settled = context.settled if cluster is not None else None
+    silent = cluster.silent if cluster is not None else frozenset()
+    yield from check_sessions(snapshot, context.payers, Moment(settled, context.now, context.bill, silent))
+    if cluster is not None and context.bill != RESERVED:
+        yield from check_use(snapshot, context, Moment(settled, context.now, context.bill, silent), cluster.pods)
+    if cluster is not None and snapshot.latest:
+        yield from check_against_pods(
+            snapshot, cluster.pods, context.prices, context.now, from_binding=context.from_binding
+        )
+
+
+def _check_shown(snapshot: Snapshot, sums: Sums, context: AuditContext) -> Iterator[Difference]:
+    cluster = context.cluster
+    limits = cluster.limits_of(snapshot.account) if cluster is not None else None
+    yield from check_published(snapshot, sums, limits, context)
+    if limits is not None and limits.allowance is not None:
+        yield from check_closing_balance(snapshot)
+    if cluster is not None and snapshot.account in cluster.budgets:
+        item = cluster.budgets[snapshot.account]
+        yield from check_status(snapshot, sums, item, limits, context)
+
 
 ACCOUNTS_PER_STEP = 50
-"""Accounts that are held in memory at once."""
+"""The most accounts that are held in memory at once."""
 POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What is to be audited.
+class AuditRequest:
+    """The scope and rules of an audit.
 
     Attributes:
         accounts: the accounts; empty for all of them.
         period: the start of a period, in nanoseconds since 1970; None for each account's latest one.
-        bill: what is billed: reserved, used, or max, the larger of the two.
+        bill: the quantity that is billed: reserved, used, or max, the larger of the two.
         from_binding: whether pods are metered from their binding on.
-        patience_seconds: how long a figure that follows others may lag behind them before it counts as different.
+        patience_seconds: the time that a derived figure may lag behind before it counts as different.
     """
 
     accounts: tuple[str, ...] = ()
@@ -43,33 +106,33 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What an audit works with.
+class AuditEnvironment:
+    """The inputs of an audit.
 
     Attributes:
         client: the store; its answers are bytes.
-        look: the API server's objects, or None where they cannot be seen.
+        read_cluster: the API server's objects, or None where they cannot be seen.
         now: nanoseconds since 1970.
         wait: waits so many seconds; says whether everything is to end.
     """
 
     client: redis.Redis
-    look: Look
+    read_cluster: ReadCluster
     now: Callable[[], int]
     wait: Callable[[float], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """What an audit found.
+    """The result of an audit.
 
     Attributes:
         at: when it began, in nanoseconds since 1970.
-        accounts: how many accounts it looked at.
-        sessions: how many sessions.
-        entries: how many ledger entries.
-        differences: every figure that is not what it must be.
-        missing: accounts that were asked for and that have no such period.
+        accounts: the number of audited accounts.
+        sessions: the number of sessions.
+        entries: the number of ledger entries.
+        differences: every figure that differs from its expected value.
+        missing: requested accounts without such a period.
         saw_pods: whether budgets and pods could be compared, too.
     """
 
@@ -84,7 +147,7 @@ class Audit:
 
 @dataclass(slots=True)
 class _Pass:
-    """One look at a set of periods."""
+    """The result of one pass over a set of periods."""
 
     accounts: set[str] = field(default_factory=set)
     sessions: int = 0
@@ -92,100 +155,106 @@ class _Pass:
     differences: list[Difference] = field(default_factory=list)
 
 
-def audit(around: Surroundings, question: Question) -> Audit:
-    """Audits the store. Reads alone: nothing is changed, and nothing waits for it.
+def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
+    """Audits the store. It only reads, and nothing waits for it.
 
     Raises:
         redis.RedisError, StoreError: the store does not answer.
     """
-    began = around.now()
-    world = around.look()
-    names = question.accounts or tuple(reading.account_names(around.client))
-    wanted = present_periods(around.client, names)
-    if question.period is not None:
-        wanted = dict.fromkeys(wanted, question.period)
-    first = _pass(around, question, wanted, world)
+    began = environment.now()
+    cluster = environment.read_cluster()
+    names = request.accounts or tuple(reading.account_names(environment.client))
+    wanted = present_periods(environment.client, names)
+    if request.period is not None:
+        wanted = dict.fromkeys(wanted, request.period)
+    first = _pass(environment, request, wanted, cluster)
     differences = [found for found in first.differences if found.figure not in FOLLOWING]
     doubtful = [found for found in first.differences if found.figure in FOLLOWING]
     if doubtful:
-        _wait_for_what_follows(around, question, doubtful)
+        _wait_for_what_follows(environment, request, doubtful)
         again = {found.account: wanted[found.account] for found in doubtful if found.account in wanted}
-        second = _pass(around, question, again, around.look() if world is not None else None)
+        second = _pass(environment, request, again, environment.read_cluster() if cluster is not None else None)
         kept = {_identity(found) for found in doubtful}
         differences += [found for found in second.differences if found.figure in FOLLOWING and _identity(found) in kept]
-    missing = tuple(sorted(set(question.accounts) - first.accounts))
+    missing = tuple(sorted(set(request.accounts) - first.accounts))
     return Audit(
-        began, len(first.accounts), first.sessions, first.entries, tuple(differences), missing, world is not None
+        began, len(first.accounts), first.sessions, first.entries, tuple(differences), missing, cluster is not None
     )
 
 
-def _pass(around: Surroundings, question: Question, wanted: Mapping[str, int], world: World | None) -> _Pass:
+def _pass(
+    environment: AuditEnvironment, request: AuditRequest, wanted: Mapping[str, int], cluster: ClusterView | None
+) -> _Pass:
     result = _Pass()
     for chunk in _chunks(list(wanted)):
-        found = _look(around, question, {name: wanted[name] for name in chunk}, world)
+        found = _audit_chunk(environment, request, {name: wanted[name] for name in chunk}, cluster)
         again = {each.account: each.period for _, differences in found for each in differences if each.period}
         if again:  # perhaps the clocks disagree about where the period's entries begin
-            repeated = _look(around, question, again, world, whole_ledger=True)
+            repeated = _audit_chunk(environment, request, again, cluster, whole_ledger=True)
             found = [item for item in found if item[0].account not in again] + repeated
         for snapshot, differences in found:
             result.differences += differences
             result.accounts.add(snapshot.account)
             result.sessions += len(snapshot.amounts)
             result.entries += len(snapshot.entries)
-    if world is not None and question.period is None:
-        result.differences += _unmetered(around, question, world)
+    if cluster is not None and request.period is None:
+        result.differences += _unmetered(environment, request, cluster)
     return result
 
 
-def _look(
-    around: Surroundings, question: Question, wanted: Mapping[str, int], world: World | None, **options: bool
+def _audit_chunk(
+    environment: AuditEnvironment,
+    request: AuditRequest,
+    wanted: Mapping[str, int],
+    cluster: ClusterView | None,
+    **options: bool,
 ) -> list[tuple[Snapshot, list[Difference]]]:
-    client = around.client
+    client = environment.client
     settled = reading.watched(client)
-    snapshots = [found for found in take(client, wanted, **options) if found.exists]
+    snapshots = [found for found in read_snapshots(client, wanted, **options) if found.exists]
     namespaces = {name for snapshot in snapshots for name in _namespaces(snapshot)}
     states = states_of(client, sorted(namespaces))
-    sight = Sight(
+    context = AuditContext(
         payers=payers_of(client, sorted(namespaces)),
         states=states,
         prices=read_price_list(prices(client)),
-        world=world,
+        cluster=cluster,
         settled=settled,
-        now=around.now(),
-        bill=question.bill,
-        from_binding=question.from_binding,
+        now=environment.now(),
+        bill=request.bill,
+        from_binding=request.from_binding,
     )
-    return [(snapshot, check(snapshot, sight)) for snapshot in snapshots]
+    return [(snapshot, check(snapshot, context)) for snapshot in snapshots]
 
 
-def _unmetered(around: Surroundings, question: Question, world: World) -> Iterator[Difference]:
-    settled = reading.watched(around.client)
+def _unmetered(environment: AuditEnvironment, request: AuditRequest, cluster: ClusterView) -> Iterator[Difference]:
+    settled = reading.watched(environment.client)
     if settled is None:
         return
-    found = list(unmetered(world.pods, metered_uids(around.client), settled))
-    payers: Mapping[str, Changes] = payers_of(around.client, sorted({namespace for namespace, _ in found}))
+    found = list(unmetered(cluster.pods, metered_uids(environment.client), settled))
+    payers: Mapping[str, Changes] = payers_of(environment.client, sorted({namespace for namespace, _ in found}))
     for namespace, uid in found:
-        account = payer_at(payers[namespace], around.now()) if namespace in payers else f"namespace:{namespace}"
-        if not question.accounts or account in question.accounts:
+        account = payer_at(payers[namespace], environment.now()) if namespace in payers else f"namespace:{namespace}"
+        if not request.accounts or account in request.accounts:
             reason = "its pod holds a GPU"
             yield Difference(account, None, Figure.SESSION, uid, "nothing", "an open session", reason)
 
 
-def _wait_for_what_follows(around: Surroundings, question: Question, doubtful: list[Difference]) -> None:
-    """Waits until the leader has gone once through all its books after now, but not forever."""
-    asked, waited = around.now(), 0.0
+def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest, doubtful: list[Difference]) -> None:
+    """Waits until the leader has reconciled all accounts once after now, up to the request's patience."""
+    asked, waited = environment.now(), 0.0
     shows_status = any(found.figure is Figure.STATUS for found in doubtful)
-    while waited < question.patience_seconds:
-        settled = reading.watched(around.client)
+    while waited < request.patience_seconds:
+        settled = reading.watched(environment.client)
         if settled is not None and settled > asked and not shows_status:
             return
-        if around.wait(POLL_SECONDS):
+        if environment.wait(POLL_SECONDS):
             return
         waited += POLL_SECONDS
 
 
 def _identity(found: Difference) -> tuple[object, ...]:
-    """What makes two findings the same: what is expected may have moved on."""
+    """The identity of a difference; its expected value may have changed since."""
     return found.account, found.period, found.figure, found.subject, found.stored
 
 

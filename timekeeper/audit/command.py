@@ -1,10 +1,11 @@
-"""`fairgpu audit`: recomputes the books and says where they differ."""
+"""The command `fairgpu audit`: runs an audit and prints it as a table or as JSON."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import random
+import re
 import sys
 import threading
 import time
@@ -14,45 +15,126 @@ from typing import Any
 
 import redis
 
+from fairgpu.client.tables import table
 from fairgpu.cluster.connect import NoClusterError, connect
 from fairgpu.commands import CommandError
-from timekeeper.audit.asking import question_of
-from timekeeper.audit.auditing import Surroundings, audit
-from timekeeper.audit.report import as_json, as_text
-from timekeeper.audit.world import World, see
-from timekeeper.rules.timestamps import TimeError, parse_instant
+from timekeeper.audit.auditing import Audit, AuditEnvironment, audit, request_of
+from timekeeper.audit.cluster import ClusterView, read_cluster
+from timekeeper.audit.difference import Difference, Figure
+from timekeeper.domain.money import display
+from timekeeper.domain.timestamps import TimeError, format_exact, parse_instant
+from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.connection import unreachable_message
 from timekeeper.settings import TimekeeperSettings
-from timekeeper.sources.cluster import ClusterSource
-from timekeeper.sources.folder import FolderSource
-from timekeeper.sources.source import Mirrors
-from timekeeper.store.calls import StoreError
-from timekeeper.store.connection import unreached
+from timekeeper.sources.base import Mirrors
+from timekeeper.sources.kubernetes import KubernetesSource
+from timekeeper.standalone.folder import FolderSource
 
-FIRST_SIGHT_SECONDS = 60.0
-"""How long the API server may take to show all budgets and pods."""
+MONEY = frozenset({Figure.SPENT, Figure.CHECKPOINT, Figure.GRANTED, Figure.GONE, Figure.POSTED, Figure.AMOUNT})
+
+Json = dict[str, Any]
+
+
+def as_text(found: Audit) -> str:
+    """Formats the differences as a table under one line with the numbers of audited figures."""
+    counts = ((found.accounts, "account"), (found.sessions, "session"), (found.entries, "ledger entry"))
+    looked = f"Recomputed: {', '.join(_counted(count, noun) for count, noun in counts)}"
+    lines = [f"{name}: there is no such period in the store" for name in found.missing]
+    if not found.saw_pods:
+        lines.append("The API server was not asked: budgets and pods were not compared.")
+    if not found.differences:
+        return "\n".join([*lines, f"{looked}. No figure differs."])
+    headings = ("account", "period", "figure", "of", "stored", "expected", "recomputed from")
+    rows = [_row(difference) for difference in found.differences]
+    count = len(found.differences)
+    verdict = f"{looked}. {count} {'figure differs' if count == 1 else 'figures differ'}:"
+    return "\n".join([*lines, verdict, table(headings, rows)])
+
+
+def as_json(found: Audit) -> Json:
+    """Returns the audit as JSON; amounts are decimal strings of microGPU-seconds."""
+    return {
+        "at": format_exact(found.at),
+        "accounts": found.accounts,
+        "sessions": found.sessions,
+        "entries": found.entries,
+        "sawPods": found.saw_pods,
+        "missing": list(found.missing),
+        "differences": [
+            {
+                "account": difference.account,
+                "period": _period(difference),
+                "figure": difference.figure.value,
+                "subject": difference.subject or None,
+                "stored": difference.stored,
+                "expected": difference.expected,
+                "recomputedFrom": difference.reason,
+            }
+            for difference in found.differences
+        ],
+    }
+
+
+def line(difference: Difference) -> str:
+    """A difference in one line."""
+    of = f" of {difference.subject}" if difference.subject else ""
+    stored, expected = (_shown(difference.figure, text) for text in (difference.stored, difference.expected))
+    return f"{difference.figure.value}{of} is {stored}, must be {expected} ({difference.reason})"
+
+
+def _counted(count: int, noun: str) -> str:
+    several = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count} {noun if count == 1 else several}"
+
+
+def _row(difference: Difference) -> tuple[str, ...]:
+    return (
+        difference.account,
+        _period(difference) or "",
+        difference.figure.value,
+        difference.subject,
+        _shown(difference.figure, difference.stored),
+        _shown(difference.figure, difference.expected),
+        difference.reason,
+    )
+
+
+def _period(difference: Difference) -> str | None:
+    return None if difference.period is None else format_exact(difference.period)
+
+
+def _shown(figure: Figure, text: str) -> str:
+    """Formats a figure; an amount gets its GPU-hours beside the stored value."""
+    if figure in MONEY and re.fullmatch(r"-?[0-9]{1,30}", text):
+        return f"{text} ({display(int(text))} GPUh)"
+    return text
+
+
+FIRST_READ_SECONDS = 60.0
+"""The time-out for the first lists of budgets and pods."""
 
 
 def run(
     client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.Namespace, environ: Mapping[str, str]
 ) -> int:
-    """Audits and prints; 0 where every figure is what it must be, else 1.
+    """Audits and prints; returns 0 where every figure is as expected, else 1.
 
     Args:
         client: the store; its answers are bytes.
-        settings: how the books are kept.
+        settings: the timekeeper's settings.
         arguments: `budget`, `period`, `output`, `store_only` and `standalone`.
         environ: says where the API server is.
 
     Raises:
         CommandError: the period is no instant, or the store or the API server does not answer.
     """
-    question = question_of(settings, tuple(arguments.budget or ()), _period(arguments.period))
+    request = request_of(settings, tuple(arguments.budget or ()), _period_command(arguments.period))
     ending = threading.Event()
     try:
-        look = _look(settings, arguments, environ, ending.wait)
-        found = audit(Surroundings(client, look, time.time_ns, ending.wait), question)
+        read = _cluster_reader(settings, arguments, environ, ending.wait)
+        found = audit(AuditEnvironment(client, read, time.time_ns, ending.wait), request)
     except (redis.RedisError, StoreError) as error:
-        raise CommandError(unreached(error)) from error
+        raise CommandError(unreachable_message(error)) from error
     finally:
         ending.set()
     text = json.dumps(as_json(found), indent=2) if arguments.output == "json" else as_text(found)
@@ -60,38 +142,38 @@ def run(
     return 1 if found.differences or found.missing else 0
 
 
-def _look(
+def _cluster_reader(
     settings: TimekeeperSettings,
     arguments: argparse.Namespace,
     environ: Mapping[str, str],
     wait: Callable[[float], bool],
-) -> Callable[[], World | None]:
+) -> Callable[[], ClusterView | None]:
     if arguments.store_only:
         return lambda: None
     mirrors = _mirrors(arguments.standalone or settings.folder, environ, wait)
     template: dict[str, Any] | None = settings.metering.default_budget
-    deadline = time.monotonic() + FIRST_SIGHT_SECONDS
-    while see(mirrors, template) is None:
+    deadline = time.monotonic() + FIRST_READ_SECONDS
+    while read_cluster(mirrors, template) is None:
         if time.monotonic() > deadline:
             raise CommandError("the API server does not show all budgets and pods; --store-only does without them")
         wait(0.05)
-    return lambda: see(mirrors, template)
+    return lambda: read_cluster(mirrors, template)
 
 
 def _mirrors(folder: Path | None, environ: Mapping[str, str], wait: Callable[[float], bool]) -> Mirrors:
-    source: ClusterSource | FolderSource
+    source: KubernetesSource | FolderSource
     if folder is not None:
         source = FolderSource(folder, time.time_ns)
     else:
         try:
-            source = ClusterSource(connect(environ), time.time_ns, random.random)
+            source = KubernetesSource(connect(environ), time.time_ns, random.random)
         except NoClusterError as error:
             raise CommandError(f"{error}; or look at the store alone: --store-only") from error
     source.start(wait)
     return source.mirrors
 
 
-def _period(text: str | None) -> int | None:
+def _period_command(text: str | None) -> int | None:
     try:
         return None if text is None else parse_instant(text)
     except TimeError as error:

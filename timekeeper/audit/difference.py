@@ -1,4 +1,4 @@
-"""What an audit finds: a figure that is not what it must be."""
+"""The difference that an audit reports: a figure that is not as expected."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import StrEnum
 
 
 class Figure(StrEnum):
-    """What is recomputed."""
+    """The figures that an audit recomputes."""
 
     SPENT = "spent"
     """A period's total."""
     CHECKPOINT = "checkpoint"
-    """What a period was opened with."""
+    """The amount with which a period was opened."""
     GRANTED = "granted"
-    """What grants added to a period."""
+    """The amount that grants added to a period."""
     GONE = "gone"
     """The part of a period's total whose pods have left the API server."""
     BALANCE = "balance"
@@ -22,33 +22,33 @@ class Figure(StrEnum):
     FOLDED = "folded"
     """The sum of sessions whose amounts the store no longer keeps."""
     POSTED = "posted"
-    """How much of a session's amount the ledger holds."""
+    """The part of a session's amount that the ledger holds."""
     AMOUNT = "amount"
     """A session's amount in a period."""
     SESSION = "session"
     """The record of a session: that it is there, and reads as one."""
     PERIOD = "period"
-    """When a period begins and ends."""
+    """The bounds of a period."""
     LEDGER = "ledger"
     """An entry that belongs to nothing."""
     EXHAUSTED = "exhausted"
-    """When spending first reached what was available."""
+    """The instant at which spending first reached what was available."""
     AVAILABLE = "available"
-    """What may be spent."""
+    """The amount that may be spent."""
     REMAINING = "remaining"
-    """What is left of it."""
+    """The amount that is left of it."""
     RATE = "rate"
-    """What running reservations spend."""
+    """The rate of running reservations."""
     STATE = "state"
-    """What the next pod meets."""
+    """The state that the next pod meets."""
     STATUS = "status"
-    """What a GPUBudget's status says."""
+    """The status of a GPUBudget."""
     START = "start"
-    """When a session's meter started."""
+    """The start of a session's meter."""
     HOURS = "hours"
-    """The hours and names that what was spent is put down to."""
+    """The hours and dimensions that spending is attributed to."""
     BURNED = "burned"
-    """What spending has left of grants that outlive periods."""
+    """The amount that is left of grants that outlive periods."""
 
 
 FOLLOWING = frozenset(
@@ -66,12 +66,12 @@ FOLLOWING = frozenset(
         Figure.AMOUNT,
     }
 )
-"""Figures that are written after those that they follow from: they may differ for a moment, and rightly so."""
+"""Figures that are written after those that they derive from, so they may differ for a moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure as it is and as it must be.
+    """A figure as it is and as it is expected.
 
     Attributes:
         account: the budget, or `namespace:NAME` where none pays.

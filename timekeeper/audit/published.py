@@ -1,4 +1,4 @@
-"""Holds what readers and admission are told of an account to what its present period stands at."""
+"""Checks the published summary and states of an account against the totals of its present period."""
 
 from __future__ import annotations
 
@@ -6,42 +6,43 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from timekeeper.audit.charging import Changes, payer_at, rate_at
+from timekeeper.audit.charges import Changes, payer_at, rate_at
+from timekeeper.audit.cluster import AuditContext, BudgetLimits, acted_on, state
 from timekeeper.audit.difference import Difference, Figure
-from timekeeper.audit.limits import BudgetLimits, acted_on, state
-from timekeeper.audit.sight import Sight
 from timekeeper.audit.snapshot import SessionRecord, Snapshot, read_session, whole
 from timekeeper.audit.sums import Sums, difference
 
 REFRESH_SHARE = 100
-"""What remains is told again once it has changed by a hundredth of what is available."""
+"""The remaining amount is published again once it has changed by a hundredth of what is available."""
 NANOSECONDS = 1_000_000_000
 SUMMARY = "summary"
 
 
-def check_published(snapshot: Snapshot, sums: Sums, limits: BudgetLimits | None, sight: Sight) -> Iterator[Difference]:
-    """The account's summary and its namespaces' states, in its latest period.
+def check_published(
+    snapshot: Snapshot, sums: Sums, limits: BudgetLimits | None, context: AuditContext
+) -> Iterator[Difference]:
+    """Checks the account's summary and its namespaces' states, in its latest period.
 
     Args:
         snapshot: the period.
         sums: what it must stand at.
         limits: what its budget allows; None where that cannot be seen.
-        sight: states, payers and the time.
+        context: states, payers and the time.
     """
     if not snapshot.latest:
         return
-    total, granted, now, settled = sums.total, sums.granted, sight.now, sight.settled
-    told = _json(snapshot.head.get("summary"))
-    if not told:
+    total, granted, now, settled = sums.total, sums.granted, context.now, context.settled
+    published = _json(snapshot.head.get("summary"))
+    if not published:
         yield difference(snapshot, Figure.STATE, SUMMARY, "nothing", "the account's figures", "its place in the store")
         return
-    available = told.get("available")
+    available = published.get("available")
     if limits is not None:
         available = None if limits.allowance is None else limits.allowance + granted
     yield from _check_exhausted(snapshot, available, total, now)
     exhausted_at = whole(snapshot.sums.get("exhausted"))
     running = [record for text in snapshot.sessions.values() if (record := read_session(text)) is not None]
-    rate = _rate(running, sight.payers, snapshot.account, now)
+    rate = _rate(running, context.payers, snapshot.account, now)
     expected: dict[str, tuple[Figure, Any, str]] = {
         "period_start": (Figure.PERIOD, snapshot.start, "the latest period"),
         "period_end": (Figure.PERIOD, snapshot.end, "the latest period"),
@@ -54,14 +55,14 @@ def check_published(snapshot: Snapshot, sums: Sums, limits: BudgetLimits | None,
         found = acted_on(limits, state(limits, available, total, exhausted_at, now))
         expected["state"] = (Figure.STATE, found, "limits, spending and when it ran out")
     for field, (figure, value, reason) in expected.items():
-        if told.get(field) != value:
-            yield difference(snapshot, figure, SUMMARY, _shown(told.get(field)), _shown(value), reason)
+        if published.get(field) != value:
+            yield difference(snapshot, figure, SUMMARY, _shown(published.get(field)), _shown(value), reason)
     since = now if settled is None else max(now - settled, 0)
     tolerance = max(available or 0, 0) // REFRESH_SHARE + rate * since // NANOSECONDS + 1
     remaining = (available - total) if available is not None else 0
-    for namespace, text in sight.states.items():
-        if namespace in sight.payers and payer_at(sight.payers[namespace], now) == snapshot.account:
-            stands = (told.get("state"), available or 0, remaining, rate)
+    for namespace, text in context.states.items():
+        if namespace in context.payers and payer_at(context.payers[namespace], now) == snapshot.account:
+            stands = (published.get("state"), available or 0, remaining, rate)
             yield from _check_state(snapshot, namespace, _json(text), stands, tolerance)
 
 
@@ -80,7 +81,7 @@ def _check_exhausted(snapshot: Snapshot, available: Any, total: int, now: int) -
 
 
 def _check_state(
-    snapshot: Snapshot, namespace: str, told: Mapping[str, Any], stands: tuple[Any, int, int, int], tolerance: int
+    snapshot: Snapshot, namespace: str, published: Mapping[str, Any], stands: tuple[Any, int, int, int], tolerance: int
 ) -> Iterator[Difference]:
     account_state, available, remaining, rate = stands
     subject = f"state of {namespace}"
@@ -93,11 +94,11 @@ def _check_state(
         "rate": (Figure.RATE, str(rate)),
     }
     for field, (figure, value) in exact.items():
-        if told.get(field) != value:
-            yield difference(snapshot, figure, subject, _shown(told.get(field)), value, reason)
-    left = _whole_of_any_sign(told.get("remaining"))
+        if published.get(field) != value:
+            yield difference(snapshot, figure, subject, _shown(published.get(field)), value, reason)
+    left = _whole_of_any_sign(published.get("remaining"))
     if left is None or abs(left - remaining) > tolerance:
-        stored, expected = _shown(told.get("remaining")), f"{remaining} or nearly so"
+        stored, expected = _shown(published.get("remaining")), f"{remaining} or nearly so"
         yield difference(snapshot, Figure.REMAINING, subject, stored, expected, reason)
 
 

@@ -1,19 +1,126 @@
-"""Holds each session's amount to what its record, the clock and who paid when make of it."""
+"""Checks sessions: their records, their amounts by time or by use, and open sessions against their pods."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
-from timekeeper.audit.charging import Changes, charge
+from fairgpu import names
+from timekeeper.audit.charges import Changes, PriceList, charge, pod_rate, rate_at
+from timekeeper.audit.cluster import MAX, AuditContext
 from timekeeper.audit.difference import Difference, Figure
-from timekeeper.audit.snapshot import OPEN, SessionAmount, SessionRecord, Snapshot, read_amount, read_session
+from timekeeper.audit.snapshot import (
+    OPEN,
+    AuditedReports,
+    SessionAmount,
+    SessionRecord,
+    Snapshot,
+    read_amount,
+    read_reports,
+    read_session,
+)
 from timekeeper.audit.sums import difference
+from timekeeper.domain.timestamps import TimeError, parse_instant
+
+Json = Mapping[str, Any]
+Missing = tuple[int, int]
+"""The rate of the devices that no report has named, and that of all."""
+
+LATE = 60 * 10**9
+"""The longest time between the receipt of a report and its write to the store, in nanoseconds."""
+
+
+def check_use(
+    snapshot: Snapshot, context: AuditContext, moment: Moment, pods: Mapping[str, Json]
+) -> Iterator[Difference]:
+    """Checks sessions that reported, by the totals of their records and, while they are open, by their reports.
+
+    A session whose reports are not stored any more is checked only if its pod shows that it borrows nothing.
+
+    Args:
+        snapshot: the period.
+        context: payers, prices and what is billed.
+        moment: the progress of settlement at the snapshot.
+        pods: by uid.
+    """
+    for uid, text in sorted({**snapshot.ended, **snapshot.sessions}.items()):
+        record, stored = read_session(text), read_amount(snapshot.amounts.get(uid, ""))
+        if record is None or stored is None or not record.by_use or snapshot.end is None:
+            continue
+        reports = read_reports(snapshot.reports.get(uid))
+        if (reports is None and _may_borrow(pods.get(uid))) or record.namespace not in context.payers:
+            continue
+        payers, period = context.payers[record.namespace], (snapshot.start, snapshot.end)
+        reached = _reached(record, moment)
+        low, high = (charge(record, payers, snapshot.account, period, until) for until in reached)
+        sources = [("the totals in its record", [(record.used, record.missing)])]
+        if reports is not None and record.end is None and reports.samples and reports.samples[-1][1] >= record.used:
+            sources.append(("its reports as they came", _totals_between(record, reports, *reached)))
+        for source, totals in sources:
+            used = [(_used_in(snapshot, record, total), missing) for total, missing in totals]
+            known = [(amount, missing) for amount, missing in used if amount is not None]
+            least = min((_billed(context.bill, low, *each, reports) for each in known), default=stored.amount)
+            most = max((_billed(context.bill, high, *each, reports) for each in known), default=stored.amount)
+            if not least <= stored.amount <= most:
+                expected = str(most) if least == most else f"{least} to {most}"
+                reason = f"{source}, within its reservation (bill: {context.bill})"
+                yield difference(snapshot, Figure.AMOUNT, uid, str(stored.amount), expected, reason)
+                break
+
+
+def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, high: int) -> list[tuple[int, Missing]]:
+    """Returns the possible totals of reports, with unmeasured rates, for a settlement between two instants."""
+    before = [place for place, (at, *_) in enumerate(reports.samples) if at <= low - LATE]
+    first = before[-1] if before else 0
+    found = [(money, (missing, reports.whole)) for at, money, missing in reports.samples[first:] if at <= high]
+    # Where the first one that is kept came later, what the record says stands for what had come before.
+    return found if before else [(record.used, record.missing), *found]
+
+
+def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
+    """Returns the instants between which the session was last settled."""
+    if record.end is not None:
+        return record.end, record.end
+    speaks = moment.settled is not None and record.node not in moment.silent
+    return (min(moment.settled or 0, moment.now) if speaks else 0), moment.now
+
+
+def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: AuditedReports | None) -> int:
+    """The bill of a session; devices that it did not measure are billed as reserved, and what it borrows as used."""
+    part, whole = missing
+    if part and part == whole:
+        return reserved
+    ceiling = reserved * reports.most // reports.rate if reports is not None and reports.rate else reserved
+    believed = min(used + (reserved * part // whole if whole else 0), max(ceiling, reserved))
+    return max(reserved, believed) if bill == MAX else believed
+
+
+def _used_in(snapshot: Snapshot, record: SessionRecord, total: int) -> int | None:
+    """The part of a total that the period has, in microGPU-seconds; None where the last stretch is of another one."""
+    totals = [*(base for *_, base in record.bases), total]
+    keys = [(payer, since) for payer, since, _ in record.bases]
+    if keys[-1] != (snapshot.account, snapshot.start):
+        return None
+    grown = zip(keys, totals[:-1], totals[1:], strict=True)
+    return sum(max(end - start, 0) for key, start, end in grown if key == keys[-1])
+
+
+def _may_borrow(pod: Json | None) -> bool:
+    """Whether a pod may use more than it reserves (best effort, elastic), or this is unknown."""
+    annotations = ((pod or {}).get("metadata") or {}).get("annotations") or {}
+    try:
+        containers = json.loads(annotations[names.ALLOCATION])["containers"]
+        held = [device for container in containers for device in container["devices"]]
+        return annotations.get(names.CORE_POLICY, "hard") != "hard" or not all(device["core"] for device in held)
+    except (ValueError, KeyError, TypeError):
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a snapshot was taken, and how far the books had surely come then; nanoseconds since 1970.
+    """The time of a snapshot, and the progress of settlement by then; nanoseconds since 1970.
 
     Attributes:
         settled: every open session was settled up to it before the snapshot; None where that is unknown.
@@ -29,7 +136,7 @@ class Moment:
 
 
 def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Moment) -> Iterator[Difference]:
-    """Every session's record is one, stands in one place, and its amount follows from it."""
+    """Checks that every session has one valid record, and that its amount follows from it."""
     for uid in sorted(snapshot.sessions.keys() & snapshot.ended.keys()):
         yield difference(snapshot, Figure.SESSION, uid, "open and ended", "one of the two", "its records")
     for ended, records in ((False, snapshot.sessions), (True, snapshot.ended)):
@@ -76,3 +183,82 @@ def _check_session(snapshot: Snapshot, record: SessionRecord, payers: Changes, m
     if not least <= found.amount <= most:
         reason = "rate x time from its start to the last settlement"
         yield difference(snapshot, Figure.AMOUNT, record.uid, str(found.amount), f"{least} to {most}", reason)
+
+
+SKEW = 60 * 10**9
+"""The assumed most that the API server's clock and ours differ, in nanoseconds."""
+
+
+def check_against_pods(
+    snapshot: Snapshot, pods: Mapping[str, Json], prices: PriceList, now: int, *, from_binding: bool
+) -> Iterator[Difference]:
+    """Checks the open sessions of an account against their pods.
+
+    Args:
+        snapshot: the account's latest period.
+        pods: the pods that hold or ask for a GPU, by uid.
+        prices: as they were charged.
+        now: nanoseconds since 1970.
+        from_binding: whether pods are metered from their binding on.
+    """
+    for uid in sorted(snapshot.sessions):
+        record = read_session(snapshot.sessions[uid])
+        if record is None or record.end is not None:
+            continue
+        pod = pods.get(uid)
+        if pod is None or _ended(pod):
+            reason = "the pods of the API server"
+            stored = "open" if pod is None else "open, and its pod has ended"
+            yield difference(snapshot, Figure.SESSION, uid, stored, "ended", reason)
+            continue
+        rate = pod_rate(pod, prices, now)
+        if rate is not None and rate != rate_at(record, now):
+            reason = "its pod's allocation and the prices"
+            yield difference(snapshot, Figure.RATE, uid, str(rate_at(record, now)), str(rate), reason)
+        yield from _check_start(snapshot, record, pod, from_binding=from_binding)
+
+
+def unmetered(pods: Mapping[str, Json], metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
+    """The (namespace, uid) of pods that were bound well before the last settlement, run on, and have no session."""
+    for uid, pod in pods.items():
+        bound = bound_at(pod)
+        if uid not in metered and bound is not None and not _ended(pod) and bound < settled - SKEW:
+            yield str(_mapping(pod.get("metadata")).get("namespace", "")), uid
+
+
+def bound_at(pod: Json) -> int | None:
+    """Returns the instant at which a pod was bound, by the API server's clock; None where it is unbound or unknown."""
+    if not _mapping(pod.get("spec")).get("nodeName"):
+        return None
+    for condition in _mapping(pod.get("status")).get("conditions") or []:
+        if _mapping(condition).get("type") == "PodScheduled" and condition.get("status") == "True":
+            scheduled = _instant(condition.get("lastTransitionTime"))
+            created = _instant(_mapping(pod.get("metadata")).get("creationTimestamp"))
+            return max(scheduled, created or 0) if scheduled is not None else None
+    return None
+
+
+def _check_start(snapshot: Snapshot, record: SessionRecord, pod: Json, *, from_binding: bool) -> Iterator[Difference]:
+    bound = bound_at(pod)
+    if bound is None:
+        return
+    # A clock of ours that is behind the API server's starts a meter early by as much.
+    early, late = record.start < bound - SKEW, from_binding and record.start > bound
+    if early or late:
+        expected = str(bound) if from_binding else f"{bound} or later"
+        yield difference(snapshot, Figure.START, record.uid, str(record.start), expected, "when its pod was bound")
+
+
+def _ended(pod: Json) -> bool:
+    return _mapping(pod.get("status")).get("phase") in {"Succeeded", "Failed"}
+
+
+def _instant(value: Any) -> int | None:
+    try:
+        return parse_instant(value)
+    except TimeError:
+        return None
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}

@@ -1,4 +1,4 @@
-"""An account's period as the store holds it at one moment: texts as they are, so that what is broken can be named."""
+"""An account's period as the store holds it at one moment, in raw texts, so that broken values can be reported."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Snapshot:
     Attributes:
         account: the account.
         start: the period's start, in nanoseconds since 1970.
-        head: what the account as a whole stands at.
+        head: the fields of the account as a whole.
         periods: start to end of all its periods.
         sums: the period's sums by name.
         amounts: by session, `epoch counter amount posted flag`.
@@ -43,11 +43,13 @@ class Snapshot:
         ended: the records of closed sessions whose pods are still there.
         grants: by name, `START amount`.
         corrections: by name, `START amount`.
-        pots: by name, `amount expires since flag` of grants that outlive the period, and of what was rolled over.
+        credits: by name, `amount expires since flag` of grants that outlive the period, and of what was rolled over.
         entries: the ledger's entries of this period.
-        hours: what the entries of all periods are put down to: `HOUR DIMENSIONS` to `billed core memory used`.
+        hours: the attribution of the entries of all periods, `HOUR DIMENSIONS` to `billed core memory used`.
+        hour_sums: the sums of these rows by namespace and model, in the same format.
         folded: packed rows of older hours and days around the period.
         before: the total of the period before it; empty where it is not known.
+        reports: what open sessions may report, and what is known of their reports, as JSON each, read a moment later.
     """
 
     account: str
@@ -60,11 +62,13 @@ class Snapshot:
     ended: Mapping[str, str]
     grants: Mapping[str, str]
     corrections: Mapping[str, str]
-    pots: Mapping[str, str]
+    credits: Mapping[str, str]
     entries: tuple[Entry, ...] = ()
     hours: Mapping[str, str] = field(default_factory=dict)
+    hour_sums: Mapping[str, str] = field(default_factory=dict)
     folded: tuple[bytes, ...] = ()
     before: str = ""
+    reports: Mapping[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def end(self) -> int | None:
@@ -92,7 +96,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class SessionAmount:
-    """A session's cumulative amount in a period, and how much of it the ledger holds."""
+    """A session's cumulative amount in a period, and the part of it that the ledger holds."""
 
     amount: int
     posted: int
@@ -101,7 +105,7 @@ class SessionAmount:
 
 @dataclass(frozen=True, slots=True)
 class SessionRecord:
-    """A session as its record tells it; instants are nanoseconds since 1970, rates microGPU-seconds a second.
+    """A session's record; instants are nanoseconds since 1970, rates microGPU-seconds a second.
 
     Where use is billed, `bases` are (account, period, microGPU-seconds used when a stretch of it began), `used` what
     all reports come to, and `missing` what the devices are reserved at that none of them names, and what all are.
@@ -119,8 +123,26 @@ class SessionRecord:
 
     @property
     def by_use(self) -> bool:
-        """Whether its reports say what it costs."""
+        """Whether its cost follows from its reports."""
         return bool(self.bases)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditedReports:
+    """The reports of a session as the store holds them while the session is open.
+
+    Attributes:
+        rate: what the session reserved when it opened, in microGPU-seconds a second.
+        most: the most that it can use: the same, or its whole devices where it may borrow.
+        whole: the rate at which all of its devices are reserved.
+        samples: in order of time, when reports were received, the money that all came to by then, and the rate of the
+            devices that none had named.
+    """
+
+    rate: int
+    most: int
+    whole: int
+    samples: tuple[tuple[int, int, int], ...]
 
 
 def whole(text: str | None) -> int | None:
@@ -156,3 +178,14 @@ def read_session(text: str) -> SessionRecord | None:
     except (ValueError, KeyError, TypeError, AttributeError):
         return None
     return record if rates else None
+
+
+def read_reports(texts: tuple[str, str] | None) -> AuditedReports | None:
+    """A session's reports; None where nothing is known of them that can be read."""
+    try:
+        terms, state = (json.loads(text) for text in texts or ())
+        _, devices, _, rate, most = terms
+        samples = tuple((int(at), int(money), int(missing)) for at, _, money, missing in state[2])
+        return AuditedReports(int(rate), int(most), sum(int(device[4]) for device in devices), samples)
+    except (ValueError, KeyError, TypeError, IndexError):
+        return None

@@ -1,30 +1,130 @@
-"""Holds what a GPUBudget's status says to what was true when it was written."""
+"""Checks the statuses of GPUBudgets, among them what is left of grants that outlive periods.
+
+Spending burns the money that expires soonest first. The check replays that from one arrival of money to the next, and
+does not use the functions that keep the ledger.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any
 
-from timekeeper.audit.burning import check_burning
-from timekeeper.audit.charging import Changes, charge
+from timekeeper.audit.charges import Changes, charge
+from timekeeper.audit.cluster import AuditContext, BudgetLimits, state
 from timekeeper.audit.difference import Difference, Figure
-from timekeeper.audit.limits import BudgetLimits, state
-from timekeeper.audit.sight import Sight
 from timekeeper.audit.snapshot import Snapshot, read_amount, read_session, whole
 from timekeeper.audit.sums import CORRECTION, MONEY, Sums, difference
-from timekeeper.rules.timestamps import TimeError, format_instant, parse_instant
+from timekeeper.domain.timestamps import TimeError, format_instant, parse_instant
+
+_NO_NAME = ""
+"""The name of money that was rolled over, which expires with the period like its own money."""
+
+Json = Mapping[str, Any]
+
+
+@dataclass(slots=True)
+class _Credit:
+    """Money with an expiry: what is left of it, in microGPU-seconds, and what was spent when it came."""
+
+    name: str
+    left: int
+    rank: tuple[int, int, str]
+    since: int
+    expires: int
+    expired: bool
+
+
+def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
+    """Checks what a budget's status says is left of each grant that outlives its period.
+
+    Args:
+        snapshot: the period.
+        item: the GPUBudget.
+    """
+    status = _mapping(item.get("status"))
+    spent, available, granted = (_money(status, name) for name in ("spent", "available", "granted"))
+    open_credits = _credits(snapshot)
+    published = _expiring(status)
+    shown_credits = _list(_mapping(status.get("checkpoint")).get("pots"))
+    known = {(credit.get("grant"), bool(credit.get("lapsed"))) for credit in shown_credits if credit.get("grant")}
+    if spent is None or open_credits is None or known != {(credit.name, credit.expired) for credit in open_credits}:
+        return  # it was written before the last of them came or expired
+    own = (granted or 0 if available is None else available) - sum(credit.left for credit in open_credits)
+    left_of = burned(own, open_credits, snapshot.end or 0, spent)
+    expected = {name: left for name, left in left_of.items() if left is not None}
+    for name in sorted(published.keys() | expected.keys()):
+        if published.get(name) != expected.get(name):
+            stored, left = published.get(name, "nothing"), expected.get(name, "nothing")
+            reason = "what was spent burns what expires soonest first"
+            yield difference(snapshot, Figure.BURNED, f"status.expiring {name}", str(stored), str(left), reason)
+
+
+def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[str, int | None]:
+    """Returns what is left of each credit once an amount is spent; None for an expired one.
+
+    Args:
+        own: the period's own money, which expires at its end; less than nothing is owed.
+        open_credits: money with an expiry of its own.
+        end: the period's end, in nanoseconds since 1970.
+        spent: what the period has spent.
+    """
+    mine = _Credit(_NO_NAME, max(own, 0), (end, 0, _NO_NAME), 0, end, expired=False)
+    owed, here, counted = max(-own, 0), [mine], 0
+    for coming in [*sorted(open_credits, key=lambda credit: (credit.since, credit.expires, credit.name)), None]:
+        until = spent if coming is None else max(counted, min(coming.since, spent))
+        wanted, counted = until - counted, until
+        for credit in sorted(here, key=lambda credit: credit.rank):
+            taken = min(credit.left, wanted)
+            credit.left, wanted = credit.left - taken, wanted - taken
+        owed += wanted
+        if coming is not None:
+            paid = min(owed, coming.left)
+            coming.left, owed = coming.left - paid, owed - paid
+            here.append(coming)
+    return {credit.name: None if credit.expired else credit.left for credit in here if credit is not mine}
+
+
+def _credits(snapshot: Snapshot) -> list[_Credit] | None:
+    """The period's money with an expiry; None where it cannot be read."""
+    found = []
+    for name, text in snapshot.credits.items():
+        amount, expires, since, flag, *_ = [*text.split(" "), "", "", "", ""]
+        numbers = whole(amount), whole(expires), whole(since)
+        if None in numbers:
+            return None
+        if name != _NO_NAME:
+            left, until, came = (number or 0 for number in numbers)
+            found.append(_Credit(name, left, (until, 1, name), came, until, flag == "l"))
+    return found
+
+
+def _money(status: Json, field: str) -> int | None:
+    return whole(str(_mapping(status.get(field)).get("microGPUSeconds")))
+
+
+def _expiring(status: Json) -> dict[str, int | None]:
+    rows = _list(status.get("expiring"))
+    return {str(row.get("grant")): whole(str(row.get("microGPUSeconds"))) for row in rows}
+
+
+def _list(value: Any) -> list[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
 
 REWRITTEN = 20 * 60 * 10**9
 """A status is written again at least every ten minutes; to write ten thousand of them takes minutes more."""
 SETTLED_WITHIN = 60 * 10**9
 """The figures of a status are at most so much older than it is, in nanoseconds."""
 
-Json = Mapping[str, Any]
-
 
 def check_status(
-    snapshot: Snapshot, sums: Sums, item: Json, limits: BudgetLimits | None, sight: Sight
+    snapshot: Snapshot, sums: Sums, item: Json, limits: BudgetLimits | None, context: AuditContext
 ) -> Iterator[Difference]:
     """A budget's status, against the period that it speaks of; one that speaks of another period is passed over.
 
@@ -33,22 +133,24 @@ def check_status(
         sums: what it must stand at.
         item: the GPUBudget, read before the snapshot or at the same time.
         limits: what its spec allows; None where it cannot be used.
-        sight: payers and the time.
+        context: payers and the time.
     """
-    now = sight.now
+    now = context.now
     status = _mapping(item.get("status"))
     written = _instant(_mapping(status.get("checkpoint")).get("time"))
     start = _instant(_mapping(status.get("period")).get("start"))
     if not status or (start is not None and start != _second(snapshot.start) and written is not None):
         if snapshot.latest and (written is None or now - written > REWRITTEN):
-            told = _shown(_mapping(status.get("period")).get("start"))
-            yield _difference(snapshot, "period.start", told, format_instant(snapshot.start), "the latest period")
+            published = _shown(_mapping(status.get("period")).get("start"))
+            yield _difference(snapshot, "period.start", published, format_instant(snapshot.start), "the latest period")
         return
     if written is None or not snapshot.start <= written <= now or now - written > REWRITTEN:
-        told = _shown(_mapping(status.get("checkpoint")).get("time"))
-        yield _difference(snapshot, "checkpoint.time", told, "an instant of the last 20 minutes", "when it was written")
+        published = _shown(_mapping(status.get("checkpoint")).get("time"))
+        yield _difference(
+            snapshot, "checkpoint.time", published, "an instant of the last 20 minutes", "when it was written"
+        )
         return
-    yield from _check_amounts(snapshot, sums, status, limits, sight, written)
+    yield from _check_amounts(snapshot, sums, status, limits, context, written)
     yield from check_burning(snapshot, item)
     generation = _mapping(item.get("metadata")).get("generation", 0)
     if limits is not None and status.get("observedGeneration") == generation:
@@ -60,18 +162,22 @@ def _check_amounts(
     sums: Sums,
     status: Json,
     limits: BudgetLimits | None,
-    sight: Sight,
+    context: AuditContext,
     written: int,
 ) -> Iterator[Difference]:
-    granted, spent, told = _granted(snapshot, written), _money(status, "spent"), _money(status, "granted")
+    granted, spent, published = (
+        _granted(snapshot, written),
+        _amount_of(status, "spent"),
+        _amount_of(status, "granted"),
+    )
     # By a clock that was ahead for a moment, what had been granted then is of a time to come.
-    ahead = accumulate(entry.amount for entry in snapshot.entries if entry.kind in MONEY and entry.at > sight.now)
-    if told in {granted + part for part in ahead}:
-        granted = told
-    if told != granted:
+    ahead = accumulate(entry.amount for entry in snapshot.entries if entry.kind in MONEY and entry.at > context.now)
+    if published in {granted + part for part in ahead}:
+        granted = published
+    if published != granted:
         reason = "the ledger's grants up to when it was written"
-        yield _difference(snapshot, "granted", _shown(told), str(granted), reason)
-    yield from _check_spent(snapshot, sums, spent, sight, written)
+        yield _difference(snapshot, "granted", _shown(published), str(granted), reason)
+    yield from _check_spent(snapshot, sums, spent, context, written)
     yield from _check_checkpoint(snapshot, sums, _mapping(status.get("checkpoint")))
     end = _mapping(status.get("period")).get("end")
     if snapshot.end is not None and end != format_instant(snapshot.end):
@@ -80,36 +186,42 @@ def _check_amounts(
         yield from _check_balance(snapshot, status, spent, limits.allowance + granted)
 
 
-def _check_checkpoint(snapshot: Snapshot, sums: Sums, told: Json) -> Iterator[Difference]:
-    closed = whole(told.get("closedMicroGPUSeconds"))
+def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterator[Difference]:
+    closed = whole(published.get("closedMicroGPUSeconds"))
     if closed != sums.gone:
         yield _difference(snapshot, "checkpoint", _shown(closed), str(sums.gone), "sessions whose pods are gone")
-    previous, balance = told.get("previousMicroGPUSeconds"), snapshot.sums.get("struck")
+    previous, balance = published.get("previousMicroGPUSeconds"), snapshot.sums.get("struck")
     if previous != balance:
         reason = "the closing balance of the period before"
         yield _difference(snapshot, "checkpoint.previous", _shown(previous), _shown(balance), reason)
-    pots = {(pot.get("grant", ""), bool(pot.get("lapsed"))): pot for pot in told.get("pots") or () if _mapping(pot)}
-    for name, text in snapshot.pots.items():
+    shown_credits = {
+        (credit.get("grant", ""), bool(credit.get("lapsed"))): credit
+        for credit in published.get("pots") or ()
+        if _mapping(credit)
+    }
+    for name, text in snapshot.credits.items():
         amount, *_, flag = text.split(" ")
-        pot = pots.get((name, flag == "l"))
-        if pot is not None and pot.get("microGPUSeconds") != amount:
-            stored = _shown(pot.get("microGPUSeconds"))
+        credit = shown_credits.get((name, flag == "l"))
+        if credit is not None and credit.get("microGPUSeconds") != amount:
+            stored = _shown(credit.get("microGPUSeconds"))
             yield _difference(snapshot, f"checkpoint.pots {name}".rstrip(), stored, amount, "what the grant brought")
 
 
-def _check_spent(snapshot: Snapshot, sums: Sums, spent: int | None, sight: Sight, written: int) -> Iterator[Difference]:
+def _check_spent(
+    snapshot: Snapshot, sums: Sums, spent: int | None, context: AuditContext, written: int
+) -> Iterator[Difference]:
     # What was corrected since it was written may have made the sum larger or smaller.
     since = written - SETTLED_WITHIN
     later = [entry.amount for entry in snapshot.entries if entry.kind == CORRECTION and entry.at > since]
     more, less = sum(amount for amount in later if amount > 0), -sum(amount for amount in later if amount < 0)
-    least = sums.total - _growth(snapshot, sight.payers, since) - more
+    least = sums.total - _growth(snapshot, context.payers, since) - more
     if spent is None or not least <= spent <= sums.total + less:
         reason = "what was spent when it was written"
         yield _difference(snapshot, "spent", _shown(spent), f"{least} to {sums.total + less}", reason)
 
 
 def _check_balance(snapshot: Snapshot, status: Json, spent: int | None, expected: int) -> Iterator[Difference]:
-    available, remaining = _money(status, "available"), _money(status, "remaining")
+    available, remaining = _amount_of(status, "available"), _amount_of(status, "remaining")
     if available != expected:
         yield _difference(snapshot, "available", _shown(available), str(expected), "allowance + grants")
     if spent is not None and available is not None and remaining != available - spent:
@@ -123,7 +235,7 @@ def _granted(snapshot: Snapshot, until: int) -> int:
 
 
 def _check_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, written: int) -> Iterator[Difference]:
-    spent, available = _money(status, "spent"), _money(status, "available")
+    spent, available = _amount_of(status, "spent"), _amount_of(status, "available")
     exhausted_at = _instant(status.get("exhaustedAt"))
     if spent is None:
         return
@@ -136,8 +248,8 @@ def _check_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, written
         yield _difference(snapshot, "exhaustedAt", str(exhausted_at), str(stored), "the period's sums")
     ran_out = available is not None and spent >= available
     if ran_out != (exhausted_at is not None):
-        told = _shown(status.get("exhaustedAt"))
-        yield _difference(snapshot, "exhaustedAt", told, "an instant" if ran_out else "nothing", "its own figures")
+        published = _shown(status.get("exhaustedAt"))
+        yield _difference(snapshot, "exhaustedAt", published, "an instant" if ran_out else "nothing", "its own figures")
 
 
 def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> int:
@@ -166,7 +278,7 @@ def _difference(snapshot: Snapshot, field: str, stored: str, expected: str, reas
     return difference(snapshot, Figure.STATUS, f"status.{field}", stored, expected, reason)
 
 
-def _money(status: Json, field: str) -> int | None:
+def _amount_of(status: Json, field: str) -> int | None:
     try:
         return int(_mapping(status.get(field)).get("microGPUSeconds", ""))
     except (TypeError, ValueError):
@@ -182,10 +294,6 @@ def _instant(value: Any) -> int | None:
 
 def _second(instant: int) -> int:
     return instant // 10**9 * 10**9
-
-
-def _mapping(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}
 
 
 def _shown(value: Any) -> str:

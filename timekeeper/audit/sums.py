@@ -1,13 +1,98 @@
-"""Holds a period's sums to its ledger, its sessions' amounts and its grants."""
+"""Checks a period's totals, postings and orders against the ledger, and the hours that its use is attributed to."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from timekeeper.audit.difference import Difference, Figure
 from timekeeper.audit.snapshot import GONE, OPEN, Entry, SessionAmount, Snapshot, read_amount, whole
+from timekeeper.domain.usage import UsageFigures, of_values
+from timekeeper.domain.usage_folding import totals_of, unfold
+
+HOUR = 3_600 * 10**9
+_ROW = re.compile(r"(-?[0-9]+) (-?[0-9]+) (-?[0-9]+) (-|-?[0-9]+)")
+LONGEST_DAYS = 62
+"""The hours of longer periods are not all read."""
+
+
+def hours_around(start: int) -> tuple[int, int]:
+    """The first hour, counted from 1970, that a period which starts then may touch, and the hour after the last one."""
+    return start // HOUR, start // HOUR + LONGEST_DAYS * 24 + 1
+
+
+def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
+    """Checks the hours of a period; a period that does not begin and end with an hour is skipped."""
+    start, end = snapshot.start, snapshot.end
+    if end is None or start % HOUR or end % HOUR or end - start > LONGEST_DAYS * 24 * HOUR or _restored_late(snapshot):
+        return
+    billed = 0
+    for first, hours, subject, amount in _rows(snapshot):
+        if start <= first * HOUR and (first + hours) * HOUR <= end:
+            if amount is None:
+                yield difference(snapshot, Figure.HOURS, subject, "unreadable", "billed core memory used", "its form")
+            billed += amount or 0
+    for blob in snapshot.folded:
+        detailed, *others = totals_of(blob)
+        for other in others:
+            if other != detailed:
+                reason = "the rows that the same packed value holds in detail"
+                yield difference(snapshot, Figure.HOURS, "", str([*other]), str([*detailed]), reason)
+    yield from _check_sums(snapshot)
+    expected = sum(entry.amount for entry in snapshot.entries if entry.kind not in MONEY)
+    if billed != expected:
+        reason = "the ledger's entries of what was spent"
+        yield difference(snapshot, Figure.HOURS, "", str(billed), str(expected), reason)
+
+
+def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
+    """The sums of hours by namespace and model, held to the rows of these hours."""
+    rows, sums = _added_up(snapshot.hours), _added_up(snapshot.hour_sums)
+    for place in sorted({*rows, *sums}):
+        stored, expected = sums.get(place, UsageFigures()), rows.get(place, UsageFigures())
+        if stored != expected:
+            hour, namespace, model = place
+            stored_text = f"{[*stored]} in hour {hour} of {namespace or 'nobody'}, model {model or 'unknown'}"
+            yield difference(snapshot, Figure.HOURS, "", stored_text, str([*expected]), "the rows of that hour")
+
+
+def _added_up(rows: Mapping[str, str]) -> dict[tuple[int, str, str], UsageFigures]:
+    """Rows by hour, namespace and model; those that cannot be read are left out."""
+    sums: dict[tuple[int, str, str], UsageFigures] = {}
+    for field, text in rows.items():
+        hour, _, dimensions = field.partition(" ")
+        found = _ROW.fullmatch(text)
+        try:
+            to = of_values(json.loads(dimensions))
+            place = int(hour), to.namespace, to.model
+        except (ValueError, TypeError, AttributeError):
+            continue
+        if found is not None:
+            billed, core, memory, used = found.groups()
+            figures = UsageFigures(int(billed), int(core), int(memory), None if used == "-" else int(used))
+            sums[place] = sums.get(place, UsageFigures()).plus(figures)
+    return sums
+
+
+def _restored_late(snapshot: Snapshot) -> bool:
+    """Whether the period was restored after its end: its use is attributed to the hour of the restoration."""
+    end = snapshot.end or 0
+    return any(entry.kind == CHECKPOINT and entry.at >= end for entry in snapshot.entries)
+
+
+def _rows(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int | None]]:
+    """The first hour since 1970, how many hours, the name of the row, and the microGPU-seconds that are billed."""
+    for field, text in snapshot.hours.items():
+        hour = whole(field.partition(" ")[0])
+        if hour is not None:
+            yield hour, 1, field, whole(text.partition(" ")[0])
+    for blob in snapshot.folded:
+        for row in unfold(blob):
+            yield row.hour, row.hours, "", row.figures.billed
+
 
 GRANT, CHECKPOINT, CORRECTION = "grant", "checkpoint", "correction"
 MONEY = frozenset({GRANT, "carry", "lapse"})
@@ -16,7 +101,7 @@ MONEY = frozenset({GRANT, "carry", "lapse"})
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """What a period must stand at, in microGPU-seconds: the ledger's entries, and what is not posted yet."""
+    """The expected totals of a period, in microGPU-seconds: the ledger's entries, and amounts not posted yet."""
 
     total: int
     checkpoint: int
@@ -42,7 +127,7 @@ def recompute(snapshot: Snapshot) -> Sums:
 
 
 def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
-    """What a period stands at against what it must stand at, and what is posted of each session and grant."""
+    """Checks the totals of a period, and the postings of each session and order."""
     amounts, posted = _amounts(snapshot), posted_by_session(snapshot)
     unreadable = snapshot.amounts.keys() - amounts.keys()
     for uid in sorted(unreadable):
@@ -74,7 +159,7 @@ def _amounts(snapshot: Snapshot) -> dict[str, SessionAmount]:
 
 
 def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
-    """What the ledger's entries of each session in the period add up to."""
+    """Returns the sum of the ledger's entries of each session in the period."""
     posted: dict[str, int] = defaultdict(int)
     for entry in snapshot.entries:
         if entry.kind not in MONEY | {CHECKPOINT} and not _of_no_session(entry):
@@ -83,7 +168,7 @@ def posted_by_session(snapshot: Snapshot) -> dict[str, int]:
 
 
 def _of_no_session(entry: Entry) -> bool:
-    """Whether it is a correction that somebody ordered; those of a session name it."""
+    """Whether an entry is an ordered correction; a correction of a session names the session."""
     return entry.kind == CORRECTION and not entry.session
 
 
@@ -113,15 +198,15 @@ def _check_postings(
 
 
 def _check_orders(snapshot: Snapshot) -> Iterator[Difference]:
-    """Grants, corrections and pots, each by its name: what is written down of it is what the ledger's entries say."""
+    """Checks each stored grant, correction and credit against the sum of the ledger entries of its name."""
     granted = _by_name(entry for entry in snapshot.entries if entry.kind == GRANT)
     corrected = _by_name(entry for entry in snapshot.entries if _of_no_session(entry))
     moved = _by_name(entry for entry in snapshot.entries if entry.kind in MONEY)
-    pots = {name: f"{snapshot.start} {text.partition(' ')[0]}" for name, text in snapshot.pots.items()}
+    stored_credits = {name: f"{snapshot.start} {text.partition(' ')[0]}" for name, text in snapshot.credits.items()}
     kinds = (
         (Figure.GRANTED, "grant", snapshot.grants, granted),
         (Figure.SPENT, "correction", snapshot.corrections, corrected),
-        (Figure.GRANTED, "pot", pots, {name: moved.get(name, 0) for name in pots}),
+        (Figure.GRANTED, "credit", stored_credits, {name: moved.get(name, 0) for name in stored_credits}),
     )
     for figure, kind, texts, entries in kinds:
         known = {name: whole(text.partition(" ")[2]) for name, text in texts.items() if _is_of(snapshot, text)}

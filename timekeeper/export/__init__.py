@@ -1,1 +1,1 @@
-"""Months of use as files, and the places they are kept at: a folder, or an S3-compatible bucket."""
+"""Months of use as files, in a folder or an S3-compatible bucket."""

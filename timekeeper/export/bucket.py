@@ -18,10 +18,10 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 from obstore.store import S3Store
 
 from timekeeper.export.destination import ChangedError, DeposedError, ExportError, MayWrite, Stored
-from timekeeper.export_settings import BucketSettings
+from timekeeper.settings import BucketSettings
 
 if TYPE_CHECKING:
-    from obstore.store import ClientConfig, S3Config  # not there when it runs
+    from obstore.store import ClientConfig, S3Config
 
 CONNECT_SECONDS = 5
 RETRIES = 3
@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 
 
 class Bucket:
-    """A bucket, or what begins with a prefix in it. Credentials and CAs are read anew each time."""
+    """A bucket, or the files with a prefix in it. Credentials and CAs are read anew each time."""
 
     def __init__(self, name: str, settings: BucketSettings) -> None:
         self._name = name
@@ -82,7 +82,7 @@ class Bucket:
         try:
             return self._do(run)
         except FileNotFoundError:
-            # A bucket that is missing is no file that is: AWS tells them apart in answers that have a body.
+            # A missing bucket is an error, a missing file is not. AWS distinguishes them only in answers with a body.
             self.names()
             return None
 
@@ -134,7 +134,7 @@ def _read(file: Path) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """What of an error may be told: the store's own code, its status, or what of the connection failed."""
+    """Returns the part of an error without credentials: the store's code, its status, or the failed connection step."""
     text = str(error)
     for pattern in (r"<Code>([A-Za-z]{1,60})</Code>", r"status code: ([0-9]{3} [A-Za-z ]{1,40})", r"kind: ([A-Za-z]+)"):
         match = re.search(pattern, text)

@@ -1,4 +1,4 @@
-"""Where months are kept: what any such place can do, and a folder that does it."""
+"""The destination of exported months: its interface, and a folder that implements it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from timekeeper.settings import ExportSettings
+
 LOCK = ".fairgpu-writes"
-"""The file that whoever writes to a folder holds a lock on."""
+"""The file that a process locks while it writes to a folder."""
 BESIDE = ".new"
 
 
@@ -24,10 +26,10 @@ class ChangedError(ExportError):
 
 
 class MonthUnavailableError(ExportError):
-    """A month that was written and cannot be told now; the words name it alone.
+    """An exported month that cannot be read now; the message names only the month.
 
     Attributes:
-        reason: why, for the log.
+        reason: the reason, for the log.
     """
 
     def __init__(self, month: str, reason: str) -> None:
@@ -40,7 +42,7 @@ class DeposedError(ExportError):
 
 
 MayWrite = Callable[[], bool]
-"""Whether whoever writes may still do so: a process that stood still finds that another one leads now."""
+"""Returns whether the writer still leads: a process that was paused may find that another one leads now."""
 
 
 class Stored(NamedTuple):
@@ -112,8 +114,9 @@ class Folder:
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
         """Writes a file beside, and renames it once the disk has it.
 
-        From the look at what is there until the rename nobody else writes: whoever stands still in between keeps the
-        lock, and who was replaced before finds it out in `may_write`. The kernel lets the lock go with the process.
+        No other process writes between the comparison with the present file and the rename: a process that is paused in
+        between keeps the lock, and one that was replaced learns it from `may_write`. The kernel releases the lock when
+        the process ends.
         """
         try:
             with self._locked():
@@ -163,7 +166,7 @@ def _tag(found: os.stat_result) -> str:
 
 
 def _sync(folder: Path) -> None:
-    """Lets the disk have a rename, too."""
+    """Flushes a rename to the disk."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -173,3 +176,14 @@ def _sync(folder: Path) -> None:
 
 def _failed(path: Path, error: OSError) -> ExportError:
     return ExportError(f"{path}: {error.strerror or type(error).__name__}")
+
+
+def destination(settings: ExportSettings) -> Destination | None:
+    """Returns the destination of exported months; None where none is configured."""
+    if settings.folder is not None:
+        return Folder(settings.folder)
+    if settings.bucket.name is not None:
+        from timekeeper.export.bucket import Bucket  # noqa: PLC0415 - few export to a bucket
+
+        return Bucket(settings.bucket.name, settings.bucket)
+    return None

@@ -1,8 +1,4 @@
-"""A month of use as a gzipped CSV file, and back. The same rows make the same file, byte for byte.
-
-Lines come by budget, then by time, then by what they are put down to, so that files of any size are written, read and
-merged with little more in memory than the file itself.
-"""
+"""The months due for export, and the names and contents of their files; pure functions. A month is text: 2026-10."""
 
 from __future__ import annotations
 
@@ -12,23 +8,73 @@ import hashlib
 import heapq
 import io
 import json
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.timestamps import HOUR, TimeError, format_instant, parse_instant
-from timekeeper.usage.dimensions import UNKNOWN, Dimensions
-from timekeeper.usage.rows import Figures, Row
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.timestamps import DAY, HOUR, TimeError, format_instant, parse_instant
+from timekeeper.domain.usage import UNKNOWN, Dimensions, Row, UsageFigures
+from timekeeper.domain.usage_folding import month_of
+from timekeeper.domain.windows import Window, month_start, parse_month
+
+_NAME = re.compile(r"usage-([0-9]{4}-(?:0[1-9]|1[0-2]))\.csv\.gz", re.ASCII)
+
+
+def window_of(month: str) -> Window:
+    """The time of a month, in UTC."""
+    start = parse_month(month)
+    return Window(start, month_start(start, 1))
+
+
+def month_at(instant: int) -> str:
+    """The month of an instant, in UTC."""
+    return month_of(instant // HOUR)
+
+
+def file_name(month: str) -> str:
+    """Returns the name of a month's file."""
+    return f"usage-{month}.csv.gz"
+
+
+def month_named(name: str) -> str | None:
+    """The month of a file of that name; None where it is none of ours."""
+    match = _NAME.fullmatch(name)
+    return match[1] if match else None
+
+
+def closed_until(now: int, hourly_days: int) -> int:
+    """Returns the instant up to which months are closed: all hours before it were folded at least once, a day ago.
+
+    Use that is folded into a closed month later arrived late, and changes its file.
+    """
+    return now // DAY * DAY - (hourly_days + 1) * DAY
+
+
+def closed_months(now: int, hourly_days: int, known: Iterable[str]) -> list[str]:
+    """Every closed month from the first known one on, in order; none where none is known."""
+    last = month_at(month_start(closed_until(now, hourly_days), -1))
+    return months_between(min(known, default="9999-12"), last)
+
+
+def months_between(first: str, last: str) -> list[str]:
+    """The months from one to another, both included; none where the last comes before the first."""
+    found = []
+    while first <= last:
+        found.append(first)
+        first = month_at(window_of(first).end)
+    return found
+
 
 PLACE = ("start", "end", "budget", "namespace", "node", "model", "owner", "user", "labels")
 FIGURES = ("billed", "core", "memory", "used")
 UNITS = ("gpu_hours", "micro_gpu_seconds")
 HEADER = (*PLACE, *(f"{name}_{unit}" for name in FIGURES for unit in UNITS))
 ESCAPED = ("=", "+", "-", "@", "\t", "\r", "'")
-"""What a spreadsheet takes for the beginning of a formula (OWASP, CSV injection), and what such a cell begins with."""
+"""Characters that a spreadsheet takes for the beginning of a formula (OWASP, CSV injection), and the escape itself."""
 
 Account = tuple[str, Sequence[Row]]
 """A budget, or what stands for a namespace without one, and its rows in order."""
@@ -64,7 +110,7 @@ def read(body: bytes) -> Iterator[tuple[str, Row]]:
     """The rows of a file, each with its budget.
 
     Raises:
-        DocumentError: it is none, or was cut off; rows before that were told.
+        DocumentError: the file is not a month of use, or is truncated; rows before the fault have been yielded.
     """
     places: dict[tuple[str, ...], Dimensions] = {}
     hours: dict[str, int] = {}
@@ -96,7 +142,7 @@ def content_sha256(body: bytes) -> str:
 
 
 def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss: bool = False) -> Iterator[Account]:
-    """What a file holds, with the new rows of each account that has any in place of its old ones.
+    """Replaces the rows of a file by the new rows of each account that has any.
 
     Both come by account. Accounts whose month the store has forgotten stay as they are in the file.
 
@@ -135,7 +181,7 @@ def _time_by_dimensions(rows: Iterable[Row]) -> dict[Dimensions, tuple[int, int]
 
 
 def _texts(accounts: Iterable[Account]) -> Iterator[tuple[str, int]]:
-    """The CSV in pieces, each with how many rows it tells: names may hold line ends, so that these count nothing."""
+    """Yields the CSV in pieces, each with its number of rows; names may hold line ends, so lines cannot be counted."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\r\n")  # RFC 4180
     writer.writerow(HEADER)
@@ -151,11 +197,11 @@ def _line(account: str, row: Row) -> list[Any]:
     to = row.dimensions
     labels = json.dumps(dict(to.labels), separators=(",", ":"), ensure_ascii=False, sort_keys=True)
     names = (account, *(text or UNKNOWN for text in to[:5]), labels)
-    stretch = (format_instant(row.hour * HOUR), format_instant((row.hour + row.hours) * HOUR))
-    return [*stretch, *map(_harmless, names), *(cell for amount in row.figures for cell in _told(amount))]
+    hours = (format_instant(row.hour * HOUR), format_instant((row.hour + row.hours) * HOUR))
+    return [*hours, *map(_harmless, names), *(cell for amount in row.figures for cell in _cells(amount))]
 
 
-def _told(amount: int | None) -> tuple[str, str]:
+def _cells(amount: int | None) -> tuple[str, str]:
     return ("", "") if amount is None else (f"{amount / GPU_HOUR:.6f}", str(amount))
 
 
@@ -171,7 +217,7 @@ def _row(line: Sequence[str], places: dict[tuple[str, ...], Dimensions], hours: 
         found = places[place] = Dimensions(namespace, node, model, owner, user, labels)
     start, end = (_hour(cell, hours) for cell in line[:2])
     billed, core, memory = (int(line[index]) for index in (10, 12, 14))
-    return Row(start, end - start, found, Figures(billed, core, memory, int(line[16]) if line[16] else None))
+    return Row(start, end - start, found, UsageFigures(billed, core, memory, int(line[16]) if line[16] else None))
 
 
 def _hour(text: str, known: dict[str, int]) -> int:

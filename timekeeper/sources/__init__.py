@@ -1,4 +1,1 @@
-"""Where the timekeeper learns what runs and what budgets there are, and where it writes what it decided.
-
-`source.py` says what a source is; `cluster.py` is the API server, `folder.py` a folder on one machine.
-"""
+"""The objects that the timekeeper watches and writes: the interface, and its implementation for the API server."""

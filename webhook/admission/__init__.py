@@ -1,1 +1,1 @@
-"""What becomes of a review: pure functions from an AdmissionReview and what is known to a patch or a verdict."""
+"""Pure functions from an AdmissionReview and the knowledge of the cluster to a verdict and its patch."""

@@ -1,4 +1,4 @@
-"""What a namespace's budget earns a pod: its priority class, a gate, and a line for its author."""
+"""The effect of a namespace's budget on a new pod: its priority class, a gate, and a warning for its author."""
 
 from __future__ import annotations
 
@@ -10,36 +10,36 @@ from fairgpu.faults import Fault
 from fairgpu.pod import PodReading
 from fairgpu.states import BudgetState, NamespaceState, SafeAdmission
 from webhook.admission.cost import highest_rate, hourly_cost
-from webhook.admission.knowledge import States
+from webhook.admission.knowledge import BudgetStates
 
 UGPU_SECONDS_PER_HOUR = 3_600_000_000
 """uGPU·s in a GPU-hour."""
 WARN_WITHIN_SECONDS = 86_400
-_FATES = {
+_CONSEQUENCES = {
     BudgetState.OVER: f"gets the class {names.OVER_BUDGET_CLASS} and yields to pods within budget",
     BudgetState.HELD: f"waits behind the gate {names.BUDGET_GATE} until there is money",
 }
 UNKNOWN: Final = "unknown"
 
 
-class Asked:
-    """What a pod asks of its budget: GPUs, and for how long at most (None where it does not say)."""
+class BudgetRequest:
+    """A pod's claim on its budget: its GPUs, and its longest run in seconds (None where it names none)."""
 
     def __init__(self, reading: PodReading, deadline_seconds: int | None) -> None:
         self.reading: Final = reading
         self.deadline_seconds: Final = deadline_seconds
 
 
-class Standing:
-    """What the budget's state means for a pod that is created now.
+class BudgetVerdict:
+    """The budget's decision on a pod that is created now.
 
     Attributes:
         state: as `fairgpu.io/budget-state` has it.
-        over: whether it gets the class of those over budget.
-        held: whether it waits behind the gate.
-        warnings: what its author should know.
-        faults: why it is not let in, where an unknown state is to be refused.
-        stale_seconds: how old the states are, where that is too old.
+        over: whether the pod gets the class of pods over budget.
+        held: whether the pod waits behind the gate.
+        warnings: lines for its author.
+        faults: the reason for its refusal, where the settings refuse pods of an unknown state.
+        stale_seconds: the age of the states, where it is above the limit; None where it is not.
     """
 
     def __init__(
@@ -60,35 +60,35 @@ class Standing:
         self.stale_seconds: Final = stale_seconds
 
 
-def stand(
+def evaluate_budget(
     namespace: str,
-    states: States | None,
-    asked: Asked,
+    states: BudgetStates | None,
+    request: BudgetRequest,
     when_unknown: Literal["in-budget", "over-budget", "refuse"],
     stale_after_seconds: float,
     now: float,
-) -> Standing:
-    """Where a pod stands; a state once known counts however old it is.
+) -> BudgetVerdict:
+    """Decides on a pod by its budget; a state that was known once counts, whatever its age.
 
     Args:
         namespace: the pod's.
-        states: what is known of budgets; nothing where nothing ever was.
-        asked: the pod's requests, for what it will cost.
-        when_unknown: what holds where nothing is known.
-        stale_after_seconds: from which age on the audit log says so.
+        states: the states of budgets; None where the timekeeper has never answered.
+        request: the pod's claim, from which its cost follows.
+        when_unknown: the decision where no state is known.
+        stale_after_seconds: the age from which on the audit annotation names it.
         now: monotonic seconds.
     """
     if states is None:
         return _unknown(when_unknown)
-    state = states.of(namespace)
+    state = states.state_of(namespace)
     age = now - states.confirmed_at
-    lacking = _lacking(state, asked, states)
-    met = state.state if lacking is None or state.safe is None else _unfit(state.safe)
-    return Standing(
+    shortfall = _shortfall(state, request, states)
+    met = state.state if shortfall is None or state.safe is None else _unfit(state.safe)
+    return BudgetVerdict(
         state=met.value,
         over=met is BudgetState.OVER,
         held=met is BudgetState.HELD,
-        warnings=_warnings(state, asked.reading, states) if lacking is None else (lacking,),
+        warnings=_warnings(state, request.reading, states) if shortfall is None else (shortfall,),
         stale_seconds=age if age > stale_after_seconds else None,
     )
 
@@ -97,36 +97,36 @@ def _unfit(safe: SafeAdmission) -> BudgetState:
     return BudgetState.HELD if safe.hold else BudgetState.OVER
 
 
-def _lacking(state: NamespaceState, asked: Asked, states: States) -> str | None:
-    """Why safe admission does not let a pod in as within budget; None where it does.
+def _shortfall(state: NamespaceState, request: BudgetRequest, states: BudgetStates) -> str | None:
+    """The reason for which safe admission does not admit a pod as within budget; None where it does.
 
-    The pod counts itself: what is left, less what others may still spend, must pay for all that it may run.
+    The remaining money, less what other pods may still spend, must pay for the pod's longest run.
     """
     if state.safe is None or state.state not in {BudgetState.OPEN, BudgetState.GRACE}:
         return None
-    seconds = state.safe.default_commit_seconds if asked.deadline_seconds is None else asked.deadline_seconds
-    needed = highest_rate(asked.reading, states.prices, states.charge) * seconds
+    seconds = state.safe.default_commit_seconds if request.deadline_seconds is None else request.deadline_seconds
+    needed = highest_rate(request.reading, states.prices, states.charge) * seconds
     if needed <= state.remaining - state.safe.committed:
         return None
-    runs = "its activeDeadlineSeconds" if asked.deadline_seconds is not None else "defaultCommit"
+    runs = "its activeDeadlineSeconds" if request.deadline_seconds is not None else "defaultCommit"
     left = f"{_hours(state.remaining)} less {_hours(state.safe.committed)} committed are left"
-    fate = f'GPU budget "{state.budget[:40]}": the pod {_FATES[_unfit(state.safe)]}.'
-    return f"{fate} It may spend {_hours(needed)} GPU-hours ({runs}), and {left}."
+    consequence = f'GPU budget "{state.budget[:40]}": the pod {_CONSEQUENCES[_unfit(state.safe)]}.'
+    return f"{consequence} It may spend {_hours(needed)} GPU-hours ({runs}), and {left}."
 
 
-def _unknown(when_unknown: Literal["in-budget", "over-budget", "refuse"]) -> Standing:
+def _unknown(when_unknown: Literal["in-budget", "over-budget", "refuse"]) -> BudgetVerdict:
     if when_unknown != "refuse":
-        return Standing(state=UNKNOWN, over=when_unknown == "over-budget")
+        return BudgetVerdict(state=UNKNOWN, over=when_unknown == "over-budget")
     fault = Fault(
         path="metadata.namespace",
         given="a namespace whose budget's state is not known yet",
         allowed="GPU pods once the timekeeper has answered, as the setting when_unknown has it",
         instead="the same again in a moment; if this lasts, a cluster admin looks at fairgpu-timekeeper",
     )
-    return Standing(state=UNKNOWN, faults=(fault,))
+    return BudgetVerdict(state=UNKNOWN, faults=(fault,))
 
 
-def _warnings(state: NamespaceState, reading: PodReading, states: States) -> tuple[str, ...]:
+def _warnings(state: NamespaceState, reading: PodReading, states: BudgetStates) -> tuple[str, ...]:
     what = _consequence(state) if state.enforced else None
     if what is None:
         return ()
@@ -143,7 +143,7 @@ def _balance(state: NamespaceState) -> str:
 
 
 def _hours(amount: int) -> str:
-    """GPU-hours as people read them, rounded up, so that what is not nothing never reads as 0."""
+    """GPU-hours as text, rounded up, so that an amount above 0 never reads as 0."""
     hours = amount / UGPU_SECONDS_PER_HOUR
     places = 2 if hours >= 1 else 6
     rounded = math.ceil(hours * 10**places) / 10**places
@@ -154,7 +154,7 @@ def _consequence(state: NamespaceState) -> str | None:
     if state.state is BudgetState.GRACE:
         return "spent, and in its grace"
     if state.state in {BudgetState.OVER, BudgetState.HELD}:
-        return f"spent; the pod {_FATES[state.state]}"
+        return f"spent; the pod {_CONSEQUENCES[state.state]}"
     if state.state is BudgetState.OPEN and state.rate > 0:
         seconds = state.remaining / state.rate
         if seconds < WARN_WITHIN_SECONDS:

@@ -1,4 +1,4 @@
-"""What a GPU pod must not be, beyond what it asks for: the same for pods and for the templates they come from."""
+"""Refuses what no GPU pod may have beside its GPU request; pods and pod templates meet the same checks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import posixpath
 from typing import Any, Final
 
 from fairgpu import names
+from fairgpu.container_parser import mapping
 from fairgpu.faults import Fault, field_path, show
 from fairgpu.permissions import Granted, Permission, grant
 from fairgpu.pod import PodReading
@@ -13,14 +14,14 @@ from fairgpu.pod_faults import out_of_bounds
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import faults_of_class
 from webhook.admission.sidecar import OUR_VOLUMES
-from webhook.admission.verdict import indexes_named, mapping, objects
+from webhook.admission.verdict import indexes_named, objects
 from webhook.settings import Webhook
 
 Path = tuple[str | int, ...]
 
 MAX_COPIES: Final = 16
-"""Elements of one list that bear a name of ours. Each is taken out by an operation of its own, for which the API server
-copies the list."""
+"""Elements of one list with a name of FairGPU's. Admission removes each by an operation of its own, for which the API
+server copies the list."""
 USAGE_FOLDER: Final = posixpath.basename(names.USAGE_MOUNT_PATH)
 
 
@@ -32,9 +33,9 @@ def check_pod(
     settings: Webhook,
     root: Path = (),
 ) -> tuple[tuple[Fault, ...], Granted]:
-    """All that is wrong with a pod that asks for a GPU, and the choices that its namespace leaves it."""
+    """All faults of a pod that asks for a GPU, and the choices that its namespace permits."""
     spec = mapping(pod.get("spec"))
-    granted = grant(reading.choices, reading.wishes, permissions)
+    granted = grant(reading.choices, reading.permission_requests, permissions)
     faults = [*reading.faults, *granted.faults, *out_of_bounds(mapping(pod.get("metadata")), root)]
     faults += _faults_of_system(spec, root)
     faults += _faults_of_node(spec, root)
@@ -48,7 +49,7 @@ def check_pod(
 
 
 def _faults_of_system(spec: dict[str, Any], root: Path) -> list[Fault]:
-    """Windows containers cannot be held to a share: the library that does it is a Linux one."""
+    """Refuses Windows containers: the library that enforces a share runs on Linux only."""
     named = (
         (mapping(spec.get("os")).get("name"), ("spec", "os", "name")),
         (mapping(spec.get("nodeSelector")).get("kubernetes.io/os"), ("spec", "nodeSelector", "kubernetes.io/os")),
@@ -92,7 +93,7 @@ def _faults_of_names(spec: dict[str, Any], root: Path) -> list[Fault]:
 
 
 def _faults_of_copies(spec: dict[str, Any], root: Path) -> list[Fault]:
-    """A copy of an admitted pod has one of each; thousands have no other purpose than to be taken out."""
+    """Refuses more copies of FairGPU's own elements than a copied pod can have, which is one of each."""
     faults = [
         *_copies(spec, "initContainers", (names.SIDECAR_CONTAINER,), (*root, "spec")),
         *_copies(spec, "volumes", OUR_VOLUMES, (*root, "spec")),
@@ -108,13 +109,13 @@ def _copies(parent: dict[str, Any], field: str, ours: tuple[str, ...], path: Pat
     items = parent.get(field)
     if not isinstance(items, list) or len(items) <= MAX_COPIES:
         return []
-    found = len(indexes_named(items, ours))
-    if found <= MAX_COPIES:
+    count = len(indexes_named(items, ours))
+    if count <= MAX_COPIES:
         return []
     return [
         Fault(
             path=field_path(*path, field),
-            given=f"{found} named {' or '.join(ours)}",
+            given=f"{count} named {' or '.join(ours)}",
             allowed=f"none, as FairGPU adds its own; up to {MAX_COPIES} are taken for those of a copied pod",
             instead="none of them",
         )
@@ -122,7 +123,7 @@ def _copies(parent: dict[str, Any], field: str, ours: tuple[str, ...], path: Pat
 
 
 def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
-    """Two volumes cannot be mounted at one path."""
+    """Refuses a mount at the path of FairGPU's own volume: two volumes cannot be mounted at one path."""
     faults: list[Fault] = []
     for container in reading.containers + reading.init:
         field, index = container.path[-2:]
@@ -130,7 +131,7 @@ def _faults_of_mounts(spec: dict[str, Any], reading: PodReading) -> list[Fault]:
         given = items[index] if isinstance(items, list) and isinstance(index, int) else {}
         for position, mount in objects(mapping(given).get("volumeMounts")):
             path = mount.get("mountPath")
-            # Nearly all paths are told apart without being put in order first.
+            # Nearly all paths differ before they are normalised, which costs more.
             if not isinstance(path, str) or USAGE_FOLDER not in path or mount.get("name") in OUR_VOLUMES:
                 continue
             if posixpath.normpath(path) == names.USAGE_MOUNT_PATH:

@@ -1,4 +1,4 @@
-"""What changes in a container: its GPU request in canonical form, and the mount by which its use is told."""
+"""Rewrites a container: its GPU request in canonical form, and the mount in which it reports its usage."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def change_containers(
     Args:
         spec: the pod's spec.
         field: `containers` or `initContainers`.
-        readings: what those of them ask that speak a dialect.
-        mounts: whether mounts are seen to as well.
+        readings: the readings of the containers with GPU keys.
+        mounts: whether the mounts change as well.
     """
-    asking = {reading.index: reading for reading in readings}
+    by_index = {reading.index: reading for reading in readings}
     operations: list[Operation] = []
     for index, container in objects(spec.get(field)):
-        reading = asking.get(index)
+        reading = by_index.get(index)
         path = f"/spec/{field}/{index}"
         if reading is not None:
             operations += _change_resources(container, path, reading)

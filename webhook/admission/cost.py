@@ -1,4 +1,4 @@
-"""What a pod will cost, as far as it can be told before anybody chooses its devices."""
+"""Estimates a pod's cost before the scheduler chooses its devices."""
 
 from __future__ import annotations
 
@@ -8,13 +8,17 @@ from typing import Any
 
 from fairgpu.charging import GPU_SECOND, ChargeRules, UnplacedShare, unplaced_rate
 from fairgpu.demand import peak
+from fairgpu.models import DRIVER_NAMES, best_key, takes
 from fairgpu.pod import PodReading
 from fairgpu.request import GPURequest
 from webhook.admission.knowledge import DEFAULT_PRICES
 
+ANY_MODEL = "*"
+"""The key of the price of every model that has none of its own."""
+
 
 def hourly_cost(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> tuple[float, float]:
-    """What a pod costs an hour in GPU-hours: at least, and as the timekeeper counts it while no device is chosen.
+    """The least cost of a pod in GPU-hours an hour, and the cost that the timekeeper charges while no device is chosen.
 
     A share of memory given in MiB becomes a share of a device only once a device is chosen: the least leaves it out, at
     the cheapest price that the pod may meet; the most holds it against a device of unknown memory, at the dearest.
@@ -24,22 +28,28 @@ def hourly_cost(reading: PodReading, prices: Mapping[str, float], charge: Charge
 
 
 def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> int:
-    """What a pod may cost a second in microGPU-seconds, as the timekeeper charges a pod without an allocation."""
+    """The highest cost of a pod in microGPU-seconds a second, as the timekeeper charges a pod without an allocation."""
     return _rate(reading, max(_prices(reading, prices)), charge, memory=True)
 
 
 def deadline_seconds(spec: Mapping[str, Any]) -> int | None:
-    """After how long the kubelet ends the pod; None where nobody said."""
+    """The time after which the kubelet ends the pod, in seconds; None where the pod names none."""
     value = spec.get("activeDeadlineSeconds")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _prices(reading: PodReading, prices: Mapping[str, float]) -> list[Fraction]:
-    models = reading.choices.use_models
-    default = prices.get("*", DEFAULT_PRICES["*"])
-    found = [prices.get(model, default) for model in models] if models else [default, *prices.values()]
-    # As its text reads: a price of 0.1 is a tenth, and not the double next to it.
-    return [Fraction(str(price)) for price in found]
+    choices = reading.choices.use_models
+    default = prices.get(ANY_MODEL, DEFAULT_PRICES[ANY_MODEL])
+    candidates = [default, *prices.values()]
+    if choices:
+        # The known models that a choice matches, the choice itself as a model, and the keys that contain it.
+        models = {*choices, *(name for name in DRIVER_NAMES if any(takes(choice, name) for choice in choices))}
+        keys = {best_key(prices, model) or ANY_MODEL for model in models}
+        keys |= {key for key in prices if key != ANY_MODEL and any(takes(choice, key) for choice in choices)}
+        candidates = [prices.get(key, default) for key in sorted(keys)]
+    # From the text: a price of 0.1 is a tenth, and not the double next to it.
+    return [Fraction(str(price)) for price in candidates]
 
 
 def _rate(reading: PodReading, price: Fraction, charge: ChargeRules, *, memory: bool) -> int:

@@ -1,65 +1,75 @@
-"""What happens to a GPU pod that is created: read, checked, rewritten, given its class and its reporter."""
+"""Admits a GPU pod that is created: reads, checks and rewrites it, and adds its priority class and its sidecar."""
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 from fairgpu import names
+from fairgpu.container_parser import mapping
 from fairgpu.dialects import registry
 from fairgpu.permissions import Granted
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.pod_faults import oversized_pod
 from fairgpu.request import NO_CHOICES
-from webhook.admission.budget import Asked, Standing, stand
+from webhook.admission.budget import BudgetRequest, BudgetVerdict, evaluate_budget
 from webhook.admission.checks import check_pod
 from webhook.admission.containers import change_containers
 from webhook.admission.cost import deadline_seconds
-from webhook.admission.creator import creator
 from webhook.admission.exposure import exposures
 from webhook.admission.json_patch import Operation, add, change_map, remove_elements, set_field
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import earned_class, keeps_own, set_class
-from webhook.admission.sidecar import place_sidecar, place_volumes, reporter, strange_volumes
-from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, indexes_named, mapping
+from webhook.admission.sidecar import place_sidecar, place_volumes, sidecar_parts, strange_volumes
+from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, indexes_named, objects
 from webhook.settings import Webhook
 
 NATIVE_NAMES: Final = frozenset(dialect.name for dialect in registry.NATIVE.dialects)
 LABELS: Final = {names.POD_LABEL: names.POD_LABEL_VALUE}
 ALL_NAMES: Final = frozenset(dialect.name for dialect in registry.DIALECTS.dialects)
 
+_SYSTEM_PREFIX: Final = "system:"
+_ACCOUNT_PREFIX: Final = "system:serviceaccount:"
+_TEMPLATE_HASH: Final = "pod-template-hash"
+_OWNER_KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
+_OWNER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}")
+"""The API server asks of an owner's kind and name only that they are not empty; these go into bills."""
+
 
 def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """The verdict on a pod that is created; one without a GPU is left as it is.
+    """The verdict on a pod that is created; a pod without a GPU stays as it is.
 
     Args:
         subject: the request.
-        knowledge: what is known of budgets, namespaces and classes.
+        knowledge: budgets, namespaces and priority classes as last seen.
         settings: the admin's.
         now: monotonic seconds.
     """
     pod = subject.item
     reading = read_pod(pod, settings.dialects.reading)
-    if not (reading.speaks or reading.faults):
+    if not (reading.has_gpu_keys or reading.faults):
         return UNTOUCHED
-    if not reading.asks and not reading.faults:
+    if not reading.requests_gpu and not reading.faults:
         return Verdict(operations=tuple(_strip(pod, reading)), warnings=reading.warnings)
     faults, granted = check_pod(pod, reading, knowledge.permissions_of(subject.namespace), knowledge, settings)
     states = settings.states
-    asked = Asked(reading, deadline_seconds(mapping(pod.get("spec"))))
-    standing = stand(subject.namespace, knowledge.states, asked, states.when_unknown, states.stale_after_seconds, now)
-    faults = (*oversized_pod(subject.size), *faults, *standing.faults)
+    request = BudgetRequest(reading, deadline_seconds(mapping(pod.get("spec"))))
+    budget = evaluate_budget(
+        subject.namespace, knowledge.states, request, states.when_unknown, states.stale_after_seconds, now
+    )
+    faults = (*oversized_pod(subject.size), *faults, *budget.faults)
     if faults:
         return Verdict(faults=faults)
     return Verdict(
-        operations=tuple(_rewrite(subject, reading, granted, standing, knowledge, settings)),
+        operations=tuple(_rewrite(subject, reading, granted, budget, knowledge, settings)),
         warnings=(
             *reading.warnings,
             *granted.warnings,
             *_replacements(pod, settings),
             *exposures(pod, reading),
-            *standing.warnings,
+            *budget.warnings,
         ),
-        audit=_audit(standing),
+        audit=_audit(budget),
     )
 
 
@@ -67,55 +77,53 @@ def _rewrite(
     subject: Subject,
     reading: PodReading,
     granted: Granted,
-    standing: Standing,
+    budget: BudgetVerdict,
     knowledge: Knowledge,
     settings: Webhook,
 ) -> list[Operation]:
     pod = subject.item
     spec = mapping(pod.get("spec"))
     priorities = settings.priorities
-    operations = _annotate(subject, reading, granted, standing)
+    operations = _annotate(subject, reading, granted, budget)
     operations += _label(pod)
     operations += _hold(pod, holds=settings.end_proof == "finalizer")
     operations += change_containers(spec, "containers", reading.containers)
     operations += change_containers(spec, "initContainers", reading.init)
-    ours = reporter(settings.sidecar, knowledge.timekeeper_ca)
-    operations += place_sidecar(spec, ours.container)
-    operations += place_volumes(spec, ours.volumes)
+    parts = sidecar_parts(settings.sidecar, knowledge.timekeeper_ca)
+    operations += place_sidecar(spec, parts.container)
+    operations += place_volumes(spec, parts.volumes)
     operations += set_field(spec, "/spec", "schedulerName", settings.scheduler)
     if not keeps_own(spec, priorities, knowledge):
-        operations += set_class(spec, earned_class(priorities, knowledge, over=standing.over))
-    operations += _gate(spec, held=standing.held)
+        operations += set_class(spec, earned_class(priorities, knowledge, over=budget.over))
+    operations += _gate(spec, held=budget.held)
     return operations
 
 
-def _annotate(subject: Subject, reading: PodReading, granted: Granted, standing: Standing) -> list[Operation]:
+def _annotate(subject: Subject, reading: PodReading, granted: Granted, budget: BudgetVerdict) -> list[Operation]:
     pod = subject.item
     metadata = pod.get("metadata")
     given = mapping(mapping(metadata).get("annotations"))
     wanted = {
         names.SOURCE_DIALECT: _source(reading, given.get(names.SOURCE_DIALECT)),
-        names.BUDGET_STATE: standing.state,
+        names.BUDGET_STATE: budget.state,
         names.CREATED_BY: creator(subject),
     }
     if granted.choices is not NO_CHOICES:
-        # What the author wrote in our own terms stays as it was written, so that applying it again changes nothing.
+        # The author's own fairgpu.io annotations stay as written, so that a second `kubectl apply` changes nothing.
         wanted |= {key: value for key, value in granted.choices.annotations().items() if key not in given}
     if not isinstance(metadata, dict):
         return [add("/metadata", {"annotations": wanted, "labels": LABELS})]
-    return change_map(
-        metadata, "/metadata", "annotations", wanted, (*reading.strip_annotations, names.ALLOCATION, names.EVICTION_AT)
-    )
+    return change_map(metadata, "/metadata", "annotations", wanted, (*reading.strip_annotations, *names.NOTICES))
 
 
 def _label(pod: dict[str, Any]) -> list[Operation]:
-    """The mark by which rules for pods that exist select GPU pods."""
+    """The label by which policies for existing pods select GPU pods."""
     metadata = pod.get("metadata")
     return change_map(metadata, "/metadata", "labels", LABELS, ()) if isinstance(metadata, dict) else []
 
 
 def _hold(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
-    """The finalizer that keeps the pod until its end is in the ledger: once where it holds, else not at all."""
+    """Adds the finalizer that keeps the pod until its end is in the ledger, once; removes it where it is not in use."""
     given = mapping(pod.get("metadata")).get("finalizers")
     if not isinstance(given, list):
         return [add("/metadata/finalizers", [names.METER_FINALIZER])] if holds else []
@@ -126,11 +134,10 @@ def _hold(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
 
 
 def _source(reading: PodReading, given: Any) -> str:
-    """The dialects that the pod came in; one that has been through here before speaks natively and keeps its mark."""
-    spoken = ",".join(reading.dialects)
+    """The dialects of the pod's manifest; a copy of an admitted pod, which is native, keeps its annotation."""
     if NATIVE_NAMES.issuperset(reading.dialects) and isinstance(given, str) and ALL_NAMES.issuperset(given.split(",")):
         return given
-    return spoken
+    return ",".join(reading.dialects)
 
 
 def _gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
@@ -146,7 +153,7 @@ def _gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
 
 
 def _strip(pod: dict[str, Any], reading: PodReading) -> list[Operation]:
-    """Takes out keys that amount to nothing, such as `nvidia.com/gpu: 0`."""
+    """Removes keys that ask for nothing, such as `nvidia.com/gpu: 0`."""
     spec = mapping(pod.get("spec"))
     metadata = mapping(pod.get("metadata"))
     return [
@@ -157,7 +164,7 @@ def _strip(pod: dict[str, Any], reading: PodReading) -> list[Operation]:
 
 
 def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
-    """What the author wrote and does not get."""
+    """Warnings about values of the author's that admission replaces."""
     spec = mapping(pod.get("spec"))
     lines = [
         f"spec.volumes[{index}]: the name is of a volume of FairGPU's own, which takes its place, mounts included"
@@ -169,7 +176,35 @@ def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _audit(standing: Standing) -> dict[str, str]:
-    if standing.stale_seconds is None:
+def _audit(budget: BudgetVerdict) -> dict[str, str]:
+    if budget.stale_seconds is None:
         return {}
-    return {"stale-budget-state": f"{standing.stale_seconds:.0f} seconds old"}
+    return {"stale-budget-state": f"{budget.stale_seconds:.0f} seconds old"}
+
+
+def creator(subject: Subject) -> str:
+    """The user, or `Kind/name` of the pod's controller where a controller created the pod; showback attributes it so.
+
+    An owner that a person names does not count: it would attribute their pods to somebody else. Nor does one that a
+    service account of the pod's own namespace names, since everyone who may edit a namespace may act as its accounts.
+    Controllers have accounts in kube-system or in an operator's own namespace.
+    """
+    own_account = subject.user.startswith(f"{_ACCOUNT_PREFIX}{subject.namespace}:")
+    if own_account or not subject.user.startswith(_SYSTEM_PREFIX):
+        return subject.user
+    metadata = mapping(subject.item.get("metadata"))
+    for _, owner in objects(metadata.get("ownerReferences")):
+        kind, name = owner.get("kind"), owner.get("name")
+        if owner.get("controller") is not True or not isinstance(kind, str) or not isinstance(name, str):
+            continue
+        if _OWNER_KIND.fullmatch(kind) and _OWNER_NAME.fullmatch(name):
+            return _controller(kind, name, metadata)
+    return subject.user
+
+
+def _controller(kind: str, name: str, metadata: dict[str, Any]) -> str:
+    """A Deployment names its ReplicaSets after itself and a hash, which it also puts on their pods as a label."""
+    template_hash = mapping(metadata.get("labels")).get(_TEMPLATE_HASH)
+    if kind == "ReplicaSet" and isinstance(template_hash, str) and template_hash and name.endswith(f"-{template_hash}"):
+        return f"Deployment/{name.removesuffix(f'-{template_hash}')}"
+    return f"{kind}/{name}"

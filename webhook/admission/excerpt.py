@@ -1,10 +1,11 @@
-"""What is read of an AdmissionReview; all else in one is skipped without being made into objects.
+"""The fields of an AdmissionReview that admission reads; the decoder skips all others without making objects of them.
 
-Most of what an API server sends is never looked at: managedFields, which are as long as the pod itself, probes, the
-status. Whatever a check is to look at stands here, or does not exist for it. `Any` is read as it comes. A
-document in which something is of another type than here is read whole, so that every field means the same in it.
+No check reads most of what an API server sends: managedFields, which are as long as the pod itself, probes, the
+status. A field that is not listed here does not exist for any check (tests/unit/webhook/test_excerpt.py compares the
+list with the fields that the checks read). `Any` stands for a value of any type, with all that is in it. A document
+with a value of another type than here is decoded whole, so that every field means the same in it.
 
-This module is not compiled: mypyc keeps no annotations, and the decoder is made of them.
+mypyc does not compile this module: it keeps no annotations, and the decoder is made of them.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Metadata(TypedDict, total=False):
-    """Of an object's metadata: its names, and what people and controllers wrote on it."""
+    """An object's names, and the metadata that people and controllers wrote."""
 
     name: Any
     generateName: Any
@@ -28,7 +29,7 @@ class Metadata(TypedDict, total=False):
 
 
 class Resources(TypedDict, total=False):
-    """Of a container's resources."""
+    """A container's resources."""
 
     limits: Any
     requests: Any
@@ -36,15 +37,15 @@ class Resources(TypedDict, total=False):
 
 
 class Security(TypedDict, total=False):
-    """Of a container's security context."""
+    """A container's security context."""
 
     privileged: Any
 
 
 class Container(TypedDict, total=False):
-    """Of a main container. Init containers are compared as a whole with our own, and so are volumes.
+    """A main container. Init containers and volumes are compared as a whole with FairGPU's own.
 
-    The environment stays the bytes that it is: few are looked into (see exposure).
+    The environment stays undecoded: `exposure` decodes the few that can matter.
     """
 
     name: Any
@@ -55,7 +56,7 @@ class Container(TypedDict, total=False):
 
 
 class Spec(TypedDict, total=False):
-    """Of the spec of a pod, a workload or an order. What goes back into a patch has the type that the API gives it."""
+    """The spec of a pod, a workload or an order. Fields that a patch repeats have the API's type."""
 
     containers: list[Container]
     initContainers: Any
@@ -77,7 +78,7 @@ class Spec(TypedDict, total=False):
 
 
 class Item(TypedDict, total=False):
-    """Of an object: a pod, or what holds the template of pods."""
+    """A pod, or an object with a pod template."""
 
     metadata: Metadata
     spec: Spec
@@ -85,19 +86,19 @@ class Item(TypedDict, total=False):
 
 
 class Kind(TypedDict, total=False):
-    """Of the kind of an object."""
+    """The kind of an object."""
 
     kind: Any
 
 
 class User(TypedDict, total=False):
-    """Of who asks."""
+    """The user of the request."""
 
     username: Any
 
 
 class Request(TypedDict, total=False):
-    """Of the request that a review carries."""
+    """The request in a review."""
 
     uid: Any
     kind: Kind
@@ -111,7 +112,7 @@ class Request(TypedDict, total=False):
 
 
 class Review(TypedDict, total=False):
-    """Of an AdmissionReview."""
+    """An AdmissionReview."""
 
     apiVersion: Any
     kind: Any

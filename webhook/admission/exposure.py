@@ -1,6 +1,6 @@
 """Warns of settings by which a GPU pod reaches GPUs past its share; nodes and other policies decide on them.
 
-What closes each of these ways is in docs/guards.md.
+docs/guards.md says how to close each of these ways.
 """
 
 from __future__ import annotations
@@ -9,20 +9,21 @@ from typing import Any, Final
 
 import msgspec
 
+from fairgpu.container_parser import mapping
 from fairgpu.dialects.registry import DIALECTS
 from fairgpu.faults import field_path, show
 from fairgpu.pod import PodReading
 from webhook.admission.sidecar import OUR_VOLUMES
-from webhook.admission.verdict import mapping, objects
+from webhook.admission.verdict import objects
 
 Path = tuple[str | int, ...]
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
-"""By which NVIDIA's runtime gives a container GPUs
+"""The variable by which NVIDIA's runtime gives a container GPUs
 (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html)."""
 NO_DEVICES: Final = ("", "none", "void")
 MAX_NAMED: Final = 16
-"""Warnings of this kind for one pod."""
+"""The most warnings of this kind for one pod."""
 
 _PREFIXES: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "deviceclass.resource.kubernetes.io/")
 _VISIBLE_DEVICES: Final = VISIBLE_DEVICES.encode()
@@ -31,10 +32,10 @@ _AMOUNTS: Final = ("limits", "requests")
 
 
 def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tuple[str, ...]:
-    """Warnings about a pod that asks for a GPU; `root` is the field path of the pod in what messages speak of."""
+    """Warnings about a pod that asks for a GPU; `root` is the pod's field path in the object."""
     spec = mapping(pod.get("spec"))
-    warnings = _of_pod(spec, root)
-    asking = {container.path[-2:] for container in reading.all_containers if container.request is not None}
+    warnings = _pod_warnings(spec, root)
+    gpu_containers = {container.path[-2:] for container in reading.all_containers if container.request is not None}
     for field in _LISTS:
         containers = spec.get(field)
         if not isinstance(containers, list):
@@ -42,15 +43,16 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
         for index, container in enumerate(containers):
             if isinstance(container, dict) and _is_exposed(container):
                 path = (*root, "spec", field, index)
-                warnings += _of_container(container, path)
-                warnings += _beside(mapping(container.get("resources")), path) if (field, index) in asking else []
+                warnings += _container_warnings(container, path)
+                if (field, index) in gpu_containers:
+                    warnings += _foreign_gpu_warnings(mapping(container.get("resources")), path)
             if len(warnings) >= MAX_NAMED:
                 return tuple(warnings[:MAX_NAMED])
     return tuple(warnings)
 
 
 def _is_exposed(container: dict[str, Any]) -> bool:
-    """Whether anything is to be said of a container, in as little time as this is asked of every one."""
+    """Whether a container needs a warning; a quick test, as every container meets it."""
     security = container.get("securityContext")
     if isinstance(security, dict) and security.get("privileged") is True:
         return True
@@ -58,22 +60,24 @@ def _is_exposed(container: dict[str, Any]) -> bool:
     if isinstance(resources, dict):
         if resources.get("claims"):
             return True
+        known = DIALECTS.resources
         for key in _AMOUNTS:
-            for name in mapping(resources.get(key)):
-                if name not in DIALECTS.resources and name.startswith(_PREFIXES):
+            amounts = resources.get(key)
+            for name in amounts if isinstance(amounts, dict) else ():
+                if name not in known and name.startswith(_PREFIXES):
                     return True
     return bool(_environment(container))
 
 
 def _environment(container: dict[str, Any]) -> Any:
-    """The variables of a container where one of them may be looked for; they may still be the bytes of their JSON."""
+    """The variables of a container; None where they are still JSON bytes and cannot have VISIBLE_DEVICES."""
     variables = container.get("env")
     if isinstance(variables, msgspec.Raw):
         return msgspec.json.decode(variables) if _VISIBLE_DEVICES in bytes(variables) else None
     return variables
 
 
-def _of_pod(spec: dict[str, Any], root: Path) -> list[str]:
+def _pod_warnings(spec: dict[str, Any], root: Path) -> list[str]:
     warnings = []
     if spec.get("hostPID") is True:
         warnings.append(
@@ -82,7 +86,7 @@ def _of_pod(spec: dict[str, Any], root: Path) -> list[str]:
     volumes = spec.get("volumes")
     for index, volume in enumerate(volumes if isinstance(volumes, list) else ()):
         host = volume.get("hostPath") if isinstance(volume, dict) else None
-        if not isinstance(host, dict) or volume.get("name") in OUR_VOLUMES:  # ours take its place
+        if not isinstance(host, dict) or volume.get("name") in OUR_VOLUMES:  # FairGPU's own replaces it
             continue
         path = host.get("path")
         if isinstance(path, str) and (path.rstrip("/") in ("", "/dev") or path.startswith("/dev/nvidia")):
@@ -91,7 +95,7 @@ def _of_pod(spec: dict[str, Any], root: Path) -> list[str]:
     return warnings
 
 
-def _of_container(container: dict[str, Any], path: Path) -> list[str]:
+def _container_warnings(container: dict[str, Any], path: Path) -> list[str]:
     warnings = []
     if mapping(container.get("securityContext")).get("privileged") is True:
         where = field_path(*path, "securityContext", "privileged")
@@ -106,8 +110,8 @@ def _of_container(container: dict[str, Any], path: Path) -> list[str]:
     return warnings
 
 
-def _beside(resources: dict[str, Any], path: Path) -> list[str]:
-    """GPUs of others that a container asks for beside FairGPU's."""
+def _foreign_gpu_warnings(resources: dict[str, Any], path: Path) -> list[str]:
+    """Warns of GPUs of other device plugins beside FairGPU's in one container."""
     others: dict[str, None] = {}
     for key in _AMOUNTS:
         for name in mapping(resources.get(key)):

@@ -16,17 +16,17 @@ def escape(key: str) -> str:
 
 
 def add(path: str, value: Any) -> Operation:
-    """Sets a key, or puts an element into a list."""
+    """The operation that sets a key, or inserts an element into a list."""
     return {"op": "add", "path": path, "value": value}
 
 
 def remove(path: str) -> Operation:
-    """Takes a key or an element out."""
+    """The operation that removes a key or an element."""
     return {"op": "remove", "path": path}
 
 
 def set_field(parent: Mapping[str, Any], path: str, key: str, value: Any) -> list[Operation]:
-    """Makes a key hold a value; nothing to do where it does. `add` on a key that exists replaces it."""
+    """The operations that set a key to a value; none where it has it. `add` replaces the value of an existing key."""
     present = parent.get(key)
     if present == value and type(present) is type(value):
         return []
@@ -34,14 +34,14 @@ def set_field(parent: Mapping[str, Any], path: str, key: str, value: Any) -> lis
 
 
 def change_map(parent: Any, path: str, key: str, values: Mapping[str, Any], without: Iterable[str]) -> list[Operation]:
-    """Sets keys of a map within a parent, and takes others out; makes the map where there is none.
+    """The operations that set keys of a map within a parent and remove others; they create a missing map.
 
     Args:
         parent: the object that holds the map.
         path: the parent's pointer.
         key: the map's name in it.
-        values: what the map is to hold.
-        without: keys that it is not to hold.
+        values: the keys to set, with their values.
+        without: the keys to remove.
     """
     inner = parent.get(key)
     here = f"{path}/{escape(key)}"
@@ -53,5 +53,5 @@ def change_map(parent: Any, path: str, key: str, values: Mapping[str, Any], with
 
 
 def remove_elements(path: str, indexes: Iterable[int]) -> list[Operation]:
-    """Takes elements out of a list, the last one first, so that the indexes hold."""
+    """The operations that remove elements of a list, the last one first, so that the indexes stay valid."""
     return [remove(f"{path}/{index}") for index in sorted(indexes, reverse=True)]

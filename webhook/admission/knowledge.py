@@ -1,4 +1,4 @@
-"""What admission knows of the cluster while it answers: all of it in memory, none of it asked for on the way."""
+"""The state of the cluster that admission answers from: all of it in memory, so that an answer waits for no request."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ NO_PERMISSIONS: frozenset[Permission] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
-class States:
-    """The budgets' states as the timekeeper last told them.
+class BudgetStates:
+    """The budgets' states as the timekeeper last published them.
 
     Attributes:
         by_namespace: the namespaces that have a budget.
         default: the state of all others.
         prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is any other.
         confirmed_at: monotonic seconds of the timekeeper's last answer.
-        charge: what the admin decides about charging.
+        charge: the admin's rules for charging.
     """
 
     by_namespace: Mapping[str, NamespaceState]
@@ -33,7 +33,7 @@ class States:
     confirmed_at: float
     charge: ChargeRules = field(default_factory=ChargeRules)
 
-    def of(self, namespace: str) -> NamespaceState:
+    def state_of(self, namespace: str) -> NamespaceState:
         """The state of a namespace, by its own budget or by default."""
         known = self.by_namespace.get(namespace)
         return known if known is not None else NamespaceState(namespace, "", self.default, 0, 0, 0)
@@ -41,7 +41,7 @@ class States:
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """What the API server's priority admission holds a pod to once it names a class."""
+    """A PriorityClass: the API server refuses a pod of the class with another value or preemption policy."""
 
     name: str
     value: int
@@ -50,24 +50,24 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """One moment's view. A namespace that is not here has no permissions.
+    """The knowledge at one moment. A namespace that `permissions` does not name has none.
 
     Attributes:
-        states: nothing as long as the timekeeper never answered.
-        permissions: what namespaces are allowed beyond the default.
-        classes: the live PriorityClasses by name; empty where there is no API server to ask.
+        states: the budgets' states; None until the timekeeper first answers.
+        permissions: the permissions of namespaces beyond the default.
+        classes: the live PriorityClasses by name; empty without an API server.
         default_class: the class that is globalDefault.
         timekeeper_ca: the CA that sidecars trust, in PEM.
     """
 
-    states: States | None = None
+    states: BudgetStates | None = None
     permissions: Mapping[str, frozenset[Permission]] = field(default_factory=dict)
     classes: Mapping[str, PriorityClass] = field(default_factory=dict)
     default_class: str | None = None
     timekeeper_ca: str = ""
 
     def permissions_of(self, namespace: str) -> frozenset[Permission]:
-        """What a namespace is allowed."""
+        """The permissions of a namespace."""
         return self.permissions.get(namespace, NO_PERMISSIONS)
 
 

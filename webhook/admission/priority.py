@@ -17,7 +17,7 @@ FIELD: Final = "priorityClassName"
 
 
 def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> PriorityClass:
-    """The class that the budget earns, with the value and policy that the API server holds it to."""
+    """The class that the budget gives the pod, with the value and policy that the API server requires."""
     name = settings.over_budget_class if over else settings.in_budget_class
     live = knowledge.classes.get(name)
     if live is not None:
@@ -27,7 +27,7 @@ def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> P
 
 
 def keeps_own(spec: dict[str, Any], settings: Priorities, knowledge: Knowledge) -> bool:
-    """Whether the pod stays with the class that its author gave it."""
+    """Whether the pod keeps the class that its author gave it."""
     given = spec.get(FIELD)
     return isinstance(given, str) and given in settings.keep and given != knowledge.default_class
 
@@ -35,7 +35,7 @@ def keeps_own(spec: dict[str, Any], settings: Priorities, knowledge: Knowledge) 
 def faults_of_class(
     spec: dict[str, Any], settings: Priorities, knowledge: Knowledge, root: tuple[str | int, ...]
 ) -> tuple[Fault, ...]:
-    """A class that is neither ours, nor the cluster's default, nor to be kept."""
+    """Refuses a class that is neither FairGPU's, nor the cluster's default, nor one that the settings keep."""
     given = spec.get(FIELD)
     if given is None or given == "" or not isinstance(given, str):
         return ()
@@ -54,7 +54,7 @@ def faults_of_class(
 
 
 def set_class(spec: dict[str, Any], wanted: PriorityClass) -> list[Operation]:
-    """Makes the pod one of the class."""
+    """The operations that give the pod the class."""
     return [
         *set_field(spec, "/spec", FIELD, wanted.name),
         *set_field(spec, "/spec", "priority", wanted.value),

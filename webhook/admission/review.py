@@ -6,28 +6,59 @@ https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-con
 from __future__ import annotations
 
 from binascii import b2a_base64
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import orjson
 
+from fairgpu.container_parser import mapping
 from fairgpu.faults import explain
 from webhook.admission.creation import admit_new
 from webhook.admission.excerpt import DECODER
+from webhook.admission.json_patch import add
 from webhook.admission.knowledge import Knowledge
-from webhook.admission.orders import KINDS, sign
 from webhook.admission.updating import admit_update
 from webhook.admission.validation import validate
-from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, mapping
+from webhook.admission.verdict import UNTOUCHED, Subject, Verdict
 from webhook.settings import Webhook
 
 API_VERSION: Final = "admission.k8s.io/v1"
 KIND: Final = "AdmissionReview"
 FORBIDDEN: Final = 403
 
+_ORDERS: Final = ("GPUGrant", "GPUCorrection")
+_LONGEST_NAME: Final = 256
+"""The CRDs' maxLength of `spec.requestedBy`; the policy fairgpu-orders truncates names in the same way."""
+
 
 class ReviewError(ValueError):
     """The body is no AdmissionReview that can be answered; the message says why."""
+
+
+class Answer(NamedTuple):
+    """A review's request, the verdict on it, and the body that carries the verdict."""
+
+    subject: Subject
+    verdict: Verdict
+    body: bytes
+
+
+def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now: float) -> Answer:
+    """Decodes a review, judges it and encodes the verdict.
+
+    Args:
+        route: the webhook, `mutate` or `validate`.
+        body: the AdmissionReview as JSON.
+        knowledge: the state of the cluster.
+        settings: the admin's.
+        now: monotonic seconds.
+
+    Raises:
+        ReviewError: the body is no review that can be answered.
+    """
+    subject = decode(body)
+    verdict = judge(route, subject, knowledge, settings, now)
+    return Answer(subject, verdict, encode(subject.uid, verdict))
 
 
 def decode(body: bytes) -> Subject:
@@ -40,7 +71,7 @@ def decode(body: bytes) -> Subject:
 
 
 def parse(body: bytes) -> Any:
-    """The document, as far as it is read where it is as an API server writes it, else all of it.
+    """The fields of the document that admission reads; all of it where a value has another type than the API's.
 
     Raises:
         ReviewError: it is no JSON.
@@ -48,7 +79,7 @@ def parse(body: bytes) -> Any:
     try:
         return DECODER.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        pass  # of other types, or no JSON at all: said by who reads all of it
+        pass  # a value of another type, or no JSON at all: the whole document decides
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -88,8 +119,8 @@ def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float
     """The verdict of the mutating webhook: on pods, only as a whole, and on new orders."""
     if subject.sub_resource:
         return UNTOUCHED
-    if subject.kind in KINDS and subject.operation == "CREATE":
-        return sign(subject)
+    if subject.kind in _ORDERS and subject.operation == "CREATE":
+        return _sign_order(subject)
     if subject.kind != "Pod":
         return UNTOUCHED
     if subject.operation == "CREATE":
@@ -107,7 +138,7 @@ def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook,
 
 
 def encode(uid: str, verdict: Verdict) -> bytes:
-    """The answer; a refusal changes nothing, and what is admitted unchanged has no patch."""
+    """The body of an answer; a refusal has no patch, nor has an admission without changes."""
     response: dict[str, Any] = {"uid": uid, "allowed": not verdict.faults}
     if verdict.faults:
         response["status"] = {
@@ -119,7 +150,7 @@ def encode(uid: str, verdict: Verdict) -> bytes:
     elif verdict.operations:
         response["patchType"] = "JSONPatch"
         encoded = b2a_base64(orjson.dumps(verdict.operations), newline=False)
-        response["patch"] = orjson.Fragment(b'"%b"' % encoded)  # nothing in base64 is to be escaped
+        response["patch"] = orjson.Fragment(b'"%b"' % encoded)  # base64 needs no escapes
     if verdict.warnings:
         response["warnings"] = verdict.warnings
     if verdict.audit:
@@ -127,14 +158,12 @@ def encode(uid: str, verdict: Verdict) -> bytes:
     return orjson.dumps({"apiVersion": API_VERSION, "kind": KIND, "response": response})
 
 
-def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now: float) -> bytes:
-    """The whole way from a body to its answer.
-
-    Raises:
-        ReviewError: the body is none that can be answered.
-    """
-    subject = decode(body)
-    return encode(subject.uid, judge(route, subject, knowledge, settings, now))
+def _sign_order(subject: Subject) -> Verdict:
+    """Writes the author's name into an order without one. The policy fairgpu-orders judges a name that is there."""
+    spec = subject.item.get("spec")
+    if not isinstance(spec, dict) or spec.get("requestedBy") or not subject.user:
+        return UNTOUCHED
+    return Verdict(operations=(add("/spec/requestedBy", subject.user[:_LONGEST_NAME]),))
 
 
 def _text(parent: dict[str, Any], key: str) -> str:

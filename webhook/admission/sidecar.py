@@ -1,4 +1,4 @@
-"""The reporter that goes into each GPU pod, and the volumes that it and the GPU containers share.
+"""The sidecar that admission adds to each GPU pod, and the volumes that it shares with the GPU containers.
 
 It is a native sidecar (https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/), so that Jobs complete
 with it, and it passes the Pod Security Standard `restricted`
@@ -24,15 +24,15 @@ READABLE_MODE: Final = 0o644
 
 
 class Part:
-    """Something that is put into every pod, and the JSON of it, written once."""
+    """An element that admission adds to every pod, with its JSON, which is encoded once."""
 
     def __init__(self, item: dict[str, Any]) -> None:
         self.item: Final = item
         self.json: Final = orjson.Fragment(orjson.dumps(item))
 
 
-class Reporter:
-    """What a GPU pod gets beside its own: the container, and the volumes that it shares with the others."""
+class SidecarParts:
+    """The additions to a GPU pod: the sidecar container, and the volumes that it shares with the others."""
 
     def __init__(self, container: Part, volumes: tuple[Part, ...]) -> None:
         self.container: Final = container
@@ -40,14 +40,14 @@ class Reporter:
 
 
 @lru_cache(maxsize=8)
-def reporter(settings: Sidecar, timekeeper_ca: str) -> Reporter:
-    """The reporter of all pods, for as long as neither the settings nor the CA change."""
+def sidecar_parts(settings: Sidecar, timekeeper_ca: str) -> SidecarParts:
+    """The additions to all pods; they stay the same while settings and CA do."""
     volumes = tuple([Part(volume) for volume in shared_volumes(settings)])
-    return Reporter(Part(sidecar_container(settings, timekeeper_ca)), volumes)
+    return SidecarParts(Part(sidecar_container(settings, timekeeper_ca)), volumes)
 
 
 def sidecar_container(settings: Sidecar, timekeeper_ca: str) -> dict[str, Any]:
-    """The container."""
+    """The sidecar container."""
     amounts = {"cpu": settings.cpu, "memory": settings.memory}
     return {
         "name": names.SIDECAR_CONTAINER,
@@ -77,7 +77,7 @@ def sidecar_container(settings: Sidecar, timekeeper_ca: str) -> dict[str, Any]:
 
 
 def shared_volumes(settings: Sidecar) -> list[dict[str, Any]]:
-    """The volumes: where containers leave what they used, and the token by which that is told."""
+    """The volumes: one for the usage files of the containers, one for the token that the sidecar reports with."""
     token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": settings.token_seconds, "path": TOKEN_FILE}
     return [
         {"name": names.USAGE_VOLUME, "emptyDir": {"sizeLimit": USAGE_SIZE_LIMIT}},
@@ -89,12 +89,12 @@ def shared_volumes(settings: Sidecar) -> list[dict[str, Any]]:
 
 
 def usage_mount(container: str) -> dict[str, str]:
-    """How a GPU container sees the folder of its own in the shared volume."""
+    """The mount of a GPU container's own folder of the usage volume."""
     return {"name": names.USAGE_VOLUME, "mountPath": names.USAGE_MOUNT_PATH, "subPath": container}
 
 
 def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
-    """Puts the sidecar first among the init containers, in place of any container of its name there."""
+    """The operations that put the sidecar first among the init containers, in place of any container of its name."""
     given = spec.get("initContainers")
     path = "/spec/initContainers"
     if not isinstance(given, list):
@@ -106,7 +106,7 @@ def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
 
 
 def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operation]:
-    """Puts the shared volumes among the pod's, in place of any of their names."""
+    """The operations that add the shared volumes to the pod's, in place of any of their names."""
     given = spec.get("volumes")
     path = "/spec/volumes"
     if not isinstance(given, list):
@@ -123,7 +123,7 @@ def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operat
 
 
 def strange_volumes(spec: dict[str, Any]) -> list[int]:
-    """The indexes of volumes that bear a name of ours without being of its kind: somebody meant another thing."""
+    """The indexes of volumes with a name of FairGPU's and another kind: their author meant another volume."""
     kinds = {names.USAGE_VOLUME: "emptyDir", names.TOKEN_VOLUME: "projected"}
     given: Any = spec.get("volumes")
     return [index for index in indexes_named(given, OUR_VOLUMES) if kinds[given[index]["name"]] not in given[index]]

@@ -1,10 +1,10 @@
-"""Where workloads keep the template of their pods."""
+"""The pod templates of Kubernetes' own workloads."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from webhook.admission.verdict import mapping
+from fairgpu.container_parser import mapping
 
 Path = tuple[str, ...]
 
@@ -18,11 +18,11 @@ TEMPLATE_PATHS: dict[str, Path] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "PodTemplate": ("template",),
 }
-"""By kind; the kinds of the core, apps and batch groups."""
+"""The field path of the template, by kind of the core, apps and batch groups."""
 
 
 def pod_template(kind: str, item: dict[str, Any]) -> tuple[Path, dict[str, Any]] | None:
-    """The template in a workload, and its field path; nothing for a kind that has none."""
+    """The template in a workload, and its field path; None for a kind without one."""
     path = TEMPLATE_PATHS.get(kind)
     if path is None:
         return None

@@ -1,7 +1,7 @@
-"""What happens to a GPU pod that is updated: a manifest that is applied again brings back what was rewritten.
+"""Admits an update of a GPU pod: a manifest that is applied again brings back the keys that admission rewrote.
 
 `kubectl apply` compares the manifest with the stored pod, finds the dialect's keys gone, and puts them back into fields
-that cannot change. Where they still say what the pod was made from, they are taken out again; else they are refused.
+that cannot change. Admission removes them where they still ask for the pod's own request, and refuses them elsewhere.
 """
 
 from __future__ import annotations
@@ -10,29 +10,30 @@ from typing import Any
 
 from fairgpu import names
 from fairgpu.choices import merge_choices
+from fairgpu.container_parser import mapping
 from fairgpu.dialects import registry
 from fairgpu.faults import Fault, field_path, show
 from fairgpu.pod import ContainerReading, PodReading, read_pod
 from fairgpu.request import NO_CHOICES, GPURequest
 from webhook.admission.containers import change_containers
 from webhook.admission.json_patch import Operation, change_map, remove, set_field
-from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, mapping
+from webhook.admission.verdict import UNTOUCHED, Subject, Verdict
 from webhook.settings import Webhook
 
 REWRITTEN_FIELDS = ("schedulerName", "priorityClassName", "priority", "preemptionPolicy")
-"""Fields that admission set when the pod was made, that a manifest may name otherwise, and that never change."""
+"""Fields that admission sets when the pod is created and that never change; a manifest may name other values."""
 
 NEEDING_PERMISSION = (names.CORE_POLICY, names.TASK_PRIORITY)
-"""Choices that may have fallen back to the default when the pod was made."""
+"""Choices that the namespace's permissions may have replaced by the default when the pod was created."""
 
 Requests = dict[tuple[str, str], GPURequest]
 
 
 def admit_update(subject: Subject, settings: Webhook) -> Verdict:
-    """The verdict on a changed pod; one that FairGPU did not admit is left as it is."""
+    """The verdict on a changed pod; a pod that FairGPU did not admit stays as it is."""
     dialects = settings.dialects.reading
     stored = read_pod(subject.old_item, dialects, dialects=registry.NATIVE)
-    if not stored.asks or mapping(subject.old_item.get("spec")).get("schedulerName") != settings.scheduler:
+    if not stored.requests_gpu or mapping(subject.old_item.get("spec")).get("schedulerName") != settings.scheduler:
         return UNTOUCHED
     returning = read_pod(subject.item, dialects, dialects=registry.FOREIGN)
     faults = (*returning.faults, *_faults_of_requests(returning, requests(stored)))
@@ -44,12 +45,12 @@ def admit_update(subject: Subject, settings: Webhook) -> Verdict:
 
 
 def requests(reading: PodReading) -> Requests:
-    """What each container asks for, by its list and name."""
+    """The requests of the containers, by their list and name."""
     return {key(container): container.request for container in reading.all_containers if container.request is not None}
 
 
 def key(container: ContainerReading) -> tuple[str, str]:
-    """What stays the same of a container while its pod lives."""
+    """The identity of a container, which stays the same while its pod lives."""
     return str(container.path[-2]), container.name
 
 
@@ -65,7 +66,7 @@ def _faults_of_requests(returning: PodReading, stored: Requests) -> list[Fault]:
 
 
 def changed_request(container: ContainerReading, present: GPURequest | None) -> Fault:
-    """What is said of a request that is not the one the pod was made with."""
+    """The fault of a request that differs from the one that the pod was created with."""
     return Fault(
         path=field_path(*container.path, "resources"),
         given=f"{_describe(container.request)} (in the terms of {container.dialect})",
@@ -82,7 +83,7 @@ def _describe(request: GPURequest | None) -> str:
 
 
 def _warnings_of_choices(returning: PodReading, stored: dict[str, Any]) -> tuple[str, ...]:
-    """What the dialects' annotations choose now and the pod was not made with; its author may have said both."""
+    """Warnings about choices of the dialects' annotations that differ from those the pod was created with."""
     annotations = mapping(mapping(stored.get("metadata")).get("annotations"))
     chosen = NO_CHOICES
     for container in returning.all_containers:
@@ -100,7 +101,7 @@ def _restore(subject: Subject, returning: PodReading) -> list[Operation]:
     metadata = mapping(subject.item.get("metadata"))
     operations = change_map(metadata, "/metadata", "annotations", {}, returning.strip_annotations)
     for field, readings in (("containers", returning.containers), ("initContainers", returning.init)):
-        # The canonical keys are there, stored; only what came back goes.
+        # The canonical keys are stored already; only the keys that came back are removed.
         operations += [
             operation
             for operation in change_containers(spec, field, readings, mounts=False)

@@ -1,4 +1,4 @@
-"""What is refused after everybody has changed the object: pods, their subresources, and templates of pods."""
+"""The validating webhook, after all mutations: it refuses pods, their subresources, and pod templates."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def validate(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdi
 
 def _validate_new(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
     reading = read_pod(subject.item, settings.dialects.reading)
-    if not (reading.speaks or reading.faults):
+    if not (reading.has_gpu_keys or reading.faults):
         return UNTOUCHED
     permissions = knowledge.permissions_of(subject.namespace)
     faults, _ = check_pod(subject.item, reading, permissions, knowledge, settings)
-    return Verdict(faults=(*faults, *_unread(reading)))
+    return Verdict(faults=(*faults, *_added_later(reading)))
 
 
-def _unread(reading: PodReading) -> list[Fault]:
+def _added_later(reading: PodReading) -> list[Fault]:
     return [
         Fault(
             path=field_path(*container.path, "resources"),
@@ -53,7 +53,7 @@ def _unread(reading: PodReading) -> list[Fault]:
 
 
 def _validate_update(subject: Subject, settings: Webhook) -> Verdict:
-    """Compares with what is stored only: a pod admitted under other settings must stay updatable."""
+    """Judges only what an update changes: a pod that was admitted under other settings must stay updatable."""
     dialects = settings.dialects.reading
     before = read_pod(subject.old_item, dialects)
     after = read_pod(subject.item, dialects)
@@ -85,7 +85,7 @@ def _validate_template(subject: Subject, knowledge: Knowledge, settings: Webhook
         return UNTOUCHED
     path, template = found
     reading = read_pod(template, settings.dialects.reading, root=path)
-    if not (reading.speaks or reading.faults):
+    if not (reading.has_gpu_keys or reading.faults):
         return UNTOUCHED
     permissions = knowledge.permissions_of(subject.namespace)
     faults, granted = check_pod(template, reading, permissions, knowledge, settings, path)

@@ -1,4 +1,4 @@
-"""What admission says about an object: refused with all faults, or let in with changes and words for its author."""
+"""The verdict on an object: refused with all faults, or admitted with changes and warnings for its author."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NO_AUDIT: Mapping[str, str] = MappingProxyType({})
 
 
 class Verdict:
-    """Refused where there are faults; otherwise admitted with the operations applied.
+    """The decision on a review: a refusal where there are faults, else an admission with the operations applied.
 
     Attributes:
-        faults: everything that is wrong, at once.
+        faults: all faults, at once.
         operations: JSON Patch operations, in order.
-        warnings: lines that kubectl shows, said of admitted objects only.
+        warnings: lines that kubectl shows, for admitted objects only.
         audit: annotations for the API server's audit log; the server puts the webhook's name before the keys.
     """
 
@@ -40,18 +40,18 @@ UNTOUCHED = Verdict()
 
 
 class Subject:
-    """The request that an AdmissionReview carries, checked only as far as that its parts are of the right type.
+    """The request in an AdmissionReview; its parts have the right types, and nothing else of them is checked.
 
     Attributes:
         kind: the object's kind as sent, which is the one that the webhook's rules name.
         sub_resource: such as `ephemeralcontainers`; empty for the object itself.
         operation: CREATE, UPDATE, DELETE or CONNECT.
         namespace: the request's; objects may name none.
-        name: the request's; empty where the API server is still to make one up.
-        user: who asks.
+        name: the request's; empty where the API server generates one later.
+        user: the user who sent the request.
         item: the object; empty where there is none.
         old_item: the object as it was.
-        size: bytes of the review as JSON, nearly all of them the objects'; 0 where they are not counted.
+        size: bytes of the review as JSON, nearly all of them the objects'; 0 where unknown.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -80,20 +80,15 @@ class Subject:
         self.size: Final = size
 
 
-def mapping(value: Any) -> dict[str, Any]:
-    """A JSON object, or an empty one where something else stands."""
-    return value if isinstance(value, dict) else {}
-
-
 def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """The objects in a JSON list with their indexes; nothing where something else stands."""
+    """The objects in a JSON list with their indexes; none where the value is no list."""
     if not isinstance(value, list):
         return []
     return [(index, item) for index, item in enumerate(value) if isinstance(item, dict)]
 
 
 def indexes_named(value: Any, names: Collection[str]) -> list[int]:
-    """Where in a JSON list the objects of these names stand; nowhere where something else than a list stands."""
+    """The indexes of a JSON list's objects with one of these names; none where the value is no list."""
     if not isinstance(value, list):
         return []
     return [index for index, item in enumerate(value) if isinstance(item, dict) and item.get("name") in names]

@@ -1,1 +1,1 @@
-"""The webhook's own CA and certificate: when they are renewed, where they are kept, who is to trust them."""
+"""The webhook's own CA and certificate: their renewal, their storage, and the configurations that trust them."""

@@ -1,8 +1,8 @@
 """The CA and the certificate of the webhook, and the order in which they are renewed so that trust is never missing.
 
-A new authority is first trusted beside the old one. A certificate of its own is issued only once every API server had
-time to read that, and the old authority is dropped only once every replica had time to serve the new certificate. Each
-step changes one thing that is kept, so that a process that dies between two steps leaves nothing half done.
+API servers first trust a new authority beside the old one. The new one issues a certificate only once every API server
+had time to read that, and the old one is dropped only once every replica had time to serve the new certificate. Each
+step changes one stored object, so that a process that dies between two steps leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ class Authorities:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The state of everything that a step is decided by.
+    """The state from which the next step follows.
 
     Attributes:
         published: the bundle of each webhook of each configuration; empty bytes where there is none.
         leaf: the certificate that the replicas serve, and its key.
-        authorities: what is to be trusted.
+        authorities: the CAs to trust.
     """
 
     published: frozenset[bytes]
@@ -94,7 +94,7 @@ def next_step(observed: Observation, settings: Certificates, now: datetime) -> S
         return Step.PUBLISH
     if authorities.published_at is None:
         return Step.NOTE_PUBLICATION
-    if leaf is None or not _is_taken(leaf, authorities.trusted, settings, now):
+    if leaf is None or not _is_accepted(leaf, authorities.trusted, settings, now):
         return Step.ISSUE_LEAF  # no API server accepts what is served: there is nothing to wait for
     return _step_of_renewal(authorities, authorities.published_at, leaf, settings, now)
 
@@ -116,8 +116,8 @@ def _step_of_renewal(
 
 def first_authorities(published: Collection[bytes], settings: Certificates, now: datetime) -> Authorities:
     """A new authority beside those that the API servers trust today, so that what is served stays trusted meanwhile."""
-    found = {certificate for bundle in published for certificate in certificates_in(bundle)}
-    trusted = sorted(certificate for certificate in found if _holds(certificate, now))
+    candidates = {certificate for bundle in published for certificate in certificates_in(bundle)}
+    trusted = sorted(certificate for certificate in candidates if _holds(certificate, now))
     made = make_authority(AUTHORITY_NAME, now, timedelta(seconds=settings.authority_seconds))
     return Authorities((*trusted, made.certificate_pem), made.key_pem)
 
@@ -134,7 +134,7 @@ def newest_alone(authorities: Authorities) -> Authorities:
 
 
 def seen_published(authorities: Authorities, now: datetime) -> Authorities:
-    """The same, known to stand in every configuration since now."""
+    """The same, published in every configuration since now."""
     return replace(authorities, published_at=now)
 
 
@@ -156,7 +156,7 @@ def pack_authorities(authorities: Authorities) -> dict[str, bytes]:
 
 
 def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
-    """What a Secret or a folder holds; None where that is nothing, or of no use."""
+    """The authorities in a Secret or a folder; None where there are none, or none that can be read."""
     try:
         trusted = certificates_in(data[BUNDLE])
         published = datetime.fromisoformat(data[PUBLISHED].decode()) if PUBLISHED in data else None
@@ -171,7 +171,7 @@ def pack_leaf(leaf: Pair) -> dict[str, bytes]:
 
 
 def unpack_leaf(data: Mapping[str, bytes]) -> Pair | None:
-    """What a Secret or a folder holds; None where a part is missing."""
+    """The certificate in a Secret or a folder; None where a part is missing."""
     return Pair(data[LEAF], data[LEAF_KEY]) if LEAF in data and LEAF_KEY in data else None
 
 
@@ -180,7 +180,7 @@ def _can_sign(authorities: Authorities, now: datetime) -> bool:
     return matches(newest) and _holds(newest.certificate_pem, now)
 
 
-def _is_taken(leaf: Pair, trusted: Collection[bytes], settings: Certificates, now: datetime) -> bool:
+def _is_accepted(leaf: Pair, trusted: Collection[bytes], settings: Certificates, now: datetime) -> bool:
     """Whether API servers that trust these accept the certificate."""
     certificate = leaf.certificate_pem
     if not matches(leaf) or not _holds(certificate, now):

@@ -1,6 +1,6 @@
-"""Where the CA and the certificate are kept, each by itself: a Secret, or files of a folder.
+"""The stores of the CA and of the certificate, each by itself: a Secret, or files of a folder.
 
-Both are changed by version, so that of two processes that would change one thing the second sees what the first did.
+A change names the version that it replaces, so that of two processes the second learns of the first one's change.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from fairgpu.serving.tls import ChainError
 
 
 class Store(Protocol):
-    """Keeps named bytes."""
+    """A store of named bytes."""
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """What is kept, and the version by which to change it; raises ChainError."""
+        """The stored bytes, and the version by which to replace them; raises ChainError."""
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Keeps something else, unless it is no longer that version: then False; raises ChainError."""
+        """Replaces the stored bytes; False where they are no longer of that version; raises ChainError."""
 
 
 class SecretStore:
@@ -52,7 +52,7 @@ class SecretStore:
         return data, str(secret["metadata"]["resourceVersion"])
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Creates the Secret, or replaces it with all that is in it."""
+        """Creates the Secret, or replaces all of its data."""
         metadata: Json = {"name": self._name, "labels": {"app.kubernetes.io/part-of": "fairgpu"}}
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
         secret: Json = {"apiVersion": "v1", "kind": "Secret", "type": "Opaque", "metadata": metadata, "data": encoded}
@@ -83,7 +83,7 @@ class FolderStore:
             return self._read()
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Writes the files, and removes those that are to be no more."""
+        """Writes the files, and removes those that `data` does not name."""
         with self._locked():
             if self._read()[1] != version:
                 return False

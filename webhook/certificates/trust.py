@@ -34,13 +34,13 @@ class Configuration:
 
 
 class Trust(Protocol):
-    """Who is to trust the webhook's authorities."""
+    """The configurations that trust the webhook's authorities."""
 
     def read(self) -> Sequence[Configuration]:
         """The configurations as they are; raises ChainError."""
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Puts a bundle into configurations that were read, unless one has changed: then False; raises ChainError."""
+        """Writes a bundle into configurations that were read; False where one has changed since; raises ChainError."""
 
 
 class Configurations:
@@ -50,11 +50,11 @@ class Configurations:
         self._api = api
 
     def read(self) -> Sequence[Configuration]:
-        """Both, or the one that is there: through a configuration that is missing nobody calls."""
-        return [found for path in CONFIGURATIONS if (found := self._read(path)) is not None]
+        """The configurations that exist: the API server calls no webhook through a missing one."""
+        return [item for path in CONFIGURATIONS if (item := self._read(path)) is not None]
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Patches each, if it is still as it was read: somebody who was faster may have published a later bundle."""
+        """Patches each that is still as it was read: another process may have published a later bundle."""
         encoded = base64.b64encode(bundle).decode()
         for configuration in configurations:
             operations = changes(configuration.item, encoded)
@@ -83,7 +83,7 @@ class Configurations:
 
 
 class NoConfigurations:
-    """Nobody is told, where whoever trusts the webhook reads its folder."""
+    """No configurations: standalone, clients read the CA from the webhook's folder."""
 
     def read(self) -> Sequence[Configuration]:
         """None."""

@@ -19,8 +19,8 @@ from tests.cluster.control_plane import components
 from tests.cluster.control_plane.certificates import Authority, service_account_keys
 from tests.cluster.control_plane.identities import Identity, write_kubeconfig
 from tests.cluster.control_plane.processes import Restartable, running
-from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.support.ports import free_ports
+from tests.support.waiting import wait_until
 
 _CONTROLLERS = ("kube-controller-manager", "kube-scheduler")
 _STOP_LIMIT_S = 0.5
@@ -32,6 +32,7 @@ class ControlPlane:
 
     def __init__(self, folder: Path, binaries: Path, addresses: components.Addresses, authority: Authority) -> None:
         self.folder = folder
+        self.binaries = binaries
         self.kubectl_binary = binaries / "kubectl"
         self.server = addresses.server
         self.certificate_authority = authority.certificate

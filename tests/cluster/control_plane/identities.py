@@ -14,7 +14,7 @@ from typing import Any
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.connect import connect
 from tests.cluster.control_plane.certificates import Files
-from tests.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S
 
 
 @dataclass(frozen=True)

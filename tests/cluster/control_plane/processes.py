@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from fairgpu.demo import children
+from demo import children
 
 _HELPER = Path(children.__file__).with_name("die_with_parent.py")
 _TAIL = 4000

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from fairgpu import inventory
 from fairgpu.cluster.api import ApiError
 from fairgpu.quantity import parse_count
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 _CONTAINER_STATES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "Pending": {"waiting": {"reason": "ContainerCreating"}},
@@ -68,14 +69,19 @@ class StandInNode:
 def create_node(plane: ControlPlane, name: str, gpus: int = 8, memory_mib: int = 81920) -> StandInNode:
     """Register a ready node whose status offers GPUs of `memory_mib` each in FairGPU's resources."""
     kubelet = plane.node(name)
-    node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}}}
+    metadata = {
+        "name": name,
+        "labels": {"kubernetes.io/hostname": name},
+        "annotations": {"fairgpu.io/inventory": inventory.encode(inventory_of(name, gpus, memory_mib))},
+    }
+    node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
     kubelet.api.create("/api/v1/nodes", node)
     capacity = {
         "cpu": "128",
         "memory": "1Ti",
         "ephemeral-storage": "1Ti",
         "pods": "500",
-        "fairgpu.io/gpu": str(gpus * 100),
+        "fairgpu.io/gpu": str(gpus * inventory.MAX_SLOTS),
         "fairgpu.io/gpu-core": str(gpus * 100),
         "fairgpu.io/gpu-memory": str(gpus * memory_mib),
         "fairgpu.io/gpu-memory-percentage": str(gpus * 100),
@@ -83,6 +89,18 @@ def create_node(plane: ControlPlane, name: str, gpus: int = 8, memory_mib: int =
     status = {"capacity": capacity, "allocatable": capacity, "conditions": [_condition("Ready", met=True)]}
     kubelet.api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
     return StandInNode(name, kubelet)
+
+
+def inventory_of(node: str, gpus: int, memory_mib: int, model: str = "A100") -> inventory.Inventory:
+    """What a node agent would write: GPUs of one model, linked alike."""
+    devices = tuple(
+        inventory.Device(f"GPU-{node}-{at}", model, memory_mib, None, f"00000000:{at:02X}:00.0") for at in range(gpus)
+    )
+    links = tuple(
+        tuple(inventory.Link.SELF if one == other else inventory.Link.NVLINK for other in range(gpus))
+        for one in range(gpus)
+    )
+    return inventory.Inventory("nvidia", "580.95.05", inventory.MAX_SLOTS, devices, links)
 
 
 def bind(scheduler: Identity, pod: Mapping[str, Any], node: str, allocation: Mapping[str, Any] | str | None) -> None:

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 __all__ = ["wait_until"]

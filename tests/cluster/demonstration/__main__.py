@@ -12,10 +12,10 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from demo.children import StepError
+from demo.screen import Screen
+from demo.story import interrupt
 from fairgpu.cluster.api import ApiError
-from fairgpu.demo.children import StepError
-from fairgpu.demo.screen import Screen
-from fairgpu.demo.story import interrupt
 from tests.cluster.control_plane.build import ControlPlaneBinariesError
 from tests.cluster.demonstration import acts, services
 

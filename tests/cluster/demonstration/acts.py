@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fairgpu import names
-from fairgpu.demo.children import wait_until
-from fairgpu.demo.folder import (
+from demo.children import wait_until
+from demo.folder import (
     ALLOWANCE_GPU_SECONDS,
     BUDGET,
     GRACE_GPU_SECONDS,
@@ -19,9 +18,10 @@ from fairgpu.demo.folder import (
     holding_budget,
     team_budget,
 )
-from fairgpu.demo.running import cost, end_sidecars
-from fairgpu.demo.screen import UNIT
-from fairgpu.demo.steps import STEP_LIMIT_SECONDS, require
+from demo.running import cost, end_sidecars
+from demo.screen import UNIT
+from demo.steps import STEP_LIMIT_SECONDS, require
+from fairgpu import names
 from fairgpu.states import BudgetState
 from tests.cluster.demonstration.stage import PODS, ClusterStage, manifest_files
 

@@ -8,13 +8,13 @@ from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from pathlib import Path
 
+from demo.children import Children
+from demo.folder import HELD_NAMESPACE, NAMESPACE
+from demo.gpus import Gpus
+from demo.redis_server import start_redis
+from demo.screen import Screen
+from demo.steps import COMMAND_LIMIT_SECONDS, python_module
 from fairgpu import names
-from fairgpu.demo.children import Children
-from fairgpu.demo.folder import HELD_NAMESPACE, NAMESPACE
-from fairgpu.demo.gpus import Gpus
-from fairgpu.demo.redis_server import start_redis
-from fairgpu.demo.screen import Screen
-from fairgpu.demo.steps import COMMAND_LIMIT_SECONDS, python_module
 from tests.cluster.control_plane.build import control_plane_binaries
 from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.control_plane.identities import Identity
@@ -32,8 +32,8 @@ from tests.cluster.services.replicas import (
     timekeeper_jobs,
     webhook_replica,
 )
-from tests.ports import free_ports
-from tests.waiting import wait_until
+from tests.support.ports import free_ports
+from tests.support.waiting import wait_until
 
 READY_LIMIT_SECONDS = 90.0
 NODE = "gpu-node-1"

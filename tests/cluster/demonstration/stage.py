@@ -10,16 +10,16 @@ from typing import Any
 
 import yaml
 
+from demo.children import Child, Children, wait_until
+from demo.cluster import Cluster
+from demo.folder import BUDGET, HELD_NAMESPACE, NAMESPACE
+from demo.gpus import Gpus
+from demo.running import start_sidecar, work
+from demo.screen import Reading, Screen
+from demo.steps import STEP_LIMIT_SECONDS, read_budget, require, run_client, watch
 from fairgpu import names
 from fairgpu.allocation import encode
 from fairgpu.client.server import Server
-from fairgpu.demo.children import Child, Children, wait_until
-from fairgpu.demo.cluster import Cluster
-from fairgpu.demo.folder import BUDGET, HELD_NAMESPACE, NAMESPACE
-from fairgpu.demo.gpus import Gpus
-from fairgpu.demo.running import start_sidecar, work
-from fairgpu.demo.screen import Reading, Screen
-from fairgpu.demo.steps import STEP_LIMIT_SECONDS, read_budget, require, run_client, watch
 from fairgpu.states import BudgetState
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
@@ -145,7 +145,7 @@ class ClusterStage:
 
 def manifest_path(file: str) -> Path:
     """One of the demonstration's manifests."""
-    return Path("fairgpu", "demo", "manifests", file)
+    return Path("demo", "manifests", file)
 
 
 def manifest_files() -> Iterable[str]:

@@ -10,7 +10,7 @@ from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 GPU = {"fairgpu.io/pod": "gpu"}
 

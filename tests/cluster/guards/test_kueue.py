@@ -14,7 +14,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
 from tests.cluster.pods import canonical_pod
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 RBAC = "rbac.authorization.k8s.io"
 APPLY = "application/apply-patch+yaml"

@@ -16,7 +16,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.pods import canonical_pod, plain_pod
 from tests.cluster.reviewer import running_reviewer
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 Operations = list[dict[str, Any]]

@@ -9,7 +9,7 @@ import pytest
 from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 RBAC = "rbac.authorization.k8s.io"
 PERMISSION = {"fairgpu.io/allow": "elastic"}
@@ -45,6 +45,21 @@ def test_an_admin_of_a_namespace_may_change_the_rest_of_it(editor: Identity, nam
     harmless = {"labels": {"cost-centre": "42"}, "annotations": {"example.org/owner": "alice"}}
     changed = editor.api.patch(f"/api/v1/namespaces/{namespace}", {"metadata": harmless})
     assert changed["metadata"]["labels"]["cost-centre"] == "42"
+
+
+@pytest.mark.parametrize("part", ["annotations", "labels"])
+def test_a_namespace_has_no_more_than_can_be_looked_through_in_time(
+    control_plane: ControlPlane, editor: Identity, namespace: str, part: str
+) -> None:
+    path = f"/api/v1/namespaces/{namespace}"
+    most = {f"a{number}": "" for number in range(990)}
+    editor.api.patch(path, {"metadata": {part: most}})
+    message = refused(editor, path, {"metadata": {part: {f"b{number}": "" for number in range(20)}}})
+    assert "allowed: at most 1000 each on a Namespace" in message
+    control_plane.admin.api.patch(path, {"metadata": {part: {f"b{number}": "" for number in range(20)}}})
+    refused(editor, path, {"metadata": {part: {"c": ""}}})
+    other = {"annotations": "labels", "labels": "annotations"}[part]
+    editor.api.patch(path, {"metadata": {other: {"c": ""}}})
 
 
 def test_a_permission_that_was_given_can_be_neither_widened_nor_removed(

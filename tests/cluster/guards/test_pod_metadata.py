@@ -11,7 +11,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 SYSTEM = "fairgpu-system"
 GATE = "fairgpu.io/budget"
@@ -282,6 +282,88 @@ def test_a_gpu_pod_is_not_given_more_than_it_may_have_when_it_is_created(
         timekeeper.api.patch(f"{pods}/gpu", annotate({"fairgpu.io/eviction-at": "2026-01-01T00:00:00Z"}))
     finally:
         editor.api.patch(f"{pods}/gpu", {"metadata": {"finalizers": None}})
+
+
+def required(*terms: Pod) -> Pod:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
+def preferred(*terms: Pod) -> Pod:
+    weighted = [{"weight": 1, "preference": term} for term in terms]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": weighted}}
+
+
+def zone(*values: str) -> Pod:
+    return {"matchExpressions": [{"key": "zone", "operator": "In", "values": list(values)}]}
+
+
+TOLERANCE = {"operator": "Exists", "effect": "NoExecute"}
+VALUES = tuple(f"v{number}" for number in range(128))
+OWNER = {"apiVersion": "example.org/v1", "kind": "Run", "controller": False}
+
+
+@pytest.mark.parametrize(
+    ("path", "most", "beyond", "said"),
+    [
+        (
+            "/spec/tolerations",
+            [TOLERANCE | {"key": key} for key in named(62)],
+            [TOLERANCE | {"key": key} for key in named(65)],
+            "spec.tolerations: given 65 tolerations",
+        ),
+        ("/spec/containers/0/image", "x" * 32_000, "x" * 32_768, "allowed: at most 32768 together"),
+        (
+            "/spec/nodeSelector",
+            dict.fromkeys(named(64), "v"),
+            dict.fromkeys(named(65), "v"),
+            "spec.nodeSelector: given 65 labels",
+        ),
+        ("/spec/affinity", required(*[zone("a")] * 16), required(*[zone("a")] * 17), "with 17 terms"),
+        ("/spec/affinity", required(zone(*VALUES)), required(zone(*VALUES, "one-more")), "128 values"),
+        ("/spec/affinity", preferred(zone("x" * 253)), preferred(zone("x" * 254)), "253 characters"),
+        (
+            "/metadata/ownerReferences",
+            [OWNER | {"name": "x" * 8000, "uid": "1"}],
+            [OWNER | {"name": "x" * 8192, "uid": "1"}],
+            "metadata.ownerReferences: given 1 of 82",
+        ),
+        (
+            "/metadata/ownerReferences",
+            [OWNER | {"name": "n", "uid": str(uid)} for uid in range(64)],
+            [OWNER | {"name": "n", "uid": str(uid)} for uid in range(65)],
+            "metadata.ownerReferences: given 65",
+        ),
+    ],
+)
+def test_a_gpu_pod_grows_no_further_than_a_notice_fits_beside_it(
+    editor: Identity, pods: str, path: str, most: Any, beyond: Any, said: str
+) -> None:
+    """Whatever a pod may be told after its creation; behind a gate of its author's own, that is the most."""
+    pod = canonical_pod()
+    pod["spec"]["schedulingGates"] = [{"name": "example.org/own"}]
+    made = editor.api.create(pods, pod)
+
+    def written(value: Any) -> list[dict[str, Any]]:
+        # What a pod tolerates already stays in front.
+        kept = made["spec"]["tolerations"] if path == "/spec/tolerations" else []
+        return [{"op": "add", "path": path, "value": [*kept, *value][: len(value)] if kept else value}]
+
+    refusal = refused(editor, f"{pods}/gpu", written(beyond), JSON_PATCH)
+    assert said in refusal
+    assert f"by {editor.name}" in refusal
+    assert "allowed" in refusal
+    editor.api.patch(f"{pods}/gpu", written(most), JSON_PATCH)
+
+
+def test_what_a_gpu_pod_was_created_with_may_stay_and_shrink(editor: Identity, pods: str) -> None:
+    pod = canonical_pod()
+    pod["spec"]["tolerations"] = [TOLERANCE | {"key": key} for key in named(100)]
+    pod["spec"]["containers"][0]["image"] = "x" * 40_000
+    pod["metadata"]["ownerReferences"] = [OWNER | {"name": "n" * 100, "uid": str(uid)} for uid in range(100)]
+    editor.api.create(pods, pod)
+    editor.api.patch(f"{pods}/gpu", annotate({"example.org/note": "mine"}))
+    shorter = [{"op": "replace", "path": "/spec/containers/0/image", "value": "x" * 39_000}]
+    editor.api.patch(f"{pods}/gpu", shorter, JSON_PATCH)
 
 
 def test_the_meters_finalizer_is_given_to_a_pod_by_nobody_once_it_is_there(

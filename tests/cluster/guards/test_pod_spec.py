@@ -12,7 +12,7 @@ from fairgpu.dialects.registry import FOREIGN
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.pods import Pod, canonical_pod, plain_pod
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 DRY_RUN = {"dryRun": "All"}
 
@@ -55,7 +55,7 @@ def test_a_request_in_another_dialect_that_nobody_read_is_refused(
         assert "has not read (containers extra)" in message
 
 
-@pytest.mark.parametrize("annotation", sorted(FOREIGN.speaking_annotations))
+@pytest.mark.parametrize("annotation", sorted(FOREIGN.requesting_annotations))
 def test_an_annotation_that_asks_for_a_gpu_and_that_nobody_read_is_refused(
     editor: Identity, pods: str, annotation: str
 ) -> None:

@@ -71,7 +71,7 @@ def test_it_changes_nothing_else_of_a_pod(
     try:
         with pytest.raises(ApiError) as refusal:
             timekeeper.api.patch(f"{pods}/gpu", [operation], JSON_PATCH)
-        assert f"{what}: the timekeeper changes its own gate" in refusal.value.message
+        assert f"{what}: changed by the timekeeper, which changes its own gate" in refusal.value.message
     finally:
         timekeeper.api.patch(f"{pods}/gpu", MAY_GO, JSON_PATCH)
         control_plane.admin.api.patch(f"{pods}/gpu", {"metadata": {"finalizers": None}})
@@ -84,7 +84,7 @@ def test_it_is_held_to_that_in_the_systems_own_namespaces_too(
     control_plane.admin.api.create(path, plain_pod("system"))
     try:
         swap = [{"op": "replace", "path": "/spec/containers/0/image", "value": "example.org/evil:1"}]
-        with pytest.raises(ApiError, match="the timekeeper changes its own gate"):
+        with pytest.raises(ApiError, match="the timekeeper, which changes its own gate"):
             timekeeper.api.patch(f"{path}/system", swap, JSON_PATCH)
     finally:
         control_plane.admin.api.delete(f"{path}/system", {"gracePeriodSeconds": 0})

@@ -121,6 +121,25 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         ),
         "allowed: at most 262144 bytes",
     ),
+    "behind annotations of FairGPU's own that nobody counts": (
+        with_metadata(annotations={f"fairgpu.io/a{number}": "" for number in range(5_000)}),
+        "metadata.annotations",
+    ),
+    "behind more finalizers than can be looked through": (
+        with_metadata(finalizers=[f"example.org/{number}" for number in range(65)]),
+        "metadata.finalizers: given 65 finalizers",
+    ),
+    "behind more labels than leave room for a notice": (
+        with_metadata(labels={f"a{number}": "" for number in range(257)}),
+        "metadata.labels: given 25",
+    ),
+    "in a pod beside which no notice fits": (
+        with_containers(
+            asking("gpu"),
+            {**PLAIN, "env": [{"name": f"E{number}", "value": "x" * 1000} for number in range(1_100)]},
+        ),
+        "allowed: at most 1048576",
+    ),
     "lent beyond the share": (pod("evading", GPU, {"fairgpu.io/core-policy": "elastic"}), "fairgpu.io/allow"),
     "before all others": (pod("evading", GPU, {"fairgpu.io/task-priority": "0"}), "fairgpu.io/allow"),
 }

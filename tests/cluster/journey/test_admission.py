@@ -11,7 +11,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_node
 from tests.cluster.journey.manifests import EACH_DIALECT, Manifest, limits_of, pod
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("services")
 

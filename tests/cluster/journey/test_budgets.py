@@ -16,9 +16,9 @@ from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.pods import spent_in
 from tests.cluster.services.everything import Services
 from tests.cluster.services.timekeeper_client import TimekeeperClient
-from tests.periods import month_midway
-from tests.waiting import wait_until
-from timekeeper.rules.timestamps import parse_instant
+from tests.support.ledger.periods import month_midway
+from tests.support.waiting import wait_until
+from timekeeper.domain.timestamps import parse_instant
 
 pytestmark = pytest.mark.usefixtures("services")
 

@@ -11,7 +11,7 @@ from fairgpu.cluster.api import ApiError
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.journey.test_continuity import CONFIGURATION, creating
 from tests.cluster.services.everything import Services
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 from webhook.certificates.authority import certificates_in
 from webhook.certificates.trust import CONFIGURATIONS
 

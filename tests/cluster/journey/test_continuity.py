@@ -10,7 +10,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.journey.manifests import pod
 from tests.cluster.services.everything import Services
-from tests.waiting import LIMIT_S, wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 MAX_PODS = 600
 PAUSE_SECONDS = 0.25

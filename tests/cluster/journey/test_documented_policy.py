@@ -14,7 +14,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.installation import apply
 from tests.cluster.journey.manifests import Manifest, pod
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("services")
 

@@ -20,11 +20,11 @@ from tests.cluster.installation import Manifest, apply, wait_for_policies
 from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, spent_in
 from tests.cluster.services.everything import Services
-from tests.redis_server import RedisServer
-from tests.waiting import wait_until
-from timekeeper.rules.money import GPU_SECOND, SECOND
-from timekeeper.store import reading
-from timekeeper.store.account_loading import load_accounts
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import wait_until
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.ledger import reading
+from timekeeper.ledger.reading import load_accounts
 
 METER = "fairgpu.io/meter"
 BUDGETS = "/apis/fairgpu.io/v1alpha1/gpubudgets"
@@ -78,7 +78,7 @@ class Team:
     def spent(self, server: RedisServer) -> int:
         with server.client() as client:
             (account,) = load_accounts(client, [self.budget])
-        return sum(standing.total for standing in account.standings.values())
+        return sum(totals.total for totals in account.totals.values())
 
 
 @contextmanager
@@ -127,9 +127,9 @@ def test_what_ends_while_nobody_watches_is_charged_to_the_last_unit_though_its_n
 
 
 def documented(page: str) -> str:
-    """The command of a page that looks through the pods of all namespaces, to the end of its loop."""
-    (command,) = re.findall(r"^kubectl get pods -A .*?^done$", (DOCUMENTS / page).read_text(), re.DOTALL | re.MULTILINE)
-    return str(command)
+    """The last command of a page that looks through the pods of all namespaces, to the end of its loop."""
+    commands = re.findall(r"^kubectl get pods -A .*?^done$", (DOCUMENTS / page).read_text(), re.DOTALL | re.MULTILINE)
+    return str(commands[-1])
 
 
 def passes(plane: ControlPlane, command: str) -> bool:

@@ -10,7 +10,7 @@ import pytest
 from fairgpu.cluster.api import JSON_PATCH, ApiError
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.journey.manifests import Manifest, pod
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("services")
 

@@ -19,7 +19,7 @@ from tests.cluster.control_plane.identities import Identity
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.services.everything import Services
 from tests.cluster.services.timekeeper_client import AUTHORITY
-from tests.waiting import LIMIT_S, wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 pytestmark = pytest.mark.usefixtures("services")
 

@@ -12,8 +12,8 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, allocation_of, bind
 from tests.cluster.journey.manifests import Manifest, pod
-from tests.periods import month_midway
-from tests.waiting import wait_until
+from tests.support.ledger.periods import month_midway
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.usefixtures("services")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import urllib.request
 
 from tests.cluster.services.everything import Services
-from tests.waiting import LIMIT_S, wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 def test_the_shipped_policy_is_told_of_as_open(services: Services) -> None:

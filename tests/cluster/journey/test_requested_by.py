@@ -12,7 +12,7 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.custom_resources import CORRECTIONS, GRANTS, correction, grant
 from tests.cluster.installation import Manifest
-from tests.waiting import wait_until
+from tests.support.waiting import wait_until
 
 BINDINGS = "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
 DRY_RUN = {"dryRun": "All"}

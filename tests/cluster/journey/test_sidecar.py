@@ -17,8 +17,8 @@ from tests.cluster.control_plane.stand_ins import allocation_of, bind, create_no
 from tests.cluster.journey.manifests import Manifest, pod
 from tests.cluster.services.everything import Services
 from tests.cluster.services.timekeeper_client import TimekeeperClient
-from tests.shim_writer import Device, usage_record, write_usage
-from tests.waiting import wait_until
+from tests.support.usage_writer import Device, usage_record, write_usage
+from tests.support.waiting import wait_until
 
 A_MILLISECOND = 1_000_000
 """So little that the session is older when it is reported: a report counts for no more than the session's age."""

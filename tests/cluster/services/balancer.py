@@ -13,7 +13,7 @@ import ssl
 import threading
 from collections.abc import Iterator, Sequence
 
-from tests.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S
 
 PROBE_SECONDS = 0.2
 PROBE_LIMIT_SECONDS = 15.0

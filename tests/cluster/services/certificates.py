@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.processes import Process
 from tests.cluster.services.replicas import ROTATING, environment, service
-from tests.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S
 
 SECRET = "/api/v1/namespaces/fairgpu-system/secrets/fairgpu-webhook-tls"
 MOUNT_SECONDS = 0.5

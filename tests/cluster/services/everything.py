@@ -14,9 +14,9 @@ from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, apply, render, wa
 from tests.cluster.services.balancer import Balancer, balancing
 from tests.cluster.services.certificates import certificates, mounted_certificate
 from tests.cluster.services.replicas import Ports, Replicas, certificate_folder, timekeeper_jobs, timekeeper_replica
-from tests.ports import free_ports
-from tests.redis_server import RedisServer
-from tests.waiting import wait_until
+from tests.support.ports import free_ports
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import wait_until
 
 
 @dataclass(frozen=True)

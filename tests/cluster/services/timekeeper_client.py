@@ -9,7 +9,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.waiting import LIMIT_S, wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 AUTHORITY = "/api/v1/namespaces/fairgpu-system/configmaps/fairgpu-timekeeper-ca"
 

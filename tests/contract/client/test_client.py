@@ -10,7 +10,7 @@ import yaml
 
 from fairgpu.client import commands
 from fairgpu.commands import build_parser, main
-from tests.report_server import Answer, ReportServer, make_certificates, report_server
+from tests.support.servers.report_server import Answer, ReportServer, make_certificates, report_server
 
 HOUR = 3_600_000_000
 

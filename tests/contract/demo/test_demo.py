@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from fairgpu.demo import acts, story
-from fairgpu.demo.children import StepError
-from fairgpu.demo.stage import Stage
-from tests.waiting import wait_until
+from demo import acts, story
+from demo.children import StepError
+from demo.stage import Stage
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.patient
 
@@ -116,7 +116,7 @@ def test_a_step_that_does_not_happen_fails_the_demonstration(
         raise StepError("the sun did not rise")
 
     monkeypatch.setattr(acts, "ALL", (never,))
-    assert story.tell(None) == 1
+    assert story.run(None) == 1
     assert "This step did not happen: the sun did not rise" in capsys.readouterr().out
 
 

@@ -10,17 +10,17 @@ import pytest
 import yaml
 
 from tests.contract.monitoring.scraping import jobs
-from tests.keeper_stage import Stage
-from tests.ports import free_port
-from tests.redis_server import RedisServer, redis_server
-from tests.s3_server import S3Server
-from tests.waiting import wait_until
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.ports import free_port
+from tests.support.servers.redis_server import RedisServer, redis_server
+from tests.support.servers.s3_server import S3Server
+from tests.support.waiting import wait_until
+from timekeeper.domain.windows import month_start
 from timekeeper.export.bucket import Bucket
 from timekeeper.export.destination import Destination, Folder
-from timekeeper.export.months import closed_until, month_at
+from timekeeper.export.document import closed_until, month_at
+from timekeeper.ledger.exports import load, note_late_changes
 from timekeeper.settings import Settings
-from timekeeper.store.exports import load, note_late_changes
-from timekeeper.usage.windows import month_start
 
 __all__ = ["redis_server"]
 
@@ -78,7 +78,7 @@ def test_the_jobs_write_months_with_the_documented_settings(
     folder = tmp_path / "cluster"
     folder.mkdir()
     with redis_server.client() as client:
-        Stage(folder, client).budget("research", ["team-a"])
+        LedgerHarness(folder, client).budget("research", ["team-a"])
         month = month_at(month_start(closed_until(time.time_ns(), 8), -1))
         note_late_changes(client, [month])
         (folder / "settings.yaml").write_text(yaml.safe_dump(settings))

@@ -22,13 +22,13 @@ import yaml
 from pydantic import SecretStr
 
 from fairgpu.certificates import Pair, make_authority, make_leaf, utc_now
-from tests.keeper_stage import Stage
-from tests.ports import free_port
-from tests.redis_binaries import redis_7, redis_cli
-from tests.waiting import LIMIT_S, wait_until
-from timekeeper.redis_settings import RedisSettings, RedisTLS
-from timekeeper.rules.money import GPU_SECOND
-from timekeeper.store.connection import connect
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.ports import free_port
+from tests.support.servers.redis_binaries import redis_7, redis_cli
+from tests.support.waiting import LIMIT_S, wait_until
+from timekeeper.domain.money import GPU_SECOND
+from timekeeper.ledger.connection import connect
+from timekeeper.settings import RedisSettings, RedisTLS
 
 REDIS = Path(__file__).parents[3] / "deploy" / "base" / "redis"
 PASSWORD = "correct horse battery staple"
@@ -160,7 +160,7 @@ def own_server() -> Iterator[Pod]:
 
 def test_the_timekeeper_keeps_its_books_there_and_may_do_nothing_else(server: Pod, tmp_path: Path) -> None:
     with connect(server.settings()) as client:
-        stage = Stage(tmp_path, client)
+        stage = LedgerHarness(tmp_path, client)
         stage.budget("a", ["team-a"])
         stage.pod("p1", "team-a")
         stage.round(10)

@@ -14,15 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.admission import gpu_pod, review
-from tests.keeper_stage import Stage
-from tests.periods import month_midway
-from tests.ports import free_port
-from tests.redis_server import RedisServer
-from tests.rest_server import RestServer
-from tests.waiting import LIMIT_S, wait_until
-from tests.webhook_server import WebhookServer
-from timekeeper.rules.money import SECOND
+from tests.support.admission import gpu_pod, review
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.ledger.periods import month_midway
+from tests.support.ports import free_port
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.rest_server import RestServer
+from tests.support.servers.webhook_server import WebhookServer
+from tests.support.waiting import LIMIT_S, wait_until
+from timekeeper.domain.money import SECOND
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})? ")
 _LABEL = re.compile(r'([a-zA-Z_]\w*)="')
@@ -47,7 +47,7 @@ def read_samples(text: str) -> Families:
 def running_services(folder: Path) -> Iterator[list[int]]:
     """The webhook, the REST API and the jobs, on a Redis of their own; the ports of their metrics."""
     with RedisServer(make(folder / "redis")) as store, store.client() as client:
-        stage = Stage(make(folder / "timekeeper"), client)
+        stage = LedgerHarness(make(folder / "timekeeper"), client)
         stage.now = time.time_ns() - 7200 * SECOND
         stage.budget("research", ["team-a"], 3, period=month_midway())
         pod = stage.pod(str(uuid.uuid4()), "team-a")["metadata"]

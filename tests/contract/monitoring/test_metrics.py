@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client import CollectorRegistry
 
+from scheduler.measures import Measures
 from tests.contract.monitoring.queries import OF_THE_TARGET, read_query
 from tests.contract.monitoring.scraping import Families, running_services, scrape
 
@@ -30,7 +32,20 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Families:
         for port in ports:
             for name, labels in scrape(port).items():
                 found.setdefault(name, set()).update(labels)
+    for name, labels in of_the_extender().items():
+        found.setdefault(name, set()).update(labels)
     return {name: labels for name, labels in found.items() if name.startswith("fairgpu_")}
+
+
+def of_the_extender() -> Families:
+    """From its registry: the service itself answers only in the pod of a kube-scheduler."""
+    registry = CollectorRegistry()
+    Measures(registry)
+    found: Families = {}
+    for family in registry.collect():
+        for sample in family.samples:
+            found.setdefault(sample.name, set()).update(sample.labels)
+    return found
 
 
 def panels() -> list[dict[str, Any]]:

@@ -14,9 +14,9 @@ from datetime import timedelta
 from pathlib import Path
 
 from fairgpu.certificates import Pair, make_authority, make_leaf, utc_now
-from tests.https_requests import one_request
-from tests.ports import free_port
-from tests.waiting import LIMIT_S, wait_until
+from tests.support.ports import free_port
+from tests.support.servers.https_requests import one_request
+from tests.support.waiting import LIMIT_S, wait_until
 
 LEAF = timedelta(hours=1)
 
@@ -48,7 +48,7 @@ def serving(tmp_path: Path, *options: str, patience: float = LIMIT_S) -> Iterato
     authority = make_authority("test", utc_now(), timedelta(days=1))
     port, metrics_port = free_port(), free_port()
     arguments = [str(port), str(metrics_port), str(tmp_path), str(patience), *options]
-    command = [sys.executable, "-m", "tests.serving_program", *arguments]
+    command = [sys.executable, "-m", "tests.support.servers.serving_program", *arguments]
     (tmp_path / "tls.crt").write_bytes(make_leaf(authority, ("localhost",), utc_now(), LEAF).certificate_pem)
     with (tmp_path / "log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

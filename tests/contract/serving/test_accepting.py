@@ -9,7 +9,7 @@ import uvloop
 
 from fairgpu.serving.accepting import Acceptor, Serve, batch
 from fairgpu.serving.handshakes import Handshakes
-from tests.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S
 
 CLIENTS = 8
 CROWD = 500

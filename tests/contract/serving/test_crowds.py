@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.contract.serving.served import Served, serving
-from tests.serving_program import MAX_CONNECTIONS, MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS
-from tests.waiting import LIMIT_S, wait_until
+from tests.support.servers.serving_program import MAX_CONNECTIONS, MAX_HANDSHAKES, MAX_HANDSHAKES_OF_ADDRESS
+from tests.support.waiting import LIMIT_S, wait_until
 
 CROWD = 500
 OWN_DESCRIPTORS = 40

@@ -8,7 +8,7 @@ import ssl
 import pytest
 
 from tests.contract.serving.served import Served
-from tests.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S
 
 PATHS = ("/echo", "/at-once/echo", "/flask/echo", "/nowhere")
 SMUGGLED = b"POST /echo HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\nsmuggled"

@@ -17,8 +17,8 @@ import pytest
 
 from fairgpu.certificates import make_leaf, utc_now
 from tests.contract.serving.served import LEAF, Served, serving
-from tests.serving_program import MAX_BODY_BYTES, MAX_CONNECTIONS, WAITING
-from tests.waiting import LIMIT_S, wait_until
+from tests.support.servers.serving_program import MAX_BODY_BYTES, MAX_CONNECTIONS, WAITING
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tests.contract.serving.served import Served
-from tests.serving_program import MAX_ARRIVING_BYTES, MAX_BODY_BYTES
-from tests.waiting import LIMIT_S, wait_until
+from tests.support.servers.serving_program import MAX_ARRIVING_BYTES, MAX_BODY_BYTES
+from tests.support.waiting import LIMIT_S, wait_until
 
 PART = MAX_BODY_BYTES - 10_000
 FITTING = MAX_ARRIVING_BYTES // PART

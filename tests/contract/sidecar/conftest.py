@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from sidecar.archive import build
-from tests.report_server import ReportServer, report_server
-from tests.waiting import LIMIT_S
+from tests.support.servers.report_server import ReportServer, report_server
+from tests.support.waiting import LIMIT_S
 
 TOKEN = "a.very.secret-token"
 

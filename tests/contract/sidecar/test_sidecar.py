@@ -8,9 +8,9 @@ import pytest
 
 from sidecar.archive import build
 from tests.contract.sidecar.conftest import TOKEN, RunningSidecar
-from tests.report_server import Answer, Received, ReportServer, make_certificates, report_server
-from tests.shim_writer import Device, usage_record, write_usage
-from tests.waiting import LIMIT_S
+from tests.support.servers.report_server import Answer, Received, ReportServer, make_certificates, report_server
+from tests.support.usage_writer import Device, usage_record, write_usage
+from tests.support.waiting import LIMIT_S
 
 pytestmark = pytest.mark.patient
 

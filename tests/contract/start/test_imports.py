@@ -10,11 +10,11 @@ import pytest
 
 STEPS = {
     "fairgpu --help": "fairgpu.commands; fairgpu.commands.build_parser()",
-    "fairgpu admit": "webhook.rehearsal.asking",
+    "fairgpu admit": "webhook.dryrun.command",
     "fairgpu audit": "timekeeper.audit.command",
-    "fairgpu timekeeper jobs": "timekeeper.jobs.service",
+    "fairgpu timekeeper jobs": "timekeeper.controller.service",
     "fairgpu webhook serve": "webhook.service",
-    "fairgpu timekeeper serve": "timekeeper.rest.service",
+    "fairgpu timekeeper serve": "timekeeper.api.service",
 }
 """What a command imports. One process takes one after the other, so that what they share is loaded once."""
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from tests.keeper_stage import stage
-from tests.redis_server import redis_server
+from tests.support.ledger.harness import stage
+from tests.support.servers.redis_server import redis_server
 
 __all__ = ["redis_server", "stage"]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import redis_binaries
-from tests.keeper_stage import MONTH, NOON, Stage, told
-from tests.redis_server import RedisServer
-from tests.stored_hours import rows_of, write_rows
-from timekeeper.rules.money import MAX_AMOUNT
-from timekeeper.store import keys, reading
-from timekeeper.store.calls import StoreEmptyError
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, told
+from tests.support.ledger.stored_hours import rows_of, write_rows
+from tests.support.servers import redis_binaries
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.domain.money import MAX_AMOUNT
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.client import StoreEmptyError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,17 +24,17 @@ GPU_HOUR = HOUR * 10**6
 
 
 @pytest.fixture(params=["Redis 6.2", "Redis 7"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
     if request.param == "Redis 7":
         monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
     for name in ("redis", "stage"):
         (tmp_path / name).mkdir()
     with RedisServer(tmp_path / "redis") as server, server.client() as client:
-        yield Stage(tmp_path / "stage", client)
+        yield LedgerHarness(tmp_path / "stage", client)
 
 
 @pytest.fixture
-def teams(stage: Stage) -> Stage:
+def teams(stage: LedgerHarness) -> LedgerHarness:
     """Two teams of one GPU-hour each, with one running pod each."""
     for team in ("a", "b"):
         stage.budget(team, [f"team-{team}"], gpu_hours=1)
@@ -43,13 +43,13 @@ def teams(stage: Stage) -> Stage:
     return stage
 
 
-def reported(stage: Stage, uid: str, used: int) -> None:
+def reported(stage: LedgerHarness, uid: str, used: int) -> None:
     """What a pod's reports are stored to amount to, in microGPU-seconds."""
     stage.client.hset(keys.report(uid), mapping={"at": str(stage.now), "used": str(used)})
 
 
 @pytest.mark.parametrize("used", [MAX_AMOUNT, MAX_AMOUNT + 1, 10**30])
-def test_an_account_goes_on_spending_whatever_its_pod_has_reported(teams: Stage, used: int) -> None:
+def test_an_account_goes_on_spending_whatever_its_pod_has_reported(teams: LedgerHarness, used: int) -> None:
     teams.pod("absurd", "team-a", core=1)
     teams.round(10)
     reported(teams, "absurd", used)
@@ -62,7 +62,7 @@ def test_an_account_goes_on_spending_whatever_its_pod_has_reported(teams: Stage,
 
 
 @pytest.mark.parametrize("used", [9 * 10**23, MAX_AMOUNT, 10**30])
-def test_pods_whose_use_passes_24_digits_together_stop_nobody(teams: Stage, used: int) -> None:
+def test_pods_whose_use_passes_24_digits_together_stop_nobody(teams: LedgerHarness, used: int) -> None:
     for uid in ("one", "two", "three"):
         pod = teams.pod(uid, "team-a", core=1)
         owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "job", "controller": True}
@@ -85,7 +85,7 @@ def test_pods_whose_use_passes_24_digits_together_stop_nobody(teams: Stage, used
     assert teams.client.hlen(keys.AccountKeys("a").sessions) == 1
 
 
-def test_a_row_of_25_digits_grows_no_further_and_stops_nobody(teams: Stage) -> None:
+def test_a_row_of_25_digits_grows_no_further_and_stops_nobody(teams: LedgerHarness) -> None:
     teams.round(HOUR)
     row = f"3600000000 3600000000 0 {10**24}"
     write_rows(teams.client, "a", dict.fromkeys(rows_of(teams.client, "a"), row))
@@ -98,7 +98,7 @@ def test_a_row_of_25_digits_grows_no_further_and_stops_nobody(teams: Stage) -> N
 
 
 @pytest.mark.parametrize("cut", [" not a cut", f" 1 1 1 {10**24}", " 1 2"])
-def test_a_remembered_cut_that_cannot_be_read_is_replaced(teams: Stage, cut: str) -> None:
+def test_a_remembered_cut_that_cannot_be_read_is_replaced(teams: LedgerHarness, cut: str) -> None:
     teams.round(HOUR)
     amounts = keys.AccountKeys("a").amounts(MONTH)
     stored = teams.client.hget(amounts, "pod-a")
@@ -109,12 +109,12 @@ def test_a_remembered_cut_that_cannot_be_read_is_replaced(teams: Stage, cut: str
     assert told(teams, "team-a")["state"] == "over"
 
 
-def test_one_session_that_cannot_be_settled_stops_no_other_of_its_account(teams: Stage) -> None:
+def test_one_session_that_cannot_be_settled_stops_no_other_of_its_account(teams: LedgerHarness) -> None:
     teams.pod("broken", "team-a")
     teams.round(1)
     teams.client.hset(keys.AccountKeys("a").amounts(MONTH), "broken", "nonsense")
     teams.round(HOUR)
-    total = reading.standing(teams.client, "a", MONTH)
+    total = reading.period_totals(teams.client, "a", MONTH)
     assert total is not None
     assert total.total == GPU_HOUR + 2 * 10**6
     assert told(teams, "team-a")["state"] == "over"
@@ -142,11 +142,11 @@ BROKEN = {
     "hours of another type": ("hour_index", "SET", ("text",)),
     "an hour that was written to many times": ("hour_index", "HSET", (str(NOON // (HOUR * 10**9)), "many")),
     "a ledger of another type": ("ledger", "SET", ("text",)),
-    "pots of another shape": ("pots", "HSET", ("", "much")),
+    "pots of another shape": ("credits", "HSET", ("", "much")),
 }
 
 
-def break_account(stage: Stage, account: str, broken: str) -> Callable[[], object]:
+def break_account(stage: LedgerHarness, account: str, broken: str) -> Callable[[], object]:
     """Spoils one key of an account; mends it."""
     client, (name, command, arguments) = stage.client, BROKEN[broken]
     place = getattr(keys.AccountKeys(account), name)
@@ -171,7 +171,7 @@ def break_account(stage: Stage, account: str, broken: str) -> Callable[[], objec
 @pytest.mark.parametrize("leader", ["the leader goes on", "another leader follows"])
 @pytest.mark.parametrize("broken", BROKEN)
 def test_the_others_are_settled_and_published_in_the_same_round_and_the_account_once_it_is_mended(
-    teams: Stage, broken: str, leader: str
+    teams: LedgerHarness, broken: str, leader: str
 ) -> None:
     teams.round(60)
     mend = break_account(teams, "a", broken)

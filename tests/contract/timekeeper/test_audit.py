@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.audited_books import (
+from tests.support.ledger.audited import (
     CORRECTED,
     KEYS,
     Corruption,
@@ -16,27 +16,27 @@ from tests.audited_books import (
     stage,
     write_statuses,
 )
-from tests.keeper_stage import MONTH, Stage, report
-from tests.stored_hours import Place, delete_row, delete_rows, rows_of, write_rows
+from tests.support.ledger.harness import MONTH, LedgerHarness, report
+from tests.support.ledger.stored_hours import Place, delete_row, delete_rows, rows_of, sums_of, write_rows
 from timekeeper.audit.difference import Figure
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.metering.bill import Bill
-from timekeeper.rules.money import GPU_SECOND
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.ledger_packing import pack_ledger
-from timekeeper.store.usage_folding import fold_hours, pack_hours
-from timekeeper.usage.folding import pack, unfold
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_SECOND
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.usage_folding import pack, unfold
+from timekeeper.ledger.compaction import fold_hours, pack_hours
+from timekeeper.ledger.entries import pack_ledger
 
 __all__ = ["books", "server", "stage"]
 
 
-def test_books_that_were_kept_have_no_difference(books: Stage) -> None:
+def test_books_that_were_kept_have_no_difference(books: LedgerHarness) -> None:
     assert audited(books).differences == ()
     assert audited(books).accounts == 1
     assert audited(books).sessions == 3
 
 
-def test_books_whose_ledger_is_packed_have_no_difference(books: Stage) -> None:
+def test_books_whose_ledger_is_packed_have_no_difference(books: LedgerHarness) -> None:
     assert books.keeper is not None
     assert pack_ledger(books.client, books.keeper.epoch, "a", books.now + 1)
     assert books.client.xlen(KEYS.ledger) == 0
@@ -45,21 +45,21 @@ def test_books_whose_ledger_is_packed_have_no_difference(books: Stage) -> None:
     assert audited(books).differences == ()
 
 
-def without_entries(stage: Stage) -> None:
+def without_entries(stage: LedgerHarness) -> None:
     stage.client.xtrim(KEYS.ledger, maxlen=0, approximate=False)
 
 
-def with_entry(stage: Stage) -> None:
+def with_entry(stage: LedgerHarness) -> None:
     fields = {"k": "correction", "p": str(MONTH), "a": "7", "t": "1", "u": "gone", "n": "", "d": "", "x": ""}
     stage.client.xadd(KEYS.ledger, fields)
 
 
-def entry_of_a_stranger(stage: Stage) -> None:
+def entry_of_a_stranger(stage: LedgerHarness) -> None:
     fields = {"k": "close", "p": str(MONTH), "a": "7", "t": "1", "u": "stranger", "n": "", "d": "", "x": ""}
     stage.client.xadd(KEYS.ledger, fields)
 
 
-def an_hour(stage: Stage) -> tuple[Place, str]:
+def an_hour(stage: LedgerHarness) -> tuple[Place, str]:
     return max(rows_of(stage.client, "a").items(), key=lambda row: int(row[1].split()[0]))
 
 
@@ -67,13 +67,19 @@ def in_an_hour(value: str) -> Corruption:
     return lambda stage: write_rows(stage.client, "a", {an_hour(stage)[0]: value})
 
 
-def to_another_month(stage: Stage) -> None:
+def a_sum_of_an_hour(stage: LedgerHarness) -> None:
+    ((hour, to), value), *_ = sums_of(stage.client, "a").items()
+    billed, *others = value.split(" ")
+    stage.client.hset(KEYS.sums_of(hour), to, " ".join([str(int(billed) + 1), *others]))
+
+
+def to_another_month(stage: LedgerHarness) -> None:
     place, value = an_hour(stage)
     delete_row(stage.client, "a", place)
     write_rows(stage.client, "a", {(1, place[1]): value})
 
 
-def folded_and_changed(stage: Stage) -> None:
+def folded_and_changed(stage: LedgerHarness) -> None:
     assert stage.keeper is not None
     assert fold_hours(stage.client, stage.keeper.epoch, "a", MONTH + 31 * 24 * HOUR, [MONTH])
     assert found(stage) == set()
@@ -83,7 +89,7 @@ def folded_and_changed(stage: Stage) -> None:
     stage.client.hset(KEYS.folded, month, pack([changed, *others]))
 
 
-def packed_and_changed_in_part(stage: Stage) -> None:
+def packed_and_changed_in_part(stage: LedgerHarness) -> None:
     """What questions without details are answered from is not what the rows say."""
     assert stage.keeper is not None
     assert pack_hours(stage.client, stage.keeper.epoch, "a", MONTH + 31 * 24 * HOUR)
@@ -110,9 +116,9 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
     "what was granted": (in_hash(KEYS.period(MONTH), "granted", "5"), {(Figure.GRANTED, "")}),
     "a grant": (in_hash(KEYS.grants, "more", f"{MONTH} 5"), {(Figure.GRANTED, "grant more")}),
     "a grant that outlives its period": (
-        in_hash(KEYS.pots(MONTH), "lasting", f"5 {MONTH + HOUR} 0 o"),
+        in_hash(KEYS.credits(MONTH), "lasting", f"5 {MONTH + HOUR} 0 o"),
         {
-            (Figure.GRANTED, "pot lasting"),
+            (Figure.GRANTED, "credit lasting"),
             (Figure.BURNED, "status.expiring lasting"),
             (Figure.STATUS, "status.checkpoint.pots lasting"),
         },
@@ -162,6 +168,7 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
         {(Figure.LEDGER, "stranger"), (Figure.SPENT, ""), (Figure.HOURS, "")},
     ),
     "an hour's use": (in_an_hour("5 0 0 -"), {(Figure.HOURS, "")}),
+    "an hour's sum by namespace and model": (a_sum_of_an_hour, {(Figure.HOURS, "")}),
     "an hour's use, gone": (lambda stage: delete_rows(stage.client, "a"), {(Figure.HOURS, "")}),
     "use put down to an hour of another period": (to_another_month, {(Figure.HOURS, "")}),
     "use that was folded": (folded_and_changed, {(Figure.HOURS, "")}),
@@ -175,26 +182,26 @@ CORRUPTIONS: dict[str, tuple[Corruption, Found]] = {
 
 
 @pytest.mark.parametrize("name", CORRUPTIONS)
-def test_whatever_is_corrupted_is_named(books: Stage, name: str) -> None:
+def test_whatever_is_corrupted_is_named(books: LedgerHarness, name: str) -> None:
     corrupt, expected = CORRUPTIONS[name]
     corrupt(books)
     assert found(books) == expected
 
 
-def test_a_lost_ledger_is_named_session_by_session(books: Stage) -> None:
+def test_a_lost_ledger_is_named_session_by_session(books: LedgerHarness) -> None:
     without_entries(books)
     named = found(books)
     assert {(Figure.POSTED, "ended"), (Figure.POSTED, "gone"), (Figure.GRANTED, "grant more")} <= named
 
 
-def test_a_difference_says_what_is_stored_and_what_must_be(books: Stage) -> None:
+def test_a_difference_says_what_is_stored_and_what_must_be(books: LedgerHarness) -> None:
     books.client.hset(KEYS.period(MONTH), "total", "1")
     (difference,) = audited(books).differences
     assert (difference.account, difference.period) == ("a", MONTH)
     assert (difference.stored, difference.expected) == ("1", str((100 + 30 + 55) * GPU_SECOND + CORRECTED))
 
 
-def test_a_budget_that_is_not_there_is_said_to_be_missing(books: Stage) -> None:
+def test_a_budget_that_is_not_there_is_said_to_be_missing(books: LedgerHarness) -> None:
     assert audited(books, accounts=("b",)).missing == ("b",)
     assert audited(books, period=MONTH + HOUR).accounts == 0
 
@@ -202,10 +209,10 @@ def test_a_budget_that_is_not_there_is_said_to_be_missing(books: Stage) -> None:
 @pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
 @pytest.mark.parametrize("corrupted", ["running", "ended"])
 def test_an_amount_that_does_not_follow_from_what_was_reported_is_named(
-    stage: Stage, bill: Bill, corrupted: str
+    stage: LedgerHarness, bill: Bill, corrupted: str
 ) -> None:
     stage.budget("a", ["team-a"])
-    stage.lead(KeeperRules(bill=bill))
+    stage.lead(ControllerRules(bill=bill))
     pods = {name: stage.pod(name, "team-a", core=50) for name in ("running", "ended")}
     stage.round()
     stage.pass_time(100)

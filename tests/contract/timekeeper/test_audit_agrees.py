@@ -11,17 +11,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.keeper_stage import Stage, report
-from tests.redis_server import RedisServer
-from tests.waiting import LIMIT_S, wait_until
-from timekeeper.audit.auditing import POLL_SECONDS, Question, Surroundings, audit
-from timekeeper.audit.world import see
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.metering.bill import Bill
-from timekeeper.rules.pricing import PricePoint
-from timekeeper.rules.timestamps import HOUR, format_instant
-from timekeeper.store import reading
+from tests.support.ledger.harness import LedgerHarness, report
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import LIMIT_S, wait_until
+from timekeeper.audit.auditing import POLL_SECONDS, AuditEnvironment, AuditRequest, audit
+from timekeeper.audit.cluster import read_cluster
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.pricing import Bill, PricePoint
+from timekeeper.domain.timestamps import HOUR, format_instant
+from timekeeper.ledger import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,14 +54,14 @@ def server() -> Iterator[RedisServer]:
 class Play:
     """Budgets of an hour and of a day, and what happens to them."""
 
-    def __init__(self, stage: Stage, bill: Bill = Bill.RESERVED) -> None:
+    def __init__(self, stage: LedgerHarness, bill: Bill = Bill.RESERVED) -> None:
         self.stage = stage
         self.pods: list[dict[str, Any]] = []
         self.payers = {"team-a": "a", "team-b": "b", "team-c": ""}
         self.allowances = {"a": "1", "b": "0.05"}
         self.bill = bill
         self.reports = 0
-        stage.lead(KeeperRules(bill=bill))
+        stage.lead(ControllerRules(bill=bill))
         self.write_budgets()
 
     def write_budgets(self) -> None:
@@ -102,7 +101,7 @@ class Play:
         elif kind == "round":
             stage.round(first, full=second)
         elif kind == "lead":
-            stage.lead(KeeperRules(prices={"A100": (PricePoint(0, Fraction(first)),)}, bill=self.bill))
+            stage.lead(ControllerRules(prices={"A100": (PricePoint(0, Fraction(first)),)}, bill=self.bill))
         elif kind == "write":
             self.write()
 
@@ -138,22 +137,24 @@ def test_whatever_is_settled_in_whatever_order_the_auditor_finds_no_difference(
 ) -> None:
     with server.client() as client, tempfile.TemporaryDirectory() as folder:
         client.flushall()
-        play = Play(Stage(Path(folder), client), bill)
+        play = Play(LedgerHarness(Path(folder), client), bill)
         for step in steps:
             play.do(step)
         play.settle()
         stage = play.stage
-        around = Surroundings(client, lambda: see(stage.source.mirrors, None), lambda: stage.now, lambda _: False)
-        assert audit(around, Question(patience_seconds=0, bill=bill.value)).differences == ()
+        around = AuditEnvironment(
+            client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, lambda _: False
+        )
+        assert audit(around, AuditRequest(patience_seconds=0, bill=bill.value)).differences == ()
         periods = {int(start) for name in ("a", "b") for start in client.hkeys(f"fairgpu:{{{name}}}:periods")}
         for start in periods:
-            assert audit(around, Question(period=start, patience_seconds=0, bill=bill.value)).differences == ()
+            assert audit(around, AuditRequest(period=start, patience_seconds=0, bill=bill.value)).differences == ()
 
 
 def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisServer, tmp_path: Path) -> None:
     with server.client() as client:
         client.flushall()
-        stage = Stage(tmp_path, client)
+        stage = LedgerHarness(tmp_path, client)
         play = Play(stage)
         for index in range(40):
             play.do(("pod", NAMESPACES[index % 3], 33))
@@ -184,8 +185,8 @@ def test_books_that_are_being_kept_meanwhile_show_no_difference(server: RedisSer
             return False
 
         try:
-            around = Surroundings(client, lambda: see(stage.source.mirrors, None), lambda: stage.now, wait)
-            question = Question(patience_seconds=3 * POLL_SECONDS)
+            around = AuditEnvironment(client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, wait)
+            question = AuditRequest(patience_seconds=3 * POLL_SECONDS)
             found = [audit(around, question) for _ in range(8) if not wait(0)]
         finally:
             ending.set()

@@ -10,17 +10,17 @@ import pytest
 import redis
 
 from fairgpu.commands import CommandError
-from tests.audited_books import KEYS, books, server, stage
-from tests.keeper_stage import MONTH, Stage
-from tests.ports import free_port
+from tests.support.ledger.audited import KEYS, books, server, stage
+from tests.support.ledger.harness import MONTH, LedgerHarness
+from tests.support.ports import free_port
 from timekeeper.audit.command import run
-from timekeeper.rules.money import GPU_SECOND
+from timekeeper.domain.money import GPU_SECOND
 from timekeeper.settings import TimekeeperSettings
 
 __all__ = ["books", "server", "stage"]
 
 
-def command(stage: Stage, *arguments: str) -> subprocess.CompletedProcess[str]:
+def command(stage: LedgerHarness, *arguments: str) -> subprocess.CompletedProcess[str]:
     settings = stage.folder / "settings.yaml"
     port = stage.client.connection_pool.connection_kwargs["port"]
     settings.write_text(f"timekeeper: {{redis: {{url: 'redis://127.0.0.1:{port}/0'}}}}")
@@ -29,7 +29,7 @@ def command(stage: Stage, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(typed, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_the_command_answers_0_where_nothing_differs(books: Stage) -> None:
+def test_the_command_answers_0_where_nothing_differs(books: LedgerHarness) -> None:
     done = command(books, "--period", "2026-01-01T00:00:00Z")
     assert done.returncode == 0
     assert done.stdout.splitlines() == [
@@ -38,7 +38,7 @@ def test_the_command_answers_0_where_nothing_differs(books: Stage) -> None:
     ]
 
 
-def test_the_command_answers_1_and_prints_what_differs(books: Stage) -> None:
+def test_the_command_answers_1_and_prints_what_differs(books: LedgerHarness) -> None:
     books.client.hset(KEYS.period(MONTH), "total", str(GPU_SECOND))
     done = command(books, "--budget", "a")
     assert done.returncode == 1
@@ -48,7 +48,7 @@ def test_the_command_answers_1_and_prints_what_differs(books: Stage) -> None:
     assert row.startswith("a         2026-01-01T00:00:00Z   spent     -   1000000 (0.000278 GPUh)   188600000 (0.0")
 
 
-def test_the_command_tells_programs_in_json(books: Stage) -> None:
+def test_the_command_tells_programs_in_json(books: LedgerHarness) -> None:
     books.client.hset(KEYS.period(MONTH), "total", "1")
     done = command(books, "-o", "json")
     assert done.returncode == 1
@@ -64,7 +64,7 @@ def test_the_command_tells_programs_in_json(books: Stage) -> None:
     }
 
 
-def test_a_period_that_is_no_instant_is_refused(books: Stage) -> None:
+def test_a_period_that_is_no_instant_is_refused(books: LedgerHarness) -> None:
     done = command(books, "--period", "January")
     assert done.returncode == 1
     assert "--period: 'January' is no RFC 3339 timestamp" in done.stderr

@@ -11,25 +11,25 @@ from typing import Any
 
 import pytest
 
-from tests.audited_books import KEYS, audited, books, found, server, stage, write_statuses
-from tests.keeper_stage import MONTH, NOON, Stage, report
-from tests.stored_hours import rows_of, write_rows
+from tests.support.ledger.audited import KEYS, audited, books, found, server, stage, write_statuses
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, report
+from tests.support.ledger.stored_hours import rows_of, write_rows
 from timekeeper.audit.difference import Figure
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.metering.bill import Bill
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import keys
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import keys
 
 __all__ = ["books", "server", "stage"]
 
-Change = Callable[[Stage, int], object]
+Change = Callable[[LedgerHarness, int], object]
 DELTAS = (1, 10**6)
 
 
 def figure_in(key: str, field: str, position: int = 0) -> Change:
     """A figure of a hash's value, which spaces divide into parts."""
 
-    def change(stage: Stage, by: int) -> None:
+    def change(stage: LedgerHarness, by: int) -> None:
         text = stage.client.hget(key, field)
         assert isinstance(text, bytes)
         parts = text.decode().split(" ")
@@ -42,7 +42,7 @@ def figure_in(key: str, field: str, position: int = 0) -> Change:
 def figure_of_json(key: str, field: str, *path: str | int) -> Change:
     """A figure of a hash's value, which is JSON; it stays a text where it is one."""
 
-    def change(stage: Stage, by: int) -> None:
+    def change(stage: LedgerHarness, by: int) -> None:
         text = stage.client.hget(key, field)
         assert isinstance(text, bytes)
         document = json.loads(text)
@@ -55,7 +55,7 @@ def figure_of_json(key: str, field: str, *path: str | int) -> Change:
 def figure_of_status(*path: str | int) -> Change:
     """A figure of the budget's status."""
 
-    def change(stage: Stage, by: int) -> None:
+    def change(stage: LedgerHarness, by: int) -> None:
         file = stage.folder / "status" / "budget-a.json"
         status = json.loads(file.read_text())
         add(status, path, by)
@@ -75,7 +75,7 @@ def add(document: Any, path: tuple[str | int, ...], by: int) -> None:
 def entry_of(kind: str, subject: str) -> Change:
     """The amount of a ledger entry; all entries are written again, since one cannot be changed."""
 
-    def change(stage: Stage, by: int) -> None:
+    def change(stage: LedgerHarness, by: int) -> None:
         entries: Any = stage.client.xrange(KEYS.ledger)
         stage.client.delete(KEYS.ledger)
         changed = 0
@@ -92,7 +92,7 @@ def entry_of(kind: str, subject: str) -> Change:
 def row_of(owner: str) -> Change:
     """What is billed in the row of hours of an owner."""
 
-    def change(stage: Stage, by: int) -> None:
+    def change(stage: LedgerHarness, by: int) -> None:
         ((place, row),) = [item for item in rows_of(stage.client, "a").items() if owner in item[0][1]]
         billed, *others = row.split(" ")
         write_rows(stage.client, "a", {place: " ".join([str(int(billed) + by), *others])})
@@ -110,7 +110,7 @@ FIGURES: dict[str, tuple[Change, tuple[Figure, str]]] = {
     "a period's grants": (figure_in(PERIOD, "granted"), (Figure.GRANTED, "")),
     "a period's sum of pods that are gone": (figure_in(PERIOD, "gone"), (Figure.GONE, "")),
     "a grant": (figure_in(KEYS.grants, "more", 1), (Figure.GRANTED, "grant more")),
-    "a grant that outlives its period": (figure_in(KEYS.pots(MONTH), "lasting"), (Figure.GRANTED, "pot lasting")),
+    "a grant that outlives its period": (figure_in(KEYS.credits(MONTH), "lasting"), (Figure.GRANTED, "credit lasting")),
     "a correction": (figure_in(KEYS.corrections, "refund", 1), (Figure.SPENT, "correction refund")),
     "the amount of an ended session": (figure_in(AMOUNTS, "ended", 2), (Figure.AMOUNT, "ended")),
     "the amount of a session whose pod is gone": (figure_in(AMOUNTS, "gone", 2), (Figure.AMOUNT, "gone")),
@@ -161,14 +161,14 @@ FIGURES: dict[str, tuple[Change, tuple[Figure, str]]] = {
 
 @pytest.mark.parametrize("by", DELTAS)
 @pytest.mark.parametrize("name", FIGURES)
-def test_one_wrong_figure_is_named(books: Stage, name: str, by: int) -> None:
+def test_one_wrong_figure_is_named(books: LedgerHarness, name: str, by: int) -> None:
     change, expected = FIGURES[name]
     change(books, by)
     assert expected in found(books)
 
 
 @pytest.fixture
-def carried(stage: Stage) -> Stage:
+def carried(stage: LedgerHarness) -> LedgerHarness:
     """A budget of an hour that has rolled over what its first hour left."""
     stage.budget("a", ["team-a"], "1", period={"every": "hour"}, rollover={"gpuHours": "0.4"})
     stage.pod("running", "team-a", core=50)
@@ -183,7 +183,7 @@ def carried(stage: Stage) -> Stage:
 LATER = KEYS.period(NOON + HOUR)
 OF_A_LATER_PERIOD: dict[str, tuple[Change, tuple[Figure, str]]] = {
     "a closing balance": (figure_in(LATER, "struck"), (Figure.BALANCE, "")),
-    "what was rolled over": (figure_in(KEYS.pots(NOON + HOUR), ""), (Figure.GRANTED, "rolled over")),
+    "what was rolled over": (figure_in(KEYS.credits(NOON + HOUR), ""), (Figure.GRANTED, "rolled over")),
     "the entry of what was rolled over": (entry_of("carry", ""), (Figure.GRANTED, "rolled over")),
     "the status's closing balance": (
         figure_of_status("checkpoint", "previousMicroGPUSeconds"),
@@ -194,7 +194,7 @@ OF_A_LATER_PERIOD: dict[str, tuple[Change, tuple[Figure, str]]] = {
 
 @pytest.mark.parametrize("by", DELTAS)
 @pytest.mark.parametrize("name", OF_A_LATER_PERIOD)
-def test_one_wrong_figure_of_money_that_was_carried_is_named(carried: Stage, name: str, by: int) -> None:
+def test_one_wrong_figure_of_money_that_was_carried_is_named(carried: LedgerHarness, name: str, by: int) -> None:
     change, expected = OF_A_LATER_PERIOD[name]
     change(carried, by)
     assert expected in found(carried)
@@ -204,10 +204,10 @@ def test_one_wrong_figure_of_money_that_was_carried_is_named(carried: Stage, nam
 @pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
 @pytest.mark.parametrize("place", ["amount", "posted", "entry"])
 def test_one_wrong_figure_of_a_session_that_is_billed_by_use_is_named(
-    stage: Stage, bill: Bill, place: str, by: int
+    stage: LedgerHarness, bill: Bill, place: str, by: int
 ) -> None:
     stage.budget("a", ["team-a"])
-    stage.lead(KeeperRules(bill=bill))
+    stage.lead(ControllerRules(bill=bill))
     pod = stage.pod("ended", "team-a", core=50)
     stage.round()
     stage.pass_time(100)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.audited_books import (
+from tests.support.ledger.audited import (
     KEYS,
     Corruption,
     Found,
@@ -15,12 +15,12 @@ from tests.audited_books import (
     stage,
     write_statuses,
 )
-from tests.keeper_stage import MONTH, NOON, Stage
-from timekeeper.audit.auditing import Question, Surroundings, audit
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.audit.cluster import read_cluster
 from timekeeper.audit.difference import Figure
-from timekeeper.audit.world import see
-from timekeeper.rules.money import SECOND
-from timekeeper.store import keys
+from timekeeper.domain.money import SECOND
+from timekeeper.ledger import keys
 
 __all__ = ["books", "server", "stage"]
 
@@ -104,34 +104,34 @@ TOLD: dict[str, tuple[Corruption, Found]] = {
 
 
 @pytest.mark.parametrize("name", TOLD)
-def test_whatever_is_told_falsely_is_named(books: Stage, name: str) -> None:
+def test_whatever_is_told_falsely_is_named(books: LedgerHarness, name: str) -> None:
     corrupt, expected = TOLD[name]
     corrupt(books)
     assert found(books) == expected
 
 
-def test_a_pod_that_is_not_metered_is_named(books: Stage) -> None:
+def test_a_pod_that_is_not_metered_is_named(books: LedgerHarness) -> None:
     books.pod("stowaway", "team-a")
     books.pass_time(120)
     books.client.set(keys.WATCHED, str(books.now))
     assert (Figure.SESSION, "stowaway") in found(books)
 
 
-def test_a_session_whose_pod_is_gone_is_named(books: Stage) -> None:
+def test_a_session_whose_pod_is_gone_is_named(books: LedgerHarness) -> None:
     books.remove("running")
     books.source.refresh()
     assert found(books) == {(Figure.SESSION, "running")}
 
 
-def test_who_does_not_see_the_api_server_checks_the_store_alone(books: Stage) -> None:
-    around = Surroundings(books.client, lambda: None, lambda: books.now, lambda _: False)
+def test_who_does_not_see_the_api_server_checks_the_store_alone(books: LedgerHarness) -> None:
+    around = AuditEnvironment(books.client, lambda: None, lambda: books.now, lambda _: False)
     in_status("spent", money(7))(books)
-    assert audit(around, Question(patience_seconds=0)).differences == ()
+    assert audit(around, AuditRequest(patience_seconds=0)).differences == ()
     in_summary("rate", 7)(books)
-    assert len(audit(around, Question(patience_seconds=0)).differences) == 1
+    assert len(audit(around, AuditRequest(patience_seconds=0)).differences) == 1
 
 
-def test_what_lags_for_a_moment_is_no_difference(books: Stage) -> None:
+def test_what_lags_for_a_moment_is_no_difference(books: LedgerHarness) -> None:
     books.pod("late", "team-a")
     books.client.hset(keys.STATES_VALUES, "team-a", "{}")
 
@@ -141,18 +141,18 @@ def test_what_lags_for_a_moment_is_no_difference(books: Stage) -> None:
         write_statuses(books)
         return False
 
-    around = Surroundings(books.client, lambda: see(books.source.mirrors, None), lambda: books.now, settle)
-    assert audit(around, Question(patience_seconds=1)).differences == ()
+    around = AuditEnvironment(books.client, lambda: read_cluster(books.source.mirrors, None), lambda: books.now, settle)
+    assert audit(around, AuditRequest(patience_seconds=1)).differences == ()
 
 
-def test_a_budget_that_cannot_be_used_is_held_to_what_it_last_was(books: Stage) -> None:
+def test_a_budget_that_cannot_be_used_is_held_to_what_it_last_was(books: LedgerHarness) -> None:
     books.budget("a", ["team-a"], 1, onExhausted="perhaps")
     books.round(10)
     write_statuses(books)
     assert audited(books).differences == ()
 
 
-def test_a_budget_that_is_gone_is_held_to_what_was_published_of_it(books: Stage) -> None:
+def test_a_budget_that_is_gone_is_held_to_what_was_published_of_it(books: LedgerHarness) -> None:
     books.budgets = []
     books.write_budgets()
     books.round(10)

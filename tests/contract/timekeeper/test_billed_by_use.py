@@ -6,20 +6,20 @@ import json
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage, report
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.metering.bill import Bill
-from timekeeper.metering.reports import Counter
-from timekeeper.rules.money import GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import keys, reading
-from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
-from timekeeper.store.usage_reading import accounts_usage
+from tests.support.ledger.harness import NOON, LedgerHarness, report
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.reports import Counter
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
+from timekeeper.ledger.usage import accounts_usage
 
 
-def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_reserves(stage: Stage) -> None:
+def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_reserves(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.pod("p1", "team-a", core=50)
     stage.pod("silent", "team-a", core=10)
     stage.round()
@@ -33,15 +33,17 @@ def test_where_use_is_billed_a_pod_pays_what_it_reports_and_never_more_than_it_r
     assert stage.spent("a") == 10 * GPU_SECOND + 2 * GPU_SECOND
 
 
-def test_what_is_used_after_a_period_began_is_paid_in_that_period_also_under_the_next_leader(stage: Stage) -> None:
+def test_what_is_used_after_a_period_began_is_paid_in_that_period_also_under_the_next_leader(
+    stage: LedgerHarness,
+) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.pod("p1", "team-a")
     stage.round()
     stage.pass_time(3599)
     report(stage, "p1", 1, 600)
     stage.round(1)
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.pass_time(1800)
     report(stage, "p1", 2, 700)
     stage.round()
@@ -50,10 +52,10 @@ def test_what_is_used_after_a_period_began_is_paid_in_that_period_also_under_the
 
 @pytest.mark.parametrize(("bill", "amounts"), [(Bill.USED, (600, 100)), (Bill.MAX, (3600, 180))])
 def test_a_leader_that_takes_over_late_in_a_period_leaves_the_one_before_as_it_was_billed(
-    stage: Stage, bill: Bill, amounts: tuple[int, int]
+    stage: LedgerHarness, bill: Bill, amounts: tuple[int, int]
 ) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
-    stage.lead(KeeperRules(bill=bill))
+    stage.lead(ControllerRules(bill=bill))
     stage.pod("p1", "team-a")
     stage.round()
     stage.pass_time(3599)
@@ -61,7 +63,7 @@ def test_a_leader_that_takes_over_late_in_a_period_leaves_the_one_before_as_it_w
     stage.pass_time(1)
     for _ in range(3):
         stage.round(60)
-    stage.lead(KeeperRules(bill=bill))
+    stage.lead(ControllerRules(bill=bill))
     report(stage, "p1", 2, 700)
     stage.round()
     first, second = (amount * GPU_SECOND for amount in amounts)
@@ -70,16 +72,16 @@ def test_a_leader_that_takes_over_late_in_a_period_leaves_the_one_before_as_it_w
 
 @pytest.mark.parametrize("seconds_after", [0, 1])
 def test_what_is_reported_belongs_to_the_period_in_which_it_was_received_whenever_the_leader_looks(
-    stage: Stage, seconds_after: int
+    stage: LedgerHarness, seconds_after: int
 ) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.pod("p1", "team-a")
     stage.round()
     for seq, (seconds, busy) in enumerate([(3599, 600), (1, 650), (3599, 900), (1 + seconds_after, 1000)]):
         stage.pass_time(seconds)
         report(stage, "p1", seq, busy)
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.round()
     stage.round(60)
     assert [stage.spent("a", NOON + hour * HOUR) for hour in range(3)] == [
@@ -89,26 +91,26 @@ def test_what_is_reported_belongs_to_the_period_in_which_it_was_received_wheneve
     ]
 
 
-def test_a_report_that_comes_after_the_leader_has_closed_its_period_counts_for_the_next(stage: Stage) -> None:
+def test_a_report_that_comes_after_the_leader_has_closed_its_period_counts_for_the_next(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.pod("p1", "team-a")
     stage.round()
     stage.pass_time(3590)
     report(stage, "p1", 1, 600)
     stage.round(10)
     stamped = Submission("p1", "b", 2, stage.now - 1, (Counter("GPU-p1", 610 * SECOND, 0, 0),))
-    assert ReportIntake(stage.client).take([stamped]) == [Outcome.TAKEN]
+    assert ReportIntake(stage.client).take([stamped]) == [IntakeOutcome.TAKEN]
     stage.round(60)
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.round()
     assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (600 * GPU_SECOND, 10 * GPU_SECOND)
 
 
 @pytest.mark.parametrize(("bill", "amount"), [(Bill.USED, 100 + 20), (Bill.MAX, 200)])
-def test_a_device_that_no_report_names_is_billed_as_reserved(stage: Stage, bill: Bill, amount: int) -> None:
+def test_a_device_that_no_report_names_is_billed_as_reserved(stage: LedgerHarness, bill: Bill, amount: int) -> None:
     stage.budget("a", ["team-a"])
-    stage.lead(KeeperRules(bill=bill))
+    stage.lead(ControllerRules(bill=bill))
     item = stage.pod("p1", "team-a")
     device = {"model": "A100", "totalMiB": 81920, "core": 100, "memoryMiB": 1}
     held = [{"uuid": uuid, **device} for uuid in ("GPU-p1", "GPU-other")]
@@ -124,15 +126,17 @@ def test_a_device_that_no_report_names_is_billed_as_reserved(stage: Stage, bill:
     assert stage.spent("a") == amount * GPU_SECOND
     stage.finish(stage.source_pod("p1"))
     stage.round()
-    stage.lead(KeeperRules(bill=bill))
+    stage.lead(ControllerRules(bill=bill))
     stage.remove("p1")
     stage.round(10)
     assert stage.spent("a") == amount * GPU_SECOND
 
 
-def test_a_pod_whose_reports_name_no_device_is_billed_as_reserved_and_shown_as_not_measured(stage: Stage) -> None:
+def test_a_pod_whose_reports_name_no_device_is_billed_as_reserved_and_shown_as_not_measured(
+    stage: LedgerHarness,
+) -> None:
     stage.budget("a", ["team-a"])
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.pod("p1", "team-a")
     stage.round()
     stage.pass_time(100)
@@ -145,9 +149,11 @@ def test_a_pod_whose_reports_name_no_device_is_billed_as_reserved_and_shown_as_n
     assert {row.figures.used for row in usage.rows()} == {None}
 
 
-def test_a_report_counts_for_no_more_than_the_age_of_the_session_and_the_devices_that_it_holds(stage: Stage) -> None:
+def test_a_report_counts_for_no_more_than_the_age_of_the_session_and_the_devices_that_it_holds(
+    stage: LedgerHarness,
+) -> None:
     stage.budget("a", ["team-a"])
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.pod("p1", "team-a")
     stage.round()
     stage.pass_time(100)
@@ -160,7 +166,7 @@ def test_a_report_counts_for_no_more_than_the_age_of_the_session_and_the_devices
     assert stage.spent("a") == 100 * GPU_SECOND
 
 
-def test_no_counters_are_kept_where_reservations_are_billed(stage: Stage) -> None:
+def test_no_counters_are_kept_where_reservations_are_billed(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.lead()
     stage.pod("p1", "team-a")
@@ -174,9 +180,9 @@ def test_no_counters_are_kept_where_reservations_are_billed(stage: Stage) -> Non
     assert stage.client.hget(keys.report("p1"), "used") == b"%d" % (1439 * GPU_SECOND)
 
 
-def test_where_the_larger_is_billed_a_pod_that_borrows_pays_for_what_it_borrowed(stage: Stage) -> None:
+def test_where_the_larger_is_billed_a_pod_that_borrows_pays_for_what_it_borrowed(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
-    stage.lead(KeeperRules(bill=Bill.MAX))
+    stage.lead(ControllerRules(bill=Bill.MAX))
     item = stage.pod("p1", "team-a", core=50)
     item["metadata"]["annotations"]["fairgpu.io/core-policy"] = "elastic"
     stage.write_pod(item)
@@ -187,8 +193,8 @@ def test_where_the_larger_is_billed_a_pod_that_borrows_pays_for_what_it_borrowed
     assert stage.spent("a") == 8 * GPU_SECOND
 
 
-def test_counters_that_begin_anew_lose_nothing_also_under_the_next_leader(stage: Stage) -> None:
-    rules = KeeperRules(bill=Bill.USED)
+def test_counters_that_begin_anew_lose_nothing_also_under_the_next_leader(stage: LedgerHarness) -> None:
+    rules = ControllerRules(bill=Bill.USED)
     stage.budget("a", ["team-a"])
     stage.lead(rules)
     stage.pod("p1", "team-a")
@@ -214,9 +220,9 @@ def test_counters_that_begin_anew_lose_nothing_also_under_the_next_leader(stage:
     assert stage.spent("a") == 75 * GPU_SECOND
 
 
-def test_of_what_an_ended_pod_reported_nothing_stays_that_is_as_long_as_it_liked(stage: Stage) -> None:
+def test_of_what_an_ended_pod_reported_nothing_stays_that_is_as_long_as_it_liked(stage: LedgerHarness) -> None:
     """Pods come and go by the thousand, each with a report of 128 KiB, and the store is in memory."""
-    rules = KeeperRules(bill=Bill.USED)
+    rules = ControllerRules(bill=Bill.USED)
     stage.budget("a", ["team-a"])
     stage.lead(rules)
     for uid in ("stays", "leaves"):
@@ -237,3 +243,115 @@ def test_of_what_an_ended_pod_reported_nothing_stays_that_is_as_long_as_it_liked
     stage.lead(rules)
     stage.round(10)
     assert stage.spent("a") == spent
+
+
+@pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
+def test_a_report_that_comes_as_the_namespace_moves_is_the_next_payers_and_leaves_the_time_before_unmeasured(
+    stage: LedgerHarness, bill: Bill
+) -> None:
+    stage.budget("a", ["team-a"])
+    stage.budget("b", ["team-b"])
+    stage.lead(ControllerRules(bill=bill))
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(100)
+    report(stage, "p1", 1, 40)
+    stage.budget("a", ["team-c"])
+    stage.budget("b", ["team-b", "team-a"])
+    stage.round()
+    assert (stage.spent("a"), stage.spent("b")) == (100 * GPU_SECOND, 0)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({"cron": "7 * * * *"}, {"cron": "7 * * * *"}),
+        ({"every": "hour"}, {"cron": "7 * * * *"}),
+        ({"cron": "7 * * * *"}, {"every": "hour"}),
+        ({"cron": "7 * * * *"}, {"every": "hour", "timeZone": "Asia/Kathmandu"}),
+    ],
+)
+def test_reports_that_came_while_nobody_led_belong_to_the_periods_in_which_they_were_received(
+    stage: LedgerHarness, before: dict[str, str], after: dict[str, str]
+) -> None:
+    stage.budget("a", ["team-a"], period=before)
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.budget("a", ["team-a"], period=after)
+    stage.round(1)
+    received, busy = [], 0
+    for minute in range(4 * 60):
+        stage.pass_time(60)
+        busy += 10 + minute % 20
+        report(stage, "p1", minute, busy)
+        received.append((stage.now, busy * GPU_SECOND))
+    stage.pass_time(300)
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.round()
+    periods = {int(start): int(end) for start, end in stage.client.hgetall("fairgpu:{a}:periods").items()}
+    assert len(periods) > 3
+
+    def used_before(instant: int) -> int:
+        return max((total for at, total in received if at < instant), default=0)
+
+    assert {start: stage.spent("a", start) for start in periods} == {
+        start: used_before(min(end, stage.now + 1)) - used_before(start) for start, end in periods.items()
+    }
+
+
+def test_a_figure_of_use_that_an_earlier_version_believed_counts_for_no_more_than_the_session_can_have_used(
+    stage: LedgerHarness,
+) -> None:
+    rules = ControllerRules(bill=Bill.USED)
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(rules)
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(600)
+    report(stage, "p1", 1, 60)
+    stage.round(3000)
+    record = json.loads(stage.client.hget("fairgpu:{a}:sessions", "p1") or "{}")
+    believed = {"use": [["a", NOON, 0]], "tally": [10**23, [["main", "GPU-p1", 10**23, 0, 0]]]}
+    stage.client.hset("fairgpu:{a}:sessions", "p1", json.dumps(record | believed))
+    stage.client.delete(keys.report("p1"))
+    stage.lead(rules)
+    stage.round()
+    stage.pass_time(1800)
+    report(stage, "p1", 2, 3600 + 900)
+    stage.round()
+    assert stage.spent("a", NOON + HOUR) == 900 * GPU_SECOND
+
+
+def test_what_was_billed_stands_where_the_record_tells_of_less_and_the_reports_are_lost(stage: LedgerHarness) -> None:
+    rules = ControllerRules(bill=Bill.USED)
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(rules)
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(600)
+    report(stage, "p1", 1, 60)
+    stage.round()
+    record = json.loads(stage.client.hget("fairgpu:{a}:sessions", "p1") or "{}")
+    of_format_1 = {"use": [["a", NOON, 0]], "tally": [0, [["main", "GPU-p1", 60 * SECOND, 0, 0]]]}
+    stage.client.hset("fairgpu:{a}:sessions", "p1", json.dumps(record | of_format_1))
+    stage.client.delete(keys.report("p1"))
+    stage.lead(rules)
+    stage.round(10)
+    assert stage.spent("a", NOON) == 60 * GPU_SECOND
+    stage.pass_time(10)
+    report(stage, "p1", 2, 75)
+    stage.round()
+    assert stage.spent("a", NOON) == 75 * GPU_SECOND
+
+
+def test_a_report_that_is_stamped_by_a_clock_ahead_leaves_the_time_before_it_unmeasured(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(3599)
+    ahead = Submission("p1", "b", 1, stage.now + 2 * SECOND, (Counter("GPU-p1", SECOND, 0, 0),))
+    assert ReportIntake(stage.client).take([ahead]) == [IntakeOutcome.TAKEN]
+    stage.round()
+    assert stage.spent("a", NOON) == 3599 * GPU_SECOND

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage, published
-from timekeeper.jobs.memory.moves import moves_by_account, read_moves, told
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import reading
-from timekeeper.store.account_loading import load_accounts
-from timekeeper.store.calls import StoreEmptyError
+from tests.support.ledger.harness import NOON, LedgerHarness, published
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.state.accounts import moves_by_account, read_moves, told
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import reading
+from timekeeper.ledger.client import StoreEmptyError
+from timekeeper.ledger.reading import load_accounts
 
 
-def test_a_budget_edited_into_nonsense_goes_on_as_it_last_was_under_every_later_leader(stage: Stage) -> None:
+def test_a_budget_edited_into_nonsense_goes_on_as_it_last_was_under_every_later_leader(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 7, period={"every": "hour"})
     stage.pod("p1", "team-a")
     stage.round(10)
@@ -30,7 +30,7 @@ def test_a_budget_edited_into_nonsense_goes_on_as_it_last_was_under_every_later_
     assert published(stage, "a").available == 8 * GPU_HOUR
 
 
-def test_a_budget_that_is_made_again_under_its_name_takes_nothing_from_the_earlier_one(stage: Stage) -> None:
+def test_a_budget_that_is_made_again_under_its_name_takes_nothing_from_the_earlier_one(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 7)
     stage.round(10)
     stage.budget("a", ["team-a"], "a lot")
@@ -43,7 +43,7 @@ def test_a_budget_that_is_made_again_under_its_name_takes_nothing_from_the_earli
 
 
 def test_a_budget_that_is_deleted_across_a_periods_end_while_nobody_leads_pays_until_that_is_seen(
-    stage: Stage,
+    stage: LedgerHarness,
 ) -> None:
     stage.budget("a", ["team-a"], 7, period={"every": "hour"})
     stage.pod("p1", "team-a")
@@ -63,7 +63,9 @@ def test_a_budget_that_is_deleted_across_a_periods_end_while_nobody_leads_pays_u
     assert account.periods[-1].start == NOON + 3 * HOUR
 
 
-def test_a_budget_that_is_deleted_across_a_periods_end_under_a_leader_pays_until_that_is_seen(stage: Stage) -> None:
+def test_a_budget_that_is_deleted_across_a_periods_end_under_a_leader_pays_until_that_is_seen(
+    stage: LedgerHarness,
+) -> None:
     stage.budget("a", ["team-a"], 7, period={"every": "hour"})
     stage.pod("p1", "team-a")
     stage.round(3590)
@@ -73,17 +75,19 @@ def test_a_budget_that_is_deleted_across_a_periods_end_under_a_leader_pays_until
     assert [stage.spent("a", NOON + hour * HOUR) for hour in range(2)] == [3600 * GPU_SECOND, 20 * GPU_SECOND]
 
 
-def test_a_leader_whose_store_was_emptied_writes_down_again_what_budgets_last_were(stage: Stage) -> None:
+def test_a_leader_whose_store_was_emptied_writes_down_again_what_budgets_last_were(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 7)
     stage.round(10)
     stage.client.flushall()
     with pytest.raises(StoreEmptyError):
         stage.round(10)
     stage.round(1)
-    assert reading.budgets(stage.client).keys() == {"a"}
+    assert reading.budgets_and_faults(stage.client)[0].keys() == {"a"}
 
 
-def test_who_paid_before_a_namespace_moved_is_known_though_store_and_process_are_lost_at_once(stage: Stage) -> None:
+def test_who_paid_before_a_namespace_moved_is_known_though_store_and_process_are_lost_at_once(
+    stage: LedgerHarness,
+) -> None:
     stage.budget("a", ["team-a"])
     stage.budget("b", ["team-b"])
     stage.pod("p1", "team-a")

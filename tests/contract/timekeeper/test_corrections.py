@@ -2,18 +2,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.keeper_stage import NOON, Stage, published
-from timekeeper.audit.auditing import Question, Surroundings, audit
-from timekeeper.audit.world import see
-from timekeeper.jobs.news.order_statuses import OrderAnswers
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import reading
-from timekeeper.store.usage_reading import accounts_usage
+from tests.support.ledger.harness import NOON, LedgerHarness, published
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.audit.cluster import read_cluster
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import reading
+from timekeeper.ledger.usage import accounts_usage
 
 
-def corrections(stage: Stage) -> list[tuple[int, str, str, int, str]]:
+def corrections(stage: LedgerHarness) -> list[tuple[int, str, str, int, str]]:
     page = reading.ledger_page(stage.client, "a", "", 1000)
     return [
         (entry.period, entry.pod, entry.namespace, entry.amount, entry.note)
@@ -22,7 +21,7 @@ def corrections(stage: Stage) -> list[tuple[int, str, str, int, str]]:
     ]
 
 
-def status(stage: Stage, name: str) -> dict[str, Any]:
+def status(stage: LedgerHarness, name: str) -> dict[str, Any]:
     assert stage.keeper is not None
     OrderAnswers(stage.source, stage.keeper.books).write(stage.now)
     stage.source.refresh()
@@ -31,7 +30,7 @@ def status(stage: Stage, name: str) -> dict[str, Any]:
     return found
 
 
-def test_a_correction_sets_right_what_the_present_period_has_spent_and_says_who_and_why(stage: Stage) -> None:
+def test_a_correction_sets_right_what_the_present_period_has_spent_and_says_who_and_why(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], "0.01")
     stage.pod("p1", "team-a")
     stage.round()
@@ -48,7 +47,9 @@ def test_a_correction_sets_right_what_the_present_period_has_spent_and_says_who_
     assert told["period"] == "2026-01-01T00:00:00Z"
 
 
-def test_a_correction_of_a_closed_period_leaves_the_present_one_alone_but_for_what_it_was_left(stage: Stage) -> None:
+def test_a_correction_of_a_closed_period_leaves_the_present_one_alone_but_for_what_it_was_left(
+    stage: LedgerHarness,
+) -> None:
     stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
     stage.pod("p1", "team-a")
     stage.round()
@@ -68,7 +69,7 @@ def test_a_correction_of_a_closed_period_leaves_the_present_one_alone_but_for_wh
     assert [entry[0] for entry in corrections(stage)] == [NOON, NOON]
 
 
-def test_a_correction_is_made_once_under_every_leader_and_again_where_the_store_was_lost(stage: Stage) -> None:
+def test_a_correction_is_made_once_under_every_leader_and_again_where_the_store_was_lost(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.round()
     stage.correct("extra", "a", 2, stage.now)
@@ -82,7 +83,7 @@ def test_a_correction_is_made_once_under_every_leader_and_again_where_the_store_
     assert stage.spent("a") == 2 * GPU_HOUR
 
 
-def test_what_cannot_be_corrected_says_why_and_stops_nobody(stage: Stage) -> None:
+def test_what_cannot_be_corrected_says_why_and_stops_nobody(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.round()
     stage.correct("before", "a", 1, NOON - 400 * 24 * HOUR)
@@ -105,7 +106,7 @@ def test_what_cannot_be_corrected_says_why_and_stops_nobody(stage: Stage) -> Non
 
 
 def test_a_session_that_ended_earlier_than_was_charged_gives_back_what_a_correction_had_given_back_before(
-    stage: Stage,
+    stage: LedgerHarness,
 ) -> None:
     stage.budget("a", ["team-a"])
     pod = stage.pod("p1", "team-a")
@@ -122,11 +123,11 @@ def test_a_session_that_ended_earlier_than_was_charged_gives_back_what_a_correct
     stage.pod("p2", "team-a")
     stage.round(30)
     assert stage.spent("a") == 10 * GPU_SECOND
-    around = Surroundings(stage.client, lambda: None, lambda: stage.now, lambda _: False)
-    assert audit(around, Question(patience_seconds=0)).differences == ()
+    around = AuditEnvironment(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+    assert audit(around, AuditRequest(patience_seconds=0)).differences == ()
 
 
-def test_spending_below_nothing_is_told_as_it_is_and_the_auditor_agrees(stage: Stage) -> None:
+def test_spending_below_nothing_is_told_as_it_is_and_the_auditor_agrees(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
     pod = stage.pod("p1", "team-a")
     stage.round()
@@ -142,14 +143,16 @@ def test_spending_below_nothing_is_told_as_it_is_and_the_auditor_agrees(stage: S
     (told,) = [item["status"] for item in stage.source.mirrors.budgets.items()]
     assert told["spent"] == {"gpuHours": "-0.005556", "microGPUSeconds": str(-20 * GPU_SECOND)}
     assert told["remaining"]["microGPUSeconds"] == str(GPU_HOUR + 20 * GPU_SECOND)
-    around = Surroundings(stage.client, lambda: see(stage.source.mirrors, None), lambda: stage.now, lambda _: False)
-    assert audit(around, Question(patience_seconds=0)).differences == ()
+    around = AuditEnvironment(
+        stage.client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, lambda _: False
+    )
+    assert audit(around, AuditRequest(patience_seconds=0)).differences == ()
     stage.round(3600)
     assert published(stage, "a").granted == GPU_HOUR
 
 
 def test_one_that_was_applied_is_applied_again_where_the_store_was_lost_before_anything_is_settled(
-    stage: Stage,
+    stage: LedgerHarness,
 ) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
@@ -164,7 +167,9 @@ def test_one_that_was_applied_is_applied_again_where_the_store_was_lost_before_a
     assert stage.spent("a") == GPU_HOUR // 2 + GPU_SECOND
 
 
-def test_one_that_a_leader_has_refused_is_refused_by_those_who_follow_whatever_is_spent_since(stage: Stage) -> None:
+def test_one_that_a_leader_has_refused_is_refused_by_those_who_follow_whatever_is_spent_since(
+    stage: LedgerHarness,
+) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
     stage.round()
@@ -178,7 +183,7 @@ def test_one_that_a_leader_has_refused_is_refused_by_those_who_follow_whatever_i
     assert status(stage, "too-much")["applied"] is False
 
 
-def test_a_closed_period_that_is_corrected_leaves_what_its_own_allowance_left(stage: Stage) -> None:
+def test_a_closed_period_that_is_corrected_leaves_what_its_own_allowance_left(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
     stage.pod("p1", "team-a")
     stage.round()
@@ -196,7 +201,7 @@ def test_a_closed_period_that_is_corrected_leaves_what_its_own_allowance_left(st
     assert published(stage, "a").granted == GPU_HOUR * 3 // 4
 
 
-def test_usage_and_the_audit_count_it(stage: Stage) -> None:
+def test_usage_and_the_audit_count_it(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
     stage.round()
@@ -207,11 +212,11 @@ def test_usage_and_the_audit_count_it(stage: Stage) -> None:
     (usage,) = accounts_usage(stage.client, ["a"], {})
     rows = [row for row in usage.rows() if row.dimensions.namespace == "team-a"]
     assert sum(row.figures.billed for row in rows) == 2 * GPU_HOUR + 11 * GPU_SECOND
-    around = Surroundings(stage.client, lambda: None, lambda: stage.now, lambda _: False)
-    assert audit(around, Question(patience_seconds=0)).differences == ()
+    around = AuditEnvironment(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+    assert audit(around, AuditRequest(patience_seconds=0)).differences == ()
 
 
-def test_one_of_a_time_to_come_waits_for_it(stage: Stage) -> None:
+def test_one_of_a_time_to_come_waits_for_it(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.round()
     stage.correct("later", "a", 1, stage.now + HOUR)

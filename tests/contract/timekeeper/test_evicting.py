@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.mirrored_world import Json, KeptWorld, budget_object
-from tests.pod_jobs import PodJobs
-from timekeeper.rules.money import SECOND
-from timekeeper.sources.source import BlockedError, NotWrittenError
+from tests.support.ledger.fake_cluster import Json, KeptWorld, budget_object
+from tests.support.ledger.pod_jobs import PodJobs
+from timekeeper.domain.money import SECOND
+from timekeeper.sources.base import BlockedError, NotWrittenError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 HOUR = 3600.0
 EVICT = {"enforcement": "evict", "onExhausted": "hold", "evictionNotice": "30m", "allowance": {"gpuHours": 2}}

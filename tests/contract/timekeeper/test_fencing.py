@@ -5,45 +5,72 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from tests.keeper_stage import Stage
-from timekeeper.jobs.measures import JobMeasures
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.work import Work, World
-from timekeeper.leadership.term import Term
-from timekeeper.rules.money import GPU_SECOND
-from timekeeper.store.book import highest_epoch
-from timekeeper.store.calls import FencedError
-from timekeeper.store.ledger import take_epoch
+from fairgpu.leadership import Term
+from tests.support.ledger.harness import NOON, LedgerHarness
+from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
+from timekeeper.controller.metrics import JobMeasures
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.shared import highest_epoch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import redis
+
+LEADERS = ("first", "second", "third")
+ACTS = st.one_of(
+    st.tuples(st.just("takes over"), st.sampled_from(LEADERS)),
+    st.tuples(st.just("believes in its latest term"), st.sampled_from(LEADERS)),
+    st.tuples(st.just("settles"), st.sampled_from(LEADERS)),
+)
 
 
 class Leader:
     """The jobs of one process, whose Lease says what the test says, on a monotonic clock of the test's own."""
 
-    def __init__(self, stage: Stage, name: str) -> None:
+    def __init__(self, stage: LedgerHarness, name: str) -> None:
         self.clock = 0.0
         self.term = Term(lambda: self.clock)
-        world = World(stage.client, stage.source, self.term, lambda: stage.now, holder=name)
-        self.work = Work(world, KeeperRules(), JobMeasures())
+        world = TaskEnvironment(stage.client, stage.source, self.term, lambda: stage.now, holder=name)
+        self.work = LeaderTasks(world, ControllerRules(), JobMeasures(), self._step)
+        self.latest = 0
+        """The latest term that the Lease gave it."""
+        self._left = 0
+        self._meanwhile: Callable[[], object] = int
+
+    def settle(self, after: int = 0, meanwhile: Callable[[], object] = int) -> None:
+        """Settles; after so many steps of the round something else happens meanwhile."""
+        self._left, self._meanwhile = after, meanwhile
+        self.work.settle()
+
+    def _step(self, _name: str) -> None:
+        self._left -= 1
+        if self._left == -1:
+            self._meanwhile()
 
     def look(self, term: int) -> None:
         """The Lease is seen to be its own, in this term."""
+        self.latest = term
         self.clock += 1
         self.term.hold(term, self.clock + 1000, self.clock)
 
 
 @pytest.fixture
-def stage(stage: Stage) -> Stage:
+def stage(stage: LedgerHarness) -> LedgerHarness:
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
     stage.source.refresh()
     return stage
 
 
-def test_a_fenced_leader_that_asks_again_is_refused_and_its_successor_goes_on(stage: Stage) -> None:
+def test_a_fenced_leader_that_asks_again_is_refused_and_its_successor_goes_on(stage: LedgerHarness) -> None:
     first, second = Leader(stage, "first"), Leader(stage, "second")
     first.look(1)
     first.work.settle()
@@ -60,6 +87,80 @@ def test_a_fenced_leader_that_asks_again_is_refused_and_its_successor_goes_on(st
         assert second.term.number() == 2
     assert highest_epoch(stage.client) == epoch
     assert stage.spent("a") == 30 * GPU_SECOND
+
+
+@pytest.mark.parametrize("lost", ["emptied", "gone back to the first leader's term", "gone back to before any term"])
+def test_a_fenced_leader_is_refused_by_a_store_that_lost_its_successor_s_term_once_that_one_has_written(
+    stage: LedgerHarness, lost: str
+) -> None:
+    first, second = Leader(stage, "first"), Leader(stage, "second")
+    first.look(1)
+    first.work.settle()
+    before = {key: stage.client.dump(key) for key in stage.client.scan_iter()}
+    second.look(2)
+    second.work.settle()
+    epoch = highest_epoch(stage.client)
+    stage.client.flushall()
+    if lost != "emptied":
+        for key, dumped in before.items():
+            stage.client.restore(key, 0, dumped)
+        stage.client.replicaof("127.0.0.1", "1")  # so that it is another history of the server
+        stage.client.replicaof("NO", "ONE")
+    if lost == "gone back to before any term":
+        stage.client.delete(keys.BOOK_TERM, keys.BOOK_EPOCH)
+    for _ in range(3):
+        stage.pass_time(10)
+        second.work.settle()
+        second.work.settle()
+        first.look(1)
+        first.work.settle()
+        assert first.term.number() is None
+        assert second.term.number() == 2
+    assert highest_epoch(stage.client) == epoch
+    assert stage.client.get(keys.BOOK_TERM) == b"2 second"
+    assert stage.spent("a") == 30 * GPU_SECOND
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(acts=st.lists(st.tuples(ACTS, st.lists(ACTS, max_size=2), st.integers(0, 8)), min_size=4, max_size=16))
+def test_whatever_happens_in_the_middle_of_rounds_nobody_fences_the_holder_of_the_latest_term(
+    stage: LedgerHarness, acts: list[tuple[tuple[str, str], list[tuple[str, str]], int]]
+) -> None:
+    stage.client.flushall()
+    leaders = {name: Leader(stage, name) for name in LEADERS}
+    holder = leaders["first"]
+    holder.look(1)
+    holder.settle()
+
+    def act(what: str, name: str, after: int = 0, meanwhile: Callable[[], object] = int) -> None:
+        nonlocal holder
+        leader = leaders[name]
+        if what == "takes over" and leader is not holder:
+            leader.look(holder.latest + 1)
+            holder = leader
+        elif what == "believes in its latest term" and leader.latest:
+            leader.look(leader.latest)
+        elif what == "settles":
+            leader.settle(after, meanwhile)
+
+    def elsewhere(between: list[tuple[str, str]], name: str) -> None:
+        for what, other in between:
+            if other != name:  # a process does one job at a time
+                act(what, other)
+
+    for (what, name), between, after in acts:
+        stage.pass_time(1)
+        act(what, name, after, lambda between=between, name=name: elsewhere(between, name))
+        assert holder.term.number() == holder.latest
+    stage.pass_time(1)
+    holder.settle()
+    assert holder.term.number() == holder.latest
+    assert stage.client.get(keys.BOOK_TERM) == f"{holder.latest} {holder_name(leaders, holder)}".encode()
+    assert stage.spent("a") == (stage.now - NOON) // SECOND * GPU_SECOND
+
+
+def holder_name(leaders: dict[str, Leader], holder: Leader) -> str:
+    return next(name for name, leader in leaders.items() if leader is holder)
 
 
 def test_a_look_at_the_lease_from_before_a_term_was_lost_does_not_bring_it_back() -> None:
@@ -85,5 +186,5 @@ def test_an_epoch_is_given_again_to_the_holder_of_the_latest_term_alone(client: 
 
 
 @pytest.fixture
-def client(stage: Stage) -> redis.Redis:
+def client(stage: LedgerHarness) -> redis.Redis:
     return stage.client

@@ -4,29 +4,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.keeper_stage import Stage
-from timekeeper.jobs.news.statuses import budget_status, conditions_of
-from timekeeper.rules.burn import FINE, Burn
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
-from timekeeper.rules.timestamps import HOUR, MINUTE
-from timekeeper.store import reading
-from timekeeper.store.summaries import decode_summary
+from tests.support.ledger.harness import LedgerHarness
+from timekeeper.controller.report.statuses import budget_status, conditions_of
+from timekeeper.domain.forecast import FINE, Burn
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.domain.timestamps import HOUR, MINUTE
+from timekeeper.ledger import reading
+from timekeeper.ledger.totals import decode_summary
 
 if TYPE_CHECKING:
-    from timekeeper.jobs.memory.figures import Figures
+    from timekeeper.controller.state.figures import Figures
 
 
-def pass_hours(stage: Stage, hours: float) -> None:
+def pass_hours(stage: LedgerHarness, hours: float) -> None:
     for _ in range(int(hours * 20)):
         stage.round(180)
 
 
-def figures(stage: Stage) -> Figures:
+def figures(stage: LedgerHarness) -> Figures:
     assert stage.keeper is not None
     return stage.keeper.books.figures["a"]
 
 
-def test_the_hour_and_the_day_are_told_apart(stage: Stage) -> None:
+def test_the_hour_and_the_day_are_told_apart(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1000)
     stage.pod("p1", "team-a")
     pass_hours(stage, 25)
@@ -39,7 +39,7 @@ def test_the_hour_and_the_day_are_told_apart(stage: Stage) -> None:
     assert 0.9 * GPU_SECOND < day.rate < 0.95 * GPU_SECOND
 
 
-def test_a_later_leader_knows_what_was_spent_under_the_earlier_one(stage: Stage) -> None:
+def test_a_later_leader_knows_what_was_spent_under_the_earlier_one(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1000)
     stage.pod("p1", "team-a")
     pass_hours(stage, 3)
@@ -50,7 +50,7 @@ def test_a_later_leader_knows_what_was_spent_under_the_earlier_one(stage: Stage)
     assert before.day == Burn(stage.now - 3 * HOUR + 3 * MINUTE, stage.now, 3 * GPU_HOUR - 180 * GPU_SECOND)
 
 
-def test_a_store_that_was_emptied_begins_a_new_record(stage: Stage) -> None:
+def test_a_store_that_was_emptied_begins_a_new_record(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1000)
     stage.pod("p1", "team-a")
     pass_hours(stage, 1)
@@ -64,7 +64,7 @@ def test_a_store_that_was_emptied_begins_a_new_record(stage: Stage) -> None:
     assert hour.rate == GPU_SECOND
 
 
-def test_readers_are_told_the_same_up_to_the_last_sample(stage: Stage) -> None:
+def test_readers_are_told_the_same_up_to_the_last_sample(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1000)
     stage.pod("p1", "team-a")
     pass_hours(stage, 30)
@@ -75,7 +75,7 @@ def test_readers_are_told_the_same_up_to_the_last_sample(stage: Stage) -> None:
         assert stage.now - burn.until < FINE
 
 
-def test_the_status_shows_both_and_whether_the_money_outlasts_the_period(stage: Stage) -> None:
+def test_the_status_shows_both_and_whether_the_money_outlasts_the_period(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 100)
     stage.pod("p1", "team-a")
     pass_hours(stage, 30)

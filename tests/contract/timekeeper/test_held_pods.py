@@ -4,40 +4,40 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.keeper_stage import Stage
-from tests.pod_jobs import PodJobs
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.rules.money import GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import format_instant
-from timekeeper.sources.source import ChangedMeanwhileError, RefusedError
-from timekeeper.store import reading
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.ledger.pod_jobs import PodJobs
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.timestamps import format_instant
+from timekeeper.ledger import reading
+from timekeeper.sources.base import ChangedMeanwhileError, RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 METER = "fairgpu.io/meter"
-HOLDING = KeeperRules(holds_pods=True)
+HOLDING = ControllerRules(holds_pods=True)
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with redis_server.client() as client:
-        found = Stage(tmp_path, client)
+        found = LedgerHarness(tmp_path, client)
         found.budget("a", ["team-a"])
         yield found
 
 
-def held(stage: Stage, uid: str, **metadata: Any) -> dict[str, Any]:
+def held(stage: LedgerHarness, uid: str, **metadata: Any) -> dict[str, Any]:
     pod = stage.pod(uid, "team-a")
     pod["metadata"] |= {"finalizers": ["example.org/own", METER], **metadata}
     stage.write_pod(pod)
     return pod
 
 
-def deleted(stage: Stage, pod: dict[str, Any], grace: int) -> None:
+def deleted(stage: LedgerHarness, pod: dict[str, Any], grace: int) -> None:
     pod["metadata"] |= {
         "deletionTimestamp": format_instant(stage.now + grace * SECOND),
         "deletionGracePeriodSeconds": grace,
@@ -45,19 +45,19 @@ def deleted(stage: Stage, pod: dict[str, Any], grace: int) -> None:
     stage.write_pod(pod)
 
 
-def let_go(stage: Stage) -> int:
+def let_go(stage: LedgerHarness) -> int:
     assert stage.keeper is not None
     return PodJobs(stage.source, stage.keeper.books).remove_finalizers()
 
 
-def finalizers(stage: Stage, uid: str) -> list[str]:
+def finalizers(stage: LedgerHarness, uid: str) -> list[str]:
     stage.source.refresh()
     (pod,) = [item for item in stage.source.mirrors.pods.items() if item["metadata"]["uid"] == uid]
     found: list[str] = pod["metadata"]["finalizers"]
     return found
 
 
-def test_a_pod_is_held_until_the_store_has_its_end_and_then_its_own_finalizers_stay(stage: Stage) -> None:
+def test_a_pod_is_held_until_the_store_has_its_end_and_then_its_own_finalizers_stay(stage: LedgerHarness) -> None:
     stage.lead(HOLDING)
     pod = held(stage, "p1")
     stage.round()
@@ -74,7 +74,7 @@ def test_a_pod_is_held_until_the_store_has_its_end_and_then_its_own_finalizers_s
 
 
 @pytest.mark.parametrize("away", [1, 100_000])
-def test_whoever_looks_when_charges_a_held_pod_to_the_same_instant(stage: Stage, away: int) -> None:
+def test_whoever_looks_when_charges_a_held_pod_to_the_same_instant(stage: LedgerHarness, away: int) -> None:
     stage.lead(HOLDING)
     finished, forced, refused = held(stage, "finished"), held(stage, "forced"), held(stage, "refused")
     stage.round()
@@ -95,7 +95,7 @@ def test_whoever_looks_when_charges_a_held_pod_to_the_same_instant(stage: Stage,
     assert let_go(stage) == 3
 
 
-def test_a_pod_that_began_and_ended_while_nobody_watched_is_charged_to_the_second(stage: Stage) -> None:
+def test_a_pod_that_began_and_ended_while_nobody_watched_is_charged_to_the_second(stage: LedgerHarness) -> None:
     stage.lead(HOLDING)
     stage.round()
     pod = held(stage, "p1")
@@ -108,7 +108,7 @@ def test_a_pod_that_began_and_ended_while_nobody_watched_is_charged_to_the_secon
     assert let_go(stage) == 1
 
 
-def test_a_pod_that_never_held_anything_goes_as_soon_as_it_is_deleted(stage: Stage) -> None:
+def test_a_pod_that_never_held_anything_goes_as_soon_as_it_is_deleted(stage: LedgerHarness) -> None:
     stage.lead(HOLDING)
     stage.gated("p1", "team-a")
     stage.source.refresh()
@@ -123,18 +123,20 @@ def test_a_pod_that_never_held_anything_goes_as_soon_as_it_is_deleted(stage: Sta
     assert not (stage.folder / "pods" / "p1.json").exists()
 
 
-def test_switching_it_off_lets_every_pod_go_and_charges_on(stage: Stage) -> None:
+def test_switching_it_off_lets_every_pod_go_and_charges_on(stage: LedgerHarness) -> None:
     stage.lead(HOLDING)
     held(stage, "p1")
     stage.round()
-    stage.lead(KeeperRules())
+    stage.lead(ControllerRules())
     stage.round(10)
     assert let_go(stage) == 1
     stage.round(10)
     assert stage.spent("a") == 20 * GPU_SECOND
 
 
-def test_a_refusal_is_tried_again_later_and_holds_up_nobody(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_is_tried_again_later_and_holds_up_nobody(
+    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stage.lead(HOLDING)
     for uid in ("p1", "p2", "p3"):
         stage.finish(held(stage, uid))
@@ -162,7 +164,7 @@ def test_a_refusal_is_tried_again_later_and_holds_up_nobody(stage: Stage, monkey
     assert tried.count("p1") == 2
 
 
-def test_a_finalizer_that_is_added_again_is_removed_again(stage: Stage) -> None:
+def test_a_finalizer_that_is_added_again_is_removed_again(stage: LedgerHarness) -> None:
     stage.lead()
     pod = held(stage, "p1")
     stage.round()

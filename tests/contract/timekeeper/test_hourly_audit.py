@@ -7,27 +7,27 @@ import pytest
 import redis as redis_library
 from prometheus_client import CollectorRegistry
 
-from tests.keeper_stage import MONTH, Stage
-from timekeeper.audit.auditing import Question, Surroundings
-from timekeeper.audit.world import see
-from timekeeper.jobs.auditing import AuditMeasures, Auditor
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.leadership.term import Term
-from timekeeper.store.keys import AccountKeys
+from fairgpu.leadership import Term
+from tests.support.ledger.harness import MONTH, LedgerHarness
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest
+from timekeeper.audit.cluster import read_cluster
+from timekeeper.controller.audit_job import AuditMeasures, Auditor
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.ledger.keys import AccountKeys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 KEYS = AccountKeys("a")
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with redis_server.client(socket_timeout=5) as client:
-        stage = Stage(tmp_path, client)
+        stage = LedgerHarness(tmp_path, client)
         stage.budget("a", ["team-a"])
         stage.pod("p", "team-a")
         stage.round()
@@ -41,12 +41,14 @@ def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
 class Job:
     """The hourly audit of one process."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: LedgerHarness) -> None:
         self.registry = CollectorRegistry()
         self.term = Term(lambda: 0.0)
-        around = Surroundings(stage.client, lambda: see(stage.source.mirrors, None), lambda: stage.now, lambda _: False)
+        around = AuditEnvironment(
+            stage.client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, lambda _: False
+        )
         measures = AuditMeasures(self.registry)
-        self.auditor = Auditor(around, Question(patience_seconds=0), stage.source, self.term, measures)
+        self.auditor = Auditor(around, AuditRequest(patience_seconds=0), stage.source, self.term, measures)
 
     def lead(self) -> None:
         self.term.hold(1, 100.0)
@@ -55,13 +57,13 @@ class Job:
         return self.registry.get_sample_value(f"fairgpu_timekeeper_audit_{name}", labels)
 
 
-def events(stage: Stage) -> list[dict[str, str]]:
+def events(stage: LedgerHarness) -> list[dict[str, str]]:
     file = stage.folder / "events.jsonl"
     lines = file.read_text().splitlines() if file.exists() else []
     return [found for found in map(json.loads, lines) if found["reason"] == "LedgerDiffers"]
 
 
-def test_the_leader_tells_of_a_figure_that_differs(stage: Stage) -> None:
+def test_the_leader_tells_of_a_figure_that_differs(stage: LedgerHarness) -> None:
     job = Job(stage)
     job.lead()
     stage.client.hset(KEYS.period(MONTH), "gone", "5")
@@ -75,7 +77,7 @@ def test_the_leader_tells_of_a_figure_that_differs(stage: Stage) -> None:
     assert event["message"].endswith("All of them: fairgpu audit --budget a")
 
 
-def test_once_the_figure_is_right_again_the_metric_says_so(stage: Stage) -> None:
+def test_once_the_figure_is_right_again_the_metric_says_so(stage: LedgerHarness) -> None:
     job = Job(stage)
     job.lead()
     stage.client.hset(KEYS.period(MONTH), "gone", "5")
@@ -86,7 +88,7 @@ def test_once_the_figure_is_right_again_the_metric_says_so(stage: Stage) -> None
     assert len(events(stage)) == 1
 
 
-def test_who_does_not_lead_tells_nothing(stage: Stage) -> None:
+def test_who_does_not_lead_tells_nothing(stage: LedgerHarness) -> None:
     job = Job(stage)
     stage.client.hset(KEYS.period(MONTH), "gone", "5")
     job.auditor.audit()
@@ -95,7 +97,7 @@ def test_who_does_not_lead_tells_nothing(stage: Stage) -> None:
     assert events(stage) == []
 
 
-def test_an_audit_without_a_store_leaves_what_is_known(stage: Stage, redis_server: RedisServer) -> None:
+def test_an_audit_without_a_store_leaves_what_is_known(stage: LedgerHarness, redis_server: RedisServer) -> None:
     job = Job(stage)
     job.lead()
     stage.client.hset(KEYS.period(MONTH), "gone", "5")

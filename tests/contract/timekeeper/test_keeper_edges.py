@@ -6,16 +6,18 @@ import json
 
 import pytest
 
-from tests.keeper_stage import MONTH, NOON, Stage, published, report
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.rest.budget_answers import budget_answer
-from timekeeper.rest.figures import Book
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import HOUR, format_instant, to_datetime
-from timekeeper.store import keys, reading
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness, published, report
+from timekeeper.api.budget_answers import budget_answer
+from timekeeper.api.figures import Book
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.timestamps import HOUR, format_instant, to_datetime
+from timekeeper.ledger import keys, reading
 
 
-def test_a_pod_that_failed_before_anybody_saw_it_is_charged_to_the_last_change_that_it_tells_of(stage: Stage) -> None:
+def test_a_pod_that_failed_before_anybody_saw_it_is_charged_to_the_last_change_that_it_tells_of(
+    stage: LedgerHarness,
+) -> None:
     stage.budget("a", ["team-a"])
     refused = stage.pod("refused", "team-a")
     evicted = stage.pod("evicted", "team-a")
@@ -30,7 +32,7 @@ def test_a_pod_that_failed_before_anybody_saw_it_is_charged_to_the_last_change_t
     assert stage.spent("a") == 30 * GPU_SECOND
 
 
-def test_a_grant_made_just_after_a_period_began_by_the_servers_clock_adds_to_that_period(stage: Stage) -> None:
+def test_a_grant_made_just_after_a_period_began_by_the_servers_clock_adds_to_that_period(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
     stage.round(3599)
     stage.grant("g", "a", 5, created=NOON + HOUR)
@@ -42,7 +44,7 @@ def test_a_grant_made_just_after_a_period_began_by_the_servers_clock_adds_to_tha
     assert (standings[NOON].granted, standings[NOON + HOUR].granted) == (0, 5 * GPU_HOUR)
 
 
-def test_a_budget_that_was_deleted_is_listed_no_more(stage: Stage) -> None:
+def test_a_budget_that_was_deleted_is_listed_no_more(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.budget("b", ["team-b"])
     stage.pod("p1", "team-a")
@@ -53,7 +55,7 @@ def test_a_budget_that_was_deleted_is_listed_no_more(stage: Stage) -> None:
     assert [found.name for found in Book(stage.client, lambda: stage.now).budgets("", 10)] == ["b"]
 
 
-def test_a_loss_of_very_many_accounts_is_told_beside_a_few_of_them(stage: Stage) -> None:
+def test_a_loss_of_very_many_accounts_is_told_beside_a_few_of_them(stage: LedgerHarness) -> None:
     for number in range(60):
         stage.budgets.append(
             {
@@ -73,7 +75,7 @@ def test_a_loss_of_very_many_accounts_is_told_beside_a_few_of_them(stage: Stage)
     assert len(lines) == 20
 
 
-def test_what_a_pod_reported_is_not_kept_for_weeks_once_it_is_gone(stage: Stage) -> None:
+def test_what_a_pod_reported_is_not_kept_for_weeks_once_it_is_gone(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
     stage.round(1)
@@ -85,7 +87,7 @@ def test_what_a_pod_reported_is_not_kept_for_weeks_once_it_is_gone(stage: Stage)
     assert 0 < stage.client.ttl(keys.report("p1")) <= 86400
 
 
-def test_a_folder_keeps_the_checkpoint_through_a_restart_with_an_emptied_redis(stage: Stage) -> None:
+def test_a_folder_keeps_the_checkpoint_through_a_restart_with_an_emptied_redis(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("gone", "team-a")
     stage.pod("runs", "team-a")
@@ -101,7 +103,7 @@ def test_a_folder_keeps_the_checkpoint_through_a_restart_with_an_emptied_redis(s
 
 
 def test_what_a_namespace_spent_before_it_moved_is_in_the_ledger_though_its_pod_was_first_settled_after(
-    stage: Stage,
+    stage: LedgerHarness,
 ) -> None:
     stage.budget("a", ["team-a"])
     stage.budget("b", ["team-b"])
@@ -117,7 +119,7 @@ def test_what_a_namespace_spent_before_it_moved_is_in_the_ledger_though_its_pod_
     assert amount.posted == amount.amount
 
 
-def test_a_budget_in_its_grace_tells_how_far_that_reaches_and_no_other_does(stage: Stage) -> None:
+def test_a_budget_in_its_grace_tells_how_far_that_reaches_and_no_other_does(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], "0.5", grace={"gpuHours": 1, "duration": "2h"})
     stage.pod("p1", "team-a")
     stage.round()

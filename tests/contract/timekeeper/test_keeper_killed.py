@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
-from tests.randomness import chance
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import reading
-from timekeeper.store.calls import FencedError, StoreEmptyError
+from tests.support.ledger.harness import NOON, LedgerHarness
+from tests.support.randomness import chance
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import reading
+from timekeeper.ledger.client import FencedError, StoreEmptyError
 
 ROUNDS = 12
 
@@ -52,7 +52,7 @@ def truth(pods: list[Reserved], payers: list[tuple[int, dict[str, str]]], now: i
 class Story:
     """Hours of a cluster in one sitting: pods come, finish and are removed, a namespace moves, grants come."""
 
-    def __init__(self, stage: Stage, seed: int) -> None:
+    def __init__(self, stage: LedgerHarness, seed: int) -> None:
         self.stage = stage
         self.random = chance(seed)
         self.pods: dict[str, Reserved] = {}
@@ -101,7 +101,7 @@ class Story:
             assert self.stage.spent(account, hour) == amount
 
 
-def steps_of(stage: Stage, rounds: int) -> int:
+def steps_of(stage: LedgerHarness, rounds: int) -> int:
     """How many steps the story has when nobody ends it."""
     count = 0
 
@@ -119,20 +119,20 @@ def steps_of(stage: Stage, rounds: int) -> int:
 
 
 def test_killed_before_any_step_of_any_round_the_next_leader_comes_to_the_same_spend(
-    stage: Stage, tmp_path_factory: pytest.TempPathFactory
+    stage: LedgerHarness, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     total = steps_of(stage, ROUNDS)
     assert total > ROUNDS
     stride = 1 if os.environ.get("CI") == "true" else 5
     for killed_at in range(0, total, stride):
         stage.client.flushall()
-        other = Stage(tmp_path_factory.mktemp("folder"), stage.client)
+        other = LedgerHarness(tmp_path_factory.mktemp("folder"), stage.client)
         story = Story(other, 1)
         killed_in_round(other, story, killed_at)
         story.check()
 
 
-def killed_in_round(stage: Stage, story: Story, killed_at: int) -> None:
+def killed_in_round(stage: LedgerHarness, story: Story, killed_at: int) -> None:
     count = 0
 
     def step(_name: str) -> None:
@@ -152,7 +152,9 @@ def killed_in_round(stage: Stage, story: Story, killed_at: int) -> None:
 
 
 @pytest.mark.parametrize("paused_at", ["assign", "open", "settle", "index", "publish", "watched"])
-def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(stage: Stage, paused_at: str) -> None:
+def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
+    stage: LedgerHarness, paused_at: str
+) -> None:
     story = Story(stage, 2)
     story.step(0)
     story.start("runs-on")
@@ -167,7 +169,7 @@ def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
 
     def round_of_the_paused() -> None:
         try:
-            paused.round(paused_now)
+            paused.reconcile(paused_now)
         except FencedError as error:
             refused.append(error)
 
@@ -191,7 +193,9 @@ def test_a_leader_that_was_paused_past_its_term_changes_nothing_when_it_goes_on(
 
 
 @pytest.mark.parametrize("seed", range(20 if os.environ.get("CI") == "true" else 4))
-def test_an_emptied_redis_is_filled_again_by_the_running_leader_to_the_last_unit(stage: Stage, seed: int) -> None:
+def test_an_emptied_redis_is_filled_again_by_the_running_leader_to_the_last_unit(
+    stage: LedgerHarness, seed: int
+) -> None:
     story = Story(stage, seed)
     keeper = stage.lead()
     writer = StatusWriter(stage.source, keeper.books)
@@ -210,10 +214,10 @@ def test_an_emptied_redis_is_filled_again_by_the_running_leader_to_the_last_unit
     for account in ("a", "b"):
         if (account, hour) in expected and stage.now < hour + HOUR:
             assert stage.spent(account, hour) == expected[account, hour]
-    assert reading.standing(stage.client, "a", stage.now - stage.now % HOUR) is not None
+    assert reading.period_totals(stage.client, "a", stage.now - stage.now % HOUR) is not None
 
 
-def test_a_grant_survives_an_emptied_redis(stage: Stage) -> None:
+def test_a_grant_survives_an_emptied_redis(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.grant("more", "a", 1)
     stage.pod("p1", "team-a")
@@ -222,6 +226,6 @@ def test_a_grant_survives_an_emptied_redis(stage: Stage) -> None:
     with pytest.raises(StoreEmptyError):
         stage.round(1)
     stage.round(1)
-    standing = reading.standing(stage.client, "a", NOON - (NOON - 1767225600 * SECOND))
+    standing = reading.period_totals(stage.client, "a", NOON - (NOON - 1767225600 * SECOND))
     assert standing is not None
     assert (standing.granted, standing.total) == (GPU_HOUR, 2 * GPU_SECOND)

@@ -5,19 +5,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.keeper_stage import MONTH, NOON, Stage
-from tests.mirrored_world import MirroredWorld, budget_object
-from tests.pod_jobs import PodJobs
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.news.order_statuses import OrderAnswers
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.jobs.round.keeper import Keeper, NotReadyError
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import format_exact, format_instant
-from timekeeper.sources.mirror import Mirror
-from timekeeper.store import reading
-from timekeeper.store.book import highest_epoch
-from timekeeper.store.ledger import take_epoch
+from tests.support.ledger.fake_cluster import MirroredWorld, budget_object
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
+from tests.support.ledger.pod_jobs import PodJobs
+from timekeeper.controller.reconcile.reconciler import NotReadyError, Reconciler
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.timestamps import format_exact, format_instant
+from timekeeper.ledger import reading
+from timekeeper.ledger.settlement import take_epoch
+from timekeeper.ledger.shared import highest_epoch
+from timekeeper.sources.base import Mirror
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 
 class World(MirroredWorld):
@@ -35,11 +34,13 @@ class World(MirroredWorld):
         self.now = NOON
         super().__init__(lambda: self.now)
         self.client = client
-        self.stage = Stage(tmp_path, client)
+        self.stage = LedgerHarness(tmp_path, client)
         self.keeper = self.lead()
 
-    def lead(self) -> Keeper:
-        self.keeper = Keeper(self.client, self, KeeperRules(), take_epoch(self.client, highest_epoch(self.client) + 1))
+    def lead(self) -> Reconciler:
+        self.keeper = Reconciler(
+            self.client, self, ControllerRules(), take_epoch(self.client, highest_epoch(self.client) + 1)
+        )
         self.writer = StatusWriter(self, self.keeper.books)
         self.answers = OrderAnswers(self, self.keeper.books)
         self.jobs = PodJobs(self, self.keeper.books, lambda: self.now / SECOND)
@@ -53,7 +54,7 @@ class World(MirroredWorld):
 
     def round(self, seconds: float = 0) -> None:
         self.pass_time(seconds)
-        self.keeper.round(self.now)
+        self.keeper.reconcile(self.now)
 
     def written_back(self) -> None:
         """The API server's view after the statuses were written."""
@@ -109,7 +110,7 @@ def test_nothing_is_done_before_the_whole_world_was_seen(world: World) -> None:
         **{name: Mirror(name, lambda: world.now) for name in type(world.mirrors).__slots__}
     )
     with pytest.raises(NotReadyError):
-        world.keeper.round(world.now)
+        world.keeper.reconcile(world.now)
     assert world.client.exists("fairgpu:{book}:namespaces") == 0
 
 
@@ -133,9 +134,9 @@ def test_a_new_process_fills_an_emptied_redis_from_the_checkpoint_and_the_pods_t
     world.mirrors.pods.changed("DELETED", done)
     world.round(10)
     assert world.stage.spent("a") == (10 + 10 + 30) * GPU_SECOND
-    standing = reading.standing(world.client, "a", MONTH)
+    standing = reading.period_totals(world.client, "a", MONTH)
     assert standing is not None
-    assert standing.gone == 20 * GPU_SECOND
+    assert standing.finalized == 20 * GPU_SECOND
 
 
 def test_a_status_is_written_for_the_version_of_the_budget_that_it_was_drafted_for(world: World) -> None:

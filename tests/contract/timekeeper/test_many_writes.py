@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.mirrored_world import KeptWorld, budget_object
-from tests.pod_jobs import PodJobs
-from tests.waiting import wait_until
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.rules.money import SECOND
-from timekeeper.sources.source import RefusedError, SourceError
+from tests.support.ledger.fake_cluster import KeptWorld, budget_object
+from tests.support.ledger.pod_jobs import PodJobs
+from tests.support.waiting import wait_until
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.domain.money import SECOND
+from timekeeper.sources.base import RefusedError, SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 
 class World(KeptWorld):

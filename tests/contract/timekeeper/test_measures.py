@@ -3,7 +3,7 @@ from __future__ import annotations
 import socket
 import urllib.request
 
-from timekeeper.jobs.measures import JobMeasures, serve_measures
+from timekeeper.controller.metrics import JobMeasures, serve_measures
 
 
 def test_a_client_that_says_nothing_keeps_no_probe_waiting() -> None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.keeper_stage import Stage
-from tests.pod_jobs import PodJobs
-from timekeeper.jobs.news.events import Teller
-from timekeeper.jobs.news.order_statuses import OrderAnswers
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import HOUR, format_instant
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.ledger.pod_jobs import PodJobs
+from timekeeper.controller.report.events import EventRecorder
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import HOUR, format_instant
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 WARM = 30
 """Cycles of an hour until a day and a few old periods are behind: what is told of the last day is remembered."""
@@ -24,13 +23,16 @@ WARM = 30
 class Term:
     """One leader with all that remembers something on its side."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: LedgerHarness) -> None:
         self.stage = stage
         keeper = stage.lead()
         self.books = keeper.books
         source = stage.source
         self.answers, self.writer = OrderAnswers(source, self.books), StatusWriter(source, self.books)
-        self.teller, self.jobs = Teller(source, self.books), PodJobs(source, self.books, lambda: stage.now / SECOND)
+        self.teller, self.jobs = (
+            EventRecorder(source, self.books),
+            PodJobs(source, self.books, lambda: stage.now / SECOND),
+        )
 
     def cycle(self, number: int, *, gated: bool) -> None:
         """A pod, a grant and a correction come and go within an hour, whose period ends."""
@@ -77,7 +79,7 @@ class Term:
 
 def test_after_many_cycles_it_remembers_as_much_as_after_few(redis_server: RedisServer, tmp_path: Path) -> None:
     with redis_server.client() as client:
-        stage = Stage(tmp_path, client)
+        stage = LedgerHarness(tmp_path, client)
         stage.budget("a", ["team-a"], 1, period={"every": "hour"}, rollover={"gpuHours": 1})
         term = Term(stage)
         for number in range(WARM):

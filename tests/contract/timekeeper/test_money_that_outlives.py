@@ -4,18 +4,17 @@ from typing import Any
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage, published
-from timekeeper.jobs.news.order_statuses import OrderAnswers
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.jobs.round import granting
-from timekeeper.jobs.round.keeper import Keeper
-from timekeeper.rest.budget_answers import budget_answer
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import HOUR, format_instant
-from timekeeper.store import reading
-from timekeeper.store.calls import StoreUnavailableError
-from timekeeper.store.money import apply_grants
-from timekeeper.store.standing import Standing
+from tests.support.ledger.harness import NOON, LedgerHarness, published
+from timekeeper.api.budget_answers import budget_answer
+from timekeeper.controller.reconcile import orders
+from timekeeper.controller.reconcile.reconciler import Reconciler
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.timestamps import HOUR, format_instant
+from timekeeper.ledger import reading
+from timekeeper.ledger.client import StoreUnavailableError
+from timekeeper.ledger.orders import apply_grants
+from timekeeper.ledger.totals import PeriodTotals
 
 HOURLY: dict[str, Any] = {"every": "hour"}
 ALLOWANCE = 100 * GPU_SECOND
@@ -23,27 +22,27 @@ HUNDRED = "0.027778"
 """GPU-hours of a hundred GPU-seconds, and 800 microGPU-seconds more."""
 
 
-def money(stage: Stage, account: str) -> list[tuple[str, str, int]]:
+def money(stage: LedgerHarness, account: str) -> list[tuple[str, str, int]]:
     page = reading.ledger_page(stage.client, account, "", 1000)
     return [(entry.kind, entry.pod, entry.amount) for entry in page if entry.kind in {"grant", "carry", "lapse"}]
 
 
-def standing(stage: Stage, period: int) -> Standing:
-    found = reading.standing(stage.client, "a", period)
+def standing(stage: LedgerHarness, period: int) -> PeriodTotals:
+    found = reading.period_totals(stage.client, "a", period)
     assert found is not None
     return found
 
 
-def keeper_of(stage: Stage) -> Keeper:
+def keeper_of(stage: LedgerHarness) -> Reconciler:
     assert stage.keeper is not None
     return stage.keeper
 
 
-def expiring(stage: Stage, name: str, gpu_hours: Any, seconds: int) -> None:
+def expiring(stage: LedgerHarness, name: str, gpu_hours: Any, seconds: int) -> None:
     stage.grant(name, "a", gpu_hours, expires=format_instant(stage.now + seconds * SECOND))
 
 
-def test_a_negative_grant_takes_money_away_and_says_so(stage: Stage) -> None:
+def test_a_negative_grant_takes_money_away_and_says_so(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 10)
     stage.round()
     stage.grant("less", "a", -4)
@@ -59,7 +58,7 @@ def test_a_negative_grant_takes_money_away_and_says_so(stage: Stage) -> None:
     assert published(stage, "a").granted == -23 * GPU_HOUR // 2
 
 
-def test_a_grant_that_expires_lapses_with_what_is_left_of_it_then(stage: Stage) -> None:
+def test_a_grant_that_expires_lapses_with_what_is_left_of_it_then(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], HUNDRED, period={"every": "day"})
     stage.pod("p1", "team-a")
     stage.round()
@@ -72,7 +71,7 @@ def test_a_grant_that_expires_lapses_with_what_is_left_of_it_then(stage: Stage) 
     assert published(stage, "a").granted == 60 * GPU_SECOND
 
 
-def test_what_lapses_is_the_same_whoever_watched_then(stage: Stage) -> None:
+def test_what_lapses_is_the_same_whoever_watched_then(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], HUNDRED, period={"every": "day"})
     ends = stage.pod("p1", "team-a")
     stage.pod("p2", "team-a", core=50)
@@ -89,7 +88,7 @@ def test_what_lapses_is_the_same_whoever_watched_then(stage: Stage) -> None:
     assert money(stage, "a")[1:] == [("lapse", "tonight", spent_meanwhile - GPU_HOUR)]
 
 
-def test_a_grant_that_outlives_its_period_begins_the_next_one_with_what_was_left_of_it(stage: Stage) -> None:
+def test_a_grant_that_outlives_its_period_begins_the_next_one_with_what_was_left_of_it(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], HUNDRED, period=HOURLY)
     stage.round()
     expiring(stage, "spring", 1, 3 * 3600)
@@ -111,7 +110,7 @@ def test_a_grant_that_outlives_its_period_begins_the_next_one_with_what_was_left
     assert [entry[:2] for entry in money(stage, "a")] == [("grant", "spring"), ("carry", "spring"), ("carry", "spring")]
 
 
-def test_hours_without_a_timekeeper_carry_the_same_from_period_to_period(stage: Stage) -> None:
+def test_hours_without_a_timekeeper_carry_the_same_from_period_to_period(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], HUNDRED, period=HOURLY)
     stage.round()
     expiring(stage, "spring", 10, 5 * 3600 + 1800)
@@ -128,7 +127,7 @@ def test_hours_without_a_timekeeper_carry_the_same_from_period_to_period(stage: 
     assert standing(stage, NOON + 6 * HOUR).granted == 0
 
 
-def test_unspent_allowance_rolls_over_up_to_its_cap_and_not_what_was_granted(stage: Stage) -> None:
+def test_unspent_allowance_rolls_over_up_to_its_cap_and_not_what_was_granted(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 10, period=HOURLY, rollover={"gpuHours": 12})
     stage.round()
     stage.grant("gift", "a", 5)
@@ -143,7 +142,7 @@ def test_unspent_allowance_rolls_over_up_to_its_cap_and_not_what_was_granted(sta
     assert money(stage, "a")[1:] == [("carry", "", 10 * GPU_HOUR), ("carry", "", 12 * GPU_HOUR)]
 
 
-def test_what_the_overspent_leave_is_nothing(stage: Stage) -> None:
+def test_what_the_overspent_leave_is_nothing(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], HUNDRED, period=HOURLY, rollover={"gpuHours": 12})
     stage.pod("p1", "team-a")
     stage.round()
@@ -152,7 +151,7 @@ def test_what_the_overspent_leave_is_nothing(stage: Stage) -> None:
     assert money(stage, "a") == []
 
 
-def test_a_rollover_that_is_written_later_reaches_no_earlier_period(stage: Stage) -> None:
+def test_a_rollover_that_is_written_later_reaches_no_earlier_period(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 10, period=HOURLY)
     stage.round()
     stage.round(3600)
@@ -164,7 +163,7 @@ def test_a_rollover_that_is_written_later_reaches_no_earlier_period(stage: Stage
     assert published(stage, "a").granted == 3 * GPU_HOUR
 
 
-def test_what_is_carried_follows_when_the_spend_of_the_period_before_is_set_right(stage: Stage) -> None:
+def test_what_is_carried_follows_when_the_spend_of_the_period_before_is_set_right(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1, period=HOURLY, rollover={"gpuHours": 1})
     pod = stage.pod("p1", "team-a")
     stage.round()
@@ -177,7 +176,7 @@ def test_what_is_carried_follows_when_the_spend_of_the_period_before_is_set_righ
     assert stage.spent("a", NOON) == GPU_HOUR - published(stage, "a").granted
 
 
-def test_an_emptied_store_gets_back_what_was_carried_and_burned(stage: Stage) -> None:
+def test_an_emptied_store_gets_back_what_was_carried_and_burned(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 10, period=HOURLY, rollover={"gpuHours": 4})
     stage.round()
     expiring(stage, "spring", 7, 7200)
@@ -192,13 +191,13 @@ def test_an_emptied_store_gets_back_what_was_carried_and_burned(stage: Stage) ->
     stage.lead()
     stage.round(1)
     after = standing(stage, NOON + HOUR)
-    assert (after.granted, after.struck) == (before.granted, before.struck)
-    assert reading.pots(stage.client, "a", NOON + HOUR)["soon"].lapsed
+    assert (after.granted, after.previous_spent) == (before.granted, before.previous_spent)
+    assert reading.credits_of(stage.client, "a", NOON + HOUR)["soon"].expired
     stage.round(3600)
     assert standing(stage, NOON + 2 * HOUR).granted == 4 * GPU_HOUR
 
 
-def test_a_grant_that_was_spent_does_not_come_back_with_an_emptied_store(stage: Stage) -> None:
+def test_a_grant_that_was_spent_does_not_come_back_with_an_emptied_store(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], HUNDRED, period=HOURLY)
     stage.round()
     expiring(stage, "spring", "0.1", 3 * 3600)
@@ -215,7 +214,9 @@ def test_a_grant_that_was_spent_does_not_come_back_with_an_emptied_store(stage: 
     assert standing(stage, NOON + HOUR).granted == 0
 
 
-def test_a_grant_whose_answer_was_lost_expires_as_any_other(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_grant_whose_answer_was_lost_expires_as_any_other(
+    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def apply_unheard(*arguments: Any) -> Any:
         apply_grants(*arguments)
         raise StoreUnavailableError("the answer was lost")
@@ -224,7 +225,7 @@ def test_a_grant_whose_answer_was_lost_expires_as_any_other(stage: Stage, monkey
     stage.round()
     expiring(stage, "spring", 1, 7200)
     expiring(stage, "soon", 2, 60)
-    monkeypatch.setattr(granting, "apply_grants", apply_unheard)
+    monkeypatch.setattr(orders, "apply_grants", apply_unheard)
     with pytest.raises(StoreUnavailableError):
         stage.round(1)
     monkeypatch.undo()
@@ -236,7 +237,7 @@ def test_a_grant_whose_answer_was_lost_expires_as_any_other(stage: Stage, monkey
     assert standing(stage, NOON + HOUR).granted == GPU_HOUR
 
 
-def test_a_status_tells_what_is_left_of_each_grant(stage: Stage) -> None:
+def test_a_status_tells_what_is_left_of_each_grant(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], 1, period={"every": "day"})
     stage.round()
     expiring(stage, "later", 2, 3 * 86400)
@@ -253,7 +254,7 @@ def test_a_status_tells_what_is_left_of_each_grant(stage: Stage) -> None:
 
 
 def test_readers_are_told_what_is_left_of_each_grant_that_expires_at_the_moment_and_as_the_status_says(
-    stage: Stage,
+    stage: LedgerHarness,
 ) -> None:
     stage.budget("a", ["team-a"], 1)
     stage.pod("p1", "team-a")

@@ -8,39 +8,39 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.keeper_stage import MONTH, NOON, Stage
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.memory.price_history import PRICES, kept_prices, read_prices
-from timekeeper.jobs.news.checkpoints import CONFIRM, CheckpointKeeper, fitting, shards_of
-from timekeeper.rules.budgets import Budget
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.rules.pricing import PricePoint, amended
-from timekeeper.store import reading
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
+from timekeeper.controller.report.checkpoints import CONFIRM, CheckpointKeeper, fitting, shards_of
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.controller.state.loading import PRICES, kept_prices, read_prices
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.pricing import PricePoint, amended
+from timekeeper.ledger import reading
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
-RULES = KeeperRules(template=Budget("default", allowance=10 * GPU_HOUR))
+RULES = ControllerRules(template=Budget("default", allowance=10 * GPU_HOUR))
 ACCOUNT = "namespace:team-x"
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with redis_server.client() as client:
-        stage = Stage(tmp_path, client)
+        stage = LedgerHarness(tmp_path, client)
         stage.lead(RULES)
         yield stage
 
 
-def keeper_of(stage: Stage) -> CheckpointKeeper:
+def keeper_of(stage: LedgerHarness) -> CheckpointKeeper:
     assert stage.keeper is not None
     return CheckpointKeeper(stage.source, stage.keeper.books)
 
 
-def spend(stage: Stage) -> None:
+def spend(stage: LedgerHarness) -> None:
     """A pod of 30 seconds that is gone, and one that runs."""
     stage.pod("gone", "team-x")
     stage.pod("runs", "team-x")
@@ -50,19 +50,21 @@ def spend(stage: Stage) -> None:
     stage.round()
 
 
-def test_an_emptied_store_starts_again_from_what_pods_that_are_gone_had_spent_under_a_new_leader(stage: Stage) -> None:
+def test_an_emptied_store_starts_again_from_what_pods_that_are_gone_had_spent_under_a_new_leader(
+    stage: LedgerHarness,
+) -> None:
     spend(stage)
     assert keeper_of(stage).write(stage.now) == 1
     stage.client.flushall()
     stage.lead(RULES)
     stage.round(10)
     assert stage.spent(ACCOUNT) == (30 + 40) * GPU_SECOND
-    standing = reading.standing(stage.client, ACCOUNT, MONTH)
+    standing = reading.period_totals(stage.client, ACCOUNT, MONTH)
     assert standing is not None
-    assert standing.gone == 30 * GPU_SECOND
+    assert standing.finalized == 30 * GPU_SECOND
 
 
-def test_so_does_one_in_which_no_pod_runs_any_more(stage: Stage) -> None:
+def test_so_does_one_in_which_no_pod_runs_any_more(stage: LedgerHarness) -> None:
     spend(stage)
     stage.remove("runs")
     stage.round(5)
@@ -76,7 +78,7 @@ def test_so_does_one_in_which_no_pod_runs_any_more(stage: Stage) -> None:
     assert stage.spent(ACCOUNT) == 66 * GPU_SECOND
 
 
-def test_a_store_that_went_back_is_brought_up_to_it(stage: Stage) -> None:
+def test_a_store_that_went_back_is_brought_up_to_it(stage: LedgerHarness) -> None:
     stage.pod("first", "team-x")
     stage.round()
     stage.round(10)
@@ -93,7 +95,7 @@ def test_a_store_that_went_back_is_brought_up_to_it(stage: Stage) -> None:
     assert stage.spent(ACCOUNT) == (40 + 30 + 40) * GPU_SECOND
 
 
-def test_a_budget_that_pays_by_now_is_not_charged_what_the_namespace_had_spent_before(stage: Stage) -> None:
+def test_a_budget_that_pays_by_now_is_not_charged_what_the_namespace_had_spent_before(stage: LedgerHarness) -> None:
     spend(stage)
     keeper_of(stage).write(stage.now)
     stage.client.flushall()
@@ -105,7 +107,7 @@ def test_a_budget_that_pays_by_now_is_not_charged_what_the_namespace_had_spent_b
 
 @pytest.mark.parametrize("loss", ["emptied", "went back"])
 def test_what_was_metered_is_not_priced_again_by_a_new_leader_of_a_store_that_lost_the_prices(
-    stage: Stage, loss: str
+    stage: LedgerHarness, loss: str
 ) -> None:
     rules = [replace(RULES, prices={"A100": (PricePoint(0, Fraction(price)),)}) for price in (1, 2)]
     stage.lead(rules[0])
@@ -139,7 +141,7 @@ def test_prices_that_the_settings_tell_are_not_kept_and_what_is_none_is_passed_o
     assert [read_prices(found) for found in ({}, {PRICES: None}, {PRICES: {"prices": "x"}}, {PRICES: 5})] == [{}] * 4
 
 
-def test_what_has_not_changed_is_not_written_again_and_what_is_over_leaves(stage: Stage) -> None:
+def test_what_has_not_changed_is_not_written_again_and_what_is_over_leaves(stage: LedgerHarness) -> None:
     spend(stage)
     keeper = keeper_of(stage)
     assert keeper.write(stage.now) == 1
@@ -155,7 +157,7 @@ def test_what_has_not_changed_is_not_written_again_and_what_is_over_leaves(stage
     assert stage.source.read_checkpoints() == {}
 
 
-def test_one_who_does_not_lead_any_more_writes_nothing(stage: Stage) -> None:
+def test_one_who_does_not_lead_any_more_writes_nothing(stage: LedgerHarness) -> None:
     spend(stage)
     assert stage.keeper is not None
     assert CheckpointKeeper(stage.source, stage.keeper.books, leading=lambda: False).write(stage.now) == 0

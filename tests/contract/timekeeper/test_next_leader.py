@@ -6,20 +6,20 @@ from fractions import Fraction
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage, report
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.metering.bill import Bill
-from timekeeper.rules.money import GPU_SECOND
-from timekeeper.rules.pricing import PricePoint
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import book, reading
+from tests.support.ledger.harness import NOON, LedgerHarness, report
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_SECOND
+from timekeeper.domain.pricing import Bill, PricePoint
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import reading, shared
+from timekeeper.ledger.keys import AccountKeys
 
 
-def priced(price: int) -> KeeperRules:
-    return KeeperRules(prices={"A100": (PricePoint(0, Fraction(price)),)})
+def priced(price: int) -> ControllerRules:
+    return ControllerRules(prices={"A100": (PricePoint(0, Fraction(price)),)})
 
 
-def test_a_changed_price_holds_under_every_later_leader(stage: Stage) -> None:
+def test_a_changed_price_holds_under_every_later_leader(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
     stage.lead(priced(1))
@@ -36,7 +36,7 @@ def test_a_changed_price_holds_under_every_later_leader(stage: Stage) -> None:
     assert stage.spent("a") == 70 * GPU_SECOND
 
 
-def test_a_changed_price_holds_where_the_leader_that_brought_it_ended_at_any_step(stage: Stage) -> None:
+def test_a_changed_price_holds_where_the_leader_that_brought_it_ended_at_any_step(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
     stage.lead(priced(1))
@@ -57,7 +57,7 @@ def test_a_changed_price_holds_where_the_leader_that_brought_it_ended_at_any_ste
     assert stage.spent("a") == 40 * GPU_SECOND
 
 
-def test_a_pod_that_is_there_after_all_goes_on_being_charged_with_the_gap(stage: Stage) -> None:
+def test_a_pod_that_is_there_after_all_goes_on_being_charged_with_the_gap(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
     pod = stage.pod("p1", "team-a")
     stage.round(10)
@@ -77,15 +77,17 @@ def test_a_pod_that_is_there_after_all_goes_on_being_charged_with_the_gap(stage:
     stage.round(10)
     stage.round(10)
     assert stage.spent("a", NOON + HOUR) == 50 * GPU_SECOND
-    standing = reading.standing(stage.client, "a", NOON + HOUR)
+    standing = reading.period_totals(stage.client, "a", NOON + HOUR)
     assert standing is not None
-    assert standing.gone == standing.total
+    assert standing.finalized == standing.total
 
 
 @pytest.mark.parametrize("finished", [False, True])
-def test_a_pod_that_left_between_two_leaders_is_still_billed_what_it_used(stage: Stage, *, finished: bool) -> None:
+def test_a_pod_that_left_between_two_leaders_is_still_billed_what_it_used(
+    stage: LedgerHarness, *, finished: bool
+) -> None:
     stage.budget("a", ["team-a"])
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     pod = stage.pod("p1", "team-a")
     stage.round()
     stage.pass_time(100)
@@ -96,12 +98,12 @@ def test_a_pod_that_left_between_two_leaders_is_still_billed_what_it_used(stage:
     assert stage.spent("a") == 7 * GPU_SECOND
     stage.remove("p1")
     stage.pass_time(10)
-    stage.lead(KeeperRules(bill=Bill.USED))
+    stage.lead(ControllerRules(bill=Bill.USED))
     stage.round()
     assert stage.spent("a") == 7 * GPU_SECOND
 
 
-def test_reports_are_taken_of_a_pod_whose_opening_was_the_last_thing_that_a_leader_did(stage: Stage) -> None:
+def test_reports_are_taken_of_a_pod_whose_opening_was_the_last_thing_that_a_leader_did(stage: LedgerHarness) -> None:
     def step(name: str) -> None:
         if name == "index":
             raise KeyboardInterrupt
@@ -109,7 +111,7 @@ def test_reports_are_taken_of_a_pod_whose_opening_was_the_last_thing_that_a_lead
     stage.budget("a", ["team-a"])
     stage.pod("p1", "team-a")
     stage.lead(step=step)
-    book.index_sessions(stage.client, [("left", "a")], [])
+    shared.index_sessions(stage.client, [("left", "a")], [])
     with pytest.raises(KeyboardInterrupt):
         stage.round()
     stage.lead()
@@ -117,7 +119,7 @@ def test_reports_are_taken_of_a_pod_whose_opening_was_the_last_thing_that_a_lead
     assert reading.open_sessions(stage.client, "", 10) == [("p1", "a")]
 
 
-def test_a_budget_that_is_made_again_under_its_name_has_the_periods_that_it_says(stage: Stage) -> None:
+def test_a_budget_that_is_made_again_under_its_name_has_the_periods_that_it_says(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
     stage.pod("p1", "team-a")
     stage.round(10)
@@ -132,4 +134,73 @@ def test_a_budget_that_is_made_again_under_its_name_has_the_periods_that_it_says
     account = stage.keeper.books.accounts["a"]
     assert [period.end - period.start for period in account.periods] == [HOUR] * 3
     assert stage.spent("a", NOON + 2 * HOUR) == 20 * GPU_SECOND
+    assert stage.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
+
+
+def test_an_end_that_was_taken_without_the_amount_of_an_earlier_period_is_settled_by_the_next_leader(
+    stage: LedgerHarness,
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    pod = stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(3600 + 60)
+    amounts = AccountKeys("a").amounts(NOON)
+    amount = stage.client.hget(amounts, "p1")
+    assert amount is not None
+    stage.client.hset(amounts, "p1", "broken")
+    stage.finish(pod)
+    stage.round()
+    stage.client.hset(amounts, "p1", amount)
+    stage.lead()
+    stage.round()
+    assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (3600 * GPU_SECOND, 60 * GPU_SECOND)
+
+
+def test_a_namespace_that_moves_as_a_period_ends_leaves_no_open_session_behind(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.budget("b", ["team-b"])
+    stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(3600)
+    stage.budget("a", ["team-c"], period={"every": "hour"})
+    stage.budget("b", ["team-b", "team-a"])
+    stage.round()
+    assert stage.client.hkeys(AccountKeys("a").sessions) == []
+    assert stage.client.hkeys(AccountKeys("b").sessions) == [b"p1"]
+    assert (stage.spent("a", NOON), stage.spent("b")) == (3600 * GPU_SECOND, 0)
+
+
+def test_a_period_that_a_leader_could_not_read_when_it_began_is_charged_in_full_by_it_once_it_is_mended(
+    stage: LedgerHarness,
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(1800)
+    amounts = AccountKeys("a").amounts(NOON)
+    text = stage.client.hget(amounts, "p1")
+    assert text is not None
+    stage.client.hset(amounts, "p1", "broken")
+    stage.round(1860)
+    stage.lead()
+    stage.round()
+    stage.client.hset(amounts, "p1", text)
+    stage.round(60)
+    assert stage.spent("a", NOON) == 3600 * GPU_SECOND
+    assert stage.spent("a", NOON + HOUR) == 120 * GPU_SECOND
+
+
+def test_an_amount_that_no_leader_could_read_is_charged_in_full_once_it_is_mended(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.pod("p1", "team-a")
+    stage.round(10)
+    amounts = AccountKeys("a").amounts(NOON)
+    text = stage.client.hget(amounts, "p1")
+    assert text is not None
+    stage.client.hset(amounts, "p1", "broken")
+    stage.round(9000)
+    stage.lead()
+    stage.round()
+    stage.client.hset(amounts, "p1", text)
+    stage.round(10)
+    assert stage.spent("a", NOON) == 3600 * GPU_SECOND
     assert stage.spent("a", NOON + HOUR) == 3600 * GPU_SECOND

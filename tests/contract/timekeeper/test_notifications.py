@@ -17,30 +17,30 @@ import pytest
 from prometheus_client import Counter, Gauge
 from structlog.testing import capture_logs
 
-from tests.keeper_stage import Stage
-from tests.periods import month_midway
-from tests.waiting import LIMIT_S, wait_until
-from tests.webhook_receiver import Receiver as Server
-from tests.webhook_receiver import webhook_receiver
-from timekeeper.jobs.news.delivering import (
+from fairgpu.leadership import Term
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.ledger.periods import month_midway
+from tests.support.servers.webhook_receiver import Receiver as Server
+from tests.support.servers.webhook_receiver import webhook_receiver
+from tests.support.waiting import LIMIT_S, wait_until
+from timekeeper.controller.report.notifications import (
     EXPIRES_SECONDS,
     IDLE_SECONDS,
-    Courier,
+    NotificationSender,
+    Notifier,
     Receiver,
     retry_seconds,
     signature,
 )
-from timekeeper.jobs.news.notifying import Notifier
-from timekeeper.leadership.term import Term
-from timekeeper.rules.milestones import Milestone, Told
-from timekeeper.store import outbox
-from timekeeper.store.calls import FencedError
-from timekeeper.store.outbox import Change
+from timekeeper.domain.milestones import Announced, Milestone
+from timekeeper.ledger import keys, outbox
+from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.outbox import Change
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 HOUR = 3600.0
 SECRET = "a key of the test's own"
@@ -49,7 +49,7 @@ SECRET = "a key of the test's own"
 class World:
     """A stage with a budget of ten GPU-hours, whoever decides, and whoever delivers."""
 
-    def __init__(self, stage: Stage, server: Server, folder: Path) -> None:
+    def __init__(self, stage: LedgerHarness, server: Server, folder: Path) -> None:
         self.stage = stage
         self.server = server
         self.url, self.secret = folder / "url", folder / "secret"
@@ -64,9 +64,9 @@ class World:
         stage.pod("p1", "team-a")
         self.lead()
 
-    def delivering_within(self, seconds: float) -> Courier:
+    def delivering_within(self, seconds: float) -> NotificationSender:
         receiver = Receiver(self.url, self.secret, timeout_seconds=seconds)
-        return Courier(self.stage.client, receiver, self.term, self.counter, self.pending)
+        return NotificationSender(self.stage.client, receiver, self.term, self.counter, self.pending)
 
     def lead(self, most: int = 100) -> None:
         """A new leader, who knows what the store holds."""
@@ -94,13 +94,13 @@ class World:
 @pytest.fixture
 def world(redis_server: RedisServer, tmp_path: Path) -> Iterator[World]:
     with redis_server.client() as client, webhook_receiver() as server:
-        yield World(Stage(tmp_path, client), server, tmp_path)
+        yield World(LedgerHarness(tmp_path, client), server, tmp_path)
 
 
 def queue(world: World, count: int, most: int = 100) -> int:
     """Messages of their own, so many; how many were given up."""
     assert world.stage.keeper is not None
-    changes = [Change(f"u{n}", Told(1, 1), json.dumps({"text": f"message {n}"})) for n in range(count)]
+    changes = [Change(f"u{n}", Announced(1, 1), json.dumps({"text": f"message {n}"})) for n in range(count)]
     return outbox.write(world.stage.client, world.stage.keeper.epoch, most, changes)
 
 
@@ -227,15 +227,15 @@ def test_who_does_not_lead_delivers_nothing(world: World) -> None:
 def test_what_was_told_of_a_budget_that_is_gone_is_forgotten(world: World) -> None:
     world.after(0)
     world.after(6)
-    assert len(outbox.told(world.stage.client)) == 1
+    assert len(outbox.announced(world.stage.client)) == 1
     world.stage.budgets = []
     world.stage.write_budgets()
     world.after(0.1)
-    assert outbox.told(world.stage.client) == {}
+    assert outbox.announced(world.stage.client) == {}
 
 
 def test_the_process_of_the_jobs_decides_and_delivers(redis_server: RedisServer, tmp_path: Path) -> None:
-    stage = Stage(tmp_path, redis_server.client())
+    stage = LedgerHarness(tmp_path, redis_server.client())
     stage.budget("vision", ["team-a"], 0, period=month_midway())
     with webhook_receiver() as server:
         (tmp_path / "url").write_text(server.url)
@@ -294,7 +294,15 @@ def test_a_signature_covers_the_time_and_the_body() -> None:
 
 
 def test_milestones_are_kept_as_they_were_told(world: World) -> None:
-    record = Told(5, None, frozenset({Milestone.HALF_SPENT, Milestone.HELD}))
+    record = Announced(5, None, frozenset({Milestone.HALF_SPENT, Milestone.HELD}))
     assert world.stage.keeper is not None
     outbox.write(world.stage.client, world.stage.keeper.epoch, 10, [Change("u", record)])
-    assert outbox.told(world.stage.client) == {"u": record}
+    assert outbox.announced(world.stage.client) == {"u": record}
+
+
+@pytest.mark.parametrize("broken", [b"nonsense", b"\xff", b"[]", b'["x",null,[]]', b"[1,null,null]", b"[" * 100_000])
+def test_what_was_told_of_one_budget_and_cannot_be_read_hides_no_other(world: World, broken: bytes) -> None:
+    client, told = world.stage.client, Announced(7, None, frozenset())
+    outbox.write(client, 1, 100, [Change("u1", told), Change("u2", told)])
+    client.hset(keys.NOTICES_ANNOUNCED, "u1", broken)
+    assert outbox.announced(client) == {"u2": told}

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage, published
-from timekeeper.jobs.memory.accounts import Account
-from timekeeper.jobs.news.order_statuses import PATIENCE, OrderAnswers
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.timestamps import DAY
-from timekeeper.store import reading
+from tests.support.ledger.harness import NOON, LedgerHarness, published
+from timekeeper.controller.report.status_writer import PATIENCE, OrderAnswers
+from timekeeper.controller.state.accounts import Account
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.timestamps import DAY
+from timekeeper.ledger import reading
 
 
-def order(stage: Stage, kind: str, gpu_hours: Any) -> None:
+def order(stage: LedgerHarness, kind: str, gpu_hours: Any) -> None:
     """Makes a grant or a correction called `extra`."""
     if kind == "grant":
         stage.grant("extra", "a", gpu_hours)
@@ -22,13 +22,13 @@ def order(stage: Stage, kind: str, gpu_hours: Any) -> None:
         stage.correct("extra", "a", gpu_hours, stage.now)
 
 
-def delete(stage: Stage, kind: str) -> None:
+def delete(stage: LedgerHarness, kind: str) -> None:
     """Deletes it, and its status with it."""
     (stage.folder / f"{kind}s" / "extra.json").unlink()
     (stage.folder / "status" / f"{kind}-extra.json").unlink()
 
 
-def told(stage: Stage, kind: str) -> tuple[str, str]:
+def told(stage: LedgerHarness, kind: str) -> tuple[str, str]:
     """Why it was or was not applied, and in which words."""
     assert stage.keeper is not None
     OrderAnswers(stage.source, stage.keeper.books).write(stage.now)
@@ -40,19 +40,19 @@ def told(stage: Stage, kind: str) -> tuple[str, str]:
     return condition["reason"], condition["message"]
 
 
-def held(stage: Stage, kind: str) -> int:
+def held(stage: LedgerHarness, kind: str) -> int:
     """What the ledger holds under that kind."""
     return sum(entry.amount for entry in reading.ledger_page(stage.client, "a", "", 100) if entry.kind == kind)
 
 
-def account(stage: Stage) -> Account:
+def account(stage: LedgerHarness) -> Account:
     assert stage.keeper is not None
     return stage.keeper.books.accounts["a"]
 
 
 @pytest.mark.parametrize("kind", ["grant", "correction"])
 def test_another_order_under_a_used_name_changes_nothing_and_says_so_under_every_leader(
-    stage: Stage, kind: str
+    stage: LedgerHarness, kind: str
 ) -> None:
     stage.budget("a", ["team-a"])
     order(stage, kind, 5)
@@ -71,7 +71,7 @@ def test_another_order_under_a_used_name_changes_nothing_and_says_so_under_every
     assert held(stage, kind) == 5 * GPU_HOUR
 
 
-def test_a_grant_of_a_later_period_does_not_pass_for_the_earlier_one_of_its_name(stage: Stage) -> None:
+def test_a_grant_of_a_later_period_does_not_pass_for_the_earlier_one_of_its_name(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], period={"every": "day"})
     order(stage, "grant", 5)
     stage.round()
@@ -85,7 +85,9 @@ def test_a_grant_of_a_later_period_does_not_pass_for_the_earlier_one_of_its_name
 
 
 @pytest.mark.parametrize("kind", ["grant", "correction"])
-def test_the_same_order_made_anew_as_from_a_backup_of_the_cluster_is_the_same_one(stage: Stage, kind: str) -> None:
+def test_the_same_order_made_anew_as_from_a_backup_of_the_cluster_is_the_same_one(
+    stage: LedgerHarness, kind: str
+) -> None:
     stage.budget("a", ["team-a"])
     order(stage, kind, 5)
     stage.round()
@@ -101,7 +103,7 @@ def test_the_same_order_made_anew_as_from_a_backup_of_the_cluster_is_the_same_on
 
 @pytest.mark.parametrize("kind", ["grant", "correction"])
 def test_one_that_was_told_to_come_too_late_for_its_name_does_not_come_with_an_emptied_store(
-    stage: Stage, kind: str
+    stage: LedgerHarness, kind: str
 ) -> None:
     stage.budget("a", ["team-a"])
     order(stage, kind, 5)
@@ -118,7 +120,7 @@ def test_one_that_was_told_to_come_too_late_for_its_name_does_not_come_with_an_e
     assert held(stage, kind) == 0
 
 
-def test_a_new_leader_knows_what_the_store_has_taken(stage: Stage) -> None:
+def test_a_new_leader_knows_what_the_store_has_taken(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.grant("more", "a", 2)
     stage.correct("refund", "a", 1, NOON)
@@ -133,7 +135,9 @@ def test_a_new_leader_knows_what_the_store_has_taken(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("kind", ["grant", "correction"])
-def test_an_order_for_a_budget_that_is_not_there_says_so_and_is_applied_once_it_is(stage: Stage, kind: str) -> None:
+def test_an_order_for_a_budget_that_is_not_there_says_so_and_is_applied_once_it_is(
+    stage: LedgerHarness, kind: str
+) -> None:
     order(stage, kind, 5)
     stage.round()
     assert stage.keeper is not None

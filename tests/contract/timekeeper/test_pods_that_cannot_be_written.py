@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
-from tests.mirrored_world import budget_object
-from tests.pod_server import PodServer
-from tests.waiting import wait_until
-from timekeeper.jobs.measures import JobMeasures
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.work import Work, World
-from timekeeper.leadership.term import Term
-from timekeeper.rules.money import SECOND
-from timekeeper.sources import cluster
-from timekeeper.sources.cluster import ClusterSource
-from timekeeper.sources.source import (
+from fairgpu.leadership import Term
+from tests.support.ledger.fake_cluster import budget_object
+from tests.support.ledger.harness import NOON, LedgerHarness
+from tests.support.servers.pod_server import PodServer
+from tests.support.waiting import wait_until
+from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
+from timekeeper.controller.metrics import JobMeasures
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import SECOND
+from timekeeper.sources import kubernetes
+from timekeeper.sources.base import (
     BlockedError,
     ChangedMeanwhileError,
     Mirrors,
@@ -28,6 +27,7 @@ from timekeeper.sources.source import (
     RefusedError,
     SourceError,
 )
+from timekeeper.sources.kubernetes import KubernetesSource
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 HOUR = 3600
 TOO_LARGE = {"reason": "InternalError", "message": "etcdserver: request is too large"}
@@ -47,13 +47,15 @@ class Leader:
 
     def __init__(self, server: PodServer, client: redis.Redis, folder: Path) -> None:
         self.now = NOON
-        self.stage = Stage(folder, client)
-        self.source = ClusterSource(server.api(), lambda: self.now, random.random)
+        self.stage = LedgerHarness(folder, client)
+        self.source = KubernetesSource(server.api(), lambda: self.now, random.random)
         term, self.ending = Term(lambda: 0.0), threading.Event()
         term.hold(1, 1.0)
         self.measures = JobMeasures()
-        self.work = Work(
-            World(client, self.source, term, lambda: self.now), KeeperRules(holds_pods=True), self.measures
+        self.work = LeaderTasks(
+            TaskEnvironment(client, self.source, term, lambda: self.now),
+            ControllerRules(holds_pods=True),
+            self.measures,
         )
         self.work.pod_writer.start(self.ending)
         for name in Mirrors.__slots__:
@@ -158,7 +160,7 @@ def test_behind_a_pod_whose_finalizer_stays_those_of_all_others_are_removed_in_t
         pod["status"] |= {"phase": "Succeeded"}
     leader.show("pods", pods)
     leader.work.settle()
-    leader.work.let_go()
+    leader.work.remove_finalizers()
     wait_until(lambda: server.asked_for() >= {"a-bad", "a1", "a2", "b1"}, "the removals")
 
 
@@ -181,8 +183,8 @@ def test_while_the_api_server_does_not_answer_for_a_pod_rounds_go_on_and_all_oth
 def test_a_write_to_a_pod_is_given_up_after_its_time_and_is_the_pods_failure(
     server: PodServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cluster, "POD_WRITE_SECONDS", 0.05)
-    source = ClusterSource(server.api(), time.time_ns, random.random)
+    monkeypatch.setattr(kubernetes, "POD_WRITE_SECONDS", 0.05)
+    source = KubernetesSource(server.api(), time.time_ns, random.random)
     server.silent["p"] = threading.Event()
     with pytest.raises(NotWrittenError):
         source.announce_eviction(POD, "2026-01-15T14:05:00Z")
@@ -217,7 +219,7 @@ def test_an_answer_tells_whether_one_pod_or_everybody_is_meant(
     server: PodServer, write: str, status: int, error: type[SourceError]
 ) -> None:
     server.answers["p"] = status, {"message": "no"}
-    source = ClusterSource(server.api(), time.time_ns, random.random)
+    source = KubernetesSource(server.api(), time.time_ns, random.random)
     arguments: list[Any] = [POD] + ([None] if write == "announce_eviction" else [])
     with pytest.raises(SourceError) as raised:
         getattr(source, write)(*arguments)
@@ -227,12 +229,12 @@ def test_an_answer_tells_whether_one_pod_or_everybody_is_meant(
 def test_an_eviction_that_two_disruption_budgets_forbid_is_blocked(server: PodServer) -> None:
     server.answers["p"] = 500, {"reason": "InternalError", "message": TWO_BUDGETS}
     with pytest.raises(BlockedError, match="more than one PodDisruptionBudget"):
-        ClusterSource(server.api(), time.time_ns, random.random).evict(POD)
+        KubernetesSource(server.api(), time.time_ns, random.random).evict(POD)
 
 
 def test_no_connection_means_that_the_api_server_is_away_for_everybody() -> None:
     with PodServer() as server:
         api = server.api()
     with pytest.raises(SourceError) as raised:
-        ClusterSource(api, time.time_ns, random.random).lift_gate(POD)
+        KubernetesSource(api, time.time_ns, random.random).lift_gate(POD)
     assert type(raised.value) is SourceError

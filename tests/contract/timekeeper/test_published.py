@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.waiting import LIMIT_S
-from timekeeper.metering.reports import MAX_BOOTS, Counter, HeldDevice, Marks, ReportTerms
-from timekeeper.metering.sessions import EndProof, Session
-from timekeeper.rules.pricing import PricePoint
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import keys, reading
-from timekeeper.store.book import (
+from tests.support.waiting import LIMIT_S
+from timekeeper.domain.pricing import PricePoint
+from timekeeper.domain.reports import MAX_BOOTS, Counter, HeldDevice, Marks, ReportTerms
+from timekeeper.domain.sessions import EndProof, Session
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.codec import decode_session, encode_session
+from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission, close_and_read, write_terms
+from timekeeper.ledger.shared import (
     Terms,
     index_sessions,
     publish_states,
@@ -21,15 +24,11 @@ from timekeeper.store.book import (
     write_prices,
     write_watched,
 )
-from timekeeper.store.calls import FencedError
-from timekeeper.store.records import decode_session, encode_session
-from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
-from timekeeper.store.reports import close_and_read, write_terms
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 
 @pytest.fixture
@@ -75,7 +74,7 @@ def test_states_have_a_new_id_once_the_store_was_emptied(client: redis.Redis) ->
     assert publish_states(client, 1, "id-2", {"a": "A"}, Terms({}, "unlimited")).id == "id-2"
 
 
-def take(client: redis.Redis, told: list[tuple[str, int, int]]) -> list[Outcome | Exception]:
+def take(client: redis.Redis, told: list[tuple[str, int, int]]) -> list[IntakeOutcome | Exception]:
     """What becomes of a running pod's reports: boot, sequence, and the microseconds for which its GPU was busy."""
     write_terms(client, {"uid": ReportTerms(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
     index_sessions(client, [("uid", "a")], [])
@@ -88,7 +87,7 @@ def take(client: redis.Redis, told: list[tuple[str, int, int]]) -> list[Outcome 
 
 def test_only_later_reports_of_a_boot_are_taken_over(client: redis.Redis) -> None:
     reports = [("boot-1", 1), ("boot-1", 3), ("boot-1", 2), ("boot-1", 3), ("boot-2", 0), ("boot-1", 2), ("boot-1", 4)]
-    taken = [outcome is Outcome.TAKEN for outcome in take(client, [(*each, 0) for each in reports])]
+    taken = [outcome is IntakeOutcome.TAKEN for outcome in take(client, [(*each, 0) for each in reports])]
     assert taken == [True, True, False, False, True, False, True]
     (known,) = close_and_read(client, [("uid", Marks())])
     assert known is not None
@@ -150,7 +149,7 @@ def test_states_have_a_new_id_once_other_servers_hold_them_as_versions_may_have_
 SECOND = 10**9
 
 
-def take_at(client: redis.Redis, told: list[tuple[str, int, float, bool]]) -> list[Outcome | Exception]:
+def take_at(client: redis.Redis, told: list[tuple[str, int, float, bool]]) -> list[IntakeOutcome | Exception]:
     """What becomes of a pod's reports, one after the other: boot, sequence, when (in seconds), and whether the last."""
     write_terms(client, {"uid": ReportTerms(0, (HeldDevice("GPU-1", 1, Fraction(1), 1000, 1_000_000),))}, {})
     index_sessions(client, [("uid", "a")], [])
@@ -161,22 +160,22 @@ def take_at(client: redis.Redis, told: list[tuple[str, int, float, bool]]) -> li
 
 def test_of_a_pod_one_report_a_second_is_written(client: redis.Redis) -> None:
     found = take_at(client, [("b", number, number / 10, False) for number in range(41)])
-    assert [number / 10 for number, outcome in enumerate(found) if outcome is Outcome.TAKEN] == [0, 1, 2, 3, 4]
-    assert set(found) == {Outcome.TAKEN, Outcome.EARLY}
+    assert [number / 10 for number, outcome in enumerate(found) if outcome is IntakeOutcome.TAKEN] == [0, 1, 2, 3, 4]
+    assert set(found) == {IntakeOutcome.TAKEN, IntakeOutcome.EARLY}
 
 
 def test_no_number_of_starts_and_ends_lets_a_pod_write_more_than_a_few_reports_and_two_a_second(
     client: redis.Redis,
 ) -> None:
     found = take_at(client, [(f"b{number}", 1, number / 100, True) for number in range(1000)])
-    assert found.count(Outcome.TAKEN) <= 10 + 4 + 10
+    assert found.count(IntakeOutcome.TAKEN) <= 10 + 4 + 10
 
 
 def test_a_clock_that_was_ahead_does_not_silence_a_pod(client: redis.Redis) -> None:
     found = take_at(client, [("b", 1, 5000, False), ("b", 2, 10, False), ("b", 3, 10.5, False), ("b", 4, 11, False)])
-    assert found == [Outcome.TAKEN, Outcome.TAKEN, Outcome.EARLY, Outcome.TAKEN]
+    assert found == [IntakeOutcome.TAKEN, IntakeOutcome.TAKEN, IntakeOutcome.EARLY, IntakeOutcome.TAKEN]
 
 
 def test_proofs_of_life_are_written_once_a_second(client: redis.Redis) -> None:
-    assert set(take_at(client, [("", 0, 1, False), ("", 0, 1.5, False)])) == {Outcome.TAKEN}
+    assert set(take_at(client, [("", 0, 1, False), ("", 0, 1.5, False)])) == {IntakeOutcome.TAKEN}
     assert client.hget(keys.report("uid"), "at") == str(10**18 + SECOND)

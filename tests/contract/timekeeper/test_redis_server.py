@@ -3,7 +3,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 
 def test_what_was_written_is_there_after_sigkill_and_a_new_start(redis_server: RedisServer) -> None:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.keeper_stage import Stage
-from tests.redis_server import RedisServer
-from tests.waiting import LIMIT_S, wait_until
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
-from timekeeper.store import reading
-from timekeeper.store.replicas import replicated
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import LIMIT_S, wait_until
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.ledger import reading
+from timekeeper.ledger.connection import replicated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,12 +35,12 @@ def replica(redis_server: RedisServer, tmp_path: Path) -> Iterator[RedisServer]:
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     folder = tmp_path / "stage"
     folder.mkdir()
     with redis_server.client() as client:
-        stage = Stage(folder, client)
-        stage.lead(KeeperRules(replica_wait_seconds=0.3))
+        stage = LedgerHarness(folder, client)
+        stage.lead(ControllerRules(replica_wait_seconds=0.3))
         yield stage
 
 
@@ -64,13 +64,13 @@ def thaw(server: RedisServer) -> None:
         wait_until(caught_up, "the replica has caught up")
 
 
-def is_on_the_meter(stage: Stage, uid: str) -> bool:
+def is_on_the_meter(stage: LedgerHarness, uid: str) -> bool:
     assert stage.keeper is not None
     return uid in stage.keeper.books.pods.sessions
 
 
 def test_the_end_of_a_session_is_believed_once_a_replica_holds_it_and_counts_once(
-    stage: Stage, replica: RedisServer
+    stage: LedgerHarness, replica: RedisServer
 ) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("ends", "team-a")
@@ -92,7 +92,9 @@ def test_the_end_of_a_session_is_believed_once_a_replica_holds_it_and_counts_onc
         assert [entry.session for entry in reading.ledger_page(copy, "a", "", 10)] == ["ends"]
 
 
-def test_what_goes_on_is_settled_and_published_while_a_replica_is_frozen(stage: Stage, replica: RedisServer) -> None:
+def test_what_goes_on_is_settled_and_published_while_a_replica_is_frozen(
+    stage: LedgerHarness, replica: RedisServer
+) -> None:
     stage.budget("a", ["team-a"])
     stage.pod("ends", "team-a")
     stage.pod("runs-on", "team-a")
@@ -109,7 +111,7 @@ def test_what_goes_on_is_settled_and_published_while_a_replica_is_frozen(stage: 
 
 @pytest.mark.parametrize("spec", [{}, {"expires": "2027-01-01T00:00:00Z"}], ids=["lapses", "expires"])
 def test_a_grant_is_believed_once_a_replica_holds_it_and_adds_once(
-    stage: Stage, replica: RedisServer, spec: dict[str, str]
+    stage: LedgerHarness, replica: RedisServer, spec: dict[str, str]
 ) -> None:
     stage.budget("a", ["team-a"])
     stage.round()

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import SafeAdmission
-from tests.keeper_stage import Stage
-from tests.pod_jobs import PodJobs
-from tests.redis_server import RedisServer
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
-from timekeeper.rules.timestamps import parse_duration
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.ledger.pod_jobs import PodJobs
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.domain.timestamps import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,11 +29,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield running
 
 
-def safe_budget(stage: Stage, gpu_hours: Any, **spec: Any) -> None:
+def safe_budget(stage: LedgerHarness, gpu_hours: Any, **spec: Any) -> None:
     stage.budget("a", ["team-a"], gpu_hours, **{"admission": "safe", "onExhausted": "hold", **spec})
 
 
-def run(stage: Stage, uid: str, hours: float | None) -> None:
+def run(stage: LedgerHarness, uid: str, hours: float | None) -> None:
     item = stage.pod(uid, "team-a")
     if hours is not None:
         item["spec"]["activeDeadlineSeconds"] = int(hours * 3600)
@@ -43,7 +43,7 @@ def run(stage: Stage, uid: str, hours: float | None) -> None:
 OURS, KUEUES = "fairgpu.io/budget", "kueue.x-k8s.io/admission"
 
 
-def wait(stage: Stage, uid: str, hours: float, *, gates: tuple[str, ...] = (), state: str = "open") -> None:
+def wait(stage: LedgerHarness, uid: str, hours: float, *, gates: tuple[str, ...] = (), state: str = "open") -> None:
     stage.gated(uid, "team-a")
     item = stage.source_pod(uid)
     item["spec"]["activeDeadlineSeconds"] = int(hours * 3600)
@@ -52,20 +52,20 @@ def wait(stage: Stage, uid: str, hours: float, *, gates: tuple[str, ...] = (), s
     stage.write_pod(item)
 
 
-def lift(stage: Stage, uid: str, gate: str) -> None:
+def lift(stage: LedgerHarness, uid: str, gate: str) -> None:
     item = stage.source_pod(uid)
     item["spec"]["schedulingGates"].remove({"name": gate})
     stage.write_pod(item)
 
 
-def told(stage: Stage) -> SafeAdmission:
+def told(stage: LedgerHarness) -> SafeAdmission:
     assert stage.keeper is not None
     found = stage.keeper.books.told["team-a"].safe
     assert found is not None
     return found
 
 
-def test_running_pods_are_committed_to_what_is_left_of_their_deadline_or_to_the_default(stage: Stage) -> None:
+def test_running_pods_are_committed_to_what_is_left_of_their_deadline_or_to_the_default(stage: LedgerHarness) -> None:
     safe_budget(stage, 100, defaultCommit="2h")
     run(stage, "limited", 8)
     run(stage, "endless", None)
@@ -77,7 +77,7 @@ def test_running_pods_are_committed_to_what_is_left_of_their_deadline_or_to_the_
     assert told(stage).committed == 2 * GPU_HOUR
 
 
-def test_what_waits_at_the_gate_comes_before_any_newcomer(stage: Stage) -> None:
+def test_what_waits_at_the_gate_comes_before_any_newcomer(stage: LedgerHarness) -> None:
     safe_budget(stage, 10)
     stage.lead()
     wait(stage, "first", 6, gates=(OURS,), state="held")
@@ -88,7 +88,7 @@ def test_what_waits_at_the_gate_comes_before_any_newcomer(stage: Stage) -> None:
     assert stage.keeper.books.figures["a"].committed == 0
 
 
-def test_pods_that_were_let_in_and_wait_are_committed_too_and_no_others(stage: Stage) -> None:
+def test_pods_that_were_let_in_and_wait_are_committed_too_and_no_others(stage: LedgerHarness) -> None:
     safe_budget(stage, 100)
     stage.lead()
     wait(stage, "promised", 5)
@@ -101,7 +101,7 @@ def test_pods_that_were_let_in_and_wait_are_committed_too_and_no_others(stage: S
 
 
 def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_counts_again_once_it_runs(
-    stage: Stage,
+    stage: LedgerHarness,
 ) -> None:
     safe_budget(stage, 100, pendingCommit="2h")
     stage.lead()
@@ -121,7 +121,7 @@ def test_what_never_gets_a_node_keeps_money_for_as_long_as_the_budget_says_and_c
     assert stage.keeper.books.figures["a"].lapsed == 0
 
 
-def test_what_was_held_keeps_money_from_when_it_was_let_go(stage: Stage) -> None:
+def test_what_was_held_keeps_money_from_when_it_was_let_go(stage: LedgerHarness) -> None:
     safe_budget(stage, 10, pendingCommit="2h")
     stage.lead()
     wait(stage, "held", 5, gates=(OURS,), state="held")
@@ -134,7 +134,7 @@ def test_what_was_held_keeps_money_from_when_it_was_let_go(stage: Stage) -> None
     assert told(stage).committed == 0
 
 
-def test_a_pod_behind_somebody_elses_gate_is_promised_nothing_before_that_gate_is_gone(stage: Stage) -> None:
+def test_a_pod_behind_somebody_elses_gate_is_promised_nothing_before_that_gate_is_gone(stage: LedgerHarness) -> None:
     safe_budget(stage, 10, pendingCommit="2h")
     stage.lead()
     wait(stage, "queued", 8, gates=(KUEUES,))
@@ -149,7 +149,7 @@ def test_a_pod_behind_somebody_elses_gate_is_promised_nothing_before_that_gate_i
     assert told(stage).committed == 0
 
 
-def test_a_pod_behind_two_gates_keeps_money_from_when_the_last_of_them_is_gone(stage: Stage) -> None:
+def test_a_pod_behind_two_gates_keeps_money_from_when_the_last_of_them_is_gone(stage: LedgerHarness) -> None:
     safe_budget(stage, 10, pendingCommit="2h")
     stage.lead()
     wait(stage, "queued", 8, gates=(KUEUES, OURS), state="held")
@@ -163,7 +163,9 @@ def test_a_pod_behind_two_gates_keeps_money_from_when_the_last_of_them_is_gone(s
 
 
 @pytest.mark.parametrize("admission", ["safe", "simple"])
-def test_a_pod_behind_somebody_elses_gate_is_not_released_and_holds_back_nobody(stage: Stage, admission: str) -> None:
+def test_a_pod_behind_somebody_elses_gate_is_not_released_and_holds_back_nobody(
+    stage: LedgerHarness, admission: str
+) -> None:
     safe_budget(stage, 10, admission=admission, minRuntime="8h")
     stage.lead()
     wait(stage, "queued", 8, gates=(KUEUES, OURS), state="held")
@@ -186,7 +188,7 @@ def test_what_is_kept_for_pods_that_do_not_run_is_bounded_and_that_of_those_that
 ) -> None:
     with server.client() as client, tempfile.TemporaryDirectory() as folder:
         client.flushall()
-        stage = Stage(Path(folder), client)
+        stage = LedgerHarness(Path(folder), client)
         safe_budget(stage, 1000, pendingCommit=kept)
         stage.lead()
         begun = []
@@ -207,7 +209,7 @@ def test_what_is_kept_for_pods_that_do_not_run_is_bounded_and_that_of_those_that
         assert stage.keeper.books.figures["a"].committed == expected
 
 
-def test_a_pod_that_comes_is_told_at_once_and_passing_time_is_not(stage: Stage) -> None:
+def test_a_pod_that_comes_is_told_at_once_and_passing_time_is_not(stage: LedgerHarness) -> None:
     safe_budget(stage, 1000)
     run(stage, "limited", 8)
     stage.round()
@@ -220,7 +222,7 @@ def test_a_pod_that_comes_is_told_at_once_and_passing_time_is_not(stage: Stage) 
     assert told(stage).committed == 13 * GPU_HOUR - 601 * GPU_SECOND
 
 
-def test_a_held_pod_is_let_go_once_its_whole_run_is_paid_for_first_come_first_served(stage: Stage) -> None:
+def test_a_held_pod_is_let_go_once_its_whole_run_is_paid_for_first_come_first_served(stage: LedgerHarness) -> None:
     safe_budget(stage, 10)
     run(stage, "limited", 8)
     stage.lead()
@@ -239,7 +241,7 @@ def test_a_held_pod_is_let_go_once_its_whole_run_is_paid_for_first_come_first_se
     assert told(stage).committed == 5 * GPU_HOUR
 
 
-def test_a_budget_that_is_only_observed_keeps_nobody_out(stage: Stage) -> None:
+def test_a_budget_that_is_only_observed_keeps_nobody_out(stage: LedgerHarness) -> None:
     safe_budget(stage, 10, enforcement="observe")
     run(stage, "limited", 80)
     stage.round()

@@ -7,23 +7,23 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.redis_server import RedisServer
-from timekeeper.rules.money import MAX_AMOUNT
-from timekeeper.store import keys, reading
-from timekeeper.store.calls import FencedError, StoreEmptyError, StoreError
-from timekeeper.store.ledger import (
-    Action,
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.domain.money import MAX_AMOUNT
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError
+from timekeeper.ledger.orders import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
+from timekeeper.ledger.settlement import (
     Item,
     Kind,
+    LedgerAction,
     Opening,
     Revision,
-    Settlement,
+    SettlementBatch,
     open_periods,
     settle,
     take_epoch,
 )
-from timekeeper.store.money import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
-from timekeeper.store.standing import Standing
+from timekeeper.ledger.totals import PeriodTotals
 
 PERIOD = 1_769_850_000_000_000_000
 ACCOUNT = "team-a"
@@ -47,14 +47,14 @@ def empty(client: redis.Redis) -> None:
     opened(client)
 
 
-def opened(client: redis.Redis, epoch: int = 1, checkpoint: int = 0) -> Standing:
+def opened(client: redis.Redis, epoch: int = 1, checkpoint: int = 0) -> PeriodTotals:
     (answer,) = open_periods(client, epoch, PERIOD, [Opening(ACCOUNT, PERIOD, PERIOD + 10**15, checkpoint)])
-    assert isinstance(answer, Standing)
+    assert isinstance(answer, PeriodTotals)
     return answer
 
 
-def settled(client: redis.Redis, counter: int, *items: Item, epoch: int = 1) -> Standing:
-    (answer,) = settle(client, Revision(epoch, counter), PERIOD, [Settlement(ACCOUNT, PERIOD, items)])
+def settled(client: redis.Redis, counter: int, *items: Item, epoch: int = 1) -> PeriodTotals:
+    (answer,) = settle(client, Revision(epoch, counter), PERIOD, [SettlementBatch(ACCOUNT, PERIOD, items)])
     if isinstance(answer, StoreError):
         raise answer
     return answer
@@ -69,30 +69,31 @@ near_limits = st.one_of(
     *(st.integers(edge - 3, edge + 3) for edge in (10**9, 10**14, 2**53, 10**18, 2**63, 10**23)),
     st.integers(0, 10**22),
 )
-actions = st.sampled_from([Action.HOLD, Action.OPEN, Action.POST, Action.CLOSE, Action.GONE])
+FINALIZING = {LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE}
+actions = st.sampled_from([action for action in LedgerAction if action is not LedgerAction.MOVE])
 steps = st.lists(st.tuples(st.integers(0, 6), st.sampled_from("abc"), near_limits, actions), max_size=12)
 
 
 @given(steps, near_limits)
 def test_spend_is_checkpoint_plus_entries_plus_what_is_not_posted_and_equals_a_model_to_the_last_unit(
-    server: RedisServer, found: list[tuple[int, str, int, Action]], checkpoint: int
+    server: RedisServer, found: list[tuple[int, str, int, LedgerAction]], checkpoint: int
 ) -> None:
     with server.client() as client:
         client.flushall()
         opened(client, checkpoint=checkpoint)
         amounts: dict[str, int] = {}
         revisions: dict[str, int] = {}
-        flags: dict[str, Action] = {}
+        flags: dict[str, LedgerAction] = {}
         standing = None
         for counter, uid, amount, action in found:
             standing = settled(client, counter, Item(uid, amount, action, Kind.HOURLY, record="{}"))
-            over = (flags.get(uid) is Action.GONE and action is Action.GONE) or (
-                flags.get(uid) is Action.CLOSE and action in {Action.HOLD, Action.OPEN}
+            over = (flags.get(uid) in FINALIZING and action in FINALIZING) or (
+                flags.get(uid) is LedgerAction.CLOSE and action in {LedgerAction.HOLD, LedgerAction.OPEN}
             )
             if counter > revisions.get(uid, -1) and not over:
                 amounts[uid], revisions[uid] = amount, counter
-                keeps = flags.get(uid) is Action.CLOSE and action is Action.POST
-                flags[uid] = Action.CLOSE if keeps else action
+                keeps = flags.get(uid) is LedgerAction.CLOSE and action is LedgerAction.POST
+                flags[uid] = LedgerAction.CLOSE if keeps else action
         stored = reading.stored_amounts(client, ACCOUNT, PERIOD)
         entries = reading.ledger_page(client, ACCOUNT, "", 1000)
         total = checkpoint + sum(amounts.values())
@@ -100,7 +101,7 @@ def test_spend_is_checkpoint_plus_entries_plus_what_is_not_posted_and_equals_a_m
         assert sum(entry.amount for entry in entries) + sum(s.amount - s.posted for s in stored.values()) == total
         if standing is not None:
             assert standing.total == total
-            assert standing.gone == checkpoint + sum(amounts[uid] for uid in amounts if flags[uid] is Action.GONE)
+            assert standing.finalized == checkpoint + sum(amounts[uid] for uid in amounts if flags[uid] in FINALIZING)
 
 
 @given(charged=near_limits, given_back=near_limits, ended=near_limits, again=st.booleans())
@@ -113,10 +114,12 @@ def test_what_a_correction_and_an_earlier_end_give_back_is_counted_below_nothing
         taken = -given_back if again else -min(given_back, charged)
         correction = CorrectionEntry(ACCOUNT, PERIOD, "c", taken, "", "", 0, again=again)
         (answer,) = apply_corrections(client, 1, PERIOD, [correction])
-        assert isinstance(answer, Standing)
+        assert isinstance(answer, PeriodTotals)
         assert answer.total == charged + taken
         amount = min(ended, charged)
-        assert settled(client, 2, Item("a", amount, Action.CLOSE, Kind.CLOSE, record="{}")).total == amount + taken
+        assert (
+            settled(client, 2, Item("a", amount, LedgerAction.CLOSE, Kind.CLOSE, record="{}")).total == amount + taken
+        )
         assert settled(client, 3, Item("b", 5)).total == amount + taken + 5
         assert sum(entry.amount for entry in reading.ledger_page(client, ACCOUNT, "", 9)) == amount + taken
 
@@ -134,8 +137,8 @@ def test_a_correction_that_takes_more_than_was_spent_is_refused_and_writes_nothi
     "amount", [0, 1, 10**9 - 1, 10**9, 10**14, 10**14 + 1, 2**53, 2**53 + 1, 10**18, 2**63, MAX_AMOUNT]
 )
 def test_an_amount_comes_back_as_it_went_in(client: redis.Redis, amount: int) -> None:
-    assert settled(client, 1, Item("a", amount, Action.POST)).total == amount
-    assert settled(client, 2, Item("a", 1, Action.POST)).total == 1
+    assert settled(client, 1, Item("a", amount, LedgerAction.POST)).total == amount
+    assert settled(client, 2, Item("a", 1, LedgerAction.POST)).total == 1
     if amount != 1:
         assert [entry.amount for entry in reading.ledger_page(client, ACCOUNT, "", 9)][-1] == 1 - amount
 
@@ -153,15 +156,15 @@ def test_an_amount_comes_back_as_it_went_in(client: redis.Redis, amount: int) ->
     ],
 )
 def test_one_bad_item_and_nothing_of_a_settlement_is_done(client: redis.Redis, bad: Item) -> None:
-    settled(client, 1, Item("a", 7, Action.POST))
+    settled(client, 1, Item("a", 7, LedgerAction.POST))
     before = everything(client)
     with pytest.raises(StoreError):
-        settled(client, 2, Item("a", 9, Action.CLOSE), bad)
+        settled(client, 2, Item("a", 9, LedgerAction.CLOSE), bad)
     assert everything(client) == before
 
 
 def test_a_replay_changes_nothing(client: redis.Redis) -> None:
-    items = (Item("a", 7, Action.OPEN, record="{}"), Item("b", 9, Action.CLOSE, Kind.CLOSE, record="{}"))
+    items = (Item("a", 7, LedgerAction.OPEN, record="{}"), Item("b", 9, LedgerAction.CLOSE, Kind.CLOSE, record="{}"))
     settled(client, 3, *items)
     before = everything(client)
     assert settled(client, 3, *items).total == 16
@@ -196,7 +199,7 @@ def test_an_emptied_store_takes_no_settlement(client: redis.Redis) -> None:
 def test_an_emptied_store_starts_again_from_the_checkpoint(client: redis.Redis) -> None:
     client.flushall()
     standing = opened(client, checkpoint=2**53 + 1)
-    assert (standing.total, standing.gone, standing.new) == (2**53 + 1, 2**53 + 1, True)
+    assert (standing.total, standing.finalized, standing.new) == (2**53 + 1, 2**53 + 1, True)
     assert settled(client, 1, Item("a", 1)).total == 2**53 + 2
     again = opened(client, checkpoint=5)
     assert (again.total, again.new) == (2**53 + 2, False)
@@ -205,16 +208,16 @@ def test_an_emptied_store_starts_again_from_the_checkpoint(client: redis.Redis) 
 def test_a_restarted_redis_that_forgot_the_scripts_is_given_them_again(client: redis.Redis) -> None:
     settled(client, 1, Item("a", 7))
     client.script_flush()
-    settlements = [Settlement(ACCOUNT, PERIOD, (Item(uid, 1),)) for uid in "bcd"]
+    settlements = [SettlementBatch(ACCOUNT, PERIOD, (Item(uid, 1),)) for uid in "bcd"]
     answers = settle(client, Revision(1, 2), PERIOD, settlements)
-    assert [answer.total for answer in answers if isinstance(answer, Standing)] == [8, 9, 10]
+    assert [answer.total for answer in answers if isinstance(answer, PeriodTotals)] == [8, 9, 10]
 
 
 def test_a_grant_is_applied_once_whatever_its_amount_the_second_time(client: redis.Redis) -> None:
     grants = [GrantEntry(ACCOUNT, PERIOD, "g", amount, "deadline") for amount in (2**53 + 1, 7)]
     first, second = apply_grants(client, 1, PERIOD, grants)
-    assert isinstance(first, Standing)
-    assert isinstance(second, Standing)
+    assert isinstance(first, PeriodTotals)
+    assert isinstance(second, PeriodTotals)
     assert (first.granted, first.new) == (2**53 + 1, True)
     assert (second.granted, second.new) == (2**53 + 1, False)
     (entry,) = reading.ledger_page(client, ACCOUNT, "", 9)
@@ -222,16 +225,16 @@ def test_a_grant_is_applied_once_whatever_its_amount_the_second_time(client: red
 
 
 def test_a_closed_session_changes_only_by_a_correction(client: redis.Redis) -> None:
-    settled(client, 1, Item("a", 7, Action.CLOSE, Kind.CLOSE, "ns", "pod", "note", "{}"))
+    settled(client, 1, Item("a", 7, LedgerAction.CLOSE, Kind.CLOSE, "ns", "pod", "note", "{}"))
     settled(client, 2, Item("a", 99))
-    assert settled(client, 3, Item("a", 7, Action.CLOSE, Kind.CLOSE, "ns", "pod", "note", "{}")).total == 7
-    assert settled(client, 4, Item("a", 5, Action.POST, Kind.HOURLY, "ns", "pod")).total == 5
+    assert settled(client, 3, Item("a", 7, LedgerAction.CLOSE, Kind.CLOSE, "ns", "pod", "note", "{}")).total == 7
+    assert settled(client, 4, Item("a", 5, LedgerAction.POST, Kind.HOURLY, "ns", "pod")).total == 5
     entries = reading.ledger_page(client, ACCOUNT, "", 9)
     assert [(entry.kind, entry.amount) for entry in entries] == [("close", 7), ("correction", -2)]
 
 
 def test_hundreds_of_sessions_of_one_account_settle_in_one_call(client: redis.Redis) -> None:
-    items = [Item(f"pod-{number}", number, Action.OPEN, record="{}") for number in range(1200)]
+    items = [Item(f"pod-{number}", number, LedgerAction.OPEN, record="{}") for number in range(1200)]
     assert settled(client, 1, *items).total == sum(range(1200))
 
 
@@ -247,7 +250,7 @@ def test_nobody_leads_in_a_store_that_a_later_timekeeper_wrote(client: redis.Red
 
 
 def test_ledger_pages_follow_each_other_without_gap(client: redis.Redis) -> None:
-    settled(client, 1, *(Item(f"pod-{number}", 1, Action.POST) for number in range(25)))
+    settled(client, 1, *(Item(f"pod-{number}", 1, LedgerAction.POST) for number in range(25)))
     cursor, seen = "", []
     while page := reading.ledger_page(client, ACCOUNT, cursor, 10):
         seen.extend(entry.session for entry in page)

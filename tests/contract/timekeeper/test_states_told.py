@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from tests.keeper_stage import NOON, Stage, published, told
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.rules.budgets import Budget
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
+from tests.support.ledger.harness import NOON, LedgerHarness, published, told
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 
 
-def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(stage: Stage) -> None:
+def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], "0.01", grace={"gpuHours": "0.005"})
     stage.pod("p1", "team-a")
     stage.round()
@@ -33,7 +33,7 @@ def test_a_budget_goes_from_open_to_grace_to_over_and_a_grant_brings_it_back(sta
     assert published(stage, "a").granted == GPU_HOUR
 
 
-def test_a_state_that_is_due_changes_without_a_full_round(stage: Stage) -> None:
+def test_a_state_that_is_due_changes_without_a_full_round(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"], "0.01", onExhausted="hold")
     stage.pod("p1", "team-a")
     stage.round()
@@ -43,7 +43,7 @@ def test_a_state_that_is_due_changes_without_a_full_round(stage: Stage) -> None:
     assert told(stage, "team-a")["state"] == "held"
 
 
-def test_a_namespace_without_a_budget_is_metered_and_unlimited(stage: Stage) -> None:
+def test_a_namespace_without_a_budget_is_metered_and_unlimited(stage: LedgerHarness) -> None:
     stage.pod("p1", "nobodys")
     stage.round()
     stage.round(10)
@@ -51,8 +51,8 @@ def test_a_namespace_without_a_budget_is_metered_and_unlimited(stage: Stage) -> 
     assert (told(stage, "nobodys")["state"], told(stage, "nobodys")["budget"]) == ("unlimited", "")
 
 
-def test_a_default_budget_is_one_for_each_namespace(stage: Stage) -> None:
-    stage.lead(KeeperRules(template=Budget("default", allowance=5 * GPU_SECOND)))
+def test_a_default_budget_is_one_for_each_namespace(stage: LedgerHarness) -> None:
+    stage.lead(ControllerRules(template=Budget("default", allowance=5 * GPU_SECOND)))
     stage.pod("p1", "one")
     stage.pod("p2", "two", core=10)
     stage.round()

@@ -18,16 +18,15 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
 from fairgpu.certificates import Pair, make_authority, make_leaf
-from tests.keeper_stage import Stage
-from tests.ports import free_port
-from tests.redis_binaries import redis_7
-from tests.redis_server import RedisServer
-from tests.redis_shapes import ClusterShape, SentinelShape
-from tests.waiting import wait_until
-from timekeeper.redis_settings import ClusterSettings, RedisSettings, RedisTLS, SentinelSettings
-from timekeeper.rules.money import GPU_SECOND
-from timekeeper.store.connection import connect
-from timekeeper.store.servers import identity, store_clock
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.ports import free_port
+from tests.support.servers.redis_binaries import redis_7
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.redis_shapes import ClusterShape, SentinelShape
+from tests.support.waiting import wait_until
+from timekeeper.domain.money import GPU_SECOND
+from timekeeper.ledger.connection import connect, identity, store_clock
+from timekeeper.settings import ClusterSettings, RedisSettings, RedisTLS, SentinelSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +109,7 @@ def test_a_redis_cluster_is_reached_over_tls(
     with ClusterShape(tmp_path, *options, primaries=1, replicas=0):
         nodes = ClusterSettings(nodes=(f"127.0.0.1:{port}",))
         with connect(RedisSettings(cluster=nodes, tls=trusting(certificates))) as client:
-            stage = Stage(tmp_path, client)
+            stage = LedgerHarness(tmp_path, client)
             (tmp_path / "pods").mkdir(exist_ok=True)
             stage.round()
             assert identity(client)[1]
@@ -175,7 +174,7 @@ def test_a_user_of_its_own_that_may_only_what_the_timekeeper_does_keeps_the_book
     with started(shape, place) as settings:
         named = settings.model_copy(update={"username": "timekeeper", "password": SecretStr("correct-horse")})
         with connect(named) as client:
-            stage = Stage(folder, client)
+            stage = LedgerHarness(folder, client)
             stage.budget("a", ["team-a"])
             stage.pod("p1", "team-a")
             stage.round()
@@ -189,7 +188,7 @@ def test_a_user_of_its_own_that_may_only_what_the_timekeeper_does_keeps_the_book
 
 
 def test_the_user_may_run_every_command_of_the_scripts() -> None:
-    scripts = (ROOT / "timekeeper" / "store" / "scripts").glob("*.lua")
+    scripts = (ROOT / "timekeeper" / "ledger" / "scripts").glob("*.lua")
     used = {word.lower() for file in scripts for word in re.findall(r"redis\.p?call\('(\w+)'", file.read_text())}
     assert used
     assert {f"+{word}" for word in used} <= set(ACL)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos_story import ChaosStory, persisted
-from tests.keeper_stage import Stage
-from tests.meanwhile import live_through, meanwhile
-from tests.redis_server import RedisServer
-from tests.waiting import wait_until
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.calls import StoreUnavailableError
+from tests.support.ledger.chaos_model import ChaosStory, persisted
+from tests.support.ledger.concurrent_events import live_through, meanwhile
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import wait_until
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger.client import StoreUnavailableError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,13 +33,13 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, folder: Path) -> Iterator[Stage]:
+def stage(redis_server: RedisServer, folder: Path) -> Iterator[LedgerHarness]:
     with redis_server.client(socket_timeout=1.0) as client:
-        yield Stage(folder, client)
+        yield LedgerHarness(folder, client)
 
 
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
-def test_the_store_is_killed_again_and_again(stage: Stage, redis_server: RedisServer, leaders: str) -> None:
+def test_the_store_is_killed_again_and_again(stage: LedgerHarness, redis_server: RedisServer, leaders: str) -> None:
     story = ChaosStory(stage, 4)
     for _ in range(KILLS):
         live_through(story, redis_server.restart)
@@ -50,7 +50,7 @@ def test_the_store_is_killed_again_and_again(stage: Stage, redis_server: RedisSe
         assert {name: story.error()[name] for name in ("a", "b")} == {"a": 0, "b": 0}
 
 
-def test_a_full_disk_stops_the_books_and_loses_nothing_of_them(stage: Stage, redis_server: RedisServer) -> None:
+def test_a_full_disk_stops_the_books_and_loses_nothing_of_them(stage: LedgerHarness, redis_server: RedisServer) -> None:
     story = ChaosStory(stage, 5)
     story.live(3)
     redis_server.limit_files(max(file.stat().st_size for file in redis_server.folder.rglob("*.aof")) + 100)
@@ -62,7 +62,7 @@ def test_a_full_disk_stops_the_books_and_loses_nothing_of_them(stage: Stage, red
 
 
 def test_a_full_disk_under_a_store_that_is_killed_before_there_is_room_again(
-    stage: Stage, redis_server: RedisServer
+    stage: LedgerHarness, redis_server: RedisServer
 ) -> None:
     story = ChaosStory(stage, 6)
     story.live(3)
@@ -74,7 +74,7 @@ def test_a_full_disk_under_a_store_that_is_killed_before_there_is_room_again(
     assert story.differences() == ()
 
 
-def test_a_store_without_memory_left_holds_back_what_is_new_and_catches_up(stage: Stage) -> None:
+def test_a_store_without_memory_left_holds_back_what_is_new_and_catches_up(stage: LedgerHarness) -> None:
     story = ChaosStory(stage, 7)
     story.live(3)
     client = stage.client
@@ -101,7 +101,7 @@ def test_a_store_that_hangs_for_seconds_does_late_what_was_given_up_and_nothing_
     redis_server: RedisServer, folder: Path
 ) -> None:
     with redis_server.client(socket_timeout=0.3, retry=None) as client:
-        story = ChaosStory(Stage(folder, client), 8)
+        story = ChaosStory(LedgerHarness(folder, client), 8)
         for _ in range(3):
             story.live(2)
             assert redis_server.process is not None
@@ -120,7 +120,7 @@ def test_a_store_that_hangs_for_seconds_does_late_what_was_given_up_and_nothing_
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
 @pytest.mark.parametrize("share", [0.3, 0.7, 0.95])
 def test_an_append_only_file_that_was_cut_off_is_a_store_that_went_back(
-    stage: Stage, redis_server: RedisServer, share: float, leaders: str
+    stage: LedgerHarness, redis_server: RedisServer, share: float, leaders: str
 ) -> None:
     story = ChaosStory(stage, 9)
     story.live(8)
@@ -138,21 +138,23 @@ def test_an_append_only_file_that_was_cut_off_is_a_store_that_went_back(
 
 
 @pytest.mark.parametrize("skew", [HOUR, -HOUR, 26 * HOUR, -26 * HOUR])
-def test_a_clock_that_steps_and_is_set_right_changes_no_figure(stage: Stage, skew: int) -> None:
+def test_a_clock_that_steps_and_is_set_right_changes_no_figure(stage: LedgerHarness, skew: int) -> None:
     story = ChaosStory(stage, 10)
     assert stage.keeper is not None
     for _ in range(3):
         story.live(3)
         story.act()
-        stage.keeper.round(stage.now + skew)
+        stage.keeper.reconcile(stage.now + skew)
         story.act()
-        stage.keeper.round(stage.now + skew)
+        stage.keeper.reconcile(stage.now + skew)
         story.live(2)
         assert story.error() == EXACT
     assert story.differences() == ()
 
 
-def test_scripts_that_are_forgotten_in_the_middle_are_loaded_again(stage: Stage, redis_server: RedisServer) -> None:
+def test_scripts_that_are_forgotten_in_the_middle_are_loaded_again(
+    stage: LedgerHarness, redis_server: RedisServer
+) -> None:
     story = ChaosStory(stage, 11)
     ending = threading.Event()
 

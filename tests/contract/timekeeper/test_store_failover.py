@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.chaos_story import ChaosStory
-from tests.keeper_stage import Stage
-from tests.meanwhile import live_through
-from tests.redis_server import RedisServer
-from tests.redis_shapes import ClusterShape, SentinelShape
-from tests.waiting import wait_until
-from timekeeper.store.connection import connect
-from timekeeper.store.keys import BOOK_EPOCH, AccountKeys
-from timekeeper.store.servers import identity
+from tests.support.ledger.chaos_model import ChaosStory
+from tests.support.ledger.concurrent_events import live_through
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.redis_shapes import ClusterShape, SentinelShape
+from tests.support.waiting import wait_until
+from timekeeper.ledger.connection import connect, identity
+from timekeeper.ledger.keys import BOOK_EPOCH, AccountKeys
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -37,7 +36,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_replica_takes_over_from_a_master_that_is_killed(tmp_path: Path, folder: Path) -> None:
     with SentinelShape(tmp_path, sentinels=3, watchful=True) as store, connect(store.settings) as client:
-        story = ChaosStory(Stage(folder, client), 2)
+        story = ChaosStory(LedgerHarness(folder, client), 2)
         for _ in range(PROMOTIONS // 5 or 1):
             old = store.master()
             live_through(story, partial(kill_and_wait, store, old))
@@ -55,7 +54,7 @@ def kill_and_wait(store: SentinelShape, old: RedisServer) -> None:
 def test_primaries_of_a_cluster_are_replaced_while_they_are_written_to(tmp_path: Path, folder: Path) -> None:
     # Nodes vote for another replica of the same primary only after twice the time in which they give a silent one up.
     with ClusterShape(tmp_path, watchful=True) as store, connect(store.settings) as client:
-        story = ChaosStory(Stage(folder, client), 3)
+        story = ChaosStory(LedgerHarness(folder, client), 3)
         for number in range(PROMOTIONS):
             key = AccountKeys(("a", "b", "book", "namespace:team-c")[number % 4]).head
             live_through(story, partial(store.promote, key))

@@ -6,13 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests import redis_binaries
-from tests.keeper_stage import Stage, told
-from tests.redis_server import RedisServer
-from timekeeper.rules.money import GPU_SECOND
-from timekeeper.store import keys
-from timekeeper.store.memory import MemoryWatch, is_full_for_pods
-from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
+from tests.support.ledger import old_store
+from tests.support.ledger.harness import LedgerHarness, told
+from tests.support.servers import redis_binaries
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.controller.archive import Archivist
+from timekeeper.controller.reconcile.reconciler import Reconciler
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_SECOND
+from timekeeper.domain.windows import Retention
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.connection import MemoryWatch, is_full_for_pods
+from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,13 +29,13 @@ HOUR = 3600
 
 
 @pytest.fixture(params=["Redis 6.2", "Redis 7"])
-def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
     if request.param == "Redis 7":
         monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
     for name in ("redis", "stage"):
         (tmp_path / name).mkdir()
     with RedisServer(tmp_path / "redis", "--maxmemory-policy", "noeviction") as server, server.client() as client:
-        yield Stage(tmp_path / "stage", client)
+        yield LedgerHarness(tmp_path / "stage", client)
 
 
 def fill(client: redis.Redis) -> None:
@@ -44,7 +49,7 @@ def make_room(client: redis.Redis) -> None:
 
 @pytest.mark.parametrize("leader", ["the leader goes on", "another leader follows"])
 def test_a_full_store_still_takes_closes_and_settlements_and_opens_the_rest_once_there_is_room(
-    stage: Stage, leader: str
+    stage: LedgerHarness, leader: str
 ) -> None:
     stage.budget("a", ["team-a"], gpu_hours=1)
     stage.budget("b", ["team-b"], gpu_hours=1)
@@ -72,7 +77,7 @@ def test_a_full_store_still_takes_closes_and_settlements_and_opens_the_rest_once
     assert stage.spent("b") == (4 + 4) * HOUR * GPU_SECOND
 
 
-def test_a_session_that_began_and_ended_while_the_store_was_full_is_closed_in_it(stage: Stage) -> None:
+def test_a_session_that_began_and_ended_while_the_store_was_full_is_closed_in_it(stage: LedgerHarness) -> None:
     stage.budget("a", ["team-a"])
     stage.round()
     fill(stage.client)
@@ -85,32 +90,34 @@ def test_a_session_that_began_and_ended_while_the_store_was_full_is_closed_in_it
     assert stage.keeper.held_back == 0
 
 
-def test_reports_are_not_taken_from_four_fifths_of_the_memory_on_and_again_once_there_is_room(stage: Stage) -> None:
+def test_reports_are_not_taken_from_four_fifths_of_the_memory_on_and_again_once_there_is_room(
+    stage: LedgerHarness,
+) -> None:
     stage.pod("p1", "team-a")
     stage.round()
     clock = [0.0]
     intake = ReportIntake(stage.client, 0, MemoryWatch(stage.client, lambda: clock[0]).is_full)
 
-    def take(number: int) -> Outcome | Exception:
+    def take(number: int) -> IntakeOutcome | Exception:
         clock[0] += 2
         return intake.take([Submission("p1", "b", number, stage.now + number)])[0]
 
     used = int(stage.client.info("memory")["used_memory"])
     stage.client.config_set("maxmemory", 4 * used)
-    assert take(1) is Outcome.TAKEN
+    assert take(1) is IntakeOutcome.TAKEN
     stage.client.config_set("maxmemory", used * 11 // 10)
     before = stage.client.dump(keys.report("p1"))
-    assert take(2) is Outcome.FULL
+    assert take(2) is IntakeOutcome.FULL
     assert stage.client.dump(keys.report("p1")) == before
     make_room(stage.client)
-    assert take(3) is Outcome.TAKEN
+    assert take(3) is IntakeOutcome.TAKEN
 
 
-def test_a_store_without_a_bound_is_never_full(stage: Stage) -> None:
+def test_a_store_without_a_bound_is_never_full(stage: LedgerHarness) -> None:
     assert is_full_for_pods(stage.client) is False
 
 
-def test_the_store_is_asked_for_its_memory_once_a_second(stage: Stage) -> None:
+def test_the_store_is_asked_for_its_memory_once_a_second(stage: LedgerHarness) -> None:
     clock = [0.0]
     watch = MemoryWatch(stage.client, lambda: clock[0])
     assert watch.is_full() is False
@@ -118,3 +125,49 @@ def test_the_store_is_asked_for_its_memory_once_a_second(stage: Stage) -> None:
     assert watch.is_full() is False
     clock[0] = 1.0
     assert watch.is_full() is True
+
+
+@pytest.mark.parametrize("before", ["it was led until then", "it went back to before it was converted"])
+def test_a_new_leader_of_a_full_store_of_format_1_converts_settles_and_publishes(
+    stage: LedgerHarness, before: str
+) -> None:
+    old_store.begin(stage)
+    if before == "it went back to before it was converted":
+        led_until_then = stage.lead()
+        stage.round()
+        stage.client.flushall()
+        old_store.fill(stage.client)
+        fill(stage.client)
+        stage.keeper = Reconciler(stage.client, stage.source, ControllerRules(), led_until_then.epoch)
+    else:
+        fill(stage.client)
+        stage.lead()
+    stage.round()
+    old_store.check_converted(stage)
+    stage.round(HOUR)
+    assert stage.keeper is not None
+    assert stage.keeper.books.not_settled == {}
+    assert stage.client.hget(keys.AccountKeys("research").head, "settled") == str(stage.now).encode()
+
+
+def test_archiving_goes_on_in_a_full_store_as_it_makes_room(stage: LedgerHarness) -> None:
+    old_store.begin(stage)
+    keeper = stage.lead()
+    stage.round()
+    for file in (stage.folder / "pods").glob("*.json"):
+        stage.remove(file.stem)
+    stage.round(HOUR)
+    fill(stage.client)
+    archivist = Archivist(stage.client, stage.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
+    for _ in range(3):
+        stage.round(36 * HOUR)
+        keeper.books.left = []  # a checkpoint holds them
+        archivist.archive(stage.now)
+    for name in reading.account_names(stage.client):
+        account = keys.AccountKeys(name)
+        starts = map(int, stage.client.hkeys(account.periods))
+        assert not stage.client.exists(account.hour_index, *map(account.amounts, starts))
+        assert stage.client.xlen(account.ledger) <= 2
+    make_room(stage.client)
+    stage.round(HOUR)
+    assert old_store.differences(stage) == ()

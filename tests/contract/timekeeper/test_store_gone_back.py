@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos_story import ChaosStory
-from tests.keeper_stage import Stage
-from timekeeper.store import keys, reading
-from timekeeper.store.book import highest_epoch
-from timekeeper.store.calls import FencedError
+from tests.support.ledger.chaos_model import ChaosStory
+from tests.support.ledger.harness import LedgerHarness
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.shared import highest_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 SEEDS = range(20 if os.environ.get("CI") == "true" else 4)
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     folder = tmp_path / "stage"
     folder.mkdir()
     with redis_server.client() as client:
-        yield Stage(folder, client)
+        yield LedgerHarness(folder, client)
 
 
 def back_up(server: RedisServer, place: Path) -> Path:
@@ -56,7 +56,7 @@ def live(story: ChaosStory, steps: int) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_a_leader_that_goes_on_yesterdays_backup_changes_no_figure(
-    stage: Stage, redis_server: RedisServer, tmp_path: Path, seed: int
+    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path, seed: int
 ) -> None:
     story = ChaosStory(stage, seed)
     live(story, 4)
@@ -69,7 +69,7 @@ def test_under_a_leader_that_goes_on_yesterdays_backup_changes_no_figure(
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_under_a_new_leader_yesterdays_backup_is_brought_up_to_the_checkpoints(
-    stage: Stage, redis_server: RedisServer, tmp_path: Path, seed: int
+    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path, seed: int
 ) -> None:
     story = ChaosStory(stage, seed)
     live(story, 4)
@@ -88,7 +88,7 @@ def test_under_a_new_leader_yesterdays_backup_is_brought_up_to_the_checkpoints(
 
 
 def test_a_leader_that_ends_while_it_restores_leaves_nothing_half_done(
-    stage: Stage, redis_server: RedisServer, tmp_path: Path
+    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     story = ChaosStory(stage, 7)
     live(story, 3)
@@ -110,7 +110,7 @@ def test_a_leader_that_ends_while_it_restores_leaves_nothing_half_done(
 
 
 def test_a_running_leader_whose_restoration_breaks_off_does_not_take_the_old_state_for_what_it_remembers(
-    stage: Stage, redis_server: RedisServer, tmp_path: Path
+    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     broken: list[str] = []
 
@@ -134,7 +134,7 @@ def test_a_running_leader_whose_restoration_breaks_off_does_not_take_the_old_sta
 
 
 def test_an_event_beside_the_budget_says_that_the_store_went_back(
-    stage: Stage, redis_server: RedisServer, tmp_path: Path
+    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     story = ChaosStory(stage, 3)
     live(story, 3)
@@ -149,7 +149,7 @@ def test_an_event_beside_the_budget_says_that_the_store_went_back(
 
 
 def test_a_store_that_was_merely_restarted_is_not_taken_for_one_that_went_back(
-    stage: Stage, redis_server: RedisServer
+    stage: LedgerHarness, redis_server: RedisServer
 ) -> None:
     story = ChaosStory(stage, 5)
     live(story, 3)
@@ -164,7 +164,7 @@ def test_a_store_that_was_merely_restarted_is_not_taken_for_one_that_went_back(
 
 
 def test_a_store_that_went_back_gives_no_later_leader_an_epoch_that_was_used(
-    stage: Stage, redis_server: RedisServer, tmp_path: Path
+    stage: LedgerHarness, redis_server: RedisServer, tmp_path: Path
 ) -> None:
     story = ChaosStory(stage, 5)
     backup = back_up(redis_server, tmp_path / "backup")

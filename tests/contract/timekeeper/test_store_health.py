@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 
-from tests.waiting import wait_until
-from timekeeper.jobs.store_health import StoreHealth, StoreMeasures, read_health, worst
+from tests.support.waiting import wait_until
+from timekeeper.controller.metrics import StoreHealth, StoreMeasures, read_health, worst
 
 if TYPE_CHECKING:
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 GOOD = StoreHealth(append_only=True, append_only_ok=True, snapshot_ok=True, replicas=1, used_bytes=10, limit_bytes=100)
 

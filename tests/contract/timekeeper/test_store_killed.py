@@ -6,24 +6,24 @@ from dataclasses import dataclass, field
 
 import redis
 
-from tests.randomness import chance
-from tests.redis_server import RedisServer
-from tests.waiting import LIMIT_S
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.store import reading
-from timekeeper.store.calls import StoreError, StoreUnavailableError
-from timekeeper.store.ledger import (
-    Action,
+from tests.support.randomness import chance
+from tests.support.servers.redis_server import RedisServer
+from tests.support.waiting import LIMIT_S
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.ledger import reading
+from timekeeper.ledger.client import StoreError, StoreUnavailableError
+from timekeeper.ledger.orders import GrantEntry, apply_grants
+from timekeeper.ledger.settlement import (
     Item,
     Kind,
+    LedgerAction,
     Opening,
     Revision,
-    Settlement,
+    SettlementBatch,
     open_periods,
     settle,
 )
-from timekeeper.store.money import GrantEntry, apply_grants
-from timekeeper.store.standing import Standing
+from timekeeper.ledger.totals import PeriodTotals
 
 WRITERS = 8
 KILLS = 20 if os.environ.get("CI") == "true" else 4
@@ -58,13 +58,13 @@ class Writer:
                 if random.random() < 0.04:
                     self.grants.append(f"grant-{self.number}-{len(self.grants)}")
                     self.until_acknowledged(client, {}, self.grants[-1:])
-                action = random.choice([Action.HOLD, Action.POST])
+                action = random.choice([LedgerAction.HOLD, LedgerAction.POST])
                 self.until_acknowledged(client, {uid: (amount, action)}, [])
                 self.acknowledged.release()
             self.repeat_all(client)
 
     def until_acknowledged(
-        self, client: redis.Redis, amounts: dict[str, tuple[int, Action]], grants: list[str]
+        self, client: redis.Redis, amounts: dict[str, tuple[int, LedgerAction]], grants: list[str]
     ) -> None:
         while True:
             try:
@@ -75,17 +75,17 @@ class Writer:
                     self.settle(client, Item(uid, amount, action, Kind.HOURLY), self.counter)
             except StoreUnavailableError:
                 self.failures += 1
-                amounts = {uid: (amount, Action.HOLD) for uid, amount in self.amounts.items()}
+                amounts = {uid: (amount, LedgerAction.HOLD) for uid, amount in self.amounts.items()}
                 grants = self.grants
             else:
                 return
 
     def repeat_all(self, client: redis.Redis) -> None:
-        amounts = {uid: (amount, Action.POST) for uid, amount in self.amounts.items()}
+        amounts = {uid: (amount, LedgerAction.POST) for uid, amount in self.amounts.items()}
         self.until_acknowledged(client, amounts, self.grants)
 
     def settle(self, client: redis.Redis, item: Item, counter: int) -> None:
-        (answer,) = settle(client, Revision(1, counter), PERIOD, [Settlement(ACCOUNT, PERIOD, [item])])
+        (answer,) = settle(client, Revision(1, counter), PERIOD, [SettlementBatch(ACCOUNT, PERIOD, [item])])
         if isinstance(answer, StoreError):
             raise answer
 
@@ -117,11 +117,11 @@ def test_nothing_acknowledged_is_lost_and_nothing_counted_twice_when_redis_is_ki
         for thread in threads:
             thread.join(LIMIT_S)
     with redis_server.client() as client:
-        standing = reading.standing(client, ACCOUNT, PERIOD)
+        standing = reading.period_totals(client, ACCOUNT, PERIOD)
         stored = reading.stored_amounts(client, ACCOUNT, PERIOD)
         entries = reading.ledger_page(client, ACCOUNT, "", 1_000_000)
     expected = {uid: amount for writer in writers for uid, amount in writer.amounts.items()}
-    assert isinstance(standing, Standing)
+    assert isinstance(standing, PeriodTotals)
     assert {uid: found.amount for uid, found in stored.items()} == expected
     assert standing.total == 2**53 + 1 + sum(expected.values())
     assert standing.granted == sum(len(writer.grants) for writer in writers) * GPU_HOUR

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.chaos_story import ChaosStory
-from tests.keeper_stage import Stage
-from tests.meanwhile import live_through
-from tests.redis_shapes import SentinelShape
-from tests.waiting import wait_until
-from timekeeper.store.connection import connect
+from tests.support.ledger.chaos_model import ChaosStory
+from tests.support.ledger.concurrent_events import live_through
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.servers.redis_shapes import SentinelShape
+from tests.support.waiting import wait_until
+from timekeeper.ledger.connection import connect
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("leaders", ["the leader goes on", "another leader follows"])
 def test_replicas_are_promoted_while_the_old_master_is_written_to(tmp_path: Path, folder: Path, leaders: str) -> None:
     with SentinelShape(tmp_path, *WITH_REPLICA) as store, connect(store.settings) as client:
-        story = ChaosStory(Stage(folder, client), 1)
+        story = ChaosStory(LedgerHarness(folder, client), 1)
         for _ in range(PROMOTIONS // 2):
             live_through(story, store.promote)
             if leaders == "another leader follows":

@@ -8,23 +8,21 @@ from typing import TYPE_CHECKING
 import pytest
 import redis
 
-from tests.keeper_stage import MONTH, Stage
-from tests.redis_server import RedisServer
-from tests.redis_shapes import ClusterShape, SentinelShape
-from timekeeper.audit.auditing import Question, Surroundings, audit
+from tests.support.ledger.harness import MONTH, LedgerHarness
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.redis_shapes import ClusterShape, SentinelShape
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
 from timekeeper.audit.difference import Figure
-from timekeeper.metering.reports import Boot, Marks
-from timekeeper.redis_settings import RedisSettings
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
-from timekeeper.store import reading
-from timekeeper.store.account_loading import load_accounts
-from timekeeper.store.connection import connect
-from timekeeper.store.keys import AccountKeys
-from timekeeper.store.ledger_packing import pack_ledger
-from timekeeper.store.report_intake import Outcome, ReportIntake, Submission
-from timekeeper.store.reports import close_and_read
-from timekeeper.store.servers import identity
-from timekeeper.store.states_reading import read_changes
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.domain.reports import Boot, Marks
+from timekeeper.ledger import reading
+from timekeeper.ledger.connection import connect, identity
+from timekeeper.ledger.entries import pack_ledger
+from timekeeper.ledger.keys import AccountKeys
+from timekeeper.ledger.reading import load_accounts
+from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission, close_and_read
+from timekeeper.ledger.states import read_changes
+from timekeeper.settings import RedisSettings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -64,17 +62,17 @@ def store(shape: RedisSettings) -> Iterator[redis.Redis]:
 
 
 @pytest.fixture
-def stage(store: redis.Redis, tmp_path: Path) -> Stage:
+def stage(store: redis.Redis, tmp_path: Path) -> LedgerHarness:
     folder = tmp_path / "stage"
     folder.mkdir()
-    return Stage(folder, store)
+    return LedgerHarness(folder, store)
 
 
-def submission(uid: str, boot: str, sequence: int, stage: Stage) -> Submission:
+def submission(uid: str, boot: str, sequence: int, stage: LedgerHarness) -> Submission:
     return Submission(uid, boot, sequence, stage.now)
 
 
-def test_the_books_are_kept_and_read_alike_in_every_shape(stage: Stage) -> None:
+def test_the_books_are_kept_and_read_alike_in_every_shape(stage: LedgerHarness) -> None:
     for team in TEAMS:
         stage.budget(team, [team])
         stage.pod(f"{team}-runs", team, core=50)
@@ -86,7 +84,7 @@ def test_the_books_are_kept_and_read_alike_in_every_shape(stage: Stage) -> None:
         stage.remove(f"{team}-ends")
     stage.round(10)
     assert [stage.spent(team) for team in TEAMS] == [30 * GPU_SECOND] * len(TEAMS)
-    standings = {account.name: account.standings for account in load_accounts(stage.client, TEAMS)}
+    standings = {account.name: account.totals for account in load_accounts(stage.client, TEAMS)}
     assert [found.granted for found in standings[TEAMS[0]].values()] == [5 * GPU_HOUR]
     assert reading.account_names(stage.client) == sorted(TEAMS)
     assert reading.open_sessions(stage.client, "", 100) == sorted((f"{team}-runs", team) for team in TEAMS)
@@ -99,7 +97,7 @@ def test_the_books_are_kept_and_read_alike_in_every_shape(stage: Stage) -> None:
     assert [stage.spent(team) for team in TEAMS] == [35 * GPU_SECOND] * len(TEAMS)
 
 
-def test_a_ledger_is_packed_and_read_alike_in_every_shape(stage: Stage) -> None:
+def test_a_ledger_is_packed_and_read_alike_in_every_shape(stage: LedgerHarness) -> None:
     keeper = stage.lead()
     for team in TEAMS:
         stage.budget(team, [team])
@@ -115,35 +113,37 @@ def test_a_ledger_is_packed_and_read_alike_in_every_shape(stage: Stage) -> None:
     assert [stage.spent(team) for team in TEAMS] == [20 * GPU_SECOND] * len(TEAMS)
 
 
-def test_the_books_are_audited_in_every_shape(stage: Stage) -> None:
+def test_the_books_are_audited_in_every_shape(stage: LedgerHarness) -> None:
     for team in TEAMS:
         stage.budget(team, [team])
         stage.pod(f"{team}-runs", team, core=50)
     stage.round()
     stage.round(10)
-    around = Surroundings(stage.client, lambda: None, lambda: stage.now, lambda _: False)
-    found = audit(around, Question(patience_seconds=0))
+    around = AuditEnvironment(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+    found = audit(around, AuditRequest(patience_seconds=0))
     assert (found.accounts, found.sessions, found.differences) == (12, 12, ())
     stage.client.hset(AccountKeys("team-3").period(MONTH), "gone", "5")
-    (difference,) = audit(around, Question(patience_seconds=0)).differences
+    (difference,) = audit(around, AuditRequest(patience_seconds=0)).differences
     assert (difference.account, difference.figure) == ("team-3", Figure.GONE)
 
 
-def test_reports_are_taken_in_every_shape(stage: Stage) -> None:
+def test_reports_are_taken_in_every_shape(stage: LedgerHarness) -> None:
     for team in TEAMS:
         stage.pod(f"{team}-runs", team)
     stage.round()
     intake = ReportIntake(stage.client)
     sent = [submission(f"{team}-runs", "boot", 1, stage) for team in TEAMS]
-    assert intake.take([*sent, submission("stranger", "boot", 1, stage)]) == [Outcome.TAKEN] * 12 + [
-        Outcome.NOT_RUNNING
+    assert intake.take([*sent, submission("stranger", "boot", 1, stage)]) == [IntakeOutcome.TAKEN] * 12 + [
+        IntakeOutcome.NOT_RUNNING
     ]
-    assert intake.take([*sent, submission("team-3-runs", "", 0, stage)]) == [Outcome.OLDER] * 12 + [Outcome.TAKEN]
+    assert intake.take([*sent, submission("team-3-runs", "", 0, stage)]) == [IntakeOutcome.OLDER] * 12 + [
+        IntakeOutcome.TAKEN
+    ]
     found = close_and_read(stage.client, [(f"{team}-runs", Marks()) for team in TEAMS])
     assert [known.intake.boots for known in found if known is not None] == [(Boot("boot", 1, 0, 0),)] * 12
 
 
-def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(stage: Stage) -> None:
+def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(stage: LedgerHarness) -> None:
     for team in TEAMS:
         stage.budget(team, [team])
         stage.pod(f"{team}-runs", team)
@@ -152,11 +152,11 @@ def test_forgotten_scripts_are_loaded_again_wherever_they_are_missing(stage: Sta
     stage.round(10)
     stage.client.script_flush()
     sent = [submission(f"{team}-runs", "boot", 1, stage) for team in TEAMS]
-    assert ReportIntake(stage.client).take(sent) == [Outcome.TAKEN] * 12
+    assert ReportIntake(stage.client).take(sent) == [IntakeOutcome.TAKEN] * 12
     assert [stage.spent(team) for team in TEAMS] == [10 * GPU_SECOND] * 12
 
 
-def test_the_identity_of_the_store_stays_the_same_while_nothing_happens_to_it(stage: Stage) -> None:
+def test_the_identity_of_the_store_stays_the_same_while_nothing_happens_to_it(stage: LedgerHarness) -> None:
     assert identity(stage.client)[1] is False
     stage.round()
     before = identity(stage.client)

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from structlog.testing import capture_logs
 
-from tests.mirrored_world import KeptWorld, budget_object
-from tests.pod_jobs import PodJobs
-from timekeeper.jobs.measures import JobMeasures
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.news.events import Teller
-from timekeeper.jobs.news.status_writing import StatusWriter
-from timekeeper.jobs.work import Work
-from timekeeper.jobs.work import World as Surroundings
-from timekeeper.leadership.term import Term
-from timekeeper.rules.money import SECOND
+from fairgpu.leadership import Term
+from tests.support.ledger.fake_cluster import KeptWorld, budget_object
+from tests.support.ledger.pod_jobs import PodJobs
+from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
+from timekeeper.controller.metrics import JobMeasures
+from timekeeper.controller.report.events import EventRecorder
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
 
     import redis
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 HOUR = 3600.0
 GRACE = {"grace": {"gpuHours": 2, "duration": "24h"}}
@@ -45,7 +44,7 @@ class World(KeptWorld):
             item["status"] = self.budget_statuses.get(item["metadata"]["name"], {})
         self.replace("budgets", objects)
         super().lead()
-        self.teller = Teller(self, self.keeper.books, clock=lambda: self.elapsed)
+        self.teller = EventRecorder(self, self.keeper.books, clock=lambda: self.elapsed)
         self.jobs = PodJobs(self, self.keeper.books, lambda: self.now / SECOND)
         self.writer = StatusWriter(self, self.keeper.books)
 
@@ -198,7 +197,7 @@ def test_the_next_period_is_told_as_reopened(world: World) -> None:
 def test_what_a_turn_does_not_come_to_is_told_in_the_next(world: World) -> None:
     names = [f"b{number}" for number in range(3)]
     world.replace("budgets", [budget_object(name, [name], allowance={"gpuHours": 0}) for name in names])
-    world.keeper.round(world.now)
+    world.keeper.reconcile(world.now)
     told = world.notices
 
     def slowly() -> float:
@@ -214,13 +213,13 @@ def test_what_a_turn_does_not_come_to_is_told_in_the_next(world: World) -> None:
 def test_a_state_is_told_before_the_status_shows_it(world: World) -> None:
     term = Term(lambda: 0.0)
     term.hold(1, 1.0)
-    work = Work(Surroundings(world.client, world, term, lambda: world.now), KeeperRules(), JobMeasures())
+    work = LeaderTasks(TaskEnvironment(world.client, world, term, lambda: world.now), ControllerRules(), JobMeasures())
     world.replace("budgets", [budget_object("a", ["team-a"], allowance={"gpuHours": 0})])
     work.settle()
     work.write()
     assert world.budget_statuses["a"]["state"] == "over"
     world.lead()
-    world.keeper.round(world.now)
+    world.keeper.reconcile(world.now)
     world.teller.tell()
     assert [notice.reason for notice in world.notices] == ["BudgetExhausted"]
 
@@ -228,7 +227,7 @@ def test_a_state_is_told_before_the_status_shows_it(world: World) -> None:
 def test_the_log_names_the_kind_of_a_failure_as_the_metric_does(world: World) -> None:
     term = Term(lambda: 0.0)
     term.hold(1, 1.0)
-    work = Work(Surroundings(world.client, world, term, lambda: world.now), KeeperRules(), JobMeasures())
+    work = LeaderTasks(TaskEnvironment(world.client, world, term, lambda: world.now), ControllerRules(), JobMeasures())
     world.spend()
     work.settle()
     world.lead()

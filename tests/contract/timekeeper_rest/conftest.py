@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairgpu.states import BudgetState, NamespaceState
-from tests.book_seed import Pod, post_entries, publish, seed_budget
-from tests.redis_server import RedisServer
-from tests.rest_server import RestServer
-from tests.waiting import wait_until
-from timekeeper.store import keys
+from tests.support.ledger.seeding import Pod, post_entries, publish, seed_budget
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.rest_server import RestServer
+from tests.support.waiting import wait_until
+from timekeeper.ledger import keys
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract.timekeeper_rest.conftest import RUNNING
-from tests.token_signer import TokenSigner
+from tests.support.tokens import TokenSigner
 
 if TYPE_CHECKING:
-    from tests.rest_server import Answer, RestServer
+    from tests.support.servers.rest_server import Answer, RestServer
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "bad-input.md"
 STRANGER = TokenSigner(algorithm="ES256")

@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.book_seed import EPOCH, START
 from tests.contract.timekeeper_rest.test_reading import assert_problem
-from timekeeper.rules.corrections import parse_correction
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.money import CorrectionEntry, apply_corrections
+from tests.support.ledger.seeding import EPOCH, START
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.orders import parse_correction
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger.orders import CorrectionEntry, apply_corrections
 
 if TYPE_CHECKING:
-    from tests.redis_server import RedisServer
-    from tests.rest_server import Answer, RestServer
+    from tests.support.servers.redis_server import RedisServer
+    from tests.support.servers.rest_server import Answer, RestServer
 
 CORRECTION = {
     "budget": "research",

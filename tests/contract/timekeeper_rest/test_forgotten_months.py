@@ -4,22 +4,21 @@ import csv
 import io
 from typing import TYPE_CHECKING
 
-from tests.redis_server import redis_server
-from tests.rest_server import RestServer
-from tests.s3_server import BUCKET, S3Server
+from tests.support.servers.redis_server import redis_server
+from tests.support.servers.rest_server import RestServer
+from tests.support.servers.s3_server import BUCKET, S3Server
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.usage import Dimensions, Row, UsageFigures
 from timekeeper.export import document
-from timekeeper.export.months import file_name, window_of
-from timekeeper.export.places import destination
-from timekeeper.export_settings import ExportSettings
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.usage.dimensions import Dimensions
-from timekeeper.usage.rows import Figures, Row
+from timekeeper.export.destination import destination
+from timekeeper.export.document import file_name, window_of
+from timekeeper.settings import ExportSettings
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 __all__ = ["redis_server"]
 
@@ -35,7 +34,7 @@ def test_a_forgotten_month_is_told_from_the_bucket_and_never_as_nothing(
     bucket = {"name": BUCKET, "prefix": "gpu", "endpoint": s3_server.url, "credentials_folder": str(tmp_path)}
     place = destination(ExportSettings.model_validate({"bucket": bucket}))
     assert place is not None
-    row = Row(window_of(MONTH).start // HOUR, 24, Dimensions("team-a"), Figures(7 * GPU_HOUR, 5, 3, 2))
+    row = Row(window_of(MONTH).start // HOUR, 24, Dimensions("team-a"), UsageFigures(7 * GPU_HOUR, 5, 3, 2))
     place.write(file_name(MONTH), document.write([("research", [row])]).body, None, lambda: True)
     folder = tmp_path / "served"
     with RestServer(folder, redis_server.url, settings={"export": {"bucket": bucket}}) as rest:

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.book_seed import EPOCH, START, seed_budget
 from tests.contract.timekeeper_rest.test_reading import assert_problem
-from timekeeper.rules.grants import parse_grant
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.store.ledger import Publication, publish_accounts
-from timekeeper.store.money import GrantEntry, apply_grants
-from timekeeper.store.summaries import encode_summary
+from tests.support.ledger.seeding import EPOCH, START, seed_budget
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.orders import parse_grant
+from timekeeper.ledger.orders import GrantEntry, apply_grants
+from timekeeper.ledger.settlement import Publication, publish_accounts
+from timekeeper.ledger.totals import encode_summary
 
 if TYPE_CHECKING:
-    from tests.redis_server import RedisServer
-    from tests.rest_server import Answer, RestServer
+    from tests.support.servers.redis_server import RedisServer
+    from tests.support.servers.rest_server import Answer, RestServer
 
 GRANT = {"budget": "research", "gpuHours": "2.5", "reason": "the deadline"}
 

@@ -12,13 +12,13 @@ from hypothesis import HealthCheck, settings
 from schemathesis import checks
 
 from tests.contract.timekeeper_rest.conftest import RUNNING
-from tests.waiting import LIMIT_S
-from timekeeper.rest import openapi
+from tests.support.waiting import LIMIT_S
+from timekeeper.api import openapi
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.rest_server import RestServer
+    from tests.support.servers.rest_server import RestServer
 
 EXAMPLES = 60 if os.environ.get("CI") == "true" else 10
 OF_PODS = ("/v1/reports", "/budget/{namespace}/report")

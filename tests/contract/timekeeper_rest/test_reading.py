@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.contract.timekeeper_rest.conftest import BIG, OTHER, PAST, RUNNING
-from timekeeper.store import book
+from timekeeper.ledger import shared
 
 if TYPE_CHECKING:
-    from tests.redis_server import RedisServer
-    from tests.rest_server import RestServer
+    from tests.support.servers.redis_server import RedisServer
+    from tests.support.servers.rest_server import RestServer
 
 
 def test_all_budgets_are_told_to_who_may_read_all(rest: RestServer) -> None:
@@ -86,7 +86,7 @@ def test_a_namespace_is_told_what_pays_for_it(rest: RestServer) -> None:
 
 def test_a_namespace_that_moved_is_told_who_pays_for_it_now(rest: RestServer, store: RedisServer) -> None:
     with store.client() as client:
-        book.write_assignments(client, {"team-m": ((0, "serving"), (1, "research"))})
+        shared.write_assignments(client, {"team-m": ((0, "serving"), (1, "research"))})
     assert rest.as_person("finance", "GET", "/v1/namespaces/team-m/budget").document["budget"]["name"] == "research"
 
 

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.book_seed import START, Pod, seed_budget
 from tests.contract.timekeeper_rest.conftest import RUNNING
 from tests.contract.timekeeper_rest.test_reading import assert_problem
-from tests.token_signer import TokenSigner
-from tests.waiting import wait_until
-from timekeeper.metering.reports import HeldDevice, ReportTerms
-from timekeeper.store import book, keys
-from timekeeper.store.reports import decode_intake, write_terms
+from tests.support.ledger.seeding import START, Pod, seed_budget
+from tests.support.tokens import TokenSigner
+from tests.support.waiting import wait_until
+from timekeeper.domain.reports import HeldDevice, ReportTerms
+from timekeeper.ledger import keys, shared
+from timekeeper.ledger.reports import decode_intake, write_terms
 
 if TYPE_CHECKING:
-    from tests.redis_server import RedisServer
-    from tests.rest_server import Answer, RestServer
+    from tests.support.servers.redis_server import RedisServer
+    from tests.support.servers.rest_server import Answer, RestServer
 
 DEVICE = {
     "uuid": "GPU-1",
@@ -101,7 +101,7 @@ def test_a_token_replayed_after_its_pod_ended_is_refused(rest: RestServer, store
     pod = new_pod(store)
     assert send(rest, pod, report()).status == 200
     with store.client() as client:
-        book.index_sessions(client, [], [(pod.uid, "research")])
+        shared.index_sessions(client, [], [(pod.uid, "research")])
     assert send(rest, pod, report(seq=2)).document["type"] == "urn:fairgpu:problem:not-running"
 
 

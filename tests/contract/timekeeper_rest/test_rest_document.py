@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from tests.rest_server import Answer, RestServer
+    from tests.support.servers.rest_server import Answer, RestServer
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reference" / "rest.md"
 SERVER = "$FAIRGPU_SERVER"

@@ -4,14 +4,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from fairgpu.states import BudgetState, NamespaceState, decode_document
-from tests.book_seed import publish
 from tests.contract.timekeeper_rest.conftest import BIG
-from tests.waiting import LIMIT_S, wait_until
-from timekeeper.store import keys
+from tests.support.ledger.seeding import publish
+from tests.support.waiting import LIMIT_S, wait_until
+from timekeeper.ledger import keys
 
 if TYPE_CHECKING:
-    from tests.redis_server import RedisServer
-    from tests.rest_server import RestServer
+    from tests.support.servers.redis_server import RedisServer
+    from tests.support.servers.rest_server import RestServer
 
 
 def change(store: RedisServer, namespace: str, remaining: int) -> None:

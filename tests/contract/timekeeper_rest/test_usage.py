@@ -11,9 +11,9 @@ import pytest
 
 from fairgpu.commands import main
 from tests.contract.timekeeper_rest.test_reading import assert_problem
-from tests.keeper_stage import Stage
-from tests.redis_server import RedisServer
-from tests.rest_server import RestServer
+from tests.support.ledger.harness import LedgerHarness
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.rest_server import RestServer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def used() -> Iterator[RestServer]:
         RestServer(Path(folder), server.url) as rest,
     ):
         with server.client() as client:
-            stage = Stage(Path(folder), client)
+            stage = LedgerHarness(Path(folder), client)
             for number, team in enumerate(TEAMS, start=1):
                 stage.pod(f"p{number}", team, core=10 * number)
             stage.round(0)

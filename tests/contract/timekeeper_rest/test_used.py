@@ -4,13 +4,13 @@ import uuid
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from tests.book_seed import START, Pod, seed_budget
-from timekeeper.metering.reports import HeldDevice, ReportTerms
-from timekeeper.store.reports import write_terms
+from tests.support.ledger.seeding import START, Pod, seed_budget
+from timekeeper.domain.reports import HeldDevice, ReportTerms
+from timekeeper.ledger.reports import write_terms
 
 if TYPE_CHECKING:
-    from tests.redis_server import RedisServer
-    from tests.rest_server import RestServer
+    from tests.support.servers.redis_server import RedisServer
+    from tests.support.servers.rest_server import RestServer
 
 COUNTERS = {"spanNs": 0, "throttledNs": 0, "memoryPeakMiB": 0, "launches": 0, "oom": 0}
 

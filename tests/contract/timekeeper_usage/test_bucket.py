@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairgpu.certificates import make_authority, make_leaf
-from tests.ports import free_port
-from tests.s3_server import BUCKET, S3Server
+from tests.support.ports import free_port
+from tests.support.servers.s3_server import BUCKET, S3Server
 from timekeeper.export.bucket import Bucket
 from timekeeper.export.destination import ChangedError, DeposedError, ExportError
-from timekeeper.export_settings import BucketSettings
+from timekeeper.settings import BucketSettings
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -6,37 +6,35 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.keeper_stage import MONTH, NOON, Stage
-from tests.stored_hours import delete_row, delete_rows, rows_of, write_rows
-from timekeeper.jobs.archiving import Archivist
-from timekeeper.jobs.memory.accounts import default_account
-from timekeeper.rest.usage.closed_days import LAGGING_DAYS, ClosedDays, divided
-from timekeeper.rest.usage.finding import find
-from timekeeper.rest.usage.query import Query, read_query
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
-from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store import keys
-from timekeeper.store.book import write_capacity
-from timekeeper.store.restoring import Restoration, restore
-from timekeeper.usage.dimensions import IDLE
-from timekeeper.usage.grouping import Item
-from timekeeper.usage.retention import Retention
-from timekeeper.usage.windows import Window
+from tests.support.ledger.harness import MONTH, NOON, LedgerHarness
+from tests.support.ledger.stored_hours import delete_row, delete_rows, rows_of, write_rows
+from timekeeper.api.usage_finding import LAGGING_DAYS, ClosedDays, divided, find
+from timekeeper.api.usage_query import Query, read_query
+from timekeeper.controller.archive import Archivist
+from timekeeper.controller.state.accounts import default_account
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.usage import IDLE
+from timekeeper.domain.usage_grouping import Group
+from timekeeper.domain.windows import Retention, Window
+from timekeeper.ledger import keys
+from timekeeper.ledger.orders import Restoration, restore
+from timekeeper.ledger.shared import write_capacity
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 MIDNIGHT = NOON - 12 * HOUR
 QUESTIONS = ((("model",), "1d"), (("budget", "node"), None), (("owner", "namespace"), "2d"))
 
 
 @pytest.fixture
-def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
     with redis_server.client() as client:
-        stage = Stage(tmp_path, client)
+        stage = LedgerHarness(tmp_path, client)
         stage.budget("a", ["team-a"])
         stage.budget("b", ["team-b"])
         stage.pod("p1", "team-a")
@@ -47,18 +45,20 @@ def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[Stage]:
         yield stage
 
 
-def answer(stage: Stage, aggregate: tuple[str, ...], step: str | None, closed: ClosedDays | None) -> list[Item]:
+def answer(
+    stage: LedgerHarness, aggregate: tuple[str, ...], step: str | None, closed: ClosedDays | None
+) -> list[Group]:
     window = Window(MIDNIGHT, stage.now // DAY * DAY + DAY)
     return find(stage.client, Query(window, step, aggregate, 1000, idle=True), stage.now, closed).items
 
 
-def check(stage: Stage, closed: ClosedDays) -> None:
+def check(stage: LedgerHarness, closed: ClosedDays) -> None:
     for aggregate, step in QUESTIONS:
         for _ in range(2):
             assert answer(stage, aggregate, step, closed) == answer(stage, aggregate, step, None)
 
 
-def test_answers_are_those_of_the_store_whatever_happens_to_the_past(stage: Stage) -> None:
+def test_answers_are_those_of_the_store_whatever_happens_to_the_past(stage: LedgerHarness) -> None:
     closed = ClosedDays()
     for day in range(6):
         stage.round(86_400)
@@ -79,7 +79,7 @@ def test_answers_are_those_of_the_store_whatever_happens_to_the_past(stage: Stag
     check(stage, closed)
 
 
-def test_hours_that_a_session_held_while_nobody_settled_are_told_of_their_days(stage: Stage) -> None:
+def test_hours_that_a_session_held_while_nobody_settled_are_told_of_their_days(stage: LedgerHarness) -> None:
     closed = ClosedDays()
     stage.round(86_400)
     stage.pass_time(6 * 86_400)
@@ -89,7 +89,7 @@ def test_hours_that_a_session_held_while_nobody_settled_are_told_of_their_days(s
     check(stage, closed)
 
 
-def test_days_that_the_store_has_lost_are_remembered_by_nobody(stage: Stage) -> None:
+def test_days_that_the_store_has_lost_are_remembered_by_nobody(stage: LedgerHarness) -> None:
     closed = ClosedDays()
     for _ in range(2):
         stage.round(86_400)
@@ -109,7 +109,7 @@ def test_days_that_the_store_has_lost_are_remembered_by_nobody(stage: Stage) -> 
     check(stage, closed)
 
 
-def test_pages_that_tell_what_was_idle_hold_what_one_page_would(stage: Stage) -> None:
+def test_pages_that_tell_what_was_idle_hold_what_one_page_would(stage: LedgerHarness) -> None:
     write_capacity(stage.client, NOON + 1, 8 * GPU_SECOND)
     for _ in range(3):
         stage.round(86_400)
@@ -117,7 +117,7 @@ def test_pages_that_tell_what_was_idle_hold_what_one_page_would(stage: Stage) ->
     asked = {"window": "3d", "step": "1d", "idle": "true"}
     whole = find(stage.client, read_query(asked, (), stage.now), stage.now, None).items
     assert [item.key for item in whole] == [("nobodys",), ("team-a",), ("team-b",), (IDLE,)] * 3
-    paged: list[Item] = []
+    paged: list[Group] = []
     cursor: str | None = ""
     while cursor is not None:
         query = read_query({**asked, "limit": "2", "cursor": cursor}, (), stage.now)
@@ -127,7 +127,7 @@ def test_pages_that_tell_what_was_idle_hold_what_one_page_would(stage: Stage) ->
     assert paged == whole
 
 
-def test_a_closed_day_is_read_once(stage: Stage) -> None:
+def test_a_closed_day_is_read_once(stage: LedgerHarness) -> None:
     closed = ClosedDays()
     for _ in range(5):
         stage.round(86_400)
@@ -137,7 +137,7 @@ def test_a_closed_day_is_read_once(stage: Stage) -> None:
     assert answer(stage, ("model",), "1d", None) != before
 
 
-def test_days_that_close_and_accounts_that_come_are_added_to_what_is_remembered(stage: Stage) -> None:
+def test_days_that_close_and_accounts_that_come_are_added_to_what_is_remembered(stage: LedgerHarness) -> None:
     beside = next(
         name
         for name in (f"newcomers-{number}" for number in range(1000))
@@ -151,7 +151,7 @@ def test_days_that_close_and_accounts_that_come_are_added_to_what_is_remembered(
     delete_row(stage.client, "a", first)
     stage.pod("p4", beside)
     stage.round(60)
-    found: list[Item] = []
+    found: list[Group] = []
     for _ in range(LAGGING_DAYS + 2):
         stage.round(86_400)
         found = answer(stage, ("model",), "1d", closed)

@@ -4,15 +4,15 @@ import dataclasses
 
 import pytest
 
-from tests.export_scene import JANUARY, KEPT, Scene
-from tests.stored_hours import write_rows
+from tests.support.ledger.exported_months import JANUARY, KEPT, Scene
+from tests.support.ledger.stored_hours import write_rows
+from timekeeper.api.problems import ProblemError
+from timekeeper.controller.archive import Archivist
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.timestamps import HOUR
 from timekeeper.export import document
 from timekeeper.export.destination import MonthUnavailableError
-from timekeeper.export.months import window_of
-from timekeeper.jobs.archiving import Archivist
-from timekeeper.rest.problems import ProblemError
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.timestamps import HOUR
+from timekeeper.export.document import window_of
 
 
 def test_without_an_export_what_is_old_is_forgotten_as_ever(scene: Scene) -> None:

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.export_scene import JANUARY
+from tests.support.ledger.exported_months import JANUARY
 from timekeeper.export.destination import ChangedError, DeposedError, ExportError, Folder
-from timekeeper.store import exports
+from timekeeper.ledger import exports
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.export_scene import Scene
+    from tests.support.ledger.exported_months import Scene
 
 NAME = "usage-2026-01.csv.gz"
 STANDS_STILL = """

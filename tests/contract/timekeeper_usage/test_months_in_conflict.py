@@ -3,15 +3,16 @@ from __future__ import annotations
 import gzip
 import json
 
-from tests.export_scene import JANUARY, Scene
-from tests.stored_hours import write_rows
+import pytest
+
+from tests.support.ledger.exported_months import JANUARY, Scene
+from tests.support.ledger.stored_hours import write_rows
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.usage import Row, values_of
 from timekeeper.export import document
-from timekeeper.export.months import window_of
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store import exports, keys
-from timekeeper.usage.dimensions import values_of
-from timekeeper.usage.rows import Row
+from timekeeper.export.document import window_of
+from timekeeper.ledger import exports, keys
 
 
 def forgotten(scene: Scene) -> dict[str, int]:
@@ -130,3 +131,13 @@ def test_a_file_that_is_gone_with_what_it_held_is_told_of(scene: Scene) -> None:
     scene.export()
     assert not (scene.folder / "usage-2026-01.csv.gz").exists()
     assert scene.count("conflict") == 1
+
+
+@pytest.mark.parametrize("broken", ["nonsense", b"\xff", "[]", "{}", '{"change":"1","sha256":"","rows":0,"tag":""}'])
+def test_what_was_written_of_one_month_and_cannot_be_read_hides_no_other(scene: Scene, broken: str | bytes) -> None:
+    client, written = scene.stage.client, exports.Export(0, "of its CSV", 1, "tag")
+    exports.note_written(client, "2025-11", written)
+    client.hset(keys.EXPORTS, "2025-12", broken)
+    found = exports.load(client)
+    assert found.written == {"2025-11": written}
+    assert not found.is_confirmed("2025-12")

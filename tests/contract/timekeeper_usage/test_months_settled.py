@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fairgpu.commands import main
-from tests.export_scene import JANUARY, KEPT
-from tests.stored_hours import write_rows
+from tests.support.ledger.exported_months import JANUARY, KEPT
+from tests.support.ledger.stored_hours import write_rows
+from timekeeper.controller import month_conflicts
+from timekeeper.controller.month_conflicts import Month, State, UndecidableError
 from timekeeper.export import document
-from timekeeper.jobs import month_conflicts
-from timekeeper.jobs.month_conflicts import Month, State, UndecidableError
-from timekeeper.store import exports
+from timekeeper.ledger import exports
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.export_scene import Scene
+    from tests.support.ledger.exported_months import Scene
 
 NAME = f"usage-{JANUARY}.csv.gz"
 

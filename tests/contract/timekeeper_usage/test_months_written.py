@@ -4,9 +4,9 @@ import threading
 
 import pytest
 
-from tests.export_scene import JANUARY, Scene
-from tests.waiting import LIMIT_S
-from timekeeper.rules.timestamps import parse_instant
+from tests.support.ledger.exported_months import JANUARY, Scene
+from tests.support.waiting import LIMIT_S
+from timekeeper.domain.timestamps import parse_instant
 
 
 def test_a_month_is_written_once_its_hours_are_folded_and_says_what_the_store_says(scene: Scene) -> None:

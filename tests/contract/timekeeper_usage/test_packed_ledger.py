@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.book_seed import END, EPOCH, START
-from timekeeper.store import keys, ledger_packing, reading
-from timekeeper.store.calls import FencedError
-from timekeeper.store.entries import LedgerEntry, entry_order
-from timekeeper.store.ledger import Action, Item, Kind, Opening, Revision, Settlement, open_periods, settle
-from timekeeper.store.ledger_packing import pack_ledger
+from tests.support.ledger.seeding import END, EPOCH, START
+from timekeeper.ledger import entries, keys, reading
+from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.entries import LedgerEntry, entry_order, pack_ledger
+from timekeeper.ledger.settlement import (
+    Item,
+    Kind,
+    LedgerAction,
+    Opening,
+    Revision,
+    SettlementBatch,
+    open_periods,
+    settle,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import redis
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 NAMES = keys.AccountKeys("a")
 UID = "0b1c2d3e-0000-4000-8000-000000000001"
@@ -27,7 +35,7 @@ UID = "0b1c2d3e-0000-4000-8000-000000000001"
 
 @pytest.fixture
 def client(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[redis.Redis]:
-    monkeypatch.setattr(ledger_packing, "SEGMENT_ENTRIES", 10)
+    monkeypatch.setattr(entries, "SEGMENT_ENTRIES", 10)
     monkeypatch.setattr(reading, "SEGMENT_ENTRIES", 10)
     with redis_server.client() as client:
         open_periods(client, EPOCH, START, [Opening("a", START, END)])
@@ -37,8 +45,8 @@ def client(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterat
 def post(client: redis.Redis, amounts: range) -> None:
     """One entry for each of these, to which the session's amount grows."""
     for amount in amounts:
-        item = Item(UID, amount, Action.POST, Kind.HOURLY, "team-a", "train-0")
-        settle(client, Revision(EPOCH, amount), time.time_ns(), [Settlement("a", START, [item])])
+        item = Item(UID, amount, LedgerAction.POST, Kind.HOURLY, "team-a", "train-0")
+        settle(client, Revision(EPOCH, amount), time.time_ns(), [SettlementBatch("a", START, [item])])
 
 
 def everything(client: redis.Redis) -> list[LedgerEntry]:
@@ -140,14 +148,14 @@ def test_nothing_is_packed_where_the_segment_that_was_read_is_another_by_then(
     post(client, range(1, 5))
     assert pack_ledger(client, EPOCH, "a", written_before_now(client))
     post(client, range(5, 9))
-    run_one = ledger_packing.run_one
+    run_one = entries.run_one
 
     def after_another(to: redis.Redis, call: object) -> object:
-        monkeypatch.setattr(ledger_packing, "run_one", run_one)
+        monkeypatch.setattr(entries, "run_one", run_one)
         pack_ledger(client, EPOCH, "a", written_before_now(client))
         return run_one(to, call)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(ledger_packing, "run_one", after_another)
+    monkeypatch.setattr(entries, "run_one", after_another)
     assert not pack_ledger(client, EPOCH, "a", written_before_now(client))
     assert len(everything(client)) == 8
     assert client.hlen(NAMES.segments) == 1

@@ -2,36 +2,35 @@ from __future__ import annotations
 
 import pytest
 
-from tests.keeper_stage import NOON, Stage
-from tests.stored_hours import delete_rows, parts_of, rows_of, write_rows
-from timekeeper.jobs.archiving import Archivist
-from timekeeper.jobs.round.keeper import Keeper
-from timekeeper.rest.usage.finding import find
-from timekeeper.rest.usage.query import Query
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store import keys, ledger_packing, reading, usage_folding
-from timekeeper.store.account_loading import load_accounts
-from timekeeper.store.calls import FencedError
-from timekeeper.store.ledger import take_epoch
-from timekeeper.usage.grouping import FoldedHoursError
-from timekeeper.usage.retention import Retention
-from timekeeper.usage.windows import Window
+from tests.support.ledger.harness import NOON, LedgerHarness
+from tests.support.ledger.stored_hours import delete_rows, parts_of, rows_of, write_rows
+from timekeeper.api.usage_finding import find
+from timekeeper.api.usage_query import Query
+from timekeeper.controller.archive import Archivist
+from timekeeper.controller.reconcile.reconciler import Reconciler
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.usage_grouping import FoldedHoursError
+from timekeeper.domain.windows import Retention, Window
+from timekeeper.ledger import compaction, entries, keys, reading
+from timekeeper.ledger.client import FencedError
+from timekeeper.ledger.reading import load_accounts
+from timekeeper.ledger.settlement import take_epoch
 
 MIDNIGHT = NOON - 12 * HOUR
 
 
-def archivist(stage: Stage, keeper: Keeper, hourly_days: int = 2, months: int = 3) -> Archivist:
+def archivist(stage: LedgerHarness, keeper: Reconciler, hourly_days: int = 2, months: int = 3) -> Archivist:
     return Archivist(stage.client, stage.source, keeper.books, keeper.epoch, Retention(hourly_days, months))
 
 
-def days(stage: Stage, window: Window, *aggregate: str) -> list[int]:
+def days(stage: LedgerHarness, window: Window, *aggregate: str) -> list[int]:
     """GPU-hours billed each day."""
     found = find(stage.client, Query(window, "1d", aggregate or ("namespace",), 1000), stage.now)
     return [item.figures.billed // GPU_HOUR for item in found.items]
 
 
-def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(stage: Stage) -> None:
+def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(stage: LedgerHarness) -> None:
     stage.budget("research", ["team-a"], period={"every": "day", "start": {"time": "06:00"}})
     keeper = stage.lead()
     stage.pod("p1", "team-a")
@@ -58,7 +57,7 @@ def test_hours_that_are_old_are_days_and_every_answer_by_day_stays_as_it_was(sta
 
 
 @pytest.mark.parametrize("broken", ["row", "packed", "segment"])
-def test_an_account_whose_data_is_broken_keeps_no_other_from_being_archived(stage: Stage, broken: str) -> None:
+def test_an_account_whose_data_is_broken_keeps_no_other_from_being_archived(stage: LedgerHarness, broken: str) -> None:
     keeper = stage.lead()
     for name in ("a", "b"):
         stage.budget(name, [f"team-{name}"])
@@ -77,8 +76,8 @@ def test_an_account_whose_data_is_broken_keeps_no_other_from_being_archived(stag
     assert min(hour for hour, _ in rows_of(stage.client, "b")) * HOUR == stage.now // DAY * DAY
 
 
-def test_archiving_whose_time_is_up_goes_on_where_it_was(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(usage_folding, "MOST_ROWS", 1)
+def test_archiving_whose_time_is_up_goes_on_where_it_was(stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "MOST_ROWS", 1)
     keeper = stage.lead()
     names = ("a", "b", "c")
     for name in names:
@@ -98,7 +97,7 @@ def test_archiving_whose_time_is_up_goes_on_where_it_was(stage: Stage, monkeypat
     hurried.archive(stage.now)
 
 
-def test_a_leader_that_was_replaced_folds_nothing(stage: Stage) -> None:
+def test_a_leader_that_was_replaced_folds_nothing(stage: LedgerHarness) -> None:
     keeper = stage.lead()
     stage.pod("p1", "team-a")
     stage.round(0)
@@ -112,7 +111,7 @@ def test_a_leader_that_was_replaced_folds_nothing(stage: Stage) -> None:
     assert not stage.client.exists(keys.AccountKeys("namespace:team-a").folded)
 
 
-def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(stage: Stage) -> None:
+def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(stage: LedgerHarness) -> None:
     keeper = stage.lead()
     stage.budget("research", ["team-a"])
     stage.pod("p1", "team-a")
@@ -136,7 +135,7 @@ def test_what_is_older_than_it_is_kept_is_forgotten_and_nothing_else_is(stage: S
     assert days(stage, last_days, "budget") == before
 
 
-def test_segments_are_forgotten_with_the_last_period_that_they_hold(stage: Stage) -> None:
+def test_segments_are_forgotten_with_the_last_period_that_they_hold(stage: LedgerHarness) -> None:
     keeper = stage.lead()
     stage.budget("research", ["team-a"], period={"every": "day"})
     stage.pod("p1", "team-a")
@@ -149,7 +148,7 @@ def test_segments_are_forgotten_with_the_last_period_that_they_hold(stage: Stage
     for _ in range(6):
         stage.round(31 * 86_400)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(ledger_packing, "SEGMENT_ENTRIES", 3)
+            patch.setattr(entries, "SEGMENT_ENTRIES", 3)
             archivist(stage, keeper).archive(stage.now)
     left = stage.client.hkeys(keys.AccountKeys("research").segments)
     assert len(left) == stage.client.zcard(keys.AccountKeys("research").segment_order)
@@ -161,7 +160,7 @@ def test_segments_are_forgotten_with_the_last_period_that_they_hold(stage: Stage
     stage.spent("research", account.periods[-1].start)
 
 
-def test_the_account_of_a_namespace_long_gone_is_forgotten(stage: Stage) -> None:
+def test_the_account_of_a_namespace_long_gone_is_forgotten(stage: LedgerHarness) -> None:
     keeper = stage.lead()
     stage.pod("p1", "team-gone")
     stage.pod("p2", "team-a")
@@ -183,7 +182,7 @@ def test_the_account_of_a_namespace_long_gone_is_forgotten(stage: Stage) -> None
     assert "namespace:team-gone" in reading.account_names(stage.client)
 
 
-def test_each_account_is_looked_at_once_an_hour(stage: Stage) -> None:
+def test_each_account_is_looked_at_once_an_hour(stage: LedgerHarness) -> None:
     keeper = stage.lead()
     stage.pod("p1", "team-a")
     stage.round(0)

@@ -6,23 +6,21 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.stored_hours import parts_of
-from timekeeper.jobs.archiving import Archivist
-from timekeeper.rest.usage.closed_days import ClosedDays
-from timekeeper.rest.usage.finding import find
-from timekeeper.rest.usage.query import Query
-from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store import reading
-from timekeeper.store.usage_reading import accounts_usage
-from timekeeper.usage.retention import Retention
-from timekeeper.usage.windows import Window
+from tests.support.ledger.stored_hours import parts_of
+from timekeeper.api.usage_finding import ClosedDays, find
+from timekeeper.api.usage_query import Query
+from timekeeper.controller.archive import Archivist
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.windows import Retention, Window
+from timekeeper.ledger import reading
+from timekeeper.ledger.usage import accounts_usage
 
 if TYPE_CHECKING:
-    from tests.keeper_stage import Stage
+    from tests.support.ledger.harness import LedgerHarness
 
 
 @pytest.fixture
-def stage(stage: Stage) -> Stage:
+def stage(stage: LedgerHarness) -> LedgerHarness:
     """Two budgets over twelve days, the older ones packed and folded, with pods that run on."""
     stage.budget("a", ["team-a", "team-b"])
     stage.budget("c", ["team-c"])
@@ -44,7 +42,7 @@ def stage(stage: Stage) -> Stage:
     "aggregate", [("user",), ("namespace",), ("budget", "model"), ("user", "namespace"), ("node",)]
 )
 @pytest.mark.parametrize("days", [(-20, 20), (-8, -2), (-4, 1), (-3, 0)])
-def test_sums_say_what_rows_say(stage: Stage, aggregate: tuple[str, ...], days: tuple[int, int]) -> None:
+def test_sums_say_what_rows_say(stage: LedgerHarness, aggregate: tuple[str, ...], days: tuple[int, int]) -> None:
     today = stage.now // DAY * DAY
     window = Window(today + days[0] * DAY, today + days[1] * DAY)
     query = Query(window, None, aggregate, 1000)
@@ -54,7 +52,7 @@ def test_sums_say_what_rows_say(stage: Stage, aggregate: tuple[str, ...], days: 
     assert {item.key: list(item.figures) for item in find(stage.client, alone, stage.now).items} == by_row(stage, alone)
 
 
-def by_row(stage: Stage, query: Query) -> dict[tuple[str, ...], list[int | None]]:
+def by_row(stage: LedgerHarness, query: Query) -> dict[tuple[str, ...], list[int | None]]:
     """What every row in detail adds up to."""
     result: dict[tuple[str, ...], list[int | None]] = {}
     for usage in accounts_usage(stage.client, reading.account_names(stage.client), reading.assignments(stage.client)):

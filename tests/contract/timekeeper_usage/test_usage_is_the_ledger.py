@@ -8,16 +8,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.keeper_stage import NOON, Stage
-from tests.redis_server import RedisServer
-from timekeeper.rest.usage.finding import find
-from timekeeper.rest.usage.query import Query, place_of
-from timekeeper.rules.money import GPU_HOUR, SECOND
-from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store import reading
-from timekeeper.store.account_loading import load_accounts
-from timekeeper.usage.dimensions import UNKNOWN
-from timekeeper.usage.windows import Window
+from tests.support.ledger.harness import NOON, LedgerHarness
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.api.usage_finding import find
+from timekeeper.api.usage_query import Query, place_of
+from timekeeper.domain.money import GPU_HOUR, SECOND
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.usage import UNKNOWN
+from timekeeper.domain.windows import Window
+from timekeeper.ledger import reading
+from timekeeper.ledger.reading import load_accounts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -69,7 +69,7 @@ class Truth:
         return sum(amount for of, at, amount in self.corrected if (of, at) == (namespace, hour))
 
 
-def step(stage: Stage, truth: Truth, kind: str, choice: int) -> None:
+def step(stage: LedgerHarness, truth: Truth, kind: str, choice: int) -> None:
     """One thing that happens."""
     running = [index for index, (*_, end) in enumerate(truth.held) if end is None]
     match kind:
@@ -115,7 +115,7 @@ def test_what_is_told_of_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hou
     folder = tmp_path_factory.mktemp("cluster")
     with server.client() as client:
         client.flushall()
-        stage, truth = Stage(folder, client), Truth()
+        stage, truth = LedgerHarness(folder, client), Truth()
         stage.now += PART_OF_A_SECOND
         stage.lead()
         stage.round(0)
@@ -130,7 +130,7 @@ def test_what_is_told_of_use_adds_up_to_the_ledger_to_the_last_unit_and_each_hou
     shutil.rmtree(folder)
 
 
-def assert_is_the_ledger(stage: Stage) -> None:
+def assert_is_the_ledger(stage: LedgerHarness) -> None:
     """Each account's use, of all time, is what its periods stand at."""
     everything = 0
     told = find(stage.client, Query(ALWAYS, None, ("budget",), 1000), stage.now)
@@ -143,7 +143,7 @@ def assert_is_the_ledger(stage: Stage) -> None:
         assert sum(by_namespace(stage, limit)) == everything
 
 
-def by_namespace(stage: Stage, limit: int) -> Iterator[int]:
+def by_namespace(stage: LedgerHarness, limit: int) -> Iterator[int]:
     """What is billed to each namespace, page by page."""
     after = None
     while True:
@@ -155,7 +155,7 @@ def by_namespace(stage: Stage, limit: int) -> Iterator[int]:
         after = place_of(told.following, len(query.aggregate))
 
 
-def assert_is_what_was_held(stage: Stage, truth: Truth) -> None:
+def assert_is_what_was_held(stage: LedgerHarness, truth: Truth) -> None:
     window = Window(NOON, (stage.now // HOUR + 1) * HOUR)
     told = find(stage.client, Query(window, "1h", ("namespace",), 10_000), stage.now)
     figures = {(item.step.start, item.key[0]): item.figures for item in told.items}

@@ -2,44 +2,58 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.keeper_stage import NOON, Stage, report
-from tests.mirrored_world import MirroredWorld
-from timekeeper.jobs.memory.books import KeeperRules
-from timekeeper.jobs.round.keeper import Keeper
-from timekeeper.rest.usage.finding import find
-from timekeeper.rest.usage.query import Query
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND
-from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store import book
-from timekeeper.store.account_loading import load_accounts
-from timekeeper.store.ledger import Opening, open_periods, take_epoch
-from timekeeper.usage.rows import Figures
-from timekeeper.usage.windows import Window
+import pytest
+
+from tests.support.ledger.fake_cluster import MirroredWorld
+from tests.support.ledger.harness import NOON, LedgerHarness, report
+from timekeeper.api import usage_finding
+from timekeeper.api.usage_finding import find
+from timekeeper.api.usage_query import Query
+from timekeeper.controller.reconcile.reconciler import Reconciler
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.usage import UsageFigures
+from timekeeper.domain.windows import Window
+from timekeeper.ledger import shared
+from timekeeper.ledger.reading import load_accounts
+from timekeeper.ledger.settlement import Opening, open_periods, take_epoch
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.redis_server import RedisServer
+    from tests.support.servers.redis_server import RedisServer
 
 TODAY = Window(NOON - 12 * HOUR, NOON + 12 * HOUR)
 
 
 def used(
-    stage: Stage, *aggregate: str, window: Window = TODAY, step: str | None = None, idle: bool = False
-) -> dict[tuple[int, *tuple[str, ...]], Figures]:
+    stage: LedgerHarness, *aggregate: str, window: Window = TODAY, step: str | None = None, idle: bool = False
+) -> dict[tuple[int, *tuple[str, ...]], UsageFigures]:
     """What each key came to, by the hour in which its step starts, counted from noon."""
     found = find(stage.client, Query(window, step, aggregate or ("namespace",), 1000, idle=idle), stage.now)
     return {((item.step.start - NOON) // HOUR, *item.key): item.figures for item in found.items}
 
 
-def test_a_running_pod_is_told_to_the_last_settlement(stage: Stage) -> None:
+def test_a_running_pod_is_told_to_the_last_settlement(stage: LedgerHarness) -> None:
     stage.pod("p1", "team-a", core=50)
     stage.round(0)
     stage.round(600)
-    assert used(stage) == {(-12, "team-a"): Figures(300 * GPU_SECOND, 300 * GPU_SECOND, 7200)}
+    assert used(stage) == {(-12, "team-a"): UsageFigures(300 * GPU_SECOND, 300 * GPU_SECOND, 7200)}
 
 
-def test_each_hour_gets_what_was_held_in_it_however_late_it_is_posted(stage: Stage) -> None:
+def test_a_page_that_ends_before_days_to_come_reads_no_account_for_them(
+    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage.pod("p1", "team-a", core=50)
+    stage.round(0)
+    stage.round(600)
+    today = used(stage, step="1d")
+    monkeypatch.setattr(usage_finding, "_everything", lambda *_: pytest.fail("all accounts are read"))
+    assert used(stage, window=Window(TODAY.start, TODAY.start + 20 * DAY), step="1d") == today
+
+
+def test_each_hour_gets_what_was_held_in_it_however_late_it_is_posted(stage: LedgerHarness) -> None:
     stage.pass_time(30 * 60)
     pod = stage.pod("p1", "team-a")
     stage.round(0)
@@ -52,8 +66,8 @@ def test_each_hour_gets_what_was_held_in_it_however_late_it_is_posted(stage: Sta
     assert sum(billed.values()) == stage.spent("namespace:team-a")
 
 
-def test_use_is_told_by_whatever_it_is_put_down_to(stage: Stage) -> None:
-    stage.lead(KeeperRules(labels=("team",)))
+def test_use_is_told_by_whatever_it_is_put_down_to(stage: LedgerHarness) -> None:
+    stage.lead(ControllerRules(labels=("team",)))
     stage.budget("research", ["team-a", "team-b"])
     item = stage.pod("p1", "team-a")
     item["metadata"] |= {
@@ -73,7 +87,7 @@ def test_use_is_told_by_whatever_it_is_put_down_to(stage: Stage) -> None:
     assert used(stage, "budget")[-12, "research"].billed == stage.spent("research")
 
 
-def test_days_are_cut_at_midnight_in_utc(stage: Stage) -> None:
+def test_days_are_cut_at_midnight_in_utc(stage: LedgerHarness) -> None:
     stage.pod("p1", "team-a")
     stage.round(0)
     for _ in range(30):
@@ -85,17 +99,17 @@ def test_days_are_cut_at_midnight_in_utc(stage: Stage) -> None:
 
 def test_what_nobody_held_is_idle_so_that_the_sum_is_the_capacity(redis_server: RedisServer, tmp_path: Path) -> None:
     with redis_server.client() as client:
-        stage, now = Stage(tmp_path, client), [NOON]
+        stage, now = LedgerHarness(tmp_path, client), [NOON]
         world = MirroredWorld(lambda: now[0])
-        keeper = Keeper(client, world, KeeperRules(), take_epoch(client, 0))
+        keeper = Reconciler(client, world, ControllerRules(), take_epoch(client, 0))
         world.replace("nodes", [node("n1", 200), node("n2", 100)])
         world.replace("pods", [stage.pod("p1", "team-a", core=50)])
-        keeper.round(now[0])
+        keeper.reconcile(now[0])
         now[0] += HOUR
         world.replace("nodes", [node("n1", 200)])
-        keeper.round(now[0])
+        keeper.reconcile(now[0])
         now[0] += HOUR // 2
-        keeper.round(now[0])
+        keeper.reconcile(now[0])
         stage.now = now[0]
         found = used(stage, "namespace", "model", step="1h", idle=True)
         assert [found[hour, "__idle__", "__idle__"].core for hour in (0, 1)] == [2.5 * GPU_HOUR, 0.75 * GPU_HOUR]
@@ -109,7 +123,7 @@ def node(name: str, percent: int) -> dict[str, Any]:
     return {"metadata": {"name": name, "uid": name}, "status": {"capacity": {"fairgpu.io/gpu-core": str(percent)}}}
 
 
-def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was_reported(stage: Stage) -> None:
+def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was_reported(stage: LedgerHarness) -> None:
     stage.budget("hourly", ["team-a"], period={"every": "hour"})
     stage.pod("p1", "team-a")
     stage.pod("p2", "team-b")
@@ -126,7 +140,7 @@ def test_what_was_used_stands_beside_what_was_held_and_nothing_where_nothing_was
     assert found[0, "team-b"].used is None
 
 
-def test_what_a_lost_store_had_spent_is_told_as_nobodys(stage: Stage) -> None:
+def test_what_a_lost_store_had_spent_is_told_as_nobodys(stage: LedgerHarness) -> None:
     stage.budget("research", ["team-a"])
     keeper = stage.lead()
     stage.round(0)
@@ -134,5 +148,5 @@ def test_what_a_lost_store_had_spent_is_told_as_nobodys(stage: Stage) -> None:
     stage.client.flushall()
     opening = Opening("research", period.start, period.end, checkpoint=7 * GPU_HOUR)
     open_periods(stage.client, keeper.epoch, stage.now, [opening])
-    book.write_assignments(stage.client, {"team-a": ((0, "research"),)})
+    shared.write_assignments(stage.client, {"team-a": ((0, "research"),)})
     assert used(stage, "namespace", "budget")[-12, "__unallocated__", "research"].billed == 7 * GPU_HOUR

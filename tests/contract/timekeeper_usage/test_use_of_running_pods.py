@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.keeper_stage import NOON, Stage, report
-from tests.redis_server import RedisServer
-from timekeeper.rest.usage.finding import find
-from timekeeper.rest.usage.query import Query
-from timekeeper.rules.money import GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import DAY
-from timekeeper.store import reading
-from timekeeper.store.usage_reading import accounts_usage
-from timekeeper.usage.windows import Window
+from tests.support.ledger.harness import NOON, LedgerHarness, report
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.api.usage_finding import find
+from timekeeper.api.usage_query import Query
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.timestamps import DAY
+from timekeeper.domain.windows import Window
+from timekeeper.ledger import reading
+from timekeeper.ledger.usage import accounts_usage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +30,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
         yield running
 
 
-def used(stage: Stage, *aggregate: str, step: str | None = None) -> dict[tuple[str, ...], int | None]:
+def used(stage: LedgerHarness, *aggregate: str, step: str | None = None) -> dict[tuple[str, ...], int | None]:
     """What was used, by key; with a step the hour of the day comes first."""
     window = ALWAYS if step is None else Window(NOON, NOON + DAY // 4)
     found = find(stage.client, Query(window, step, aggregate, 1000), stage.now)
@@ -38,13 +38,13 @@ def used(stage: Stage, *aggregate: str, step: str | None = None) -> dict[tuple[s
     return {((hours[item],) if step else ()) + item.key: item.figures.used for item in found.items}
 
 
-def put_down(stage: Stage, account: str) -> int:
+def put_down(stage: LedgerHarness, account: str) -> int:
     """What is used by what is put down to hours, and not only told of what runs."""
     (usage,) = accounts_usage(stage.client, [account], reading.assignments(stage.client))
-    return sum(stretch[-1] or 0 for stretch in usage.put_down.stretches)
+    return sum(stretch[-1] or 0 for stretch in usage.posted.raw_rows)
 
 
-def test_use_is_told_as_soon_as_it_was_reported_and_settled_long_before_the_ledger_has_it(stage: Stage) -> None:
+def test_use_is_told_as_soon_as_it_was_reported_and_settled_long_before_the_ledger_has_it(stage: LedgerHarness) -> None:
     stage.pod("p1", "team-a")
     stage.pod("p2", "team-b")
     stage.round(0)
@@ -55,7 +55,7 @@ def test_use_is_told_as_soon_as_it_was_reported_and_settled_long_before_the_ledg
     assert put_down(stage, "namespace:team-a") == 0
 
 
-def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(stage: Stage) -> None:
+def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(stage: LedgerHarness) -> None:
     stage.pod("p1", "team-a")
     stage.round(0)
     stage.pass_time(3600)
@@ -69,7 +69,9 @@ def test_a_sidecar_that_begins_anew_takes_nothing_back_whoever_leads_then(stage:
     assert put_down(stage, "namespace:team-a") == 1810 * GPU_SECOND
 
 
-def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_stays_where_it_was(stage: Stage) -> None:
+def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_stays_where_it_was(
+    stage: LedgerHarness,
+) -> None:
     stage.budget("one", ["team-a"])
     stage.budget("two", ["nobody"])
     stage.pod("p1", "team-a")
@@ -86,7 +88,7 @@ def test_what_a_namespace_used_before_it_went_to_another_budget_and_came_back_st
     assert used(stage, "budget") == {("one",): 107 * GPU_SECOND, ("two",): 53 * GPU_SECOND}
 
 
-def test_a_new_leader_takes_no_use_from_a_period_that_ended_before_it_began(stage: Stage) -> None:
+def test_a_new_leader_takes_no_use_from_a_period_that_ended_before_it_began(stage: LedgerHarness) -> None:
     stage.budget("shared", ["team-a"], period={"every": "hour"})
     stage.pod("p1", "team-a")
     stage.round(0)
@@ -106,7 +108,7 @@ def test_a_new_leader_takes_no_use_from_a_period_that_ended_before_it_began(stag
 class Reporting:
     """Who runs where, and what their sidecars have told of: an account of it that knows nothing of settlements."""
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: LedgerHarness) -> None:
         self.stage = stage
         self.namespace: list[str] = []
         self.running: set[int] = set()
@@ -179,7 +181,7 @@ def test_what_is_told_of_use_is_what_was_reported_while_pods_run_and_once_the_le
     folder = tmp_path_factory.mktemp("cluster")
     with server.client() as client:
         client.flushall()
-        stage = Stage(folder, client)
+        stage = LedgerHarness(folder, client)
         world = Reporting(stage)
         stage.lead()
         world.start("team-a")

@@ -6,29 +6,32 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.stored_hours import parts_of, rows_of
-from timekeeper.audit import taking
-from timekeeper.audit.auditing import Question, Surroundings, audit
-from timekeeper.jobs.archiving import Archivist
-from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.store import keys, reading, unread_use, usage_folding, usage_reading
-from timekeeper.store.unread_use import Bounds
-from timekeeper.store.usage_folding import fold_hours, pack_hours
-from timekeeper.usage.retention import Retention
+from tests.support.ledger.stored_hours import parts_of, rows_of
+from timekeeper.api.usage_finding import find
+from timekeeper.api.usage_query import Query
+from timekeeper.audit import snapshots
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.controller.archive import Archivist
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.windows import Retention, Window
+from timekeeper.ledger import compaction, keys, reading, usage
+from timekeeper.ledger.compaction import fold_hours, pack_hours
+from timekeeper.ledger.usage import Bounds
 
 if TYPE_CHECKING:
     import redis
 
-    from tests.keeper_stage import Stage
-    from timekeeper.store.unread_use import Rest, Unread
-    from timekeeper.usage.rows import Row
+    from tests.support.ledger.harness import LedgerHarness
+    from timekeeper.domain.usage import Row
+    from timekeeper.domain.usage_grouping import Group
+    from timekeeper.ledger.usage import Rest, Unread
 
 LITTLE = Bounds(1, 1, 1)
 EVERYTHING = Bounds(1 << 40, 1 << 40, 1 << 40)
 
 
 @pytest.fixture
-def stage(stage: Stage) -> Stage:
+def stage(stage: LedgerHarness) -> LedgerHarness:
     """Four days of an account with three pods, some of them packed."""
     stage.budget("a", ["team-a"])
     for number in range(3):
@@ -45,21 +48,21 @@ def stage(stage: Stage) -> Stage:
 
 
 def bounded(monkeypatch: pytest.MonkeyPatch, *attempts: Bounds) -> None:
-    for module in (usage_reading, taking):
+    for module in (usage, snapshots):
         monkeypatch.setattr(module, "ATTEMPTS", attempts)
 
 
-def told(stage: Stage) -> list[Row]:
-    (found,) = usage_reading.accounts_usage(stage.client, ["a"], reading.assignments(stage.client))
+def told(stage: LedgerHarness) -> list[Row]:
+    (found,) = usage.accounts_usage(stage.client, ["a"], reading.assignments(stage.client))
     return sorted(found.rows())
 
 
-def differences(stage: Stage) -> tuple[object, ...]:
-    around = Surroundings(stage.client, lambda: None, lambda: stage.now, lambda _: False)
-    return audit(around, Question(patience_seconds=0)).differences
+def differences(stage: LedgerHarness) -> tuple[object, ...]:
+    around = AuditEnvironment(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+    return audit(around, AuditRequest(patience_seconds=0)).differences
 
 
-def test_pieces_are_told_as_the_whole_is(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_are_told_as_the_whole_is(stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = told(stage)
     bounded(monkeypatch, LITTLE, EVERYTHING)
     assert told(stage) == whole
@@ -68,17 +71,19 @@ def test_pieces_are_told_as_the_whole_is(stage: Stage, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("seconds", [60, 3600, DAY // 10**9])
 def test_what_changes_between_the_pieces_is_asked_for_again(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch, seconds: float
+    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch, seconds: float
 ) -> None:
     bounded(monkeypatch, *[LITTLE] * 3, EVERYTHING)
-    read_rest, changes = unread_use.read_rest, [seconds] * 2
+    read_rest, changes = usage.read_rest, [seconds] * 2
 
-    def settled_meanwhile(client: redis.Redis, account: str, unread: Unread, periods: list[bytes]) -> Rest | None:
+    def settled_meanwhile(
+        client: redis.Redis, account: str, unread: Unread, periods: list[bytes], *, details: bool = True
+    ) -> Rest | None:
         if changes:
             stage.round(changes.pop())
-        return read_rest(client, account, unread, periods)
+        return read_rest(client, account, unread, periods, details=details)
 
-    for module in (usage_reading, taking):
+    for module in (usage, snapshots):
         monkeypatch.setattr(module, "read_rest", settled_meanwhile)
     billed = sum(row.figures.billed for row in told(stage))
     assert billed == stage.spent("a")
@@ -87,32 +92,34 @@ def test_what_changes_between_the_pieces_is_asked_for_again(
 
 
 def test_rows_that_are_packed_between_the_pieces_are_neither_lost_nor_told_twice(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = stage.spent("a")
     bounded(monkeypatch, *[LITTLE] * 4, EVERYTHING)
-    read_rest, later = unread_use.read_rest, iter([pack_hours, fold_hours])
+    read_rest, later = usage.read_rest, iter([pack_hours, fold_hours])
     assert stage.keeper is not None
     epoch = stage.keeper.epoch
 
-    def packed_meanwhile(client: redis.Redis, account: str, unread: Unread, periods: list[bytes]) -> Rest | None:
+    def packed_meanwhile(
+        client: redis.Redis, account: str, unread: Unread, periods: list[bytes], *, details: bool = True
+    ) -> Rest | None:
         change = next(later, None)
         if change is pack_hours:
             pack_hours(client, epoch, account, stage.now // HOUR * HOUR)
         elif change is fold_hours:
             fold_hours(client, epoch, account, stage.now // DAY * DAY, [])
-        return read_rest(client, account, unread, periods)
+        return read_rest(client, account, unread, periods, details=details)
 
-    monkeypatch.setattr(usage_reading, "read_rest", packed_meanwhile)
+    monkeypatch.setattr(usage, "read_rest", packed_meanwhile)
     assert sum(row.figures.billed for row in told(stage)) == whole
 
 
 def test_a_step_of_packing_takes_few_hours_and_the_next_one_goes_on(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
+    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = stage.spent("a")
-    monkeypatch.setattr(usage_folding, "MOST_ROWS", 5)
-    monkeypatch.setattr(usage_folding, "LARGE_PART", 300)
+    monkeypatch.setattr(compaction, "MOST_ROWS", 5)
+    monkeypatch.setattr(compaction, "LARGE_PART", 300)
     assert stage.keeper is not None
     epoch, steps = stage.keeper.epoch, 0
     while not pack_hours(stage.client, epoch, "a", stage.now // HOUR * HOUR):
@@ -125,3 +132,36 @@ def test_a_step_of_packing_takes_few_hours_and_the_next_one_goes_on(
         assert stage.put_down("a") == whole
     assert stage.put_down("a") == whole
     assert stage.client.hlen(keys.AccountKeys("a").hour_index) == len({hour for hour, _ in rows_of(stage.client, "a")})
+
+
+def by_day(stage: LedgerHarness, within: Window) -> list[Group]:
+    query = Query(within, "1d", ("namespace", "model"), 100)
+    return find(stage.client, query, stage.now).items
+
+
+def test_a_question_by_namespace_and_model_reads_sums_and_no_row(stage: LedgerHarness) -> None:
+    within = Window(stage.now // DAY * DAY - 4 * DAY, stage.now // DAY * DAY + DAY)
+    whole = by_day(stage, within)
+    assert sum(item.figures.billed for item in whole) == stage.spent("a")
+    hours = {hour for hour, _ in rows_of(stage.client, "a")}
+    for hour in hours:
+        assert stage.client.delete(keys.AccountKeys("a").rows_of(hour))
+    assert by_day(stage, within) == whole
+
+
+def test_the_sums_of_hours_are_read_in_pieces_as_their_rows_are(
+    stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    within = Window(stage.now // DAY * DAY - 4 * DAY, stage.now // DAY * DAY + DAY)
+    whole = by_day(stage, within)
+    bounded(monkeypatch, LITTLE, EVERYTHING)
+    assert by_day(stage, within) == whole
+
+
+def test_a_question_about_days_that_are_put_down_reads_no_running_session(stage: LedgerHarness) -> None:
+    within = Window(stage.now // DAY * DAY - 3 * DAY, stage.now // DAY * DAY - DAY)
+    whole = by_day(stage, within)
+    assert whole
+    for uid in stage.client.hkeys(keys.AccountKeys("a").sessions):
+        stage.client.hset(keys.AccountKeys("a").sessions, uid, "not to be read")
+    assert by_day(stage, within) == whole

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.admission import gpu_pod, read_answer, review
-from tests.waiting import wait_until
-from tests.webhook_server import WebhookServer
+from tests.support.admission import gpu_pod, read_answer, review
+from tests.support.servers.webhook_server import WebhookServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.patient
 

@@ -8,10 +8,10 @@ import orjson
 
 from fairgpu.charging import ChargeRules
 from fairgpu.states import encode_charge
-from tests.report_server import Answer, report_server
-from webhook.learning.following import follow_states
-from webhook.learning.memory import Memory
-from webhook.settings import States
+from fairgpu.states_client import follow_states
+from tests.support.servers.report_server import Answer, report_server
+from webhook.cache.admission_cache import AdmissionCache
+from webhook.settings import StatesSettings
 
 
 def test_a_timekeeper_that_answers_at_once_with_nothing_new_is_asked_again_after_a_pause(tmp_path: Path) -> None:
@@ -27,8 +27,8 @@ def test_a_timekeeper_that_answers_at_once_with_nothing_new_is_asked_again_after
     body = orjson.dumps({**document, "charge": encode_charge(ChargeRules())})
     with report_server(tmp_path / "certificates") as server:
         server.answer = Answer(body=body)
-        memory = Memory()
+        memory = AdmissionCache()
         memory.learn_authority(server.ca_pem)
-        follow_states(States(url=server.url, token_file=token), memory, wait, lambda: 0.0, lambda: 0.5)
+        follow_states(StatesSettings(url=server.url, token_file=token), memory, wait, lambda: 0.0, lambda: 0.5)
     assert pauses == [0.5] * 3
     assert len(server.received) == 4  # the first answer is news, and the next question is asked at once

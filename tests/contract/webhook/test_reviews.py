@@ -10,9 +10,9 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.admission import apply, container, gpu_container, gpu_pod, pod, read_answer, review
-from tests.waiting import LIMIT_S, wait_until
-from tests.webhook_server import WebhookServer
+from tests.support.admission import apply, container, gpu_container, gpu_pod, pod, read_answer, review
+from tests.support.servers.webhook_server import WebhookServer
+from tests.support.waiting import LIMIT_S, wait_until
 
 MANIFESTS = """
 apiVersion: v1

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.admission import gpu_pod, read_answer, review
-from tests.waiting import LIMIT_S
-from tests.webhook_server import WebhookServer
+from tests.support.admission import gpu_pod, read_answer, review
+from tests.support.servers.webhook_server import WebhookServer
+from tests.support.waiting import LIMIT_S
 
 pytestmark = pytest.mark.patient
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from fairgpu.states import BudgetState, NamespaceState
-from tests.admission import GPU_HOUR, NAMESPACE, Answer, apply, gpu_pod, read_answer, review
-from tests.book_seed import publish, seed_budget
-from tests.redis_server import RedisServer
-from tests.rest_server import RestServer
-from tests.waiting import wait_until
-from tests.webhook_server import WebhookServer
+from tests.support.admission import GPU_HOUR, NAMESPACE, Answer, apply, gpu_pod, read_answer, review
+from tests.support.ledger.seeding import publish, seed_budget
+from tests.support.servers.redis_server import RedisServer
+from tests.support.servers.rest_server import RestServer
+from tests.support.servers.webhook_server import WebhookServer
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.patient
 

@@ -8,16 +8,16 @@ import jwt
 import pytest
 from rich.console import Console
 
+from demo.admission import apply_patch
+from demo.children import StepError
+from demo.cluster import DEVICE_MIB, Cluster
+from demo.gpus import Load, record
+from demo.keys import ISSUER, TokenSigner
+from demo.running import allocation_of, cost, rate
+from demo.screen import Reading, Screen
+from demo.stage import manifests
 from fairgpu import names
 from fairgpu.allocation import Allocation, ContainerAllocation, DeviceShare
-from fairgpu.demo.admission import apply_patch
-from fairgpu.demo.children import StepError
-from fairgpu.demo.cluster import DEVICE_MIB, Cluster
-from fairgpu.demo.gpus import Load, record
-from fairgpu.demo.keys import ISSUER, TokenSigner
-from fairgpu.demo.running import allocation_of, cost, rate
-from fairgpu.demo.screen import Reading, Screen
-from fairgpu.demo.stage import manifests
 from fairgpu.states import BudgetState
 from sidecar.usage_record import decode as decode_usage
 

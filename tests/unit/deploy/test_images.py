@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import configparser
 import re
 import subprocess
 from pathlib import Path
@@ -10,23 +11,24 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 IMAGES = ROOT / "deploy" / "images"
+LOCKS = [str(path.relative_to(IMAGES)) for path in sorted(IMAGES.glob("*/*.lock"))]
 
 
 def pins(lock: Path) -> dict[str, str]:
     return dict(re.findall(r"^([a-z0-9._-]+)==([^ ]+)", lock.read_text(), re.MULTILINE))
 
 
-@pytest.mark.parametrize("name", ["webhook", "timekeeper", "build"])
+@pytest.mark.parametrize("name", LOCKS)
 def test_an_image_takes_the_versions_that_were_tested(name: str) -> None:
     """Where this fails, `make lock` writes all lock files anew."""
-    tested, taken = pins(ROOT / "requirements.lock"), pins(IMAGES / "service" / f"{name}.lock")
+    tested, taken = pins(ROOT / "requirements.lock"), pins(IMAGES / name)
     assert taken
     assert {package: tested.get(package) for package in taken} == taken
 
 
-@pytest.mark.parametrize("name", ["webhook", "timekeeper", "build"])
+@pytest.mark.parametrize("name", LOCKS)
 def test_every_package_of_an_image_is_known_by_its_hash(name: str) -> None:
-    text = (IMAGES / "service" / f"{name}.lock").read_text()
+    text = (IMAGES / name).read_text()
     for requirement in re.split(r"\n(?=[a-z])", text):
         assert "--hash=sha256:" in requirement, requirement
 
@@ -37,6 +39,15 @@ def test_an_image_runs_as_nobody_in_particular(containerfile: Path) -> None:
     assert re.search(r"^USER [1-9][0-9]*:[1-9][0-9]*$", final, re.MULTILINE)
     assert "RUN " not in final
     assert "ADD " not in containerfile.read_text()
+
+
+@pytest.mark.parametrize("image", ["service", "nodeagent"])
+def test_an_image_has_every_package_that_the_command_line_loads_but_the_demonstration(image: str) -> None:
+    metadata = configparser.ConfigParser()
+    metadata.read(ROOT / "setup.cfg")
+    named = set(re.findall(r"= (\w+)", metadata["options.entry_points"]["fairgpu.commands"]))
+    copied = set(re.findall(r"^COPY (\w+)/ \1/$", (IMAGES / image / "Containerfile").read_text(), re.MULTILINE))
+    assert named - copied == {"demo"}
 
 
 def test_the_sidecar_imports_from_its_own_archive_alone() -> None:

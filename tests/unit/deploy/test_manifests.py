@@ -13,12 +13,10 @@ import pytest
 import yaml
 
 from fairgpu import names, pod_faults
+from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
-from fairgpu.listening import MAX_CONTAINERS
-from timekeeper.redis_settings import RedisSettings
-from timekeeper.settings import TimekeeperSettings
-from timekeeper.tls.authority import AUTHORITY, STORE_LEAF
-from timekeeper.tls.cluster_vault import CERTIFICATE_KEY
+from timekeeper.certificates import AUTHORITY, CERTIFICATE_KEY, STORE_LEAF
+from timekeeper.settings import RedisSettings, TimekeeperSettings
 from webhook.settings import Certificates, Sidecar
 
 ROOT = Path(__file__).parents[3]
@@ -64,7 +62,7 @@ def test_every_manifest_of_the_base_is_part_of_it() -> None:
 @pytest.mark.parametrize("name", ["mutate.fairgpu.io", "validate.fairgpu.io", "templates.fairgpu.io"])
 def test_the_webhook_is_sent_the_keys_of_all_dialects_and_no_others(name: str) -> None:
     foreign = DIALECTS.resources - set(names.CANONICAL_RESOURCES)
-    assert quoted(condition(webhooks()[name])) == {*foreign, *DIALECTS.speaking_annotations, "fairgpu.io/"}
+    assert quoted(condition(webhooks()[name])) == {*foreign, *DIALECTS.requesting_annotations, "fairgpu.io/"}
     assert all(resource.startswith("fairgpu.io/") for resource in names.CANONICAL_RESOURCES)
 
 
@@ -82,7 +80,7 @@ def test_what_the_timekeeper_does_with_pods_waits_for_no_webhook() -> None:
 def test_a_manifest_that_is_applied_again_is_sent_with_the_keys_of_all_foreign_dialects() -> None:
     for name in UPDATES:
         (condition,) = webhooks()[name]["matchConditions"]
-        known = {*FOREIGN.resources, *FOREIGN.speaking_annotations}
+        known = {*FOREIGN.resources, *FOREIGN.requesting_annotations}
         assert known <= quoted(condition["expression"])
 
 
@@ -102,6 +100,36 @@ def test_changes_of_pods_are_looked_at_where_they_bear_the_label_of_gpu_pods() -
     }
     # It holds the account that may patch any pod, whatever pod it patches; nobody else's writes pass its condition.
     assert unselected == {"fairgpu-timekeeper"}
+
+
+def test_a_write_of_the_timekeeper_is_looked_at_by_one_policy() -> None:
+    """By fairgpu-metadata at GPU pods, and by fairgpu-timekeeper at all others, under one condition."""
+    policies, bindings = of_kind("ValidatingAdmissionPolicy"), of_kind("ValidatingAdmissionPolicyBinding")
+    ((of_gpu_pods,), (of_others,)) = (
+        [condition["expression"] for condition in policies[name]["spec"]["matchConditions"]]
+        for name in ("fairgpu-metadata", "fairgpu-timekeeper")
+    )
+    its_own = of_others.partition(" && !(")[2].strip().removesuffix(")").strip()
+    assert of_others.startswith("request.userInfo.username == 'system:serviceaccount:fairgpu-system:")
+    assert its_own in of_gpu_pods
+    assert set(names.RESERVED_ANNOTATIONS) <= quoted(its_own)
+    where = {
+        name: bindings[name]["spec"]["matchResources"]
+        for name in ("fairgpu-metadata", "fairgpu-timekeeper", "fairgpu-timekeeper-in-the-system")
+    }
+    selectors = {name: resources["namespaceSelector"]["matchExpressions"][0] for name, resources in where.items()}
+    system = selectors["fairgpu-metadata"]["values"]
+    assert {name: selector["operator"] for name, selector in selectors.items()} == {
+        "fairgpu-metadata": "NotIn",
+        "fairgpu-timekeeper": "NotIn",
+        "fairgpu-timekeeper-in-the-system": "In",
+    }
+    assert all(selector["values"] == system for selector in selectors.values())
+    assert where["fairgpu-timekeeper"]["objectSelector"] == {
+        "matchExpressions": [{"key": names.POD_LABEL, "operator": "DoesNotExist"}]
+    }
+    assert "objectSelector" not in where["fairgpu-timekeeper-in-the-system"]
+    assert policies["fairgpu-metadata"]["spec"]["matchConstraints"]["objectSelector"] == GPU_PODS
 
 
 def test_no_policy_runs_once_for_each_pod_of_a_namespace() -> None:
@@ -132,7 +160,7 @@ def test_the_policy_knows_the_keys_of_all_foreign_dialects() -> None:
         v["name"]: v["expression"] for v in of_kind("ValidatingAdmissionPolicy")["fairgpu-spec"]["spec"]["variables"]
     }
     assert quoted(variables["dialectResources"]) == FOREIGN.resources
-    assert quoted(variables["dialectAnnotations"]) == FOREIGN.speaking_annotations
+    assert quoted(variables["dialectAnnotations"]) == FOREIGN.requesting_annotations
     assert quoted(variables["priorityClasses"]) == {names.IN_BUDGET_CLASS, names.OVER_BUDGET_CLASS}
 
 
@@ -171,9 +199,10 @@ def test_namespaces_are_left_out_by_the_one_label_that_nobody_can_write() -> Non
 
 def test_every_policy_denies_and_fails_closed() -> None:
     policies, bindings = of_kind("ValidatingAdmissionPolicy"), of_kind("ValidatingAdmissionPolicyBinding")
+    of_policies = {binding["spec"]["policyName"] for binding in bindings.values()}
     assert (
         set(policies)
-        == set(bindings)
+        == of_policies
         == {
             f"fairgpu-{name}"
             for name in (
@@ -190,8 +219,7 @@ def test_every_policy_denies_and_fails_closed() -> None:
         }
     )
     assert {policy["spec"]["failurePolicy"] for policy in policies.values()} == {"Fail"}
-    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * len(policies)
-    assert [binding["spec"]["policyName"] for binding in bindings.values()] == list(bindings)
+    assert [binding["spec"]["validationActions"] for binding in bindings.values()] == [["Deny"]] * len(bindings)
 
 
 def test_the_spec_guard_looks_at_new_pods_alone() -> None:

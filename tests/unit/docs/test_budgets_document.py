@@ -11,26 +11,25 @@ from pathlib import Path
 import pytest
 
 from fairgpu.allocation import DeviceShare
+from fairgpu.models import best_key
 from fairgpu.states import BudgetState
-from timekeeper.jobs.memory.accounts import Account
-from timekeeper.jobs.memory.figures import Figures
-from timekeeper.jobs.memory.rules import keeper_rules
-from timekeeper.jobs.news.statuses import conditions_of
-from timekeeper.jobs.pods.gates import Claim, released
-from timekeeper.metering.bill import Bill, billed
-from timekeeper.metering.pods import PodFacts
-from timekeeper.metering.segments import amounts, span_cost, spans
-from timekeeper.rules.budgets import WEEKDAYS, Budget
-from timekeeper.rules.burn import Burn, lasts_until
-from timekeeper.rules.commitments import commitment
-from timekeeper.rules.corrections import parse_correction
-from timekeeper.rules.currency import Currency
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, cost, display, from_gpu_hours, from_signed_gpu_hours
-from timekeeper.rules.periods import Every, Period, PeriodRule, first_period
-from timekeeper.rules.pots import Pot, burn, carried, rolled_over
-from timekeeper.rules.pricing import PricePoint, devices_rate, price_changes
-from timekeeper.rules.state import Enforcement, Limits, OnExhausted, published, state
-from timekeeper.rules.timestamps import format_instant, parse_duration, parse_instant
+from timekeeper.controller.gates import Claim, released
+from timekeeper.controller.report.statuses import conditions_of
+from timekeeper.controller.state.accounts import Account
+from timekeeper.controller.state.books import controller_rules
+from timekeeper.controller.state.commitments import commitment
+from timekeeper.controller.state.figures import Figures
+from timekeeper.domain.budgets import WEEKDAYS, Budget
+from timekeeper.domain.charges import amounts, cost, segment_cost, segments
+from timekeeper.domain.credits import Credit, burn, carried, rolled_over
+from timekeeper.domain.forecast import Burn, lasts_until
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, Currency, display, from_gpu_hours, from_signed_gpu_hours
+from timekeeper.domain.orders import parse_correction
+from timekeeper.domain.periods import Every, Period, PeriodRule, first_period
+from timekeeper.domain.pods import PodFacts
+from timekeeper.domain.pricing import Bill, PricePoint, billed, devices_rate, price_changes
+from timekeeper.domain.state import Enforcement, Limits, OnExhausted, published, state
+from timekeeper.domain.timestamps import format_instant, parse_duration, parse_instant
 from timekeeper.settings import read_settings
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "budgets.md"
@@ -65,7 +64,7 @@ def test_the_rate_of_a_reservation_is_as_documented(row: list[str]) -> None:
 def test_a_namespace_that_moves_pays_as_documented(row: list[str]) -> None:
     start, moved, end = (parse_instant(cell) for cell in row[:3])
     month = first_period(PeriodRule(), start)
-    paid = amounts(((0, GPU_SECOND),), list(spans(((0, "old"), (moved, "new")), lambda _: [month], start, end)))
+    paid = amounts(((0, GPU_SECOND),), list(segments(((0, "old"), (moved, "new")), lambda _: [month], start, end)))
     assert [paid.get((name, month.start), 0) for name in ("old", "new")] == [from_gpu_hours(cell) for cell in row[3:]]
 
 
@@ -78,12 +77,18 @@ def test_what_admission_goes_by_is_as_documented(row: list[str]) -> None:
 def test_what_a_model_costs_over_time_is_as_documented(row: list[str], tmp_path: Path) -> None:
     settings = tmp_path / "settings.yaml"
     settings.write_text(example("prices:"))
-    prices = keeper_rules(read_settings({}, settings)).prices
+    prices = controller_rules(read_settings({}, settings)).prices
     start, end = parse_instant(row[1]), parse_instant(row[2])
     device = DeviceShare("GPU-1", row[0], 81920, 100, 1)
     changes = (start, *price_changes(prices, start, end))
     rates = tuple((since, devices_rate([device], prices, since, 10)) for since in changes)
-    assert span_cost(rates, start, end) == from_gpu_hours(row[3])
+    assert segment_cost(rates, start, end) == from_gpu_hours(row[3])
+
+
+@pytest.mark.parametrize("row", rows("`prices`"), ids="/".join)
+def test_a_model_is_charged_by_the_key_that_is_documented(row: list[str]) -> None:
+    keys = [key.strip().strip("`") for key in row[0].split(",")]
+    assert (best_key(keys, row[1].partition(" (")[0]) or "*") == row[2].strip("`")
 
 
 @pytest.mark.parametrize("row", rows("rate"), ids="/".join)
@@ -167,7 +172,7 @@ def test_from_when_on_conditions_hold_is_as_documented(row: list[str]) -> None:
 def test_what_the_next_period_begins_with_is_as_documented(row: list[str]) -> None:
     end = parse_instant("2026-02-01T00:00:00Z")
     given = [part.split() for part in row[1].split(", ")]
-    pots = {name: Pot(name, int(amount), end + place + 1) for place, (name, amount) in enumerate(given)}
+    pots = {name: Credit(name, int(amount), end + place + 1) for place, (name, amount) in enumerate(given)}
     left = [f"{pot.name} {pot.amount}" for pot in carried(int(row[0]), pots, end, int(row[2]))]
     assert (", ".join(left) or NOTHING) == row[3]
 
@@ -208,9 +213,9 @@ def test_what_spending_burns_is_as_documented(row: list[str]) -> None:
     pots = []
     for part in row[1].split(", "):
         name, amount, *since = part.split()
-        pots.append(Pot(name, int(amount), expires[name], int(since[0][1:]) if since else 0))
+        pots.append(Credit(name, int(amount), expires[name], int(since[0][1:]) if since else 0))
     found = burn(int(row[0]), pots, end, int(row[2]))
-    left = ", ".join(f"{pot.name} {found.pots[pot.name]}" for pot in pots)
+    left = ", ".join(f"{pot.name} {found.credits[pot.name]}" for pot in pots)
     assert [str(found.own), left, str(found.debt)] == row[3:]
 
 

@@ -15,7 +15,7 @@ LEVELS = {"exception": "error"}
 
 def logged() -> Iterator[tuple[str, str]]:
     """(event, level) of each call of a module's log."""
-    for package in ("fairgpu", "nodeagent", "timekeeper", "webhook"):
+    for package in ("fairgpu", "nodeagent", "scheduler", "timekeeper", "webhook"):
         for file in sorted((ROOT / package).rglob("*.py")):
             yield from logged_in(file)
 

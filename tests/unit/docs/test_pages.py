@@ -13,9 +13,9 @@ import yaml
 
 from fairgpu.commands import build_parser
 from fairgpu.settings import fields
-from tests import settings_page
+from tests.support import settings_page
 from tests.unit.docs.pages import PAGES, ROOT, Link, anchors, commands, links, mentions
-from timekeeper.jobs import work
+from timekeeper.controller import leader_tasks
 from timekeeper.settings import Settings as TimekeeperSettings
 from webhook.settings import Settings as WebhookSettings
 
@@ -131,7 +131,7 @@ def test_every_setting_that_is_named_exists() -> None:
 
 
 def test_the_reference_of_settings_has_each_with_its_default_and_what_it_does() -> None:
-    assert settings_page.PAGE.read_text() == settings_page.page(), "python -m tests.settings_page writes it"
+    assert settings_page.PAGE.read_text() == settings_page.page(), "python -m tests.support.settings_page writes it"
     assert [row for row in settings_page.page().splitlines() if row.endswith("|  |")] == []
 
 
@@ -155,7 +155,7 @@ def test_what_is_looked_for_in_a_log_is_what_the_services_write() -> None:
 
 @pytest.mark.parametrize("page", ["alerts.md", "monitoring.md"])
 def test_every_task_that_may_fail_is_named(page: str) -> None:
-    source = inspect.getsource(work)
+    source = inspect.getsource(leader_tasks)
     tasks = set(re.findall(r'self\._do\("(\w+)"', source))
     assert "settle" in tasks
     assert {task for task in tasks if f"`{task}`" not in (ROOT / "docs" / page).read_text()} == set()

@@ -75,14 +75,14 @@ def outcome(reading: PodReading) -> str:
     """What comes of a pod of one container, in the words of the second cell."""
     if reading.faults:
         return "refused; write " + "; and ".join(fault.instead for fault in reading.faults)
-    if not reading.speaks:
+    if not reading.has_gpu_keys:
         return "left alone"
-    if not reading.asks:
+    if not reading.requests_gpu:
         return "no GPU"
     (container,) = reading.containers
     assert container.request is not None
     parts = [*container.request.resources().items(), *reading.choices.annotations().items()]
     text = ", ".join(f"`{key.removeprefix('fairgpu.io/')}: {value}`" for key, value in parts)
-    if reading.wishes:
-        text += "; needs `" + "`, `".join(wish.permission for wish in reading.wishes) + "`"
+    if reading.permission_requests:
+        text += "; needs `" + "`, `".join(each.permission for each in reading.permission_requests) + "`"
     return text + ("; with a warning" if reading.warnings else "")

@@ -10,7 +10,7 @@ import pytest
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.options import Address, ServerOptions
-from tests.waiting import LIMIT_S
+from tests.support.waiting import LIMIT_S
 
 MAX_BYTES = 10
 OPTIONS = ServerOptions("test", Address("127.0.0.1", 0), max_body_bytes=MAX_BYTES, body_seconds=10 * LIMIT_S)

@@ -85,11 +85,11 @@ def test_what_is_to_be_used_is_not_to_be_avoided_as_well() -> None:
 
 def test_elastic_and_high_priority_are_wishes_and_their_opposites_are_not() -> None:
     asking = read_choices({names.CORE_POLICY: "elastic", names.TASK_PRIORITY: "0"})
-    assert [(wish.permission, wish.foreign) for wish in asking.wishes] == [
+    assert [(each.permission, each.foreign) for each in asking.permission_requests] == [
         (Permission.ELASTIC, False),
         (Permission.HIGH_PRIORITY, False),
     ]
-    assert read_choices({names.CORE_POLICY: "hard", names.TASK_PRIORITY: "1"}).wishes == ()
+    assert read_choices({names.CORE_POLICY: "hard", names.TASK_PRIORITY: "1"}).permission_requests == ()
 
 
 def test_a_misspelt_annotation_is_ignored_with_a_warning_that_names_the_right_one() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from importlib.metadata import metadata
+from importlib.metadata import EntryPoint, metadata
 
 import pytest
 
@@ -45,6 +45,20 @@ def test_a_command_that_needs_no_extra_has_a_fault_where_it_lacks_a_package(monk
     monkeypatch.setattr(commands, "build_parser", lambda: lacking({}))
     with pytest.raises(ModuleNotFoundError):
         commands.main([])
+
+
+def test_commands_of_a_package_that_is_not_installed_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    absent = EntryPoint("absent", "a_package_that_no_image_has.commands:register", commands.COMMAND_GROUP)
+    client = EntryPoint("client", "fairgpu.client.commands:register", commands.COMMAND_GROUP)
+    monkeypatch.setattr(commands, "entry_points", lambda **_: (absent, client))
+    assert commands.build_parser().parse_args(["usage"]).run
+
+
+def test_a_package_that_lacks_one_of_its_own_modules_has_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = EntryPoint("broken", "fairgpu.no_such_module:register", commands.COMMAND_GROUP)
+    monkeypatch.setattr(commands, "entry_points", lambda **_: (broken,))
+    with pytest.raises(ModuleNotFoundError):
+        commands.build_parser()
 
 
 @pytest.mark.parametrize("command", OF_SERVICES)

@@ -83,7 +83,9 @@ def test_a_pod_without_faults_reads_the_same_once_it_is_rewritten(pod: dict[str,
     assert second.faults == ()
     assert second.demand == first.demand
     assert second.choices == first.choices
-    assert {wish.permission for wish in second.wishes} == {wish.permission for wish in first.wishes}
+    assert {each.permission for each in second.permission_requests} == {
+        each.permission for each in first.permission_requests
+    }
     assert set(second.dialects) <= {"native"}
     assert second.strip_annotations == ()
 
@@ -93,11 +95,11 @@ def test_choices_that_are_granted_are_granted_again_once_the_pod_is_rewritten(
     pod: dict[str, Any], permissions: frozenset[Permission]
 ) -> None:
     first = read_pod(pod, SETTINGS)
-    granted = grant(first.choices, first.wishes, permissions)
+    granted = grant(first.choices, first.permission_requests, permissions)
     if first.faults or granted.faults:
         return
     second = read_pod(rewritten(pod, first, granted.choices), SETTINGS)
-    again = grant(second.choices, second.wishes, permissions)
+    again = grant(second.choices, second.permission_requests, permissions)
     assert (again.choices, again.faults, again.warnings) == (granted.choices, (), ())
 
 
@@ -142,7 +144,7 @@ def test_each_dialect_is_heard_alone_and_by_its_name(name: str) -> None:
     assert read_pod(pod_of(limits, annotations), SETTINGS).dialects == (name,)
     listened, deaf = (NATIVE, FOREIGN) if name == "native" else (FOREIGN, NATIVE)
     assert read_pod(pod_of(limits, annotations), SETTINGS, dialects=listened).dialects == (name,)
-    assert not read_pod(pod_of(limits, annotations), SETTINGS, dialects=deaf).speaks
+    assert not read_pod(pod_of(limits, annotations), SETTINGS, dialects=deaf).has_gpu_keys
 
 
 @pytest.mark.parametrize(
@@ -161,7 +163,7 @@ def test_two_dialects_in_one_container_are_refused_by_name(first: str, second: s
 def test_a_gpu_that_is_left_to_another_device_plugin_stands_in_no_container_of_ours() -> None:
     leaving = DialectSettings(hami_plain_gpu="leave")
     plain = {"nvidia.com/gpu": "1"}
-    assert not read_pod(pod_of(plain), leaving).speaks
+    assert not read_pod(pod_of(plain), leaving).has_gpu_keys
     (fault,) = read_pod(pod_of(plain | GOOD["native"][0]), leaving).faults
     assert fault.given == "the dialects native and hami in one container"
     assert read_pod(pod_of(plain | GOOD["native"][0]), leaving, dialects=NATIVE).faults == ()
@@ -228,8 +230,8 @@ def test_all_faults_of_a_pod_come_at_once(
 
 def test_the_keys_of_all_dialects_are_listed_for_who_must_know_them() -> None:
     assert {"fairgpu.io/gpu", "nvidia.com/gpu", "tencent.com/vcuda-core"} <= DIALECTS.resources
-    assert DIALECTS.speaking_annotations == {"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"}
-    assert DIALECTS.speaking_annotations <= DIALECTS.annotations
+    assert DIALECTS.requesting_annotations == {"gpu-fraction", "gpu-memory", "gpu-fraction-num-devices"}
+    assert DIALECTS.requesting_annotations <= DIALECTS.annotations
 
 
 def test_a_container_knows_the_paths_in_a_template_too() -> None:
@@ -263,7 +265,7 @@ def test_the_first_of_several_containers_decides_a_choice_of_the_pod() -> None:
     limits = {"nvidia.com/gpumem": "1024", "nvidia.com/priority": "0"}
     pod["spec"]["containers"].append({"name": "second", "resources": {"limits": limits}})
     reading = read_pod(pod, SETTINGS)
-    assert (reading.choices.task_priority, reading.wishes) == (1, ())
+    assert (reading.choices.task_priority, reading.permission_requests) == (1, ())
 
 
 def test_reading_one_container_says_who_spoke() -> None:

@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from fairgpu.permissions import Permission, Wish, grant, parse_permissions
+from fairgpu.permissions import Permission, PermissionRequest, grant, parse_permissions
 from fairgpu.request import CorePolicy, PodChoices
 
 ELASTIC = PodChoices(core_policy=CorePolicy.ELASTIC, task_priority=0)
 ALL = frozenset(Permission)
 
 
-def wishes(*, foreign: bool) -> list[Wish]:
+def permission_requests(*, foreign: bool) -> list[PermissionRequest]:
     return [
-        Wish(Permission.ELASTIC, "metadata.annotations[a]", '"elastic"', foreign),
-        Wish(Permission.HIGH_PRIORITY, "metadata.annotations[b]", '"0"', foreign),
+        PermissionRequest(Permission.ELASTIC, "metadata.annotations[a]", '"elastic"', foreign),
+        PermissionRequest(Permission.HIGH_PRIORITY, "metadata.annotations[b]", '"0"', foreign),
     ]
 
 
@@ -37,12 +37,12 @@ def test_only_words_that_are_known_grant_anything(annotation: Any, permissions: 
 
 
 def test_what_is_allowed_holds_without_a_word() -> None:
-    granted = grant(ELASTIC, wishes(foreign=False), ALL)
+    granted = grant(ELASTIC, permission_requests(foreign=False), ALL)
     assert (granted.choices, granted.faults, granted.warnings) == (ELASTIC, (), ())
 
 
 def test_a_wish_in_our_own_words_is_refused_without_permission_and_says_whom_to_ask() -> None:
-    granted = grant(ELASTIC, wishes(foreign=False), frozenset())
+    granted = grant(ELASTIC, permission_requests(foreign=False), frozenset())
     assert [str(fault) for fault in granted.faults] == [
         (
             'metadata.annotations[a]: given "elastic"; allowed: fairgpu.io/core-policy: hard, as the namespace is not '
@@ -58,7 +58,7 @@ def test_a_wish_in_our_own_words_is_refused_without_permission_and_says_whom_to_
 
 
 def test_a_wish_in_foreign_words_falls_back_with_a_warning() -> None:
-    granted = grant(ELASTIC, wishes(foreign=True), frozenset({Permission.HIGH_PRIORITY}))
+    granted = grant(ELASTIC, permission_requests(foreign=True), frozenset({Permission.HIGH_PRIORITY}))
     assert granted.choices == PodChoices(core_policy=CorePolicy.HARD, task_priority=0)
     assert granted.faults == ()
     assert granted.warnings == (

@@ -28,8 +28,8 @@ def pod(*containers: dict[str, Any], annotations: dict[str, Any] | None = None, 
 
 def test_a_pod_without_a_gpu_is_none_of_our_business() -> None:
     reading = read_pod(pod({"name": "main"}, annotations={"fairgpu.io/core-policy": "nonsense"}), SETTINGS)
-    assert not reading.speaks
-    assert not reading.asks
+    assert not reading.has_gpu_keys
+    assert not reading.requests_gpu
     assert reading.faults == ()
 
 
@@ -52,8 +52,8 @@ def test_init_containers_and_native_sidecars_are_told_apart() -> None:
 
 def test_a_zero_speaks_but_does_not_ask() -> None:
     reading = read_pod(pod(container(gpu="0")), SETTINGS)
-    assert reading.speaks
-    assert not reading.asks
+    assert reading.has_gpu_keys
+    assert not reading.requests_gpu
     assert reading.demand == Demand()
     assert reading.containers[0].reading.strip_resources == ("fairgpu.io/gpu",)
 
@@ -85,7 +85,7 @@ def test_three_hundred_containers_may_share_gpus() -> None:
 
 
 def test_a_pod_of_no_containers_asks_for_nothing() -> None:
-    assert not read_pod(pod(), SETTINGS).speaks
+    assert not read_pod(pod(), SETTINGS).has_gpu_keys
 
 
 def test_an_annotation_that_calls_for_a_gpu_needs_a_container() -> None:
@@ -106,11 +106,11 @@ def test_the_pods_own_annotation_stands_before_the_dialects_and_leaves_no_wish_o
     elastic = {"tencent.com/vcuda-core-limit": "100"}
     reading = read_pod(pod(shares, annotations=elastic), SETTINGS)
     assert reading.choices.core_policy is CorePolicy.ELASTIC
-    assert [(wish.permission, wish.foreign) for wish in reading.wishes] == [(Permission.ELASTIC, True)]
+    assert [(each.permission, each.foreign) for each in reading.permission_requests] == [(Permission.ELASTIC, True)]
     held = read_pod(pod(shares, annotations=elastic | {"fairgpu.io/core-policy": "hard"}), SETTINGS)
-    assert (held.choices.core_policy, held.wishes) == (CorePolicy.HARD, ())
+    assert (held.choices.core_policy, held.permission_requests) == (CorePolicy.HARD, ())
     own = read_pod(pod(shares, annotations=elastic | {"fairgpu.io/core-policy": "elastic"}), SETTINGS)
-    assert [wish.foreign for wish in own.wishes] == [False]
+    assert [each.foreign for each in own.permission_requests] == [False]
 
 
 def test_a_model_that_one_key_wants_and_another_avoids_is_refused_whoever_wrote_them() -> None:
@@ -133,7 +133,7 @@ def test_a_templates_faults_are_named_by_their_path_in_the_workload() -> None:
 @pytest.mark.parametrize("field", ["metadata", "spec"])
 def test_a_pod_without_metadata_or_spec_asks_for_nothing(field: str) -> None:
     whole = pod(container(gpu="1"))
-    assert read_pod({field: whole[field]}, SETTINGS).speaks == (field == "spec")
+    assert read_pod({field: whole[field]}, SETTINGS).has_gpu_keys == (field == "spec")
 
 
 @given(JSON)

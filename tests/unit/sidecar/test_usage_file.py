@@ -7,7 +7,7 @@ import pytest
 
 from sidecar.usage_file import MAX_CONTAINERS, container_names, read_usage
 from sidecar.usage_record import TornRecordError, UsageError
-from tests.shim_writer import Device, usage_record, write_usage
+from tests.support.usage_writer import Device, usage_record, write_usage
 
 RECORD = usage_record(Device("GPU-a", busy_ns=5), sequence=3)
 TORN = RECORD[:100] + b"\1" + RECORD[101:]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sidecar.usage_record import MAX_COUNT, SIZE, DeviceUsage, TornRecordError, UsageError, UsageRecord, decode
-from tests.shim_writer import Device, sealed, usage_record
+from tests.support.usage_writer import Device, sealed, usage_record
 
 UUID = "GPU-8f6d2c1e-0a53-4c27-9a3d-5d4f7b1e2c90"
 DEVICE = Device(UUID, busy_ns=1, span_ns=2, throttled_ns=3, memory_peak_bytes=4, launches=5, oom=6)

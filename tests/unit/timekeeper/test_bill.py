@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.metering.bill import Bill, billed
+from timekeeper.domain.pricing import Bill, billed
 
 amounts = st.integers(0, 10**17)
 

@@ -4,13 +4,12 @@ from typing import Any
 
 import pytest
 
-from timekeeper.rules.budgets import Budget, BudgetError, parse_budget, payers
-from timekeeper.rules.corrections import CorrectionError, parse_correction
-from timekeeper.rules.grants import GrantError, parse_grant
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.periods import Every, PeriodRule
-from timekeeper.rules.state import Admission, Enforcement, OnExhausted
-from timekeeper.rules.timestamps import HOUR, MINUTE, parse_instant
+from timekeeper.domain.budgets import Budget, BudgetError, parse_budget, payers
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.orders import CorrectionError, GrantError, parse_correction, parse_grant
+from timekeeper.domain.periods import Every, PeriodRule
+from timekeeper.domain.state import Admission, Enforcement, OnExhausted
+from timekeeper.domain.timestamps import HOUR, MINUTE, parse_instant
 
 CREATED = "2026-01-31T09:00:00Z"
 

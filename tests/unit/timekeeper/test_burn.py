@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.burn import (
+from timekeeper.domain.forecast import (
     FINE,
     Burn,
     BurnRecord,
@@ -16,8 +16,8 @@ from timekeeper.rules.burn import (
     runs_out_early,
     sampled,
 )
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, SECOND
-from timekeeper.rules.timestamps import DAY, HOUR, MINUTE
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
+from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
 
 START = 20_000 * DAY
 ONE_PERIOD = {START: 0}

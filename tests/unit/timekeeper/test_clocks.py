@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.jobs.memory.observing import latest_believed
-from timekeeper.metering.silence import LONGEST_UNNOTICED, silent_nodes
-from timekeeper.rules.money import SECOND
-from timekeeper.rules.timestamps import HOUR, MINUTE, SKEW, format_exact, format_instant, parse_instant
+from timekeeper.controller.state.observing import latest_believed
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.sessions import LONGEST_UNNOTICED, silent_nodes
+from timekeeper.domain.timestamps import HOUR, MINUTE, SKEW, format_exact, format_instant, parse_instant
 
 NOON = parse_instant("2026-01-15T12:00:00Z")
 moments = st.integers(NOON - 48 * HOUR, NOON + 48 * HOUR)

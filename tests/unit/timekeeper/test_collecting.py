@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from timekeeper.jobs.collecting import THOROUGH_SECONDS, Collector
+from timekeeper.controller.leader_tasks import THOROUGH_SECONDS, Collector
 
 
 class RoundBrokeOffError(Exception):

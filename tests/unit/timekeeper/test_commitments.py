@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.commitments import commitment, left_to_run
-from timekeeper.rules.money import GPU_HOUR, GPU_SECOND, cost
-from timekeeper.rules.timestamps import HOUR
+from timekeeper.controller.state.commitments import commitment, left_to_run
+from timekeeper.domain.charges import cost
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
+from timekeeper.domain.timestamps import HOUR
 
 times = st.integers(0, 1000 * HOUR)
 

@@ -7,8 +7,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.corrections import no_less_than
-from timekeeper.rules.money import GPU_HOUR, MAX_GPU_HOURS, from_signed_gpu_hours
+from timekeeper.domain.money import GPU_HOUR, MAX_GPU_HOURS, from_signed_gpu_hours
+from timekeeper.domain.orders import no_less_than
 
 
 @given(st.integers(GPU_HOUR // 1_000_000, MAX_GPU_HOURS * GPU_HOUR))

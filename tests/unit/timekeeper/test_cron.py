@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.budgets import BudgetError, parse_budget
-from timekeeper.rules.cron import CronError, check_cron, moments_around
-from timekeeper.rules.periods import PeriodRule, first_period, following_period
-from timekeeper.rules.timestamps import HOUR, format_instant, parse_instant, to_datetime
+from timekeeper.domain.budgets import BudgetError, parse_budget
+from timekeeper.domain.periods import CronError, PeriodRule, check_cron, first_period, following_period, moments_around
+from timekeeper.domain.timestamps import HOUR, format_instant, parse_instant, to_datetime
 
 instants = st.integers(parse_instant("2005-01-01T00:00:00Z"), parse_instant("2040-01-01T00:00:00Z"))
 zones = st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Pacific/Apia"])

@@ -8,12 +8,11 @@ import pytest
 from fairgpu.client.commands import describe
 from fairgpu.commands import CommandError
 from fairgpu.states import BudgetState
-from timekeeper.rest.budget_answers import budget_answer
-from timekeeper.rest.service import currency_of
-from timekeeper.rules.currency import Currency
-from timekeeper.rules.money import GPU_HOUR
+from timekeeper.api.budget_answers import budget_answer
+from timekeeper.api.service import currency_of
+from timekeeper.domain.money import GPU_HOUR, Currency
+from timekeeper.ledger.totals import Summary
 from timekeeper.settings import read_settings
-from timekeeper.store.summaries import Summary
 
 EUROS = Currency("EUR", Decimal("2.5"))
 FIGURES = Summary(

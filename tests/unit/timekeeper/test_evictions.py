@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState
-from timekeeper.jobs.memory.figures import Figures
-from timekeeper.jobs.pods.evictions import Due, due
-from timekeeper.jobs.pods.writes import Step
-from timekeeper.metering.pods import PodFacts
-from timekeeper.rules.budgets import Budget
-from timekeeper.rules.periods import Period
-from timekeeper.rules.state import Enforcement, Limits, OnExhausted
+from timekeeper.controller.eviction import Due, due
+from timekeeper.controller.pod_writes import Step
+from timekeeper.controller.state.figures import Figures
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.periods import Period
+from timekeeper.domain.pods import PodFacts
+from timekeeper.domain.state import Enforcement, Limits, OnExhausted
 
 NOTICE = 600
 NOW = 10_000
@@ -62,7 +62,7 @@ def test_who_loses_least_goes_first() -> None:
         pod("old", started=10),
         pod("young", started=900),
         pod("urgent", started=950, high_priority=True),
-        pod("came-over", started=1, came_over=True),
+        pod("came-over", started=1, admitted_over_budget=True),
     ]
     order = ["came-over", "young", "old", "urgent"]
     assert steps(pods) == [f"notice {name}" for name in order]
@@ -70,7 +70,7 @@ def test_who_loses_least_goes_first() -> None:
 
 
 def test_pods_that_came_in_as_over_budget_stay_where_the_budget_deprioritizes() -> None:
-    pods = [pod("over", came_over=True), pod("in"), pod("told", came_over=True, evict_at=NOW)]
+    pods = [pod("over", admitted_over_budget=True), pod("in"), pod("told", admitted_over_budget=True, evict_at=NOW)]
     assert sorted(steps(pods, DEPRIORITIZING, figures(BudgetState.OVER))) == ["call-off told", "notice in"]
 
 
@@ -98,7 +98,10 @@ def test_a_notice_that_is_longer_than_the_budget_gives_is_given_anew() -> None:
 def test_nobody_is_evicted_before_a_notice_of_this_exhaustion_is_over(
     runners: list[tuple[int, bool, int | None]],
 ) -> None:
-    pods = [pod(f"p{number}", start, came_over=over, evict_at=at) for number, (start, over, at) in enumerate(runners)]
+    pods = [
+        pod(f"p{number}", start, admitted_over_budget=over, evict_at=at)
+        for number, (start, over, at) in enumerate(runners)
+    ]
     for step in due(HOLDING, figures(), pods, NOW):
         if step.step is Step.EVICT:
             assert step.pod.evict_at is not None

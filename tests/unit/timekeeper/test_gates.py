@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState
-from timekeeper.jobs.memory.accounts import Account
-from timekeeper.jobs.memory.figures import Figures
-from timekeeper.jobs.pods.gates import Claim, first_minutes, released
-from timekeeper.metering.pods import PodFacts
-from timekeeper.rules.budgets import Budget
-from timekeeper.rules.money import GPU_SECOND, SECOND
-from timekeeper.rules.periods import Period
-from timekeeper.rules.state import Admission, Enforcement, Limits, OnExhausted
+from timekeeper.controller.gates import Claim, first_minutes, released
+from timekeeper.controller.state.accounts import Account
+from timekeeper.controller.state.figures import Figures
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.periods import Period
+from timekeeper.domain.pods import PodFacts
+from timekeeper.domain.state import Admission, Enforcement, Limits, OnExhausted
 
 HOLDING = Account("a", Budget("a", allowance=1000 * GPU_SECOND, on_exhausted=OnExhausted.HOLD, min_runtime=10 * SECOND))
 

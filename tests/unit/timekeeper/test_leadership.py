@@ -10,11 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from fairgpu import leadership
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
-from timekeeper.leadership import file_lock, lease
-from timekeeper.leadership.decision import LeaseRecord, Observation, may_take, next_term, observe
-from timekeeper.leadership.lease import LeaseOptions
-from timekeeper.leadership.term import Term
+from fairgpu.leadership import LeaseOptions, LeaseRecord, Observation, Term, may_take, next_term, observe
+from timekeeper.standalone import file_lock
 
 HOLD = """
 import fcntl, sys, time
@@ -109,7 +108,7 @@ def test_why_the_lease_is_not_to_be_had_is_told_once_for_as_long_as_it_lasts() -
     options = LeaseOptions("ns", "lease", "me")
     term = Term(lambda: 0.0)
     with capture_logs() as logs:
-        lease.campaign(
+        leadership.campaign(
             cast("KubernetesAPI", api), options, term, lambda: 0, lambda: 0.0, lambda _: len(api.errors) == 1
         )
     told = [entry["reason"] for entry in logs if entry["log_level"] == "warning"]

@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.metering.pods import PodFacts, read_pod
-from timekeeper.metering.reservations import Reservation
-from timekeeper.metering.segments import amounts, rate_now, span_cost, spans
-from timekeeper.metering.sessions import (
+from timekeeper.domain.charges import amounts, rate_now, segment_cost, segments
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.periods import Period
+from timekeeper.domain.pods import PodFacts, read_pod
+from timekeeper.domain.reservations import Reservation
+from timekeeper.domain.sessions import (
     EndProof,
     MeterFrom,
     Session,
     alive_until,
     end_at_deletion,
     end_at_terminal_phase,
-    end_unwatched,
+    end_found_missing,
     start_of,
 )
-from timekeeper.rules.money import SECOND
-from timekeeper.rules.periods import Period
 
 HELD = Reservation(containers=(None,))
 SESSION = Session("u", "team-a", "p", "n1", 100, ((100, 10**6),))
@@ -181,8 +181,8 @@ def test_a_pod_deleted_behind_a_silent_node_ended_at_its_last_sign_of_life() -> 
 
 
 def test_a_pod_gone_unwatched_ended_when_it_was_last_seen() -> None:
-    assert end_unwatched(SESSION, 700, 900).end == 700
-    assert end_unwatched(SESSION, 10, 900).end == 100
+    assert end_found_missing(SESSION, 700, 900).end == 700
+    assert end_found_missing(SESSION, 10, 900).end == 100
 
 
 def test_a_silent_node_stops_the_meter_and_its_return_charges_the_gap() -> None:
@@ -252,7 +252,7 @@ def test_spans_cover_each_paid_instant_exactly_once(
     periods = {"a": periods_from(edges_a), "b": periods_from(edges_b)}
     covered = Counter(
         (span.account, span.period, instant)
-        for span in spans(assignments, periods.__getitem__, start, end)
+        for span in segments(assignments, periods.__getitem__, start, end)
         for instant in range(span.start, span.end)
     )
     expected: Counter[tuple[str, int, int]] = Counter()
@@ -270,7 +270,7 @@ def test_the_cost_of_a_span_is_the_sum_over_its_instants_rounded_down_per_rate(
 ) -> None:
     nanoseconds = Counter(rate_index(tariff, instant) for instant in range(start, end))
     expected = sum(tariff[index][1] * count // SECOND for index, count in nanoseconds.items())
-    assert span_cost(tariff, start, end) == expected
+    assert segment_cost(tariff, start, end) == expected
     assert rate_now(tariff, start) == tariff[rate_index(tariff, start)][1]
 
 
@@ -281,5 +281,5 @@ def rate_index(tariff: tuple[tuple[int, int], ...], instant: int) -> int:
 def test_amounts_beyond_two_to_the_53_are_exact() -> None:
     tariff = ((0, 2**53 + 1),)
     periods = [Period(0, 10 * SECOND)]
-    stretches = list(spans(((0, "a"),), lambda _: periods, 0, 3 * SECOND))
+    stretches = list(segments(((0, "a"),), lambda _: periods, 0, 3 * SECOND))
     assert amounts(tariff, stretches) == {("a", 0): 3 * (2**53 + 1)}

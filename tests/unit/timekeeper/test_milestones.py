@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState
-from timekeeper.rules.milestones import SPENT_UP, Milestone, Told, next_told, reached
+from timekeeper.domain.milestones import EXHAUSTION, Announced, Milestone, next_announced, reached
 
 HALF, MOSTLY, EARLY, GRACE, OVER, HELD, REOPENED = Milestone
 
@@ -21,63 +21,63 @@ def test_thresholds_are_reached_at_50_and_80_percent() -> None:
 
 
 def test_each_milestone_is_told_once() -> None:
-    told, first = next_told(None, 1, 100, frozenset({HALF}))
+    told, first = next_announced(None, 1, 100, frozenset({HALF}))
     assert first is HALF
-    assert next_told(told, 1, 100, frozenset({HALF})) == (told, None)
-    told, second = next_told(told, 1, 100, frozenset({HALF, MOSTLY}))
+    assert next_announced(told, 1, 100, frozenset({HALF})) == (told, None)
+    told, second = next_announced(told, 1, 100, frozenset({HALF, MOSTLY}))
     assert second is MOSTLY
 
 
 def test_of_several_at_once_the_weightiest_is_told_and_none_of_them_later() -> None:
-    told, first = next_told(None, 1, 100, frozenset({HALF, MOSTLY, GRACE}))
+    told, first = next_announced(None, 1, 100, frozenset({HALF, MOSTLY, GRACE}))
     assert first is GRACE
-    assert next_told(told, 1, 100, frozenset({HALF, MOSTLY, GRACE, OVER}))[1] is OVER
+    assert next_announced(told, 1, 100, frozenset({HALF, MOSTLY, GRACE, OVER}))[1] is OVER
 
 
 def test_a_forecast_that_comes_and_goes_is_told_once() -> None:
-    told, _ = next_told(None, 1, 100, frozenset({EARLY}))
-    told, gone = next_told(told, 1, 100, frozenset())
+    told, _ = next_announced(None, 1, 100, frozenset({EARLY}))
+    told, gone = next_announced(told, 1, 100, frozenset())
     assert gone is None
-    assert next_told(told, 1, 100, frozenset({EARLY}))[1] is None
+    assert next_announced(told, 1, 100, frozenset({EARLY}))[1] is None
 
 
 def test_a_grant_reopens_and_what_comes_again_after_it_is_told_again() -> None:
-    told, _ = next_told(None, 1, 100, frozenset({HALF, MOSTLY, HELD}))
-    told, news = next_told(told, 1, 160, frozenset({HALF}))
+    told, _ = next_announced(None, 1, 100, frozenset({HALF, MOSTLY, HELD}))
+    told, news = next_announced(told, 1, 160, frozenset({HALF}))
     assert news is REOPENED
-    told, news = next_told(told, 1, 160, frozenset({HALF, MOSTLY}))
+    told, news = next_announced(told, 1, 160, frozenset({HALF, MOSTLY}))
     assert news is MOSTLY
 
 
 def test_a_correction_that_takes_spending_back_reopens_too() -> None:
-    told, _ = next_told(None, 1, 100, frozenset({HALF, MOSTLY, OVER}))
-    told, news = next_told(told, 1, 100, frozenset({HALF, MOSTLY}))
+    told, _ = next_announced(None, 1, 100, frozenset({HALF, MOSTLY, OVER}))
+    told, news = next_announced(told, 1, 100, frozenset({HALF, MOSTLY}))
     assert news is REOPENED
-    assert next_told(told, 1, 100, frozenset({HALF, MOSTLY, OVER}))[1] is OVER
+    assert next_announced(told, 1, 100, frozenset({HALF, MOSTLY, OVER}))[1] is OVER
 
 
 def test_the_next_period_begins_anew_and_says_so_only_after_a_spent_one() -> None:
-    spent, _ = next_told(None, 1, 100, frozenset({HALF, MOSTLY, OVER}))
-    told, news = next_told(spent, 2, 100, frozenset())
-    assert (told, news) == (Told(2, 100), REOPENED)
-    half, _ = next_told(None, 1, 100, frozenset({HALF}))
-    assert next_told(half, 2, 100, frozenset()) == (Told(2, 100), None)
+    spent, _ = next_announced(None, 1, 100, frozenset({HALF, MOSTLY, OVER}))
+    told, news = next_announced(spent, 2, 100, frozenset())
+    assert (told, news) == (Announced(2, 100), REOPENED)
+    half, _ = next_announced(None, 1, 100, frozenset({HALF}))
+    assert next_announced(half, 2, 100, frozenset()) == (Announced(2, 100), None)
 
 
 @given(st.lists(st.tuples(st.integers(1, 2), st.sampled_from([100, 200]), st.frozensets(st.sampled_from(Milestone)))))
 def test_nothing_is_told_twice_in_a_row_and_a_spent_budget_never_passes_unheard(
     steps: list[tuple[int, int, frozenset[Milestone]]],
 ) -> None:
-    told: Told | None = None
+    told: Announced | None = None
     spent_up = False
     for period, available, holding in sorted(steps, key=lambda step: step[0]):
-        told, news = next_told(told, period, available, holding - {REOPENED})
-        if holding & SPENT_UP and not spent_up:
-            assert news in SPENT_UP
-        if not holding & SPENT_UP and spent_up:
+        told, news = next_announced(told, period, available, holding - {REOPENED})
+        if holding & EXHAUSTION and not spent_up:
+            assert news in EXHAUSTION
+        if not holding & EXHAUSTION and spent_up:
             assert news is REOPENED
-        spent_up = bool(holding & SPENT_UP)
-        assert next_told(told, period, available, holding - {REOPENED}) == (told, None)
+        spent_up = bool(holding & EXHAUSTION)
+        assert next_announced(told, period, available, holding - {REOPENED}) == (told, None)
 
 
 @pytest.mark.parametrize("milestone", Milestone)

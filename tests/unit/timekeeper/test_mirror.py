@@ -7,9 +7,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.metering.pods import read_pod
-from timekeeper.sources.metered import is_metered, metered_pod
-from timekeeper.sources.mirror import Departure, DepartureProof, Mirror
+from timekeeper.domain.pods import read_pod
+from timekeeper.sources.base import Departure, DepartureProof, Mirror
+from timekeeper.sources.kubernetes import is_metered, metered_pod
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=5),

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.money import GPU_HOUR, MoneyError, cost, display, from_gpu_hours, gpu_hours
+from timekeeper.domain.charges import cost
+from timekeeper.domain.money import GPU_HOUR, MoneyError, display, from_gpu_hours, gpu_hours
 
 
 @pytest.mark.parametrize(

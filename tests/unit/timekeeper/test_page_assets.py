@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.serving.messages import Request, Response
-from timekeeper.page.assets import Assets, assets_of, read_assets
-from timekeeper.page.serving import PREFIX, holds, of_another_version, page_routes, takes_gzip
+from timekeeper.dashboard.serving import (
+    PREFIX,
+    Assets,
+    assets_of,
+    holds,
+    of_another_version,
+    page_routes,
+    read_assets,
+    takes_gzip,
+)
 
 FILES = {"index.html": b'<script src="page/{{version}}/main.js">', "main.js": b"let a", "style/a.css": b"p{}"}
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.periods import Every, Period, PeriodRule, first_period, following_period, periods_until
-from timekeeper.rules.timestamps import HOUR, parse_instant, to_datetime
+from timekeeper.domain.periods import Every, Period, PeriodRule, first_period, following_period, periods_until
+from timekeeper.domain.timestamps import HOUR, parse_instant, to_datetime
 
 ZONES = [
     "UTC",

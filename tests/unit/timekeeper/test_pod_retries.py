@@ -4,15 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.jobs.pods.retries import LONGEST_SECONDS, Failure, Trouble, after_failure, due_write, failure_of
-from timekeeper.jobs.pods.writes import PodWrite, Step
-from timekeeper.sources.source import (
-    BlockedError,
-    ChangedMeanwhileError,
-    NotWrittenError,
-    RefusedError,
-    SourceError,
+from timekeeper.controller.pod_writes import (
+    LONGEST_SECONDS,
+    Failure,
+    PodWrite,
+    Step,
+    Trouble,
+    after_failure,
+    due_write,
+    failure_of,
 )
+from timekeeper.sources.base import BlockedError, ChangedMeanwhileError, NotWrittenError, RefusedError, SourceError
 
 NOTICE = PodWrite(
     "u", "team-a", "p", "a", Step.NOTICE, instead=PodWrite("u", "team-a", "p", "a", Step.EVICT), instead_seconds=600

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
-from tests.mirrored_world import Json, MirroredWorld
-from tests.waiting import wait_until
-from timekeeper.jobs.measures import PodMeasures
-from timekeeper.jobs.pods.writer import AWAY_SECONDS, DONE_SECONDS, PLAN_SECONDS, SUSPECTS, THREADS, PodWriter
-from timekeeper.jobs.pods.writes import Plan, PodWrite, Step
-from timekeeper.sources.source import BlockedError, Notice, NotWrittenError, RefusedError, SourceError
+from tests.support.ledger.fake_cluster import Json, MirroredWorld
+from tests.support.waiting import wait_until
+from timekeeper.controller.metrics import PodMeasures
+from timekeeper.controller.pod_writer import AWAY_SECONDS, DONE_SECONDS, PLAN_SECONDS, SUSPECTS, THREADS, PodWriter
+from timekeeper.controller.pod_writes import Plan, PodWrite, Step
+from timekeeper.sources.base import BlockedError, NotWrittenError, ObjectEvent, RefusedError, SourceError
 
 
 class World(MirroredWorld):
@@ -195,7 +195,7 @@ def test_evictions_of_a_namespace_come_before_its_finalizers_and_these_before_it
 
 
 def test_events_are_told_beside_the_writes_and_the_oldest_are_dropped_of_too_many(world: World) -> None:
-    world.writer.tell(Notice(pod("a/1"), f"n{number}", "") for number in range(1200))
+    world.writer.tell(ObjectEvent(pod("a/1"), f"n{number}", "") for number in range(1200))
     world.writer.work_off()
     assert [notice.reason for notice in world.notices] == [f"n{number}" for number in range(200, 1200)]
 

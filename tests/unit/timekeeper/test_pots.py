@@ -3,24 +3,24 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.pots import OWN, Pot, burn, carried, lapsing, rolled_over
+from timekeeper.domain.credits import OWN, Credit, burn, carried, expiring, rolled_over
 
 END = 1000
 NAMES = ("a", "b", "c", "d")
 
 
 @st.composite
-def periods(draw: st.DrawFn) -> tuple[int, dict[str, Pot], int]:
+def periods(draw: st.DrawFn) -> tuple[int, dict[str, Credit], int]:
     """A period's own money, its pots, and what was spent."""
     names = draw(st.lists(st.sampled_from(NAMES), unique=True))
     pots = {
-        name: Pot(name, draw(st.integers(0, 50)), draw(st.integers(900, 1100)), draw(st.integers(0, 80)))
+        name: Credit(name, draw(st.integers(0, 50)), draw(st.integers(900, 1100)), draw(st.integers(0, 80)))
         for name in names
     }
     return draw(st.integers(-20, 60)), pots, draw(st.integers(-30, 200))
 
 
-def one_by_one(own: int, pots: dict[str, Pot], spent: int) -> tuple[dict[str, int], int]:
+def one_by_one(own: int, pots: dict[str, Credit], spent: int) -> tuple[dict[str, int], int]:
     """The definition itself: unit by unit, each burns what expires soonest of what is there."""
     own, spent = own - min(spent, 0), max(spent, 0)
     left, debt = {OWN: max(own, 0)}, max(-own, 0)
@@ -44,42 +44,44 @@ def one_by_one(own: int, pots: dict[str, Pot], spent: int) -> tuple[dict[str, in
 
 
 @given(periods())
-def test_every_unit_burns_what_expires_soonest_of_what_is_there(period: tuple[int, dict[str, Pot], int]) -> None:
+def test_every_unit_burns_what_expires_soonest_of_what_is_there(period: tuple[int, dict[str, Credit], int]) -> None:
     own, pots, spent = period
     found = burn(own, pots.values(), END, spent)
     left, debt = one_by_one(own, pots, spent)
-    assert ({OWN: found.own, **found.pots}, found.debt) == (left, debt)
+    assert ({OWN: found.own, **found.credits}, found.debt) == (left, debt)
 
 
 @given(periods())
 def test_what_is_left_less_what_is_owed_is_what_came_less_what_was_spent(
-    period: tuple[int, dict[str, Pot], int],
+    period: tuple[int, dict[str, Credit], int],
 ) -> None:
     own, pots, spent = period
     found = burn(own, pots.values(), END, spent)
-    assert found.own + sum(found.pots.values()) - found.debt == own + sum(pot.amount for pot in pots.values()) - spent
-    assert min(found.own, found.debt, *found.pots.values(), 0) == 0
+    assert (
+        found.own + sum(found.credits.values()) - found.debt == own + sum(pot.amount for pot in pots.values()) - spent
+    )
+    assert min(found.own, found.debt, *found.credits.values(), 0) == 0
 
 
 @given(periods(), st.integers(0, 200))
 def test_a_pot_that_lapses_changes_nothing_about_what_the_others_have_left_then(
-    period: tuple[int, dict[str, Pot], int], later: int
+    period: tuple[int, dict[str, Credit], int], later: int
 ) -> None:
     own, pots, spent = period
     soonest = min(pots.values(), key=lambda pot: (pot.expires, pot.name), default=None)
     if soonest is None or soonest.expires >= END:
         return
     before = burn(own, pots.values(), END, max(spent, soonest.since))
-    pots = pots | {soonest.name: lapsing(own, pots, soonest.name, END, max(spent, soonest.since))}
+    pots = pots | {soonest.name: expiring(own, pots, soonest.name, END, max(spent, soonest.since))}
     after = burn(own, pots.values(), END, max(spent, soonest.since))
-    assert after.pots == before.pots | {soonest.name: 0}
+    assert after.credits == before.credits | {soonest.name: 0}
     assert (after.own, after.debt) == (before.own, before.debt)
-    assert burn(own, pots.values(), END, max(spent, soonest.since) + later).pots[soonest.name] == 0
+    assert burn(own, pots.values(), END, max(spent, soonest.since) + later).credits[soonest.name] == 0
 
 
 @given(periods(), st.integers(0, 100), st.integers(0, 100))
 def test_no_more_is_carried_into_the_next_period_than_was_left(
-    period: tuple[int, dict[str, Pot], int], cap: int, lasting: int
+    period: tuple[int, dict[str, Credit], int], cap: int, lasting: int
 ) -> None:
     own, pots, spent = period
     over = carried(own, pots, END, spent)
@@ -91,25 +93,25 @@ def test_no_more_is_carried_into_the_next_period_than_was_left(
 
 
 @given(periods(), st.integers(1, 50))
-def test_spending_more_leaves_no_pot_fuller(period: tuple[int, dict[str, Pot], int], more: int) -> None:
+def test_spending_more_leaves_no_pot_fuller(period: tuple[int, dict[str, Credit], int], more: int) -> None:
     own, pots, spent = period
     before, after = burn(own, pots.values(), END, spent), burn(own, pots.values(), END, spent + more)
     arrived = [pot.name for pot in pots.values() if pot.since <= spent]
-    assert all(after.pots[name] <= before.pots[name] for name in arrived)
+    assert all(after.credits[name] <= before.credits[name] for name in arrived)
 
 
 def test_the_pot_that_expires_in_this_period_burns_before_the_allowance_and_the_later_one_after_it() -> None:
-    pots = {"soon": Pot("soon", 20, END - 1), "later": Pot("later", 50, END + 500)}
-    assert burn(100, pots.values(), END, 10).pots == {"soon": 10, "later": 50}
+    pots = {"soon": Credit("soon", 20, END - 1), "later": Credit("later", 50, END + 500)}
+    assert burn(100, pots.values(), END, 10).credits == {"soon": 10, "later": 50}
     assert burn(100, pots.values(), END, 60) == burn(100, reversed(list(pots.values())), END, 60)
-    assert (burn(100, pots.values(), END, 60).own, burn(100, pots.values(), END, 130).pots["later"]) == (60, 40)
+    assert (burn(100, pots.values(), END, 60).own, burn(100, pots.values(), END, 130).credits["later"]) == (60, 40)
 
 
 def test_what_was_spent_before_a_grant_came_burns_nothing_of_it() -> None:
-    late = Pot("late", 20, END - 1, since=50)
-    assert burn(100, [late], END, 50).pots == {"late": 20}
-    assert lapsing(100, {"late": late}, "late", END, 55) == Pot("late", 5, END - 1, 50, lapsed=True)
+    late = Credit("late", 20, END - 1, since=50)
+    assert burn(100, [late], END, 50).credits == {"late": 20}
+    assert expiring(100, {"late": late}, "late", END, 55) == Credit("late", 5, END - 1, 50, expired=True)
 
 
 def test_a_grant_pays_what_was_overspent_before_it_came() -> None:
-    assert burn(100, [Pot("help", 50, END + 1, since=130)], END, 130).pots == {"help": 20}
+    assert burn(100, [Credit("help", 50, END + 1, since=130)], END, 130).credits == {"help": 20}

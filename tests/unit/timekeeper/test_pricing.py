@@ -6,13 +6,15 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fairgpu.allocation import DeviceShare
 from fairgpu.charging import ChargeRules, UnplacedShare, unplaced_rate
-from timekeeper.metering.reservations import rate_at, read_reservation, tariff
-from timekeeper.rules.pricing import PricePoint, amended, device_rate, price_at
+from timekeeper.audit import charges as audited
+from timekeeper.domain.pricing import BY_WORDS, PricePoint, amended, device_rate, price_at, prices_in_force
+from timekeeper.domain.reservations import rate_at, read_reservation, tariff
+from timekeeper.ledger.codec import decode_prices, encode_prices
 
 RULES = ChargeRules()
 
@@ -116,13 +118,17 @@ def test_a_request_of_memory_counts_against_an_assumed_device() -> None:
 points = st.lists(st.builds(PricePoint, st.integers(0, 100), st.fractions(0, 10, max_denominator=10)), max_size=4).map(
     lambda found: tuple(sorted({p.effective_from: p for p in found}.values(), key=lambda p: p.effective_from))
 )
-price_lists = st.dictionaries(st.sampled_from(["A100", "H100", "*"]), points, max_size=3)
+KEYS = ("A100", "A100 SXM4", "SXM4 80GB", "H100", "NVIDIA H100 NVL", "*")
+MODELS = ("A100", "NVIDIA A100-SXM4-80GB", "NVIDIA H100 NVL", "NVIDIA-H100-NVL", "other")
+whole_names = st.dictionaries(st.sampled_from(KEYS), points, max_size=4)
+price_lists = whole_names | whole_names.map(lambda prices: prices | {BY_WORDS: (PricePoint(0, Fraction(1)),)})
 
 
 @given(price_lists, price_lists, st.integers(0, 100), st.integers(0, 200))
 def test_a_changed_setting_never_prices_the_past_again(history: Any, configured: Any, now: int, instant: int) -> None:
     result = amended(history, configured, now)
-    for model in ("A100", "H100", "other"):
+    assume(BY_WORDS in configured or BY_WORDS not in history)
+    for model in MODELS:
         expected = price_at(history, model, instant) if instant < now else price_at(configured, model, instant)
         assert price_at(result, model, instant) == expected
     assert amended(result, configured, now) == result
@@ -134,3 +140,31 @@ def test_a_price_change_opens_a_new_rate_from_its_instant() -> None:
     prices = {"A100": (PricePoint(0, Fraction(1)), PricePoint(50, Fraction(2)), PricePoint(90, Fraction(2)))}
     assert tariff(reservation, prices, 10, RULES) == ((10, 500_000), (50, 1_000_000))
     assert tariff(reservation, prices, 60, RULES) == ((60, 1_000_000),)
+
+
+@given(price_lists, price_lists, st.integers(0, 100), st.integers(0, 200))
+def test_the_auditor_finds_the_price_that_is_charged(history: Any, configured: Any, now: int, instant: int) -> None:
+    charged = amended(history, configured, now)
+    text = encode_prices(charged)
+    assert decode_prices(text) == charged
+    for model in MODELS:
+        assert audited.price_at(audited.read_price_list(text), model, instant) == price_at(charged, model, instant)
+
+
+def test_prices_of_before_the_upgrade_belong_to_whole_names_and_those_of_after_it_to_words() -> None:
+    before = {"A100": (PricePoint(0, Fraction(3)),), "*": (PricePoint(0, Fraction(1, 2)),)}
+    configured = before | {BY_WORDS: (PricePoint(0, Fraction(1)),)}
+    charged = amended(before, configured, 50)
+    held = {"main": [device(50, 1, "NVIDIA A100-SXM4-80GB")]}
+    reservation = read_reservation(pod([container("main", 50, 1, 1)], [], held))
+    assert reservation is not None
+    assert tariff(reservation, charged, 10, RULES) == ((10, 250_000), (50, 1_500_000))
+    assert amended(charged, configured, 90) == charged
+
+
+def test_a_key_that_the_settings_name_no_more_keeps_no_model_from_another() -> None:
+    words = {BY_WORDS: (PricePoint(0, Fraction(1)),)}
+    history = words | {"A100 SXM4": (PricePoint(0, Fraction(3)),)}
+    charged = amended(history, words | {"SXM4 80GB": (PricePoint(0, Fraction(2)),)}, 50)
+    assert [price_at(charged, "NVIDIA A100-SXM4-80GB", at) for at in (49, 50)] == [3, 2]
+    assert prices_in_force(charged, 50) == {"SXM4 80GB": 2, "*": 1}

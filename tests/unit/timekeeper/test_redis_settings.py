@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from fairgpu.commands import CommandError
-from timekeeper.redis_settings import BUNDLED_URL, RedisSettings, address
-from timekeeper.settings import read_settings
+from timekeeper.settings import BUNDLED_URL, RedisSettings, address, read_settings
 
 
 def read(folder: Path, text: str, **environ: str) -> RedisSettings:

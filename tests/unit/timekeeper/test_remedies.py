@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from timekeeper.jobs.memory.accounts import default_budget
-from timekeeper.jobs.memory.remedies import how_to_give_more
-from timekeeper.rules.budgets import Budget
+from timekeeper.controller.state.accounts import default_budget
+from timekeeper.controller.state.figures import how_to_give_more
+from timekeeper.domain.budgets import Budget
 
 
 def test_a_budget_gets_more_by_a_command_that_is_whole() -> None:

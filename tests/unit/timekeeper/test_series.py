@@ -5,20 +5,20 @@ from dataclasses import replace
 from prometheus_client import CollectorRegistry, generate_latest
 
 from fairgpu.states import BudgetState
-from timekeeper.jobs.memory.accounts import Account
-from timekeeper.jobs.memory.figures import Figures, figures
-from timekeeper.jobs.news.series import BookSeries, BooksRead
-from timekeeper.rules.budgets import Budget
-from timekeeper.rules.burn import Burn, Burns
-from timekeeper.rules.money import GPU_HOUR, SECOND
-from timekeeper.rules.periods import Period
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.store.standing import Standing
+from timekeeper.controller.report.series import BookSeries, BooksRead
+from timekeeper.controller.state.accounts import Account
+from timekeeper.controller.state.figures import Figures, figures
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.forecast import Burn, Burns
+from timekeeper.domain.money import GPU_HOUR, SECOND
+from timekeeper.domain.periods import Period
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger.totals import PeriodTotals
 
 
 def account(name: str, allowance: int | None, spent: int) -> tuple[Account, Figures]:
     period = Period(0, 100 * SECOND)
-    made = Account(name, Budget(name, allowance=allowance), [period], {0: Standing(spent, GPU_HOUR, 0, None)})
+    made = Account(name, Budget(name, allowance=allowance), [period], {0: PeriodTotals(spent, GPU_HOUR, 0, None)})
     return made, figures(made, 2_000_000, 50 * SECOND)
 
 

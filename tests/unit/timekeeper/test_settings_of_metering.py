@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from fairgpu.commands import CommandError
-from timekeeper.jobs.memory.rules import keeper_rules
-from timekeeper.metering.bill import Bill
-from timekeeper.metering.sessions import MeterFrom
-from timekeeper.rules.money import GPU_HOUR
-from timekeeper.rules.periods import Every
-from timekeeper.rules.pricing import PricePoint, price_at
-from timekeeper.rules.timestamps import parse_instant
+from timekeeper.controller.state.books import controller_rules
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.domain.periods import Every
+from timekeeper.domain.pricing import Bill, PricePoint, price_at
+from timekeeper.domain.sessions import MeterFrom
+from timekeeper.domain.timestamps import parse_instant
 from timekeeper.settings import read_settings
 
 
@@ -34,7 +33,7 @@ timekeeper:
         - {price: 1}
         - {effective_from: 2026-02-01T00:00:00Z, price: "1.1"}
 """
-    rules = keeper_rules(read_settings({}, written(tmp_path, text)))
+    rules = controller_rules(read_settings({}, written(tmp_path, text)))
     february = parse_instant("2026-02-01T00:00:00Z")
     assert rules.prices["A100"] == (PricePoint(0, Fraction(1)), PricePoint(february, Fraction(11, 10)))
     assert price_at(rules.prices, "T4", february) == Fraction(1, 2)
@@ -43,7 +42,7 @@ timekeeper:
 
 def test_a_default_budget_is_a_budgets_spec_without_namespaces(tmp_path: Path) -> None:
     text = "timekeeper: {metering: {default_budget: {allowance: {gpuHours: 5}, period: {every: week}}}}"
-    template = keeper_rules(read_settings({}, written(tmp_path, text))).template
+    template = controller_rules(read_settings({}, written(tmp_path, text))).template
     assert (template.allowance, template.period.every) == (5 * GPU_HOUR, Every.WEEK)
 
 
@@ -54,6 +53,9 @@ def test_a_default_budget_is_a_budgets_spec_without_namespaces(tmp_path: Path) -
         ("default_budget: {allowance: {gpuHours: 5}}", "spec.period"),
         ("prices: {A100: -1}", "timekeeper.metering.prices.A100.0.price"),
         ("prices: {A100: many}", "timekeeper.metering.prices.A100.0.price"),
+        ("prices: {A100: 1, a100: 2}", "'A100' and 'a100' name 'A100' by as many words; write more words in one"),
+        ("prices: {A100: 1, 80GB: 2}", "'A100' and '80GB' name 'NVIDIA A100-SXM4-80GB' by as many words"),
+        ("prices: {':by-words': 1}", "':by-words' is no part of a GPU's name"),
         ("prices: {A100: [{effective_from: 2026-02-01, price: 1}]}", "effective_from"),
         ("best_effort_floor_percent: 0", "FAIRGPU_TIMEKEEPER_METERING_BEST_EFFORT_FLOOR_PERCENT"),
         ("bill: everything", "'reserved', 'used' or 'max'"),
@@ -62,11 +64,11 @@ def test_a_default_budget_is_a_budgets_spec_without_namespaces(tmp_path: Path) -
 def test_a_setting_that_cannot_be_used_stops_the_start_with_its_name(tmp_path: Path, text: str, said: str) -> None:
     file = written(tmp_path, f"timekeeper: {{metering: {{{text}}}}}")
     with pytest.raises(CommandError, match=said.replace(".", r"\.")):
-        keeper_rules(read_settings({}, file))
+        controller_rules(read_settings({}, file))
 
 
 def test_the_wait_for_a_replica_ends_before_the_answer_is_given_up(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="replica_wait_seconds is 5, and must be less than timeout_seconds"):
         read_settings({}, written(tmp_path, "timekeeper: {redis: {replica_wait_seconds: 5}}"))
     text = "timekeeper: {redis: {replica_wait_seconds: 0.5}}"
-    assert keeper_rules(read_settings({}, written(tmp_path, text))).replica_wait_seconds == 0.5
+    assert controller_rules(read_settings({}, written(tmp_path, text))).replica_wait_seconds == 0.5

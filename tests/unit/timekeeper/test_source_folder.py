@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from timekeeper.sources.folder import FolderSource, write_json
-from timekeeper.sources.mirror import DepartureProof
-from timekeeper.sources.source import ChangedMeanwhileError, ExistsError, Notice
+from timekeeper.sources.base import ChangedMeanwhileError, DepartureProof, ExistsError, ObjectEvent
+from timekeeper.standalone.folder import FolderSource, write_json
 
 LIMITS = {"resources": {"limits": {"fairgpu.io/gpu": "1"}}}
 
@@ -79,7 +78,7 @@ def test_a_grants_name_is_taken_once(source: FolderSource) -> None:
 
 def test_what_is_told_and_written_stands_in_files(source: FolderSource, tmp_path: Path) -> None:
     source.write_budget_status("team-a", {"state": "open"})
-    source.tell(Notice(gpu_pod("u1"), "BudgetExhausted", "nothing is left", warning=True))
+    source.record_event(ObjectEvent(gpu_pod("u1"), "BudgetExhausted", "nothing is left", warning=True))
     assert json.loads((tmp_path / "status" / "budget-team-a.json").read_text()) == {"state": "open"}
     assert json.loads((tmp_path / "events.jsonl").read_text())["reason"] == "BudgetExhausted"
 

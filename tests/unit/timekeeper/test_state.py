@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState
-from timekeeper.rules.state import Enforcement, Limits, OnExhausted, exhaustion, next_change, published, state
+from timekeeper.domain.state import Enforcement, Limits, OnExhausted, exhaustion, next_change, published, state
 
 amounts = st.integers(0, 10**17)
 limits = st.builds(

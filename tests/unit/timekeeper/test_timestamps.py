@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.timestamps import (
+from timekeeper.domain.timestamps import (
     DAY,
     HOUR,
     MINUTE,

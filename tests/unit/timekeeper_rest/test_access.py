@@ -5,10 +5,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from timekeeper.identity.callers import Action, Caller
-from timekeeper.identity.refusals import TooManyRequestsError
-from timekeeper.rest.access import MAX_TRIED, access_of, likely_first
-from timekeeper.rest.answers import AccessAnswer
+from timekeeper.api.models import AccessAnswer
+from timekeeper.api.routes import MAX_TRIED, access_of, likely_first
+from timekeeper.auth.callers import Action, Caller, TooManyRequestsError
 
 ALICE = Caller("alice", groups=("oidc:team-b", "system:authenticated"))
 

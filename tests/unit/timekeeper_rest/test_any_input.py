@@ -9,17 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, ValidationError
 
-from tests.token_signer import TokenSigner
-from timekeeper.identity.bearer import bearer_token
-from timekeeper.identity.cluster import _stated_audiences
-from timekeeper.identity.forgery import is_forged
-from timekeeper.identity.key_set import Issuer, KeySet
-from timekeeper.identity.pod_tokens import PodTokens
-from timekeeper.identity.refusals import UnauthenticatedError
-from timekeeper.rest.bodies import GrantRequest, IncreaseRequest, PodReport, Report
-from timekeeper.rest.ordering import gpu_hours_text
-from timekeeper.rest.problems import ProblemError, answer, problem_of
-from timekeeper.rest.states_feed import CursorError, parse_cursor
+from tests.support.tokens import TokenSigner
+from timekeeper.api.models import GrantRequest, IncreaseRequest, PodReport, Report
+from timekeeper.api.order_stores import gpu_hours_text
+from timekeeper.api.problems import ProblemError, answer, problem_of
+from timekeeper.api.states_feed import CursorError, parse_cursor
+from timekeeper.auth.callers import UnauthenticatedError, bearer_token
+from timekeeper.auth.key_set import Issuer, KeySet
+from timekeeper.auth.kubernetes import _stated_audiences, is_forged
+from timekeeper.auth.pod_tokens import PodTokens
 
 SIGNER = TokenSigner(algorithm="ES256")
 BODIES: list[type[BaseModel]] = [Report, GrantRequest, IncreaseRequest, PodReport]

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from timekeeper.rest import batching
-from timekeeper.rest.batching import MAX_BATCH, Batcher, OverloadedError
+from timekeeper.api import batching
+from timekeeper.api.batching import MAX_BATCH, Batcher, OverloadedError
 
 
 def run(work: Coroutine[Any, Any, None]) -> None:

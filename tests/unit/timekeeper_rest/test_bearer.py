@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from timekeeper.identity.bearer import MAX_TOKEN_BYTES, bearer_token, digest
-from timekeeper.identity.refusals import UnauthenticatedError
+from timekeeper.auth.callers import MAX_TOKEN_BYTES, UnauthenticatedError, bearer_token, digest
 
 
 @pytest.mark.parametrize("header", ["Bearer abc.def-_~+/=", "bearer abc.def-_~+/=", "Bearer  abc.def-_~+/="])

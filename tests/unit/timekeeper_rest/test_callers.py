@@ -6,19 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.token_signer import TokenSigner
-from timekeeper.identity.callers import (
+from tests.support.tokens import TokenSigner
+from timekeeper.auth.callers import (
     CALLER_SECONDS,
     REFUSAL_SECONDS,
     VERDICT_SECONDS,
     Action,
     CachingAuthority,
     Caller,
+    ForbiddenError,
+    IdentityUnavailableError,
+    UnauthenticatedError,
     require,
 )
-from timekeeper.identity.key_set import KeySet
-from timekeeper.identity.refusals import ForbiddenError, IdentityUnavailableError, UnauthenticatedError
-from timekeeper.identity.standalone import FolderAuthority, read_issuer
+from timekeeper.auth.key_set import KeySet
+from timekeeper.standalone.identity import FolderAuthority, read_issuer
 
 READ_A = Action("get", "gpubudgets", "team-a")
 READ_ALL = Action("list", "gpubudgets")

@@ -9,9 +9,8 @@ import pytest
 
 from fairgpu.cluster.api import ApiError
 from fairgpu.serving.tls import ChainError
-from tests.stored_objects import StoredObjects
-from timekeeper.tls.authority import AUTHORITY, read_chain
-from timekeeper.tls.cluster_vault import CERTIFICATE_KEY, CONFIG_MAPS, ClusterVault
+from tests.support.ledger.stored_objects import StoredObjects
+from timekeeper.certificates import AUTHORITY, CERTIFICATE_KEY, CONFIG_MAPS, ClusterVault, read_chain
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 SHOWN = f"{CONFIG_MAPS}/{AUTHORITY}"

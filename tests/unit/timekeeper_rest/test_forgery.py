@@ -5,9 +5,9 @@ import time
 import jwt
 import pytest
 
-from tests.token_signer import TokenSigner
-from timekeeper.identity.forgery import is_forged
-from timekeeper.identity.key_set import Issuer, KeySet
+from tests.support.tokens import TokenSigner
+from timekeeper.auth.key_set import Issuer, KeySet
+from timekeeper.auth.kubernetes import is_forged
 
 CLUSTER = TokenSigner("key-1", "ES256", "https://kubernetes.default.svc")
 STRANGER = TokenSigner("key-1", "ES256", CLUSTER.issuer)

@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.cluster.api import Json
-from timekeeper.rest.granting import GrantOrder, grant_object
-from timekeeper.rest.ordering import gpu_hours_text, name_of_key, place
-from timekeeper.rest.problems import ProblemError
-from timekeeper.rules.money import MAX_GPU_HOURS, from_gpu_hours
-from timekeeper.sources.source import ExistsError
+from timekeeper.api.order_stores import gpu_hours_text, name_of_key, place
+from timekeeper.api.orders import GrantOrder, grant_object
+from timekeeper.api.problems import ProblemError
+from timekeeper.domain.money import MAX_GPU_HOURS, from_gpu_hours
+from timekeeper.sources.base import ExistsError
 
 ORDER = GrantOrder("g1", "team-a", "2.5", "the deadline", "alice")
 

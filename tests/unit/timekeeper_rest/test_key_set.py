@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.token_signer import TokenSigner
-from timekeeper.identity.key_set import (
+from tests.support.tokens import TokenSigner
+from timekeeper.auth.key_set import (
     FIRST_RETRY_SECONDS,
     MAX_AGE_SECONDS,
     MIN_REFRESH_SECONDS,

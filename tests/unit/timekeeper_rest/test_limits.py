@@ -8,17 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.identity.callers import (
+from timekeeper.auth.callers import (
     CALLER_REVIEWS,
     CALLER_SECONDS,
     FAMILIAR_SECONDS,
     STRANGER_REVIEWS,
     Action,
+    Buckets,
     CachingAuthority,
     Caller,
+    CallRate,
+    IdentityUnavailableError,
+    TooManyRequestsError,
+    UnauthenticatedError,
 )
-from timekeeper.identity.limits import Buckets, Rate
-from timekeeper.identity.refusals import IdentityUnavailableError, TooManyRequestsError, UnauthenticatedError
 
 
 class Server:
@@ -131,7 +134,7 @@ def test_who_was_accepted_from_an_address_is_not_shut_out_by_others_behind_it() 
 
 
 def test_buckets_take_bounded_memory_and_forget_who_was_silent_for_longest() -> None:
-    buckets = Buckets(Rate(burst=1, per_second=0.001), Clock(), max_kept=10)
+    buckets = Buckets(CallRate(burst=1, per_second=0.001), Clock(), max_kept=10)
     for number in range(1000):
         buckets.take(str(number), "too many")
         assert len(buckets) <= 10
@@ -142,7 +145,7 @@ def test_buckets_take_bounded_memory_and_forget_who_was_silent_for_longest() -> 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 30)), max_size=60))
 def test_no_sequence_takes_more_than_the_burst_and_what_time_brings(steps: list[tuple[bool, float]]) -> None:
-    clock, rate = Clock(), Rate(burst=5, per_second=0.5)
+    clock, rate = Clock(), CallRate(burst=5, per_second=0.5)
     buckets, taken, started = Buckets(rate, clock), 0, clock.now
     for back, seconds in steps:
         clock.now += seconds

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.identity.origin import MOST_HOPS, origin_of
-from timekeeper.rest.application import behind_proxies
+from timekeeper.api.application import behind_proxies
+from timekeeper.auth.origin import MOST_HOPS, origin_of
 
 TRUSTED = tuple(map(ipaddress.ip_network, ("10.0.0.0/24", "fd00::/64")))
 

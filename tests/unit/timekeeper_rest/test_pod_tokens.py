@@ -6,10 +6,10 @@ from typing import Any
 import jwt
 import pytest
 
-from tests.token_signer import TokenSigner
-from timekeeper.identity.key_set import Issuer, KeySet
-from timekeeper.identity.pod_tokens import PodIdentity, PodTokens
-from timekeeper.identity.refusals import IdentityUnavailableError, UnauthenticatedError
+from tests.support.tokens import TokenSigner
+from timekeeper.auth.callers import IdentityUnavailableError, UnauthenticatedError
+from timekeeper.auth.key_set import Issuer, KeySet
+from timekeeper.auth.pod_tokens import PodIdentity, PodTokens
 
 SIGNER = TokenSigner()
 ELLIPTIC = TokenSigner("key-2", "ES256")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fairgpu.cluster.api import ApiError
-from timekeeper.identity.pod_tokens import PodIdentity
-from timekeeper.rest.pods import ANSWER_SECONDS, MOST_PODS, EndedPods, FolderPods, others_have_ended
+from timekeeper.api.pods import ANSWER_SECONDS, MOST_PODS, EndedPods, FolderPods, others_have_ended
+from timekeeper.auth.pod_tokens import PodIdentity
 
 RUNNING: dict[str, Any] = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
 ENDED: dict[str, Any] = {"terminated": {"exitCode": 1}}

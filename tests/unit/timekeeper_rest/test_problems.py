@@ -11,18 +11,13 @@ from structlog.testing import capture_logs
 from werkzeug.exceptions import MethodNotAllowed, NotFound
 
 from fairgpu.cluster.api import ApiError
-from timekeeper.identity.refusals import (
-    ForbiddenError,
-    IdentityUnavailableError,
-    TooManyRequestsError,
-    UnauthenticatedError,
-)
-from timekeeper.rest.batching import OverloadedError
-from timekeeper.rest.bodies import GrantRequest, Report
-from timekeeper.rest.figures import BadCursorError
-from timekeeper.rest.problems import ProblemError, answer, invalid, not_found, problem_of
-from timekeeper.sources.source import SourceError
-from timekeeper.store.calls import StoreUnavailableError
+from timekeeper.api.batching import OverloadedError
+from timekeeper.api.figures import BadCursorError
+from timekeeper.api.models import GrantRequest, Report
+from timekeeper.api.problems import ProblemError, answer, invalid, not_found, problem_of
+from timekeeper.auth.callers import ForbiddenError, IdentityUnavailableError, TooManyRequestsError, UnauthenticatedError
+from timekeeper.ledger.client import StoreUnavailableError
+from timekeeper.sources.base import SourceError
 
 
 @pytest.fixture(autouse=True)

@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.token_signer import TokenSigner
-from tests.waiting import LIMIT_S
-from timekeeper.identity.key_set import MAX_AGE_SECONDS, Issuer, KeySet
-from timekeeper.identity.pod_tokens import PodTokens
-from timekeeper.identity.refusals import UnauthenticatedError
-from timekeeper.rest.recognising import Recognizer
+from tests.support.tokens import TokenSigner
+from tests.support.waiting import LIMIT_S
+from timekeeper.auth.callers import UnauthenticatedError
+from timekeeper.auth.key_set import MAX_AGE_SECONDS, Issuer, KeySet
+from timekeeper.auth.pod_tokens import PodAuthenticator, PodTokens
 
 SIGNER, NEW, STRANGER = (TokenSigner(key, "ES256") for key in ("key-1", "key-2", "key-9"))
 
@@ -33,14 +32,14 @@ class SlowIssuer:
         assert self.answers.wait(LIMIT_S)
         return Issuer(SIGNER.issuer, {"keys": [signer.public_key() for signer in self.signers]})
 
-    def recognizer(self) -> Recognizer:
+    def recognizer(self) -> PodAuthenticator:
         """With the keys as they are; from then on they are old, and the issuer is slow."""
         self.answers.set()
         keys = KeySet(self.fetch, lambda: self.clock)
         keys.refresh()
         self.answers.clear()
         self.clock += MAX_AGE_SECONDS
-        return Recognizer(PodTokens(keys, time.time))
+        return PodAuthenticator(PodTokens(keys, time.time))
 
 
 def bearer(signer: TokenSigner, uid: str) -> str:
@@ -87,5 +86,5 @@ def test_a_token_of_no_key_of_the_issuers_is_refused_once_it_has_answered() -> N
     recognise.close()
 
 
-async def one(recognise: Recognizer, authorization: str) -> str:
+async def one(recognise: PodAuthenticator, authorization: str) -> str:
     return (await recognise(authorization)).uid

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState, NamespaceState, decode_document, encode_state
-from timekeeper.rest.states_feed import CursorError, StatesFeed, parse_cursor
-from timekeeper.store.states_reading import Changes, Cursor
+from timekeeper.api.states_feed import CursorError, StatesFeed, parse_cursor
+from timekeeper.ledger.states import Changes, Cursor
 
 
 def state(namespace: str, remaining: int = 5, budget: str = "b") -> NamespaceState:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import redis
 
-from timekeeper.rest.states_follower import follow
-from timekeeper.store.states_reading import Changes, Cursor
+from timekeeper.api.application import follow
+from timekeeper.ledger.states import Changes, Cursor
 
 
 def test_whatever_the_store_answers_the_states_are_asked_for_again() -> None:

@@ -9,17 +9,17 @@ import pytest
 
 from fairgpu.certificates import Pair, expires_at, make_authority, renewal_due, serves
 from fairgpu.serving.tls import Chain, ChainError, LiveContext
-from timekeeper.tls.authority import (
+from timekeeper.certificates import (
     AUTHORITY,
     LEAF,
     STORE_LEAF,
-    Kept,
+    StoredPair,
     VaultError,
     keep_store_certificate,
     read_chain,
     service_names,
 )
-from timekeeper.tls.folder_vault import FolderVault
+from timekeeper.standalone.certificates import FolderVault
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 NAMES = [*service_names(), "localhost", "127.0.0.1"]
@@ -117,7 +117,7 @@ def test_the_first_replica_to_make_an_authority_wins(tmp_path: Path) -> None:
 
 def test_a_vault_that_cannot_be_read_is_told_and_nothing_is_made(tmp_path: Path) -> None:
     class Away(FolderVault):
-        def read(self, name: str) -> Kept | None:
+        def read(self, name: str) -> StoredPair | None:
             raise VaultError(f"{name}: no route")
 
     with pytest.raises(ChainError, match="no route"):

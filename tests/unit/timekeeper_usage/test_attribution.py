@@ -6,8 +6,8 @@ import pytest
 
 from fairgpu.allocation import DeviceShare
 from fairgpu.charging import ChargeRules, UnplacedShare
-from timekeeper.metering.attribution import Origin, attribution, read_origin
-from timekeeper.metering.reservations import Reservation
+from timekeeper.domain.attribution import Origin, attribution, read_origin
+from timekeeper.domain.reservations import Reservation
 
 BY = "fairgpu.io/created-by"
 CREATED = "2026-11-18T10:20:30Z"

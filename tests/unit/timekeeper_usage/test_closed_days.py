@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from timekeeper.rest.usage.closed_days import PARTS, ClosedDays, Part, closed_before, divided
-from timekeeper.rules.timestamps import HOUR, parse_instant
-from timekeeper.usage.grouping import Cells
+from timekeeper.api.usage_finding import PARTS, ClosedDays, Part, closed_before, divided
+from timekeeper.domain.timestamps import HOUR, parse_instant
+from timekeeper.domain.usage_grouping import Cells
 
 
 def part(keys: int) -> Part:

@@ -3,19 +3,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.metering.attribution import Attribution
-from timekeeper.metering.cuts import Cut, cuts, with_used
-from timekeeper.metering.segments import Span, amounts
-from timekeeper.rules.timestamps import HOUR
+from timekeeper.domain.attribution import Attribution
+from timekeeper.domain.charges import HourlyPoint, Segment, amounts, hourly_points, with_used
+from timekeeper.domain.timestamps import HOUR
 
 SHOWN = Attribution(core_rate=300_000, memory_rate=50_000)
 KEY = ("a", 0)
 instants = st.integers(0, 30 * HOUR)
 
 
-def stretches(edges: list[int]) -> list[Span]:
+def stretches(edges: list[int]) -> list[Segment]:
     ordered = sorted(set(edges))
-    return [Span(*KEY, low, high) for low, high in zip(ordered[::2], ordered[1::2], strict=False)]
+    return [Segment(*KEY, low, high) for low, high in zip(ordered[::2], ordered[1::2], strict=False)]
 
 
 spans = st.lists(instants, min_size=2, max_size=6, unique=True).map(stretches).filter(bool)
@@ -24,15 +23,15 @@ tariffs = st.lists(st.tuples(instants, st.integers(0, 8_000_000)), min_size=1, m
 
 @given(spans, tariffs, st.none() | instants)
 def test_the_hours_of_a_session_add_up_to_its_amount_and_each_holds_what_an_hour_can(
-    found: list[Span], tariff: list[tuple[int, int]], since: int | None
+    found: list[Segment], tariff: list[tuple[int, int]], since: int | None
 ) -> None:
     rates = tuple(sorted(tariff))
     amount = amounts(rates, found)[KEY]
-    result = cuts(found, rates, SHOWN, None if since is None else Cut(since, 0, 0, 0), amount)
+    result = hourly_points(found, rates, SHOWN, None if since is None else HourlyPoint(since, 0, 0, 0), amount)
     assert (result[-1].until, result[-1].billed) == (found[-1].end, amount)
-    before = cuts(found, rates, SHOWN, None, amount)
+    before = hourly_points(found, rates, SHOWN, None, amount)
     assert result == before[-len(result) :]
-    for one, two in zip([Cut(0, 0, 0, 0), *before], before, strict=False):
+    for one, two in zip([HourlyPoint(0, 0, 0, 0), *before], before, strict=False):
         assert one.hour < two.hour or one.until == 0
         assert 0 <= two.billed - one.billed <= max(rate for _, rate in rates) * 3600 + len(rates) * len(found)
         assert 0 <= two.core - one.core <= SHOWN.core_rate * 3600 + 1
@@ -40,10 +39,10 @@ def test_the_hours_of_a_session_add_up_to_its_amount_and_each_holds_what_an_hour
 
 @given(spans, st.integers(0, 10**15), st.integers(0, 10**15))
 def test_what_is_billed_by_use_is_shared_by_the_time_since_it_was_last_written(
-    found: list[Span], before: int, added: int
+    found: list[Segment], before: int, added: int
 ) -> None:
-    taken = Cut(found[0].start, before, 0, 0)
-    result = cuts(found, ((0, 1_000_000_007),), SHOWN, taken, before + added)
+    taken = HourlyPoint(found[0].start, before, 0, 0)
+    result = hourly_points(found, ((0, 1_000_000_007),), SHOWN, taken, before + added)
     assert result[-1].billed == before + added
     length = found[-1].end - taken.until
     for cut in result:
@@ -52,11 +51,11 @@ def test_what_is_billed_by_use_is_shared_by_the_time_since_it_was_last_written(
 
 @given(spans, st.none() | st.integers(0, 10**15), st.integers(0, 10**15))
 def test_what_was_used_goes_to_the_hours_since_it_was_last_written(
-    found: list[Span], before: int | None, added: int
+    found: list[Segment], before: int | None, added: int
 ) -> None:
-    taken = None if before is None else Cut(found[0].start, 0, 0, 0, before)
+    taken = None if before is None else HourlyPoint(found[0].start, 0, 0, 0, before)
     total = added + (before or 0)
-    result = with_used(cuts(found, ((0, 1),), SHOWN, taken, 0), taken, found[0].start, total)
+    result = with_used(hourly_points(found, ((0, 1),), SHOWN, taken, 0), taken, found[0].start, total)
     told = [cut.used or 0 for cut in result]
     assert told == sorted(told)
     assert told[-1] == total

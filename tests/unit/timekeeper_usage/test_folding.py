@@ -5,10 +5,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.timestamps import HOUR
-from timekeeper.usage.dimensions import Dimensions
-from timekeeper.usage.folding import fold, pack, read_folded, totals_of, unfold
-from timekeeper.usage.rows import Figures, Row, Use
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.usage import Dimensions, Row, UsageFigures, Use
+from timekeeper.domain.usage_folding import fold, pack, read_folded, totals_of, unfold
 
 TO = (Dimensions("team-a"), Dimensions("team-b", "n1", "A100", "Job/x", "alice", (("team", "vision"),)))
 amounts = st.integers(-(10**23), 10**23)
@@ -18,7 +17,7 @@ rows = st.lists(
         st.integers(491_000, 491_100),
         st.just(1),
         st.sampled_from(TO),
-        st.builds(Figures, amounts, amounts, amounts, st.none() | amounts),
+        st.builds(UsageFigures, amounts, amounts, amounts, st.none() | amounts),
     ),
     max_size=30,
 )
@@ -64,12 +63,12 @@ def test_sums_of_a_packed_value_say_what_its_rows_say_of_any_hours(
 
 
 def test_one_sum_takes_the_place_of_many_rows() -> None:
-    found = [Row(491_000 + hour, 1, TO[1], Figures(2**62, 1, 1, None)) for hour in range(100)]
+    found = [Row(491_000 + hour, 1, TO[1], UsageFigures(2**62, 1, 1, None)) for hour in range(100)]
     summed = Use()
     read_folded(pack(found), summed, 491_000, 491_100, sums=True)
     (row,) = summed.rows()
     assert (row.hour, row.hours, row.dimensions.user) == (491_000, 100, "alice")
-    assert row.figures == Figures(100 * 2**62, 100, 100, None)
+    assert row.figures == UsageFigures(100 * 2**62, 100, 100, None)
 
 
 def by_user(use: Use) -> dict[tuple[str, str, str], tuple[int, int, int, int]]:

@@ -6,12 +6,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.timestamps import DAY, HOUR
-from timekeeper.usage.dimensions import IDLE, UNKNOWN, Dimensions, keys_of, of_values, values_of
-from timekeeper.usage.folding import fold, pack, read_folded
-from timekeeper.usage.grouping import FoldedHoursError, Item, Place, Steps, Sums, key_order
-from timekeeper.usage.rows import Figures, Stretch, Use
-from timekeeper.usage.windows import Window
+from timekeeper.domain import usage_grouping
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.usage import (
+    IDLE,
+    UNKNOWN,
+    Dimensions,
+    UsageFigures,
+    UsageRow,
+    Use,
+    keys_of,
+    of_values,
+    values_of,
+)
+from timekeeper.domain.usage_folding import fold, pack, read_folded
+from timekeeper.domain.usage_grouping import (
+    FoldedHoursError,
+    Group,
+    Place,
+    Steps,
+    TooManySumsError,
+    UsageSums,
+    key_order,
+)
+from timekeeper.domain.windows import Window
 
 FIRST = 20_000 * 24
 STEPS = Steps(Window((FIRST + 24 * day) * HOUR, (FIRST + 24 * day + 24) * HOUR) for day in range(3))
@@ -38,7 +56,7 @@ stretches = st.lists(
 names = st.lists(st.sampled_from(["namespace", "budget", "model", "node", "owner", "user", "label:team"]), unique=True)
 
 
-def use(found: list[Stretch]) -> Use:
+def use(found: list[UsageRow]) -> Use:
     return Use([values_of(to) for to in TO], found)
 
 
@@ -49,25 +67,25 @@ def value(to: Dimensions, name: str) -> str:
     return found or UNKNOWN
 
 
-def expected(found: list[Stretch], aggregate: list[str], only: frozenset[str] | None) -> dict[Place, Figures]:
-    result: dict[Place, Figures] = {}
+def expected(found: list[UsageRow], aggregate: list[str], only: frozenset[str] | None) -> dict[Place, UsageFigures]:
+    result: dict[Place, UsageFigures] = {}
     for row in use(found).rows():
         index = (row.hour - FIRST) // 24
         if 0 <= index < 3 and (only is None or value(row.dimensions, "namespace") in only):
             place = (index, tuple(value(row.dimensions, name) for name in aggregate))
-            result[place] = result.get(place, Figures()).plus(row.figures)
+            result[place] = result.get(place, UsageFigures()).plus(row.figures)
     return result
 
 
-def everything(sums: Sums) -> dict[Place, Figures]:
-    return {(index, key): Figures(*cell) for index, cells in enumerate(sums.cells) for key, cell in cells.items()}
+def everything(sums: UsageSums) -> dict[Place, UsageFigures]:
+    return {(index, key): UsageFigures(*cell) for index, cells in enumerate(sums.cells) for key, cell in cells.items()}
 
 
 @given(stretches, names, st.none() | st.frozensets(st.sampled_from(["team-a", UNKNOWN])))
 def test_every_figure_goes_to_its_step_and_its_key(
-    found: list[Stretch], aggregate: list[str], only: frozenset[str] | None
+    found: list[UsageRow], aggregate: list[str], only: frozenset[str] | None
 ) -> None:
-    sums = Sums(STEPS, aggregate)
+    sums = UsageSums(STEPS, aggregate)
     sums.add("a", use(found[:7]), only)
     sums.add("a", use(found[7:]), only)
     assert everything(sums) == expected(found, aggregate, only)
@@ -75,10 +93,10 @@ def test_every_figure_goes_to_its_step_and_its_key(
 
 @given(stretches, st.lists(st.sampled_from(["namespace", "budget", "model"]), unique=True))
 def test_what_is_folded_without_details_answers_whoever_does_not_ask_for_them(
-    found: list[Stretch], aggregate: list[str]
+    found: list[UsageRow], aggregate: list[str]
 ) -> None:
     days = fold(use(found).rows(), [])
-    sums = Sums(STEPS, aggregate)
+    sums = UsageSums(STEPS, aggregate)
     folded = Use()
     read_folded(pack(days), folded, details=False)
     sums.add("a", folded)
@@ -86,10 +104,10 @@ def test_what_is_folded_without_details_answers_whoever_does_not_ask_for_them(
 
 
 @given(stretches, st.integers(1, 5))
-def test_pages_follow_each_other_in_order_and_leave_nothing_out(found: list[Stretch], limit: int) -> None:
-    sums = Sums(STEPS, ["namespace", "user"])
+def test_pages_follow_each_other_in_order_and_leave_nothing_out(found: list[UsageRow], limit: int) -> None:
+    sums = UsageSums(STEPS, ["namespace", "user"])
     sums.add("a", use(found))
-    items: list[Item] = []
+    items: list[Group] = []
     after = None
     while True:
         page, following = sums.page(after, limit)
@@ -105,15 +123,15 @@ def test_pages_follow_each_other_in_order_and_leave_nothing_out(found: list[Stre
 
 
 def test_what_nobody_held_makes_core_and_memory_up_to_the_capacity() -> None:
-    sums = Sums(STEPS, ["model", "node"])
+    sums = UsageSums(STEPS, ["model", "node"])
     sums.add("a", use([(FIRST, 1, 1, 5, 30, 10, None), (FIRST + 24, 1, 1, 5, 300, 10, None)]))
     sums.add_idle([100, 100, 0], sums)
     idle = {place: found for place, found in everything(sums).items() if place[1] == (IDLE, IDLE)}
-    assert idle == {(0, (IDLE, IDLE)): Figures(0, 70, 90), (1, (IDLE, IDLE)): Figures(0, 0, 90)}
+    assert idle == {(0, (IDLE, IDLE)): UsageFigures(0, 70, 90), (1, (IDLE, IDLE)): UsageFigures(0, 0, 90)}
 
 
 def test_hours_that_a_step_would_cut_are_refused() -> None:
-    sums = Sums(Steps([Window(FIRST * HOUR, FIRST * HOUR + DAY // 2)]), ["model"])
+    sums = UsageSums(Steps([Window(FIRST * HOUR, FIRST * HOUR + DAY // 2)]), ["model"])
     with pytest.raises(FoldedHoursError):
         sums.add("a", use([(FIRST, 24, 1, 1, 1, 1, None)]))
 
@@ -123,3 +141,13 @@ def test_dimensions_of_later_writers_are_read_as_far_as_they_are_known() -> None
     assert keys_of(["label:team", "namespace", "budget"], "b", [later]) == [("vision", "team-a", "b")]
     assert keys_of(["label:team", "model"], "b", [["team-a"]]) == [(UNKNOWN, UNKNOWN)]
     assert of_values(later) == TO[1]
+
+
+def test_more_sums_than_a_worker_has_memory_for_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage_grouping, "MOST_SUMS", 3)
+    use = Use([values_of(to) for to in TO[1:4]], [(FIRST + 24 * place, 1, place, 1, 1, 1, None) for place in range(3)])
+    sums = UsageSums(STEPS, ("owner", "user"))
+    sums.add("a", use)
+    sums.add("b", use)
+    with pytest.raises(TooManySumsError):
+        sums.add("a", Use([values_of(TO[0])], [(FIRST, 1, 0, 1, 1, 1, None)]))

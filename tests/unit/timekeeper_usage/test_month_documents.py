@@ -10,11 +10,21 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from timekeeper.export.document import HEADER, Account, DocumentError, content_sha256, merge, read, write
-from timekeeper.export.months import closed_months, file_name, month_named, window_of
-from timekeeper.rules.timestamps import DAY, HOUR, parse_instant
-from timekeeper.usage.dimensions import Dimensions
-from timekeeper.usage.rows import Figures, Row
+from timekeeper.domain.timestamps import DAY, HOUR, parse_instant
+from timekeeper.domain.usage import Dimensions, Row, UsageFigures
+from timekeeper.export.document import (
+    HEADER,
+    Account,
+    DocumentError,
+    closed_months,
+    content_sha256,
+    file_name,
+    merge,
+    month_named,
+    read,
+    window_of,
+    write,
+)
 
 FIRST = parse_instant("2026-10-01T00:00:00Z") // HOUR
 
@@ -33,7 +43,7 @@ rows = st.builds(
         texts,
         st.dictionaries(texts, texts, max_size=2).map(lambda found: tuple(sorted(found.items()))),
     ),
-    st.builds(Figures, amounts, amounts, amounts, st.none() | amounts),
+    st.builds(UsageFigures, amounts, amounts, amounts, st.none() | amounts),
 )
 accounts = st.dictionaries(
     st.text("ab=-'@", min_size=1, max_size=4), st.lists(rows, min_size=1, max_size=4), max_size=4
@@ -52,7 +62,7 @@ def unlisted(body: bytes) -> dict[str, list[Row]]:
 
 
 @given(accounts)
-@example({"a": [Row(FIRST, 1, Dimensions("team-a", owner="two\r\nlines"), Figures())]})
+@example({"a": [Row(FIRST, 1, Dimensions("team-a", owner="two\r\nlines"), UsageFigures())]})
 def test_what_is_written_is_read_again(found: dict[str, list[Row]]) -> None:
     made = write(listed(found))
     assert unlisted(made.body) == found
@@ -65,7 +75,7 @@ def test_what_is_written_is_read_again(found: dict[str, list[Row]]) -> None:
 def test_a_merge_takes_each_account_from_the_store_or_else_from_the_file(
     old: dict[str, list[Row]], new: dict[str, list[Row]]
 ) -> None:
-    more = Figures(billed=-7, memory=3)
+    more = UsageFigures(billed=-7, memory=3)
     new = {name: [row._replace(figures=row.figures.plus(more)) for row in old.get(name, new[name])] for name in new}
     merged = write(merge(read(write(listed(old)).body), listed(new)))
     assert unlisted(merged.body) == old | new
@@ -78,7 +88,7 @@ def test_an_account_of_which_the_store_holds_less_time_than_the_file_replaces_no
 ) -> None:
     name = data.draw(st.sampled_from(sorted(old)))
     place = data.draw(st.integers(0, len(old[name]) - 1))
-    less = old[name][place]._replace(figures=old[name][place].figures.plus(Figures(core=-1)))
+    less = old[name][place]._replace(figures=old[name][place].figures.plus(UsageFigures(core=-1)))
     changed = [*old[name][:place], less, *old[name][place + 1 :]]
     with pytest.raises(DocumentError, match="part of it was lost"):
         write(merge(read(write(listed(old)).body), listed({name: changed})))
@@ -86,7 +96,7 @@ def test_an_account_of_which_the_store_holds_less_time_than_the_file_replaces_no
 
 def test_a_spreadsheet_finds_amounts_in_both_units_and_no_formula() -> None:
     to = Dimensions("team-a", "n1", "A100", "Job/train", "=cmd()", (("team", "vision"),))
-    row = Row(FIRST, 24, to, Figures(86_400_000_000, 43_200_000_000, 1, None))
+    row = Row(FIRST, 24, to, UsageFigures(86_400_000_000, 43_200_000_000, 1, None))
     (header, line) = csv.reader(io.StringIO(gzip.decompress(write([("research", [row])]).body).decode()))
     assert tuple(header) == HEADER
     assert dict(zip(header, line, strict=True)) == {
@@ -118,7 +128,7 @@ def test_a_spreadsheet_finds_amounts_in_both_units_and_no_formula() -> None:
         gzip.compress(b"start,end\r\n"),
         gzip.compress(",".join(HEADER).encode() + b"\r\n1,2\r\n"),
         gzip.compress(",".join(HEADER).encode() + b"\r\n" + b"x," * 16 + b"x\r\n"),
-        write([("a", [Row(FIRST, 1, Dimensions("n"), Figures(1))] * 50)]).body[:-20],
+        write([("a", [Row(FIRST, 1, Dimensions("n"), UsageFigures(1))] * 50)]).body[:-20],
         gzip.compress(b"\xff\xfe"),
     ],
     ids=["nothing", "text", "header", "short", "no-numbers", "cut", "no-utf-8"],

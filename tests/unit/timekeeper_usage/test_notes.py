@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.metering.sessions import EndProof
-from timekeeper.rules.timestamps import format_exact
-from timekeeper.store.notes import PROOFS, pack_note, unpack_note
+from timekeeper.domain.sessions import EndProof
+from timekeeper.domain.timestamps import format_exact
+from timekeeper.ledger.entries import PROOFS, pack_note, unpack_note
 
 instants = st.integers(0, 2**32 * 10**9 - 1)
 

@@ -8,12 +8,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from timekeeper.store.usage_reading import read_rows
-from timekeeper.usage.dimensions import Dimensions, values_of
-from timekeeper.usage.rows import Figures, Row
+from timekeeper.domain.usage import Dimensions, Row, UsageFigures, values_of
+from timekeeper.ledger.usage import read_rows
 
 amounts = st.one_of(st.integers(-(10**6), 10**6), st.integers(-(10**24), 10**24))
-figures = st.builds(Figures, amounts, amounts, amounts, st.one_of(st.none(), amounts))
+figures = st.builds(UsageFigures, amounts, amounts, amounts, st.one_of(st.none(), amounts))
 labels = st.dictionaries(st.text(), st.text(), max_size=2).map(lambda found: tuple(sorted(found.items())))
 dimensions = st.builds(Dimensions, st.text(), st.text(), st.just("A 100 -"), labels=labels)
 rows = st.builds(Row, st.integers(0, 10**6), st.just(1), dimensions, figures)
@@ -27,7 +26,9 @@ def stored(row: Row) -> tuple[int, bytes, bytes]:
 
 
 @given(st.lists(rows, max_size=8))
-@example([Row(1, 1, Dimensions("a"), Figures(-5, 2**63, -(2**64), -1)), Row(1, 1, Dimensions("a"), Figures())])
+@example(
+    [Row(1, 1, Dimensions("a"), UsageFigures(-5, 2**63, -(2**64), -1)), Row(1, 1, Dimensions("a"), UsageFigures())]
+)
 def test_rows_are_read_as_they_were_written(found: list[Row]) -> None:
     assert read_rows([stored(row) for row in found]) == found
 

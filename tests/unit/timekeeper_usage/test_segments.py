@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.metering.sessions import EndProof
-from timekeeper.rules.timestamps import format_exact
-from timekeeper.store.entries import LedgerEntry
-from timekeeper.store.ledger import Kind
-from timekeeper.store.segments import SegmentError, pack_entries, unpack_entries
+from timekeeper.domain.sessions import EndProof
+from timekeeper.domain.timestamps import format_exact
+from timekeeper.ledger.entries import LedgerEntry, SegmentError, pack_entries, unpack_entries
+from timekeeper.ledger.settlement import Kind
 
 instants = st.integers(0, 2**63 - 1)
 endings = st.builds(

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.rules.timestamps import DAY, HOUR, format_instant, parse_instant
-from timekeeper.usage.windows import MAX_STEPS, Window, WindowError, parse_step, parse_window, steps
+from timekeeper.domain.timestamps import DAY, HOUR, format_instant, parse_instant
+from timekeeper.domain.windows import MAX_STEPS, Window, WindowError, parse_step, parse_window, steps
 
 WEDNESDAY = parse_instant("2026-11-18T10:20:30Z")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tests.admission import Answer, admitted, container, gpu_container, gpu_pod, knowing, mutate, pod, validate
+from tests.support.admission import Answer, admitted, container, gpu_container, gpu_pod, knowing, mutate, pod, validate
 from webhook.settings import Dialects, Webhook
 
 SHARE = {"tencent.com/vcuda-core": "30", "tencent.com/vcuda-memory": "16"}
@@ -93,6 +93,18 @@ ODD_PODS: dict[str, Callable[[], Answer]] = {
     ),
     "best effort, where the admin forbids it": lambda: mutate(
         pod(container(limits={"nvidia.com/gpumem": "4096"})), settings=Webhook(dialects=Dialects(best_effort="refuse"))
+    ),
+    "`hostPID: true`": lambda: mutate(gpu_pod(hostPID=True)),
+    "a volume of the node's `/dev`": lambda: mutate(
+        gpu_pod(volumes=[{"name": "devices", "hostPath": {"path": "/dev"}}])
+    ),
+    "a privileged container": lambda: mutate(pod(gpu_container(securityContext={"privileged": True}))),
+    "`NVIDIA_VISIBLE_DEVICES: all` in its environment": lambda: mutate(
+        pod(gpu_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
+    ),
+    "a MIG device beside its share": lambda: mutate(pod(container(limits=SHARE | {"nvidia.com/mig-1g.5gb": "1"}))),
+    "a resource claim beside its share": lambda: mutate(
+        pod(container(resources={"limits": SHARE, "claims": [{"name": "gpu"}]}))
     ),
     "the same manifest applied again": applied_again,
     "the manifest applied with another amount": applied_with_more,

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from fairgpu.commands import main
-from webhook.rehearsal.rehearsal import EXEMPT_NAMESPACES, REVIEWED_TEMPLATES
+from webhook.dryrun.dry_run import EXEMPT_NAMESPACES, REVIEWED_TEMPLATES
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "base"
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from fairgpu.permissions import Permission
 from fairgpu.states import BudgetState
-from tests.admission import (
+from tests.support.admission import (
     CA,
     KNOWLEDGE,
     NAMESPACE,
@@ -53,7 +53,7 @@ def checked_answer(route: str, body: bytes, knowledge: Knowledge = KNOWLEDGE) ->
 
     https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#response
     """
-    document = orjson.loads(answer(route, body, knowledge, SETTINGS, 1000.0))
+    document = orjson.loads(answer(route, body, knowledge, SETTINGS, 1000.0).body)
     assert document["apiVersion"] == "admission.k8s.io/v1"
     assert document["kind"] == "AdmissionReview"
     response = document["response"]
@@ -233,14 +233,14 @@ def without_what_changes(value: Any) -> Any:
 @share(0.3)
 @given(item=drawn_pods, knowledge=st.sampled_from(KNOWLEDGES))
 def test_mutation_is_idempotent_and_loses_nothing_it_does_not_know(item: Any, knowledge: Knowledge) -> None:
-    first = read_answer(answer("mutate", review(item), knowledge, SETTINGS, 0.0))
+    first = read_answer(answer("mutate", review(item), knowledge, SETTINGS, 0.0).body)
     checked_answer("validate", review(item), knowledge)
     if not first.allowed:
         return
     stored = apply(item, first.patch)
     if first.patch:
         assert without_what_changes(stored) == without_what_changes(item)
-    second = read_answer(answer("mutate", review(stored), knowledge, SETTINGS, 0.0))
+    second = read_answer(answer("mutate", review(stored), knowledge, SETTINGS, 0.0).body)
     assert second.allowed, second.message
     assert apply(stored, second.patch) == stored
     assert second.patch == []
@@ -249,7 +249,7 @@ def test_mutation_is_idempotent_and_loses_nothing_it_does_not_know(item: Any, kn
 @share(0.1)
 @given(item=drawn_pods, knowledge=st.sampled_from(KNOWLEDGES))
 def test_what_mutation_admits_validation_lets_in(item: Any, knowledge: Knowledge) -> None:
-    first = read_answer(answer("mutate", review(item), knowledge, SETTINGS, 0.0))
+    first = read_answer(answer("mutate", review(item), knowledge, SETTINGS, 0.0).body)
     if first.allowed:
         stored = apply(item, first.patch)
         response = checked_answer("validate", review(stored), knowledge)
@@ -267,7 +267,7 @@ def test_what_mutation_admits_validation_lets_in(item: Any, knowledge: Knowledge
 def test_an_update_between_any_two_pods_is_answered(
     base: Any, edits: Any, old_edits: Any, route: str, sub_resource: str
 ) -> None:
-    stored = apply(base, read_answer(answer("mutate", review(base), KNOWLEDGE, SETTINGS, 0.0)).patch)
+    stored = apply(base, read_answer(answer("mutate", review(base), KNOWLEDGE, SETTINGS, 0.0).body).patch)
     fields = {"operation": "UPDATE", "oldObject": changed(stored, old_edits), "subResource": sub_resource}
     body = review(changed(stored, edits), **fields)
     checked_answer(route, body)
@@ -307,7 +307,7 @@ def test_what_is_left_unread_changes_no_answer(  # noqa: PLR0917
     route: str, base: Any, edits: Any, old_edits: Any, kind: str, operation: str, knowledge: Knowledge,
     noisy: bool,  # noqa: FBT001
 ) -> None:  # fmt: skip
-    stored = apply(base, read_answer(answer("mutate", review(base), KNOWLEDGE, SETTINGS, 0.0)).patch)
+    stored = apply(base, read_answer(answer("mutate", review(base), KNOWLEDGE, SETTINGS, 0.0).body).patch)
     item, old_item = changed(base, edits), changed(stored, old_edits)
     if kind == "Deployment":
         item = {"metadata": {"name": "x"}, "spec": {"replicas": 2, "template": item}}
@@ -318,7 +318,7 @@ def test_what_is_left_unread_changes_no_answer(  # noqa: PLR0917
     if noisy:
         item = with_unread(item)
     body = review(item, kind={"kind": kind}, operation=operation, oldObject=old_item)
-    assert answer(route, body, knowledge, SETTINGS, 0.0) == answer_to_all(route, body, knowledge)
+    assert answer(route, body, knowledge, SETTINGS, 0.0).body == answer_to_all(route, body, knowledge)
 
 
 @pytest.mark.parametrize("route", ["mutate", "validate"])
@@ -348,7 +348,7 @@ def test_what_other_readers_stumble_over_is_answered_or_told_to_be_no_review(
             b'"marked":1', b'"schedulerName":"fairgpu-scheduler","%b":%b' % (field, text)
         )
         try:
-            document = orjson.loads(answer(route, odd, KNOWLEDGE, SETTINGS, 0.0))
+            document = orjson.loads(answer(route, odd, KNOWLEDGE, SETTINGS, 0.0).body)
         except ReviewError:
             continue
         assert isinstance(document["response"]["allowed"], bool)

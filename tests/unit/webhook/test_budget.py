@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fairgpu.states import BudgetState
-from tests.admission import admitted, ask, container, gpu_container, gpu_pod, knowing, mutate, pod
-from webhook.settings import States, Webhook
+from tests.support.admission import admitted, ask, container, gpu_container, gpu_pod, knowing, mutate, pod
+from webhook.settings import StatesSettings, Webhook
 
 GATE = {"name": "fairgpu.io/budget"}
 
@@ -64,6 +64,22 @@ def test_the_cost_is_a_range_where_models_have_prices() -> None:
     assert "about 0.75 GPU-hours an hour" in mutate(chosen, knowledge).warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("choice", "cost"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "about 0.9 GPU-hours"),
+        ("a100", "about 0.6 to 0.9 GPU-hours"),
+        ("A10", "about 0.3 to 0.9 GPU-hours"),
+        ("L40S", "about 0.3 GPU-hours"),
+        ("Made Next Year", "about 0.3 GPU-hours"),
+    ],
+)
+def test_the_cost_is_that_of_the_models_that_the_pod_may_get(choice: str, cost: str) -> None:
+    knowledge = knowing(BudgetState.GRACE, prices={"*": 1.0, "A100": 2.0, "A100 SXM4": 3.0, "L40": 4.0})
+    chosen = pod(gpu_container(), annotations={"fairgpu.io/use-gpu-model": choice})
+    assert f"{cost} an hour" in mutate(chosen, knowledge).warnings[0]
+
+
 def test_memory_is_paid_for_where_it_is_more_than_the_time() -> None:
     limits = {"fairgpu.io/gpu-core": "10", "fairgpu.io/gpu-memory-percentage": "80"}
     [warning] = mutate(pod(container(limits=limits)), knowing(BudgetState.GRACE)).warnings
@@ -91,14 +107,14 @@ def test_a_state_once_known_counts_however_old_and_the_audit_log_says_so() -> No
 
 @pytest.mark.parametrize(("choice", "name"), [("in-budget", "gpu-in-budget"), ("over-budget", "gpu-over-budget")])
 def test_what_holds_while_nothing_is_known_is_the_admins_choice(choice: str, name: str) -> None:
-    settings = Webhook(states=States.model_validate({"when_unknown": choice}))
+    settings = Webhook(states=StatesSettings.model_validate({"when_unknown": choice}))
     stored = admitted(gpu_pod(), settings=settings)
     assert stored["spec"]["priorityClassName"] == name
     assert stored["metadata"]["annotations"]["fairgpu.io/budget-state"] == "unknown"
 
 
 def test_pods_can_be_refused_while_nothing_is_known() -> None:
-    settings = Webhook(states=States(when_unknown="refuse"))
+    settings = Webhook(states=StatesSettings(when_unknown="refuse"))
     refused = mutate(gpu_pod(), settings=settings)
     assert not refused.allowed
     assert "not known yet" in refused.message

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.admission import Pod, gpu_container, gpu_pod, mutate, pod
+from tests.support.admission import Pod, gpu_container, gpu_pod, mutate, pod
 
 MOUNT = {"name": "data", "mountPath": "/run/fairgpu"}
 

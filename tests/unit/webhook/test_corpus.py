@@ -24,7 +24,7 @@ import yaml
 from fairgpu.dialects.registry import DIALECTS, FOREIGN
 from fairgpu.names import CHOICE_ANNOTATIONS, SIDECAR_CONTAINER, SOURCE_DIALECT
 from fairgpu.permissions import parse_permissions
-from tests.admission import KNOWLEDGE, NAMESPACE, Answer, Pod, apply, container, mutate, pod, validate
+from tests.support.admission import KNOWLEDGE, NAMESPACE, Answer, Pod, apply, container, mutate, pod, validate
 from webhook.admission.knowledge import Knowledge
 from webhook.settings import Dialects, Webhook
 

@@ -6,7 +6,18 @@ from typing import Any
 
 import pytest
 
-from tests.admission import KNOWLEDGE, NAMESPACE, SETTINGS, admitted, container, gpu_container, gpu_pod, mutate, pod
+from tests.support.admission import (
+    KNOWLEDGE,
+    NAMESPACE,
+    SETTINGS,
+    admitted,
+    container,
+    gpu_container,
+    gpu_pod,
+    knowing,
+    mutate,
+    pod,
+)
 from webhook.admission.sidecar import shared_volumes, sidecar_container
 
 CANONICAL = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30", "fairgpu.io/gpu-memory-percentage": "30"}
@@ -111,9 +122,10 @@ def test_the_scheduler_is_ours_and_another_is_named_in_a_warning() -> None:
     assert mutate(gpu_pod(schedulerName="default-scheduler")).warnings == []
 
 
-def test_an_allocation_that_is_given_is_dropped() -> None:
-    stored = admitted(pod(gpu_container(), annotations={"fairgpu.io/allocation": "{}"}))
-    assert "fairgpu.io/allocation" not in stored["metadata"]["annotations"]
+@pytest.mark.parametrize("key", ["fairgpu.io/allocation", "fairgpu.io/eviction-at", "fairgpu.io/reclaim-at"])
+def test_what_only_fairgpu_writes_on_a_pod_that_exists_is_dropped(key: str) -> None:
+    stored = admitted(pod(gpu_container(), annotations={key: "{}"}))
+    assert key not in stored["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("key", ["fairgpu.io/budget-state", "fairgpu.io/created-by"])
@@ -246,8 +258,6 @@ def test_a_choice_beyond_the_default_needs_the_namespaces_permission(choice: dic
     refused = mutate(item)
     assert not refused.allowed
     assert "fairgpu.io/allow" in refused.message
-    from tests.admission import knowing  # noqa: PLC0415
-
     allowed = knowing(permissions={NAMESPACE: parse_permissions("elastic, high-priority")})
     assert mutate(item, allowed).allowed
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.admission import Pod, container, gpu_container, mutate, pod, validate
+from tests.support.admission import Pod, container, gpu_container, mutate, pod, validate
 
 EXPOSED: dict[str, tuple[Pod, str]] = {
     "privileged": (

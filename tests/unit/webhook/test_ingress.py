@@ -9,9 +9,8 @@ import pytest
 import yaml
 
 from fairgpu.cluster.api import ApiError
-from tests.stored_objects import StoredObjects
-from webhook.ingress.api_servers import Source, as_document, as_patch, as_text, propose
-from webhook.ingress.openness import POLICY, follow, is_open
+from tests.support.ledger.stored_objects import StoredObjects
+from webhook.ingress import POLICY, Source, as_document, as_patch, as_text, follow_policy, is_open, propose
 
 
 def slice_of(*addresses: str) -> dict[str, Any]:
@@ -106,5 +105,5 @@ def test_the_policy_is_read_again_and_again_and_a_failure_leaves_what_is_known()
     def forbidden(_verb: str, path: str) -> None:
         raise ApiError(403, "Forbidden", path)
 
-    follow(api, told.append, wait)
+    follow_policy(api, told.append, wait)
     assert told == [True, False, False]

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 from fairgpu.certificates import RENEW_AT, expires_at, serves
 from fairgpu.cluster.api import ApiError, Json
 from fairgpu.serving.tls import Chain, ChainError, LiveContext
-from tests.stored_objects import StoredObjects
+from tests.support.ledger.stored_objects import StoredObjects
 from webhook.certificates.authority import certificates_in
-from webhook.certificates.command import places_of, run
-from webhook.certificates.keeping import MOST_STEPS, chain_of, keep
+from webhook.certificates.rotation import MOST_STEPS, chain_of, cluster_places, reconcile, run_rotation
 from webhook.certificates.trust import CONFIGURATIONS, changes
 from webhook.service import folder_places
 from webhook.settings import Certificates
@@ -57,7 +56,7 @@ class Cluster(StoredObjects):
         self.now += timedelta(seconds=seconds)
 
     def keep(self, settings: Certificates = SETTINGS) -> None:
-        keep(places_of(self, settings), settings, lambda: self.now)
+        reconcile(cluster_places(self, settings), settings, lambda: self.now)
 
     def secret(self, path: str) -> dict[str, bytes]:
         return {key: base64.b64decode(value) for key, value in self.get(path)["data"].items()}
@@ -186,7 +185,7 @@ def test_a_right_that_is_missing_is_named_and_tried_again(cluster: Cluster, tmp_
 
     cluster.before = forbidden
     alive = tmp_path / "alive"
-    run(places_of(cluster, SETTINGS), SETTINGS, lambda: cluster.now, wait, alive)
+    run_rotation(cluster_places(cluster, SETTINGS), SETTINGS, lambda: cluster.now, wait, alive)
     assert alive.exists()
     assert cluster.bundle() == cluster.secret(AUTHORITY_SECRET)["ca.crt"]
 
@@ -265,7 +264,7 @@ def test_a_process_that_stands_still_while_another_rotates_all_breaks_nobodys_tr
 
 
 def folder_chain(folder: Path, now: datetime = NOW) -> Chain:
-    return chain_of(keep(folder_places(folder), SETTINGS, lambda: now))
+    return chain_of(reconcile(folder_places(folder), SETTINGS, lambda: now))
 
 
 def test_standalone_the_first_makes_them_and_the_others_read_them(tmp_path: Path) -> None:

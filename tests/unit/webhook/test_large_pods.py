@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from fairgpu.choices import MAX_LISTED
+from fairgpu.container_parser import MAX_CONTAINERS
 from fairgpu.faults import MAX_EXPLAINED
-from fairgpu.listening import MAX_CONTAINERS
 from fairgpu.pod_faults import MAX_ANNOTATIONS, MAX_FINALIZERS, MAX_LABELS, MAX_POD_BYTES
-from tests.admission import (
+from tests.support.admission import (
     KNOWLEDGE,
     SETTINGS,
     Pod,
@@ -127,7 +127,7 @@ TOO_MUCH: dict[str, tuple[Pod, str]] = {
 @pytest.mark.parametrize("what", TOO_MUCH)
 def test_it_is_refused_in_a_few_words(what: str, route: str) -> None:
     item, said = TOO_MUCH[what]
-    body = answer(route, review(item), KNOWLEDGE, SETTINGS, 0.0)
+    body = answer(route, review(item), KNOWLEDGE, SETTINGS, 0.0).body
     assert len(body) < LARGEST_ANSWER
     found = {"mutate": mutate, "validate": validate}[route](item)
     assert not found.allowed

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import generate_latest
 
-from webhook.measures import BUCKETS, Measures
+from webhook.metrics import BUCKETS, Measures
 
 
 def told(registry: CollectorRegistry) -> dict[str, float]:
@@ -22,15 +22,15 @@ def bucket(webhook: str, bound: str) -> str:
     return f'fairgpu_webhook_review_duration_seconds_bucket{{le="{bound}",webhook="{webhook}"}}'
 
 
-def test_each_review_is_told_once_however_often_all_are_told() -> None:
+def test_each_review_is_published_once_however_often_all_are_published() -> None:
     registry = CollectorRegistry()
     measures = Measures(registry)
     measures.reviewed("mutate", "changed", 0.0003)
-    measures.tell()
-    measures.tell()
+    measures.publish()
+    measures.publish()
     measures.reviewed("mutate", "changed", 0.0004)
     measures.reviewed("validate", "refused", 3.0)
-    measures.tell()
+    measures.publish()
     figures = told(registry)
     assert (figures[reviews("mutate", "changed")], figures[reviews("validate", "refused")]) == (2, 1)
     assert figures[reviews("mutate", "refused")] == 0
@@ -43,7 +43,7 @@ def test_a_duration_falls_into_every_bucket_whose_bound_it_does_not_pass(seconds
     registry = CollectorRegistry()
     measures = Measures(registry)
     measures.reviewed("mutate", "untouched", seconds)
-    measures.tell()
+    measures.publish()
     figures = told(registry)
     assert figures[bucket("mutate", "+Inf")] == 1
     for bound in BUCKETS:

@@ -6,8 +6,8 @@ from typing import Any
 
 from fairgpu.permissions import Permission
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
-from webhook.learning.memory import Memory
-from webhook.learning.watches import NamespacesView, PriorityClassesView
+from webhook.cache.admission_cache import AdmissionCache
+from webhook.cache.watches import NamespacesView, PriorityClassesView
 from webhook.settings import Priorities
 
 
@@ -25,22 +25,22 @@ def namespace(name: str, allow: str | None) -> dict[str, Any]:
 
 
 def test_changes_build_on_what_was_known_and_a_full_document_replaces_it() -> None:
-    memory = Memory()
+    memory = AdmissionCache()
     memory.learn_states(document(state("a", BudgetState.OPEN), state("b", BudgetState.OVER), full=True), 1.0)
     memory.learn_states(document(state("a", BudgetState.HELD), full=False), 2.0)
     known = memory.knowledge.states
     assert known is not None
-    assert [known.of(name).state for name in "abc"] == [BudgetState.HELD, BudgetState.OVER, BudgetState.OPEN]
+    assert [known.state_of(name).state for name in "abc"] == [BudgetState.HELD, BudgetState.OVER, BudgetState.OPEN]
     assert known.confirmed_at == 2.0
     memory.learn_states(document(full=True), 3.0)
     after = memory.knowledge.states
     assert after is not None
-    assert after.of("a").state is BudgetState.OPEN
-    assert known.of("a").state is BudgetState.HELD
+    assert after.state_of("a").state is BudgetState.OPEN
+    assert known.state_of("a").state is BudgetState.HELD
 
 
 def test_nothing_is_missing_once_all_was_learnt() -> None:
-    memory = Memory()
+    memory = AdmissionCache()
     assert memory.missing(cluster=False, states=True) == ("the timekeeper's CA", "the budgets' states")
     memory.learn_authority("pem")
     memory.learn_states(document(full=True), 0.0)
@@ -52,7 +52,7 @@ def test_nothing_is_missing_once_all_was_learnt() -> None:
 
 
 def test_permissions_follow_the_namespaces() -> None:
-    memory = Memory()
+    memory = AdmissionCache()
     view = NamespacesView(memory)
     view.replaced([namespace("a", "elastic"), namespace("b", None)])
     assert memory.knowledge.permissions_of("a") == {Permission.ELASTIC}
@@ -66,7 +66,7 @@ def test_permissions_follow_the_namespaces() -> None:
 
 
 def test_classes_and_the_default_follow_the_api_server() -> None:
-    memory = Memory()
+    memory = AdmissionCache()
     view = PriorityClassesView(memory, Priorities())
     view.replaced([{"metadata": {"name": "gpu-in-budget"}, "value": 1000, "preemptionPolicy": "Never"}])
     view.changed("ADDED", {"metadata": {"name": "everyday"}, "value": 5, "globalDefault": True})

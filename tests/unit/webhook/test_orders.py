@@ -25,7 +25,7 @@ def signed(item: Any, user: str = "ann", kind: str = "GPUGrant", operation: str 
         "object": item,
     }
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
-    response = json.loads(answer("mutate", json.dumps(review).encode(), Knowledge(), Webhook(), 0.0))["response"]
+    response = json.loads(answer("mutate", json.dumps(review).encode(), Knowledge(), Webhook(), 0.0).body)["response"]
     assert response["allowed"]
     patch = json.loads(base64.b64decode(response["patch"])) if "patch" in response else []
     return jsonpatch.apply_patch(item, patch)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairgpu.states import BudgetState
-from tests.admission import SETTINGS, admitted, gpu_pod, knowing, mutate
+from tests.support.admission import SETTINGS, admitted, gpu_pod, knowing, mutate
 from webhook.admission.knowledge import PriorityClass, read_priority_class
 from webhook.settings import Priorities, Webhook
 

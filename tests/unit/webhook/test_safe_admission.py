@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fairgpu.states import BudgetState, SafeAdmission
-from tests.admission import GPU_HOUR, admitted, container, knowing, mutate, pod
+from tests.support.admission import GPU_HOUR, admitted, container, knowing, mutate, pod
 from webhook.admission.knowledge import Knowledge
 
 WHOLE = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "100"}

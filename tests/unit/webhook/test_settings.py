@@ -26,7 +26,7 @@ def read(tmp_path: Path, settings: dict[str, Any], section: str = "webhook") -> 
             {"cpu": "ten"},
             "webhook.sidecar.cpu (FAIRGPU_WEBHOOK_SIDECAR_CPU): given 'ten'; it is no quantity",
         ),
-        ("sidecar", {"memory": "40"}, "given '40'; less than the reporter needs: write '32Mi' or more"),
+        ("sidecar", {"memory": "40"}, "given '40'; less than the sidecar needs: write '32Mi' or more"),
         ("sidecar", {"memory": 40}, "given 40; allowed: text; write a number in quotes"),
         ("sidecar", {"image": ""}, "webhook.sidecar.image"),
         ("sidecar", {"token_seconds": 60}, "greater than or equal to 600"),

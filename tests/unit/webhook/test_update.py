@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.admission import Pod, admitted, apply, container, gpu_pod, mutate, pod, validate
+from tests.support.admission import Pod, admitted, apply, container, gpu_pod, mutate, pod, validate
 
 HAMI = {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "4096", "nvidia.com/gpucores": "30"}
 SELECTOR = {"nvidia.com/use-gputype": "A100"}

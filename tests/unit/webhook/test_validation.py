@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.admission import admitted, container, gpu_container, gpu_pod, pod, validate
+from tests.support.admission import admitted, container, gpu_container, gpu_pod, pod, validate
 from webhook.settings import Dialects, Webhook
 
 

@@ -1,0 +1,139 @@
+"""The demonstration's child processes: started with logs in files, ended by their ids, whatever happens."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+END_SECONDS = 10.0
+POLL_SECONDS = 0.05
+LOG_TAIL_BYTES = 2000
+PORTS = range(15000, 32000)
+DIE_WITH_PARENT = str(Path(__file__).with_name("die_with_parent.py"))
+
+
+class StepError(RuntimeError):
+    """A step of the demonstration did not happen; the message says which, and shows what there is to see."""
+
+
+@dataclass
+class Child:
+    """A process and the file that holds what it said."""
+
+    name: str
+    process: subprocess.Popen[bytes]
+    log: Path
+
+    def tail(self) -> str:
+        """The end of its log."""
+        return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
+
+    def check(self) -> None:
+        """Raises StepError if it has ended."""
+        status = self.process.poll()
+        if status is not None:
+            raise StepError(f"{self.name} ended with {status}:\n{self.tail()}")
+
+    def end(self, limit_seconds: float = END_SECONDS) -> int:
+        """Asks it to end, and insists after the limit; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(limit_seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+@dataclass
+class Children:
+    """All child processes; leaving the context ends them, the last one first, services behind it all at once."""
+
+    logs: Path
+    running: list[Child] = field(default_factory=list)
+
+    def start(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> Child:
+        """Starts a process, which the kernel kills when this one is killed."""
+        log = self.logs / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(  # noqa: S603 - our own commands, no shell
+                [
+                    sys.executable,
+                    "-I",
+                    "-S",
+                    DIE_WITH_PARENT,
+                    str(os.getpid()),
+                    shutil.which(command[0]) or command[0],
+                    *command[1:],
+                ],
+                env={"PATH": os.environ.get("PATH", os.defpath), **environment},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+        child = Child(name, process, log)
+        self.running.append(child)
+        return child
+
+    def check(self) -> None:
+        """Raises StepError if any has ended."""
+        for child in self.running:
+            child.check()
+
+    def end(self, child: Child) -> int:
+        """Ends one of them; its exit status."""
+        self.running.remove(child)
+        return child.end()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for child in self.running:
+            if child.process.poll() is None:
+                child.process.send_signal(signal.SIGTERM)
+        for child in reversed(self.running):
+            child.end()
+
+
+def wait_until(what: str, condition: Callable[[], bool], children: Children, limit_seconds: float) -> None:
+    """Returns once a condition holds.
+
+    Raises:
+        StepError: it does not within the limit, or a child has ended meanwhile.
+    """
+    deadline = time.monotonic() + limit_seconds
+    while not condition():
+        children.check()
+        if time.monotonic() > deadline:
+            tails = "\n".join(f"--- {child.name}\n{child.tail()}" for child in children.running)
+            raise StepError(f"not within {limit_seconds:g} s: {what}\n{tails}")
+        time.sleep(POLL_SECONDS)
+
+
+def free_port() -> int:
+    """A loopback port on which no process listens at the moment.
+
+    It lies below 32768, from where on Linux by default takes ports for outgoing connections.
+    """
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as listener:
+            try:
+                listener.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port

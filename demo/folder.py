@@ -1,0 +1,171 @@
+"""The standalone folder that stands in for a cluster: budgets, rights, keys and settings, as files."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from demo.children import free_port
+from demo.keys import TokenSigner
+from fairgpu import names
+
+NAMESPACE = "research"
+BUDGET = "research"
+HELD_NAMESPACE = "students"
+HELD_BUDGET = "students"
+Json = dict[str, Any]
+GPU_HOURS_PER_GPU_SECOND = 1 / 3600
+ALLOWANCE_GPU_SECONDS = 18
+GRACE_GPU_SECONDS = 18
+GRANT_GPU_SECONDS = 180
+HELD_GRANT_GPU_SECONDS = 36
+REPORT_INTERVAL_SECONDS = 1
+SETTLE_SECONDS = 0.25
+
+READER = "ada"
+ADMIN = "grace"
+WEBHOOK = "system:serviceaccount:fairgpu-system:fairgpu-webhook"
+
+
+def gpu_hours(gpu_seconds: float) -> str:
+    """An amount as budgets and grants name it, in GPU-hours of six decimal places."""
+    return f"{gpu_seconds * GPU_HOURS_PER_GPU_SECOND:.6f}"
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where everything of one demonstration lies, and the ports of its services."""
+
+    root: Path
+    signer: TokenSigner = field(default_factory=TokenSigner)
+    timekeeper_port: int = field(default_factory=free_port)
+    timekeeper_metrics_port: int = field(default_factory=free_port)
+    jobs_metrics_port: int = field(default_factory=free_port)
+    webhook_port: int = field(default_factory=free_port)
+    webhook_metrics_port: int = field(default_factory=free_port)
+
+    @property
+    def timekeeper_url(self) -> str:
+        """Where the timekeeper serves."""
+        return f"https://127.0.0.1:{self.timekeeper_port}"
+
+    @property
+    def timekeeper_ca(self) -> Path:
+        """The CA that the timekeeper makes when it starts."""
+        return self.root / "certificates" / "timekeeper" / "ca.crt"
+
+    @property
+    def webhook_ca(self) -> Path:
+        """The CA that the webhook makes when it starts."""
+        return self.root / "certificates" / "webhook" / "ca.crt"
+
+    @property
+    def sidecar(self) -> Path:
+        """The sidecar's archive."""
+        return self.root / "sidecar.pyz"
+
+    def usage(self, pod: Json) -> Path:
+        """The pod's usage volume."""
+        return self.root / "usage" / str(pod["metadata"]["uid"])
+
+    @property
+    def pods(self) -> Path:
+        """Where bound pods lie."""
+        return self.root / "pods"
+
+    @property
+    def logs(self) -> Path:
+        """Where the processes write what they say."""
+        return self.root / "logs"
+
+    @property
+    def settings_file(self) -> Path:
+        """The settings of all services."""
+        return self.root / "settings.yaml"
+
+    def prepare(self, redis_url: str) -> None:
+        """Writes what the services read when they start."""
+        for place in (self.pods, self.root / "usage", self.root / "grants"):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.root / "jwks.json").write_text(json.dumps(self.signer.key_set()))
+        (self.root / "access.yaml").write_text(yaml.safe_dump(access()))
+        (self.root / "budgets.yaml").write_text(yaml.safe_dump_all([team_budget(), holding_budget()]))
+        token = self.root / "webhook-token"
+        token.touch(mode=0o600)
+        token.write_text(self.signer.person(WEBHOOK))
+        self.settings_file.write_text(yaml.safe_dump(self.settings(redis_url)))
+
+    def settings(self, redis_url: str) -> dict[str, Any]:
+        """The settings file of the services."""
+        return {
+            "timekeeper": {
+                "redis": {"url": redis_url},
+                "serve": {
+                    "port": self.timekeeper_port,
+                    "metrics_port": self.timekeeper_metrics_port,
+                    "workers": 1,
+                    "report_interval_seconds": REPORT_INTERVAL_SECONDS,
+                },
+                "jobs": {
+                    "react_seconds": 0.1,
+                    "settle_seconds": SETTLE_SECONDS,
+                    "status_seconds": 1,
+                    "metrics_host": "127.0.0.1",
+                    "metrics_port": self.jobs_metrics_port,
+                },
+            },
+            "webhook": {
+                "serving": {
+                    "port": self.webhook_port,
+                    "metrics_port": self.webhook_metrics_port,
+                    "workers": 1,
+                    "drain_seconds": 0,
+                },
+                "states": {
+                    "url": self.timekeeper_url,
+                    "token_file": str(self.root / "webhook-token"),
+                },
+                "sidecar": {"timekeeper_url": self.timekeeper_url},
+            },
+        }
+
+
+def team_budget() -> Json:
+    """The budget that is spent in the demonstration: a few GPU-seconds a month, and some of grace."""
+    spec = {
+        "namespaces": [NAMESPACE],
+        "allowance": {"gpuHours": gpu_hours(ALLOWANCE_GPU_SECONDS)},
+        "period": {"every": "month"},
+        "grace": {"gpuHours": gpu_hours(GRACE_GPU_SECONDS)},
+    }
+    return _budget(BUDGET, spec)
+
+
+def holding_budget() -> Json:
+    """A budget without any money, which holds pods until there is some."""
+    spec = {
+        "namespaces": [HELD_NAMESPACE],
+        "allowance": {"gpuHours": 0},
+        "period": {"every": "month"},
+        "onExhausted": "hold",
+        "minRuntime": "10s",
+    }
+    return _budget(HELD_BUDGET, spec)
+
+
+def _budget(name: str, spec: Json) -> Json:
+    metadata = {"name": name, "uid": f"budget-{name}", "creationTimestamp": "2025-01-01T00:00:00Z"}
+    return {"apiVersion": names.BUDGET_API, "kind": "GPUBudget", "metadata": metadata, "spec": spec}
+
+
+def access() -> list[dict[str, Any]]:
+    """The rights: a member of the team reads its budget, an admin reads and grants, the webhook reads states."""
+    return [
+        {"subject": READER, "namespace": NAMESPACE, "verbs": ["get"]},
+        {"subject": ADMIN, "namespace": "*", "verbs": ["get", "list", "create"]},
+        {"subject": WEBHOOK, "namespace": "*", "verbs": ["get", "list"]},
+    ]

@@ -1,0 +1,156 @@
+"""The output of the demonstration: colour and a moving bar in a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.padding import Padding
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from fairgpu.states import BudgetState
+
+BAR_CELLS = 34
+PLAIN_WIDTH = 1000
+"""In a pipe no line is broken, so that grep finds whole ones."""
+PLAIN_SECONDS = 2.0
+UNIT = 1_000_000
+"""microGPU-seconds in a GPU-second."""
+
+STATE_STYLES = {
+    BudgetState.UNLIMITED: "bold cyan",
+    BudgetState.OPEN: "bold green",
+    BudgetState.GRACE: "bold yellow",
+    BudgetState.OVER: "bold red",
+    BudgetState.HELD: "bold magenta",
+}
+
+
+@dataclass(frozen=True)
+class Reading:
+    """A budget at one moment; amounts in microGPU-seconds, `rate` in microGPU a second.
+
+    `used` is what the sidecars measured, `spent` what the reservations cost, which is what is paid.
+    """
+
+    budget: str
+    state: BudgetState
+    available: int
+    spent: int
+    used: int
+    rate: int
+
+
+class Screen:
+    """One terminal, file or pipe."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        console = console or Console(highlight=False)
+        if not console.is_terminal:
+            console = Console(file=console.file, highlight=False, width=PLAIN_WIDTH, no_color=True)
+        self._console = console
+        self._started = time.monotonic()
+        self._act = 0
+
+    def title(self, title: str, lines: Sequence[str]) -> None:
+        """Prints the title and the introduction."""
+        if self._console.is_terminal:
+            body = Group(*(Text(line) for line in lines))
+            self._console.print(Panel(body, title=f"[bold]{title}", title_align="left", border_style="cyan"))
+        else:
+            self._console.print(title)
+            for line in lines:
+                self._console.print(f"  {line}", markup=False)
+
+    def act(self, title: str) -> None:
+        """Prints the heading of the next act."""
+        self._act += 1
+        self._console.print()
+        self._console.print(f"[bold cyan]{self._act}[/]  [bold]{title}[/]")
+
+    def say(self, text: str) -> None:
+        """Prints a comment on the next step."""
+        self._console.print(Padding.indent(Text(text, style="dim"), 3))
+
+    def done(self, text: str) -> None:
+        """Prints that a step was checked and did happen."""
+        elapsed = f"{time.monotonic() - self._started:4.1f} s"
+        self._console.print(f"   [green]✓[/] {text}  [dim]{elapsed}[/]")
+
+    def command(self, text: str) -> None:
+        """Prints a command as a person would type it."""
+        self._console.print(Padding.indent(Text.assemble(("$ ", "cyan"), (text, "bold")), 3))
+
+    def output(self, text: str, style: str = "") -> None:
+        """Prints the output of a command or of the API server."""
+        for line in text.rstrip().splitlines():
+            self._console.print(Padding.indent(Text(line, style=style), 5))
+
+    def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+        """Prints rows under headings."""
+        table = Table(*headings, box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="bold")
+        for row in rows:
+            table.add_row(*(Text(cell) for cell in row))
+        self._console.print(Padding.indent(table, 3))
+
+    @contextmanager
+    def meter(self) -> Iterator[Meter]:
+        """A bar that moves with each reading; in a pipe, a line now and then."""
+        if not self._console.is_terminal:
+            yield Meter(self._console, None)
+            return
+        with Live(console=self._console, refresh_per_second=10, transient=True) as live:
+            yield Meter(self._console, live)
+
+    def verdict(self, text: str, *, good: bool) -> None:
+        """Prints the result of the demonstration."""
+        self._console.print()
+        self._console.print(Text(text, style="bold green" if good else "bold red"))
+
+
+class Meter:
+    """Shows a budget being spent."""
+
+    def __init__(self, console: Console, live: Live | None) -> None:
+        self._console = console
+        self._live = live
+        self._state: BudgetState | None = None
+        self._printed = 0.0
+
+    def show(self, reading: Reading) -> None:
+        """Shows the newest reading; a change of state leaves a line behind."""
+        line = Padding.indent(_line(reading), 3)
+        changed = reading.state is not self._state
+        self._state = reading.state
+        if self._live is not None:
+            if changed:
+                self._console.print(line)
+            self._live.update(line)
+        elif changed or time.monotonic() - self._printed >= PLAIN_SECONDS:
+            self._printed = time.monotonic()
+            self._console.print(line)
+
+
+def _line(reading: Reading) -> Text:
+    available = max(reading.available, 1)
+    scale = BAR_CELLS / max(available, reading.spent)
+    spent, used = round(reading.spent * scale), round(min(reading.used, reading.spent) * scale)
+    limit = round(available * scale)
+    within, beyond = min(spent, limit), max(spent - limit, 0)
+    style = STATE_STYLES[reading.state]
+    return Text.assemble(
+        (f"{reading.budget} ", "bold"),
+        (f"{reading.state.value:<6}", style),
+        ("█" * min(used, within) + "▓" * max(within - used, 0), "green" if not beyond else "yellow"),
+        ("▒" * beyond, "red"),
+        ("░" * (BAR_CELLS - within - beyond), "dim"),
+        f"  reserved {reading.spent / UNIT:5.1f} of {reading.available / UNIT:.0f} GPU·s",
+        (f"  used {reading.used / UNIT:5.1f}", "dim"),
+        (f"  at {reading.rate / UNIT:.2f} GPUs", "dim"),
+    )

@@ -1,0 +1,120 @@
+"""The state that the acts share: the screen, the processes, and the pods so far."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+import yaml
+
+from demo.admission import Admission, Admitted
+from demo.children import Child, Children, StepError, wait_until
+from demo.cluster import Cluster
+from demo.folder import ADMIN, BUDGET, NAMESPACE, Folder
+from demo.gpus import Gpus
+from demo.running import start_sidecar
+from demo.screen import Reading, Screen
+from demo.steps import STEP_LIMIT_SECONDS, accepted, read_budget, run_client, watch
+from fairgpu import names
+from fairgpu.client import transport
+from fairgpu.client.server import Server
+from fairgpu.commands import CommandError
+from fairgpu.states import BudgetState
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Stage:
+    """The acts add to it as the story goes on."""
+
+    screen: Screen
+    folder: Folder
+    children: Children
+    gpus: Gpus
+    cluster: Cluster = field(init=False)
+    admission: Admission = field(init=False)
+    bound: list[Json] = field(default_factory=list)
+    admitted: list[Json] = field(default_factory=list)
+    sidecars: list[Child] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.cluster = Cluster(self.folder.pods)
+
+    def server(self) -> Server:
+        """The timekeeper, under the token of an admin."""
+        tls = ssl.create_default_context(cafile=str(self.folder.timekeeper_ca))
+        return Server("127.0.0.1", self.folder.timekeeper_port, "", tls, self.folder.signer.person(ADMIN))
+
+    def start_sidecar(self, pod: Json) -> None:
+        """Starts the sidecar of a bound pod."""
+        metadata = pod["metadata"]
+        token = self.folder.signer.pod(NAMESPACE, metadata["name"], metadata["uid"])
+        child = start_sidecar(self.children, self.folder.sidecar, pod, token, self.folder.usage(pod))
+        self.sidecars.append(child)
+
+    def command(self, *arguments: str) -> None:
+        """Runs a command of the client, and shows it with its output."""
+        run_client(self.screen, self.client_environment(), arguments)
+
+    def watch(self, state: BudgetState) -> Reading:
+        """Shows the budget until it is in a state; the reading that was."""
+        return watch(self.screen, self.children, self.reading, state)
+
+    def next_pod(self, name: str, priority_class: str, state: BudgetState, namespace: str = NAMESPACE) -> Admitted:
+        """A pod that is created once the webhook knows a state; reviews beforehand find out whether it does."""
+        native = dict(manifests())["native"]
+        document = {**native, "metadata": {**native["metadata"], "name": name}}
+
+        def knows_state() -> bool:
+            admitted = self.admission.create(namespace, document)
+            return bool(admitted.pod["metadata"].get("annotations", {}).get(names.BUDGET_STATE) == state.value)
+
+        wait_until(f"the webhook knows that the budget is {state}", knows_state, self.children, STEP_LIMIT_SECONDS)
+        admitted = self.admission.create(namespace, document)
+        accepted(admitted, priority_class)
+        return admitted
+
+    def client_environment(self) -> dict[str, str]:
+        """The environment of the client's commands."""
+        return {
+            "FAIRGPU_SERVER": self.folder.timekeeper_url,
+            "FAIRGPU_CA_FILE": str(self.folder.timekeeper_ca),
+            "FAIRGPU_TOKEN": self.folder.signer.person(ADMIN),
+        }
+
+    def reading(self) -> Reading:
+        """The budget as the timekeeper answers now."""
+        return read_budget(self.server(), BUDGET, NAMESPACE)
+
+    def sessions(self) -> int:
+        """The number of sessions that are being metered."""
+        try:
+            return len(transport.get(self.server(), f"/v1/sessions?namespace={NAMESPACE}")["sessions"])
+        except CommandError as error:
+            raise StepError(str(error)) from error
+
+    def timekeeper_ready(self) -> bool:
+        """Whether the timekeeper serves and knows the budget."""
+        try:
+            return self.folder.timekeeper_ca.exists() and bool(transport.get(self.server(), f"/v1/budgets/{BUDGET}"))
+        except CommandError:
+            return False
+
+
+def manifests() -> Iterable[tuple[str, Json]]:
+    """The dialects and their manifests, in the order of the files' numbers."""
+    folder = files("demo") / "manifests"
+    for file in sorted(folder.iterdir(), key=lambda file: file.name):
+        number, _, dialect = file.name.removesuffix(".yaml").partition("-")
+        if number.isdigit():
+            yield dialect, yaml.safe_load(file.read_text())
+
+
+def manifest(name: str) -> Json:
+    """One manifest by its file's name."""
+    loaded: Json = yaml.safe_load((files("demo") / "manifests" / f"{name}.yaml").read_text())
+    return loaded

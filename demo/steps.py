@@ -1,0 +1,135 @@
+"""Steps that several acts take: check, watch the budget, run a command of the client."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from demo.admission import Admitted, Json
+from demo.children import Children, StepError
+from demo.screen import Reading, Screen
+from fairgpu import names
+from fairgpu.client import transport
+from fairgpu.client.server import Server
+from fairgpu.commands import CommandError
+from fairgpu.states import BudgetState
+
+STEP_LIMIT_SECONDS = 120.0
+COMMAND_LIMIT_SECONDS = 120.0
+READING_SECONDS = 0.25
+
+
+def require(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - reads as a sentence where it is called
+    """Raises StepError with what was seen instead."""
+    if not condition:
+        raise StepError(otherwise)
+
+
+def accepted(admitted: Admitted, priority_class: str) -> Json:
+    """The pod, which was let in with this class."""
+    require(not admitted.refusal, admitted.refusal)
+    spec = admitted.pod["spec"]
+    require(spec.get("priorityClassName") == priority_class, f"the class is {spec.get('priorityClassName')}")
+    require(spec.get("schedulerName") == names.SCHEDULER_NAME, f"the scheduler is {spec.get('schedulerName')}")
+    return admitted.pod
+
+
+def said(manifest: Json) -> str:
+    """A manifest's GPU request, in the words of its own dialect."""
+    annotations = manifest["metadata"].get("annotations", {})
+    words = [f"{key.rpartition('/')[2]}: {value}" for key, value in annotations.items()]
+    for container in manifest["spec"]["containers"]:
+        limits = container.get("resources", {}).get("limits", {})
+        words += [f"{key.rpartition('/')[2]}: {value}" for key, value in limits.items()]
+    return ", ".join(words)
+
+
+def meant(pod: Json) -> str:
+    """An admitted pod's GPU request, for people."""
+    limits = pod["spec"]["containers"][0]["resources"]["limits"]
+    core, memory = int(limits[names.GPU_CORE]), limits.get(names.GPU_MEMORY)
+    models = pod["metadata"]["annotations"].get(names.USE_GPU_MODEL)
+    time_share = f"{core}% of a GPU" if core else "what others leave idle"
+    memory_share = f"{memory} MiB" if memory else f"{limits[names.GPU_MEMORY_PERCENTAGE]}% of its memory"
+    return f"{time_share}, {memory_share}" + (f", on {models}" if models else "")
+
+
+def watch(screen: Screen, children: Children, read: Callable[[], Reading], state: BudgetState) -> Reading:
+    """Shows a budget until it is in a state; the reading that was.
+
+    Raises:
+        StepError: it is not within the limit.
+    """
+    deadline = time.monotonic() + STEP_LIMIT_SECONDS
+    with screen.meter() as meter:
+        while True:
+            reading = read()
+            meter.show(reading)
+            if reading.state is state:
+                return reading
+            children.check()
+            require(time.monotonic() < deadline, f"the budget did not become {state} in time: {reading}")
+            time.sleep(READING_SECONDS)
+
+
+def read_budget(server: Server, budget: str, namespace: str) -> Reading:
+    """A budget as the timekeeper answers now.
+
+    Raises:
+        StepError: it does not answer.
+    """
+    try:
+        found = transport.get(server, f"/v1/budgets/{budget}")
+        sessions = transport.get(server, f"/v1/sessions?namespace={namespace}")["sessions"]
+    except CommandError as error:
+        raise StepError(str(error)) from error
+    return Reading(
+        budget=budget,
+        state=BudgetState(found["state"]),
+        available=exact(found["available"]),
+        spent=exact(found["spent"]),
+        used=sum(exact(session["used"]) for session in sessions),
+        rate=int(found["rate"]["microGPUSecondsPerSecond"]),
+    )
+
+
+def exact(money: Any) -> int:
+    """An amount of the REST API in microGPU-seconds; 0 where there is none."""
+    return int(money["microGPUSeconds"]) if money else 0
+
+
+def run_client(screen: Screen, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
+    """Runs a command of the client, and shows it with its output.
+
+    Raises:
+        StepError: it failed.
+    """
+    shown = shlex.join(("fairgpu", *arguments))
+    screen.command(shown)
+    done = subprocess.run(  # noqa: S603 - our own command, no shell
+        [program("fairgpu"), *arguments],
+        env={"PATH": os.environ.get("PATH", os.defpath), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=COMMAND_LIMIT_SECONDS,
+    )
+    require(done.returncode == 0, f"{shown} ended with {done.returncode}: {done.stderr}")
+    screen.output(done.stdout)
+
+
+def program(name: str) -> str:
+    """The path of an installed command."""
+    return str(Path(sysconfig.get_path("scripts")) / name)
+
+
+def python_module(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module under this interpreter."""
+    return [sys.executable, "-m", module, *arguments]

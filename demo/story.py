@@ -1,0 +1,68 @@
+"""The demonstration from beginning to end, and the end of its processes and files."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from types import FrameType
+
+from demo import acts
+from demo.children import Children, StepError
+from demo.folder import Folder
+from demo.gpus import Gpus
+from demo.screen import Screen
+from demo.stage import Stage
+from fairgpu.commands import CommandError
+
+TITLE = "FairGPU in half a minute"
+INTRODUCTION = (
+    "Real: Redis, the timekeeper, the webhook, a sidecar for each pod, TLS and signed tokens between them.",
+    "Played by this program: the API server, the scheduler, the kubelet and a node with four A100 GPUs.",
+)
+
+
+def run(keep: str | None) -> int:
+    """Runs every act; 0 only if each step was checked and did happen.
+
+    Raises:
+        CommandError: the folder to keep is there already.
+    """
+    screen = Screen()
+    with ExitStack() as stack:
+        stack.callback(signal.signal, signal.SIGTERM, signal.signal(signal.SIGTERM, interrupt))
+        root = _root(keep, stack)
+        folder = Folder(root)
+        folder.logs.mkdir()
+        children = stack.enter_context(Children(folder.logs))
+        gpus = Gpus()
+        stack.callback(gpus.stop)
+        gpus.start()
+        screen.title(TITLE, INTRODUCTION)
+        stage = Stage(screen, folder, children, gpus)
+        try:
+            for act in acts.ALL:
+                act(stage)
+        except StepError as error:
+            screen.verdict(f"This step did not happen: {error}", good=False)
+            return 1
+    screen.verdict("Every step above was checked as it happened.", good=True)
+    screen.say("Next: docs/install.md puts this on a cluster; docs/budgets.md says how money is counted.")
+    return 0
+
+
+def _root(keep: str | None, stack: ExitStack) -> Path:
+    if keep is None:
+        return Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-demo-")))
+    root = Path(keep).absolute()
+    try:
+        root.mkdir(mode=0o700, parents=True)
+    except FileExistsError as error:
+        raise CommandError(f"{root} is there already; name a new folder") from error
+    return root
+
+
+def interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Ends as Ctrl-C does, so that all child processes end too."""
+    raise KeyboardInterrupt

@@ -1,0 +1,132 @@
+"""Parses the GPU requests of a pod's containers, in whatever dialect they are."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fairgpu.choices import Path
+from fairgpu.demand import is_native_sidecar
+from fairgpu.dialects.reading import Container, DialectSettings, Reading
+from fairgpu.dialects.registry import BETWEEN_NAMES, DialectSet, read_container, unclaimed_annotations
+from fairgpu.faults import Fault, show
+
+MAX_CONTAINERS: Final = 512
+"""Containers in one list of a GPU pod: no kubelet starts as many, and each is parsed, rewritten and metered."""
+ENOUGH_FAULTS: Final = 100
+"""After so many faults in one list, the rest of it is not parsed: the pod is refused in any case."""
+
+
+class ContainerReading:
+    """A container with keys of a dialect.
+
+    Attributes:
+        path: its field path, such as `("spec", "initContainers", 2)`.
+        name: its name; empty where it has none.
+        dialect: the dialect's name; several joined by " and " where it has keys of several (which is a fault).
+        reading: the dialect's reading of it.
+        request: its request; None where it is faulty, or asks for no GPU.
+        native_sidecar: whether it is an init container that keeps running.
+    """
+
+    def __init__(self, path: Path, name: str, dialect: str, reading: Reading, *, native_sidecar: bool = False) -> None:
+        self.path: Final = path
+        self.name: Final = name
+        self.dialect: Final = dialect
+        self.reading: Final = reading
+        self.request: Final = reading.request
+        self.native_sidecar: Final = native_sidecar
+
+    @property
+    def index(self) -> int:
+        """Its place in its list."""
+        index = self.path[-1]
+        assert isinstance(index, int)  # noqa: S101 - paths of containers are built here and end in their index
+        return index
+
+
+class ContainerParser:
+    """Parses the containers of one pod.
+
+    Attributes:
+        requested_by_annotation: whether the pod's annotations ask for a GPU, which any container may claim.
+    """
+
+    def __init__(
+        self,
+        settings: DialectSettings,
+        root: Path,
+        dialects: DialectSet,
+        annotations: Mapping[str, str],
+        labels: Mapping[str, Any],
+    ) -> None:
+        self.settings: Final = settings
+        self.root: Final = root
+        self.dialects: Final = dialects
+        self.annotations: Final = annotations
+        self.labels: Final = labels
+        self.requested_by_annotation: Final = not dialects.requesting_annotations.isdisjoint(annotations)
+
+    def unclaimed_annotations(self, containers: tuple[ContainerReading, ...]) -> list[Fault]:
+        """The faults of annotations that ask for a GPU which none of the containers claims."""
+        if not self.requested_by_annotation:
+            return []
+        claimed = frozenset(name for container in containers for name in container.dialect.split(BETWEEN_NAMES))
+        return unclaimed_annotations(self.annotations, claimed, self.root, self.dialects)
+
+    def parse(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
+        """One list's containers with keys of a dialect, MAX_CONTAINERS at most; more are a fault (see too_many)."""
+        items = spec.get(field)
+        if not isinstance(items, list):
+            return ()
+        every = self.requested_by_annotation
+        readings: list[ContainerReading] = []
+        faults = 0
+        for index, item in enumerate(items):
+            if len(readings) == MAX_CONTAINERS or faults >= ENOUGH_FAULTS:
+                break
+            if not isinstance(item, dict):
+                continue
+            resources = mapping(item.get("resources"))
+            requests, limits = mapping(resources.get("requests")), mapping(resources.get("limits"))
+            if every or self.dialects.may_have_gpu_keys(requests, limits):
+                reading = self._read(item, (*self.root, "spec", field, index), requests, limits)
+                if reading is not None:
+                    readings.append(reading)
+                    faults += len(reading.reading.faults)
+        return tuple(readings)
+
+    def _read(
+        self, item: Mapping[str, Any], path: Path, requests: Mapping[str, Any], limits: Mapping[str, Any]
+    ) -> ContainerReading | None:
+        given_name = item.get("name")
+        name = given_name if isinstance(given_name, str) else ""
+        container = Container(
+            path=path,
+            name=name,
+            requests=requests,
+            limits=limits,
+            annotations=self.annotations,
+            labels=self.labels,
+            first=path[-2:] == ("containers", 0),
+        )
+        found = read_container(container, self.settings, self.dialects)
+        if found is None:
+            return None
+        dialect, reading = found
+        stays = path[-2] == "initContainers" and is_native_sidecar(item)
+        return ContainerReading(path, name, dialect, reading, native_sidecar=stays)
+
+
+def mapping(value: Any) -> dict[str, Any]:
+    """The value if it is a JSON object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:
+    """The entries that are text, and those that should be where their key is in `read_anyway`, as their JSON."""
+    return {
+        key: value if isinstance(value, str) else show(value)
+        for key, value in given.items()
+        if isinstance(key, str) and (isinstance(value, str) or key in read_anyway)
+    }

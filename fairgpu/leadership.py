@@ -1,0 +1,290 @@
+"""Leader election by a Lease, and for how long a process may rely on its term without asking again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol
+
+import structlog
+
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.cluster.reflector import Wait
+
+
+class CurrentTerm(Protocol):
+    """Says whether this process leads."""
+
+    def number(self) -> int | None:
+        """The number of the present term; None while this process does not lead."""
+
+
+class Term:
+    """The term in which this process leads, if it does. Safe to use from several threads.
+
+    The campaign's thread begins and renews a term; a thread whose write the store refuses ends it. Times are seconds of
+    a monotonic clock.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Guards the attributes that follow, which are read together."""
+        self._number: int | None = None
+        self._until = 0.0
+        self._lost_at = float("-inf")
+        self._changed = threading.Condition(self._lock)
+
+    def number(self) -> int | None:
+        """The number of the present term; None where it has expired or this process does not lead."""
+        with self._lock:
+            return self._number if self._clock() < self._until else None
+
+    def hold(self, number: int, until: float, looked_at: float = float("inf")) -> None:
+        """Begins or renews a term, which lasts until a time at most.
+
+        A reading of the Lease that began, at `looked_at`, before the term was last lost changes nothing.
+        """
+        with self._changed:
+            if looked_at < self._lost_at:
+                return
+            self._number, self._until = number, until
+            self._changed.notify_all()
+
+    def lose(self) -> None:
+        """Ends the term."""
+        with self._changed:
+            self._number, self._until, self._lost_at = None, 0.0, self._clock()
+            self._changed.notify_all()
+
+    def wait(self, seconds: float) -> int | None:
+        """Waits until this process leads, for so many seconds at most; returns the term's number."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._number is not None and self._clock() < self._until, seconds)
+        return self.number()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRecord:
+    """A Lease as the API server returned it.
+
+    Attributes:
+        holder: the holder's identity; empty where the Lease was released.
+        term: the number of the holder's term; the Lease counts its transitions so.
+        version: its resourceVersion, which changes with every renewal.
+    """
+
+    holder: str
+    term: int
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """A Lease, and when its present version was first observed: seconds of the observer's monotonic clock."""
+
+    record: LeaseRecord
+    since: float
+
+
+def observe(previous: Observation | None, record: LeaseRecord, now: float) -> Observation:
+    """The observation after another reading: an unchanged Lease keeps the time of its first observation."""
+    if previous is not None and previous.record.version == record.version:
+        return previous
+    return Observation(record, now)
+
+
+def may_take(observation: Observation, identity: str, duration: float, now: float) -> bool:
+    """Whether `identity` may take the Lease: it was released, has expired, or is its own from an earlier term.
+
+    Args:
+        observation: the Lease as it was observed.
+        identity: the candidate.
+        duration: the seconds for which a renewal keeps the Lease.
+        now: the observer's monotonic clock, in seconds.
+    """
+    holder = observation.record.holder
+    return not holder or holder == identity or now - observation.since >= duration
+
+
+def next_term(record: LeaseRecord | None, floor: int) -> int:
+    """The number of the term that begins by taking the Lease.
+
+    It is higher than every earlier one, even where the Lease was deleted and counts anew: `floor` is the highest term
+    that the store has recorded.
+    """
+    return max(record.term if record else 0, floor) + 1
+
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseOptions:
+    """The Lease, its candidate and its durations.
+
+    Attributes:
+        namespace: the Lease's namespace.
+        name: the Lease's name.
+        identity: identifies this process alone, also against its own predecessor.
+        duration_seconds: how long a silent holder keeps the Lease.
+        renew_seconds: how often the holder renews; well below the duration.
+    """
+
+    namespace: str
+    name: str
+    identity: str
+    duration_seconds: int = 15
+    renew_seconds: float = 3.0
+
+    @property
+    def believed_seconds(self) -> float:
+        """The seconds for which a holder relies on a renewal: a fifth less than others wait, as clocks run unevenly."""
+        return self.duration_seconds * 0.8
+
+
+class _Attempt(NamedTuple):
+    """The result of one attempt: the Lease as last observed, the term that is held, and why it is not.
+
+    `trouble` stays the same for as long as the cause does, so that it is logged once; `error` may differ each time.
+    """
+
+    observed: Observation | None = None
+    held: int | None = None
+    trouble: str = ""
+    error: str = ""
+
+
+def campaign(
+    api: KubernetesAPI,
+    options: LeaseOptions,
+    term: Term,
+    floor: Callable[[], int],
+    clock: Callable[[], float],
+    wait: Wait,
+) -> None:
+    """Takes the Lease whenever it is free and renews it until `wait` says that the process ends; then releases it.
+
+    Args:
+        api: the API server.
+        options: which Lease, and how.
+        term: updated as terms begin, are renewed and end.
+        floor: returns the highest term that the store has recorded; where it raises, no term begins.
+        clock: a monotonic clock, in seconds.
+        wait: sleeps between attempts, and ends the campaign.
+    """
+    collection = f"/apis/coordination.k8s.io/v1/namespaces/{options.namespace}/leases"
+    last = _Attempt()
+    while True:
+        asked_at = clock()
+        attempt = _attempt(api, collection, options, last, floor, clock)
+        if attempt.trouble not in ("", last.trouble):
+            _log.warning("lease unavailable", lease=options.name, reason=attempt.trouble, error=attempt.error)
+        last = attempt
+        if attempt.held is not None:
+            if term.number() is None:
+                _log.info("leading", lease=options.name, term=attempt.held, identity=options.identity)
+            term.hold(attempt.held, asked_at + options.believed_seconds, asked_at)
+        elif attempt.observed is not None and attempt.observed.record.holder != options.identity:
+            term.lose()
+        if wait(options.renew_seconds):
+            break
+    term.lose()
+    _release(api, f"{collection}/{options.name}", options.identity)
+
+
+def _attempt(
+    api: KubernetesAPI,
+    collection: str,
+    options: LeaseOptions,
+    last: _Attempt,
+    floor: Callable[[], int],
+    clock: Callable[[], float],
+) -> _Attempt:
+    observed = last.observed
+    try:
+        observed = _read_lease(api, f"{collection}/{options.name}", observed, clock)
+        return _Attempt(observed, _take_or_renew(api, collection, options, observed, floor, clock))
+    except ApiError as error:
+        # After a lost race, the next attempt reads the Lease again. Without the API server, the term lasts as renewed.
+        trouble = "" if error.conflict else f"the API server: {error.status} {error.reason}"
+        return _Attempt(observed, None, trouble, error.message)
+    except Exception as error:  # noqa: BLE001 - without the store no term can be numbered
+        return _Attempt(observed, None, f"the store: {type(error).__name__}", str(error))
+
+
+def _read_lease(
+    api: KubernetesAPI, path: str, previous: Observation | None, clock: Callable[[], float]
+) -> Observation | None:
+    try:
+        lease = api.get(path)
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise
+    return observe(previous, _record(lease), clock())
+
+
+def _take_or_renew(
+    api: KubernetesAPI,
+    collection: str,
+    options: LeaseOptions,
+    observation: Observation | None,
+    floor: Callable[[], int],
+    clock: Callable[[], float],
+) -> int | None:
+    """Takes or renews the Lease where that is allowed; returns the number of the term that is held now.
+
+    Raises:
+        ApiError: another candidate was faster, or the API server does not answer.
+    """
+    if observation is None:
+        number = next_term(None, floor())
+        api.create(collection, _lease(options, number))
+        return number
+    record = observation.record
+    if record.holder != options.identity and not may_take(
+        observation, options.identity, options.duration_seconds, clock()
+    ):
+        return None
+    number = record.term if record.holder == options.identity else next_term(record, floor())
+    body = _lease(options, number)
+    body["metadata"]["resourceVersion"] = record.version
+    api.replace(f"{collection}/{options.name}", body)
+    return number
+
+
+def _release(api: KubernetesAPI, path: str, identity: str) -> None:
+    try:
+        lease = api.get(path)
+        if _record(lease).holder == identity:
+            lease["spec"]["holderIdentity"] = ""
+            api.replace(path, lease)
+    except ApiError as error:
+        _log.info("lease not given up", status=error.status, reason=error.reason)
+
+
+def _record(lease: Json) -> LeaseRecord:
+    spec = lease.get("spec") or {}
+    return LeaseRecord(
+        holder=str(spec.get("holderIdentity") or ""),
+        term=int(spec.get("leaseTransitions") or 0),
+        version=str(lease["metadata"]["resourceVersion"]),
+    )
+
+
+def _lease(options: LeaseOptions, number: int) -> Json:
+    now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": options.name},
+        "spec": {
+            "holderIdentity": options.identity,
+            "leaseDurationSeconds": options.duration_seconds,
+            "leaseTransitions": number,
+            "renewTime": now,
+        },
+    }

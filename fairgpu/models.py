@@ -1,0 +1,115 @@
+"""Names of GPU models: the models that a pod's choice matches, and the price of a model.
+
+A choice matches each model whose name contains it, in any case, as HAMi's `use-gputype` does: `a10` matches an A100,
+too. A price must not do that, so it belongs to whole words: the price of `A10` is not that of an A100.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+_BETWEEN_WORDS: Final = re.compile(r"[ _-]+")
+
+DRIVER_NAMES: Final = (
+    "NVIDIA A2",
+    "NVIDIA A10",
+    "NVIDIA A16",
+    "NVIDIA A30",
+    "NVIDIA A40",
+    "NVIDIA A100-PCIE-40GB",
+    "NVIDIA A100-SXM4-40GB",
+    "NVIDIA A100-SXM4-80GB",
+    "NVIDIA A100 80GB PCIe",
+    "NVIDIA A800-SXM4-80GB",
+    "NVIDIA B200",
+    "NVIDIA GH200 480GB",
+    "NVIDIA H20",
+    "NVIDIA H100 80GB HBM3",
+    "NVIDIA H100 PCIe",
+    "NVIDIA H100 NVL",
+    "NVIDIA H200",
+    "NVIDIA H200 NVL",
+    "NVIDIA L4",
+    "NVIDIA L40",
+    "NVIDIA L40S",
+    "NVIDIA RTX 6000 Ada Generation",
+    "NVIDIA RTX A6000",
+    "NVIDIA T400",
+    "Tesla T4",
+    "Tesla P100-PCIE-16GB",
+    "Tesla V100-PCIE-16GB",
+    "Tesla V100-SXM2-16GB",
+    "Tesla V100-SXM2-32GB",
+    "Tesla V100S-PCIE-32GB",
+)
+"""Names from NVML's `nvmlDeviceGetName`, to check settings with before a GPU is there."""
+
+
+class Match(NamedTuple):
+    """The rank of a key that names a model: the larger, the better.
+
+    Attributes:
+        words: the number of words of the key.
+        leftness: 0 where they are the model's first words, -1 where they begin at its second, and so on.
+    """
+
+    words: int
+    leftness: int
+
+
+def takes(choice: str, model: str) -> bool:
+    """Whether a choice takes a model: it is a part of the model's name, in any case."""
+    return choice.casefold() in model.casefold()
+
+
+@lru_cache(maxsize=4096)
+def words(name: str) -> tuple[str, ...]:
+    """The words of a model's name in lower case, without those that say how the device is divided.
+
+    NVML's `NVIDIA A100-SXM4-80GB` and GPU feature discovery's `NVIDIA-A100-SXM4-80GB` have the same words. The latter
+    appends `-SHARED` and `-MIG-1g.10gb`
+    (https://github.com/NVIDIA/k8s-device-plugin/blob/main/docs/gpu-feature-discovery/README.md).
+    """
+    found = tuple(word for word in _BETWEEN_WORDS.split(name.casefold()) if word)
+    if "mig" in found[1:]:
+        found = found[: found.index("mig", 1)]
+    return found[:-1] if len(found) > 1 and found[-1] == "shared" else found
+
+
+@lru_cache(maxsize=65536)
+def match(key: str, model: str) -> Match | None:
+    """The rank of a key for a model; None where its words are no run of whole words of the model's name."""
+    wanted, given = words(key), words(model)
+    if not wanted:
+        return None
+    for start in range(len(given) - len(wanted) + 1):
+        if given[start : start + len(wanted)] == wanted:
+            return Match(len(wanted), -start)
+    return None
+
+
+def best_key(keys: Iterable[str], model: str) -> str | None:
+    """The key that names a model by most words; of several the one that stands first in its name; None without one."""
+    found = [(matched, key) for key in keys if (matched := match(key, model)) is not None]
+    return max(found)[1] if found else None
+
+
+def tie(keys: Sequence[str]) -> tuple[str, str, str] | None:
+    """Two keys that name one model by equally many words, and that model; None where there are none.
+
+    Looked for among DRIVER_NAMES; two keys of the same words name the first of them.
+    """
+    seen: dict[tuple[str, ...], str] = {}
+    for key in keys:
+        if words(key) and (other := seen.setdefault(words(key), key)) != key:
+            return other, key, other
+    for model in DRIVER_NAMES:
+        counts: dict[int, str] = {}
+        for key in keys:
+            matched = match(key, model)
+            if matched is not None and (other := counts.setdefault(matched.words, key)) != key:
+                return other, key, model
+    return None

@@ -1,0 +1,205 @@
+"""Follows the timekeeper's states by long polls, and the CA that signs its certificate."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+from urllib.parse import urlencode
+
+import orjson
+import structlog
+import urllib3
+
+from fairgpu.cluster.api import ApiError, KubernetesAPI
+from fairgpu.states import StatesDocument, StatesError, decode_document
+
+_log = structlog.get_logger(__name__)
+
+FIRST_RETRY_SECONDS = 0.5
+LAST_RETRY_SECONDS = 15.0
+LONG_POLL_SECONDS = 0.5
+"""An answer without changes that comes sooner was no long poll."""
+AT_ONCE_PAUSE_SECONDS = 0.5
+CONNECT_SECONDS = 3.0
+SLACK_SECONDS = 10.0
+MAX_BYTES = 64 << 20
+CA_KEY = "ca.crt"
+CA_CHECK_SECONDS = 60.0
+CA_RETRY_SECONDS = 1.0
+
+ReadAuthority = Callable[[], str]
+Wait = Callable[[float], bool]
+
+
+class Timekeeper(Protocol):
+    """The timekeeper's address, and the parameters of requests to it.
+
+    Attributes:
+        url: its address.
+        token_file: the token by which it knows the client; read again at each request.
+        wait_seconds: the longest time that it may hold a request while no state changes.
+    """
+
+    @property
+    def url(self) -> str: ...  # noqa: D102 - see above
+
+    @property
+    def token_file(self) -> Path: ...  # noqa: D102 - see above
+
+    @property
+    def wait_seconds(self) -> float: ...  # noqa: D102 - see above
+
+
+class StatesCache(Protocol):
+    """A cache that stores the states and the CA; several threads call it."""
+
+    @property
+    def timekeeper_ca(self) -> str:
+        """The CA that was stored last; empty before the first."""
+
+    def learn_authority(self, pem: str) -> None:
+        """Stores the timekeeper's CA."""
+
+    def learn_states(self, document: StatesDocument, now: float) -> None:
+        """Stores the timekeeper's answer of the monotonic second `now`."""
+
+
+class FollowError(RuntimeError):
+    """The timekeeper does not answer, or its CA or the token for it is missing; the message says which."""
+
+
+def authority_file(file: Path) -> ReadAuthority:
+    """The timekeeper's CA from a file."""
+
+    def read() -> str:
+        try:
+            return file.read_text()
+        except OSError as error:
+            raise FollowError(f"the timekeeper's CA: {error.filename}: {error.strerror}") from error
+
+    return read
+
+
+def authority_config_map(api: KubernetesAPI, namespace: str, name: str) -> ReadAuthority:
+    """The timekeeper's CA from the ConfigMap in which the timekeeper keeps it."""
+
+    def read() -> str:
+        try:
+            document = api.get(f"/api/v1/namespaces/{namespace}/configmaps/{name}")
+        except ApiError as error:
+            raise FollowError(f"the timekeeper's CA: {error}") from error
+        pem = (document.get("data") or {}).get(CA_KEY)
+        if not isinstance(pem, str):
+            raise FollowError(f"the timekeeper's CA: ConfigMap {namespace}/{name} has no {CA_KEY}")
+        return pem
+
+    return read
+
+
+def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> None:
+    """Keeps the CA current until `wait` returns true."""
+    while True:
+        seconds = CA_CHECK_SECONDS
+        try:
+            cache.learn_authority(read())
+        except FollowError as error:
+            if not cache.timekeeper_ca:
+                seconds = CA_RETRY_SECONDS
+            _log.warning("timekeeper CA not read", error=str(error))
+        if wait(seconds):
+            return
+
+
+def follow_states(
+    settings: Timekeeper, cache: StatesCache, wait: Wait, clock: Callable[[], float], random: Callable[[], float]
+) -> None:
+    """Keeps the states current until `wait` returns true.
+
+    Args:
+        settings: the timekeeper's address, and the token for it.
+        cache: the cache that stores the states.
+        wait: waits that many seconds, or less at the end of the process, and returns whether it ends.
+        clock: monotonic seconds.
+        random: a number in [0, 1), so that many webhooks do not come back at once.
+    """
+    cursor, retry_seconds = "", FIRST_RETRY_SECONDS
+    poll = _Poll(settings)
+    while not wait(0):
+        sent_at = clock()
+        try:
+            document = poll.ask(cursor, cache.timekeeper_ca)
+        except FollowError as error:
+            _log.warning("budget states not read", url=settings.url, error=str(error))
+            if wait(retry_seconds * (0.5 + random())):
+                return
+            retry_seconds = min(retry_seconds * 2, LAST_RETRY_SECONDS)
+            continue
+        answered_at = clock()
+        cache.learn_states(document, answered_at)
+        # A timekeeper that is about to end answers at once, with nothing new.
+        at_once = document.cursor == cursor and answered_at - sent_at < LONG_POLL_SECONDS
+        cursor, retry_seconds = document.cursor, FIRST_RETRY_SECONDS
+        if at_once and wait(AT_ONCE_PAUSE_SECONDS * (0.5 + random())):
+            return
+
+
+class _Poll:
+    """One connection to the timekeeper, made anew when its CA changes."""
+
+    def __init__(self, settings: Timekeeper) -> None:
+        self._settings = settings
+        self._authority = ""
+        self._pool = urllib3.PoolManager()
+
+    def ask(self, cursor: str, authority: str) -> StatesDocument:
+        """The states that changed since the cursor, as soon as there are any, or none after a while.
+
+        Raises:
+            FollowError: the timekeeper did not answer with states.
+        """
+        if authority != self._authority or not authority:
+            self._trust(authority)
+        query = urlencode({"since": cursor, "wait": f"{self._settings.wait_seconds:g}"} if cursor else {})
+        try:
+            response = self._pool.request(
+                "GET",
+                f"{self._settings.url.rstrip('/')}/v1/states?{query}",
+                headers={"Authorization": f"Bearer {self._token()}", "Accept": "application/json"},
+                timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=self._settings.wait_seconds + SLACK_SECONDS),
+                retries=False,
+                preload_content=False,
+            )
+            try:
+                body = response.read(MAX_BYTES + 1)
+            finally:
+                response.release_conn()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise FollowError(str(error)) from error
+        if response.status != 200 or len(body) > MAX_BYTES:
+            raise FollowError(f"status {response.status}: {body[:200].decode(errors='replace')}")
+        try:
+            return decode_document(orjson.loads(body))
+        except (StatesError, orjson.JSONDecodeError) as error:
+            raise FollowError(str(error)) from error
+
+    def _trust(self, authority: str) -> None:
+        if not authority and self._settings.url.startswith("https:"):
+            raise FollowError("the timekeeper's CA is not known yet")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        try:
+            if authority:
+                context.load_verify_locations(cadata=authority)
+        except ssl.SSLError as error:
+            raise FollowError(f"the timekeeper's CA is no certificate: {error}") from error
+        self._pool.clear()
+        self._pool = urllib3.PoolManager(ssl_context=context)
+        self._authority = authority
+
+    def _token(self) -> str:
+        try:
+            return self._settings.token_file.read_text().strip()
+        except OSError as error:
+            raise FollowError(f"the token for the timekeeper: {error.filename}: {error.strerror}") from error

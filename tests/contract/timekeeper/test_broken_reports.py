@@ -1,0 +1,146 @@
+"""Whatever a pod's stored reports hold, no account waits for them, and the pod's next reports count again."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.support.ledger.harness import LedgerHarness, report, told
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.reports import Counter
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
+from timekeeper.ledger.usage import accounts_usage
+
+HOUR = 3600
+TERMS = json.dumps([0, [["GPU-pod-a", 1, "1", 1, 1]], 0, 1, 1])
+BROKEN = {
+    "terms": [
+        "nonsense",
+        b"\xff",
+        "[]",
+        "{}",
+        TERMS.replace("[0,", '["0",'),
+        TERMS.replace('"1", 1, 1', '"x", 1, 1'),
+        TERMS.replace('"1", 1, 1', '"1", 0, 1'),
+        TERMS.replace('"1", 1, 1', '"1", 1, null'),
+        TERMS.replace(" 1, 1]", ' 1, "1"]'),
+        "[" * 100_000,
+    ],
+    "state": [
+        "nonsense",
+        b"\xff",
+        "{}",
+        "[[],[]]",
+        '[[["b",1]],[],[]]',
+        '[[["b","1",0,0]],[],[]]',
+        '[[],["x"],[]]',
+        "[[],[0],[[1,2]]]",
+        '[[],[0],[["1",2,3,4]]]',
+        "[" * 100_000,
+    ],
+    "closed": ["soon", b"\xff", "-", "x" * 100],
+    "settled": ["soon", b"\xff", "-", "x" * 100],
+    "phase": ["soon", b"\xff", "-"],
+    "at": ["soon", b"\xff", "1.5", "nan", ""],
+    "used": ["much", b"\xff", "-", "1e9", ""],
+    "a": ["soon", b"\xff"],
+}
+
+
+@pytest.fixture(params=[Bill.RESERVED, Bill.USED])
+def teams(stage: LedgerHarness, request: pytest.FixtureRequest) -> LedgerHarness:
+    """Two teams of one GPU-hour each, with one running pod each, on a node that says nothing."""
+    for team in ("a", "b"):
+        stage.budget(team, [f"team-{team}"], gpu_hours=1)
+        stage.pod(f"pod-{team}", f"team-{team}")
+    stage.lead(ControllerRules(bill=request.param))
+    stage.round()
+    stage.round(60)
+    for team in ("a", "b"):
+        report(stage, f"pod-{team}", 1, 60)
+    return stage
+
+
+def lead_again(stage: LedgerHarness) -> None:
+    assert stage.keeper is not None
+    stage.lead(stage.keeper.books.rules)
+
+
+def go_on_and_end(teams: LedgerHarness) -> None:
+    """The books go on; pod a reports again, and what it says counts."""
+    assert teams.keeper is not None
+    teams.round(HOUR)
+    assert teams.keeper.books.not_settled == {}
+    for team in ("a", "b"):
+        report(teams, f"pod-{team}", 2, HOUR + 60)
+    assert reading.used(teams.client, ["pod-a", "pod-b"])[1] == (HOUR + 60) * GPU_SECOND
+    teams.round(60)
+    assert told(teams, "team-b")["state"] == "over"
+    used = {usage.account: sum(row.figures.used or 0 for row in usage.rows()) for usage in usages(teams)}
+    assert used["a"] >= HOUR * GPU_SECOND
+    teams.finish(teams.source_pod("pod-a"))
+    teams.round(1)
+    assert teams.keeper.books.not_settled == {}
+    assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
+
+
+def usages(stage: LedgerHarness) -> list[object]:
+    return list(accounts_usage(stage.client, ["a", "b"], reading.assignments(stage.client)))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [(field, value) for field, values in BROKEN.items() for value in values],
+    ids=lambda text: repr(text[:9]),
+)
+def test_a_field_that_cannot_be_read_stops_neither_its_leader_nor_the_next_one(
+    teams: LedgerHarness, field: str, value: str | bytes
+) -> None:
+    teams.client.hset(keys.report("pod-a"), field, value)
+    teams.round(1)
+    assert teams.keeper is not None
+    assert teams.keeper.books.not_settled == {}
+    teams.client.hset(keys.report("pod-a"), field, value)
+    lead_again(teams)
+    go_on_and_end(teams)
+
+
+@pytest.mark.parametrize("leader", ["the leader goes on", "another leader follows"])
+def test_a_key_of_another_type_stops_nobody(teams: LedgerHarness, leader: str) -> None:
+    teams.client.delete(keys.report("pod-a"))
+    teams.client.set(keys.report("pod-a"), "text")
+    if leader == "another leader follows":
+        lead_again(teams)
+    teams.round(HOUR)
+    assert teams.keeper is not None
+    assert teams.keeper.books.not_settled == {}
+    teams.finish(teams.source_pod("pod-a"))
+    teams.round(1)
+    assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
+
+
+@pytest.mark.parametrize("field", BROKEN)
+def test_the_reports_of_others_in_the_same_batch_are_taken(teams: LedgerHarness, field: str) -> None:
+    teams.round(1)
+    intake = ReportIntake(teams.client)
+    for number, value in enumerate(BROKEN[field]):
+        teams.client.hset(keys.report("pod-a"), field, value)
+        batch = [
+            Submission(uid, "b", number + 2, teams.now + number, (Counter(f"GPU-{uid}", SECOND * 61, SECOND, 0),))
+            for uid in ("pod-a", "pod-b")
+        ]
+        assert intake.take(batch) == [IntakeOutcome.TAKEN, IntakeOutcome.TAKEN]
+
+
+def test_the_end_of_a_pod_whose_last_report_has_no_time_is_found(teams: LedgerHarness) -> None:
+    teams.client.hset(keys.report("pod-a"), "at", "soon")
+    teams.remove("pod-a")
+    lead_again(teams)
+    teams.round(HOUR)
+    assert teams.client.hlen(keys.AccountKeys("a").sessions) == 0
+    assert teams.keeper is not None
+    assert teams.keeper.books.not_settled == {}

@@ -1,0 +1,207 @@
+"""A script that meets data that it cannot work with has written nothing, whichever key or field that data is in.
+
+The scripts are called as the timekeeper calls them. Before each call the keys that lie beside it are spoiled, one key
+and one field after another; a call that breaks off then must leave all of them as they were.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import redis
+
+from tests.support.ledger import old_store
+from tests.support.ledger.harness import MONTH, LedgerHarness, report
+from tests.support.servers import redis_binaries
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.controller.archive import Archivist
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.milestones import Announced
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.windows import Retention
+from timekeeper.ledger import client, compaction, orders, outbox, shared
+from timekeeper.ledger.reports import ReportIntake, Submission
+from timekeeper.ledger.scripts import SHARED, script
+from timekeeper.ledger.settlement import HeldTerm
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from timekeeper.ledger.client import Call
+
+HOUR = 3600
+CALLS_OF_EACH = 2
+FIELDS_OF_EACH = 8
+BROKEN = (b"nonsense", b"", b"9" * 30, b"1.5")
+TAG = re.compile(r"\{[^}]*\}")
+WRITES = re.compile(
+    r"redis\.call\(\s*(?:'(?:[HZSX]?(?:SET|DEL|ADD|REM|TRIM|INCRBY)|HSETNX|EXPIRE|PUBLISH)'|ARGV)"
+    r"|\b(?:changed|change_the_past|write_rows)\("
+)
+MAY_FAIL = re.compile(
+    r"error_reply|\berror\(|tonumber\(|\b(?:limbs|signed|refusal|open_sum|expect_types|grown_rows|read_cuts|in_order)\("
+    r"|string\.match|redis\.call\(\s*'(?:H?GET|HMGET|HGETALL|HKEYS|HLEN|HEXISTS|XRANGE|XLEN|ZCARD|ZRANGE\w*)'"
+)
+ANSWERS_ERRORS = {"write_terms"}
+"""Scripts of several keys of which each is written apart: what one of them is refused for is part of the answer."""
+NAMES = sorted(
+    file.name.removesuffix(".lua")
+    for file in files("timekeeper.ledger.scripts").iterdir()
+    if file.name.endswith(".lua") and file.name not in SHARED
+)
+
+
+@pytest.fixture(params=["Redis 6.2", "Redis 7"])
+def stage(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LedgerHarness]:
+    if request.param == "Redis 7":
+        monkeypatch.setenv("FAIRGPU_REDIS_SERVER", redis_binaries.redis_7())
+    for name in ("redis", "stage"):
+        (tmp_path / name).mkdir()
+    with RedisServer(tmp_path / "redis") as server, server.client() as client:
+        yield LedgerHarness(tmp_path / "stage", client)
+
+
+class Spoiler:
+    """Tries each call on spoiled data before it is done."""
+
+    def __init__(self) -> None:
+        self.tried: Counter[str] = Counter()
+        self.broke_off: Counter[str] = Counter()
+        self.half_done: set[str] = set()
+
+    def execute(self, do: Callable[..., Any], client: redis.Redis, chosen: Sequence[Call]) -> Any:
+        for call in chosen:
+            if self.tried[call.script] < CALLS_OF_EACH:
+                self.tried[call.script] += 1
+                self._try(client, call)
+        return do(client, chosen)
+
+    def _try(self, client: redis.Redis, call: Call) -> None:
+        found = TAG.search(call.keys[0])
+        assert found is not None
+        beside = sorted({*a_few_of_each_kind(client.keys(f"fairgpu:{found[0]}:*")), *call.keys})
+        good = {key: client.dump(key) for key in beside}
+        for key in beside:
+            for what, spoil in spoilings(client, key):
+                spoil()
+                self._run(client, call, f"{call.script}: {what}", beside)
+                restore(client, beside, good)
+
+    def _run(self, client: redis.Redis, call: Call, what: str, beside: Sequence[str]) -> None:
+        before = [client.dump(key) for key in beside]
+        try:
+            client.eval(script(call.script).text, len(call.keys), *call.keys, *call.arguments)
+        except redis.ResponseError:
+            self.broke_off[call.script] += 1
+            if [client.dump(key) for key in beside] == before:
+                return
+            now = [content(client, key) for key in beside]
+            restore(client, beside, dict(zip(beside, before, strict=True)))
+            if now != [content(client, key) for key in beside]:
+                self.half_done.add(what)
+
+
+def content(client: redis.Redis, key: str) -> Any:
+    """The value of a key, without the order in which a hash happens to hold its fields."""
+    kind = client.type(key)
+    if kind == b"hash":
+        return client.hgetall(key)
+    return client.xrange(key) if kind == b"stream" else client.dump(key)
+
+
+def a_few_of_each_kind(found: Sequence[bytes]) -> set[str]:
+    """The latest two of keys that differ by their numbers alone."""
+    kinds: dict[str, list[str]] = {}
+    for key in sorted(key.decode() for key in found):
+        kinds.setdefault(re.sub(r"\d+", "", key), []).append(key)
+    return {key for kind in kinds.values() for key in kind[-2:]}
+
+
+def spoilings(client: redis.Redis, key: str) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Ways to spoil a key, each with words for it."""
+    name = re.sub(r"\{.*\}|\d{5,}", "", key)
+    kind = client.type(key)
+    if kind != b"string":
+        yield f"{name} is a string", lambda: (client.delete(key), client.set(key, "text"))
+    else:
+        for broken in BROKEN:
+            yield f"{name} is {broken!r}", lambda broken=broken: client.set(key, broken)
+    if kind != b"list":
+        yield f"{name} is a list", lambda: (client.delete(key), client.rpush(key, "text"))
+    if kind == b"hash":
+        yield f"{name} has a field more", lambda: client.hset(key, "nonsense", "nonsense")
+        for field in sorted(client.hkeys(key))[:FIELDS_OF_EACH]:
+            for broken in BROKEN:
+                yield (
+                    f"{name} {field!r} is {broken!r}",
+                    lambda field=field, broken=broken: client.hset(key, field, broken),
+                )
+    if kind == b"zset":
+        yield f"{name} has a member more", lambda: client.zadd(key, {"nonsense": 0})
+    if kind == b"stream":
+        yield f"{name} has an entry more", lambda: client.xadd(key, {"nonsense": "nonsense"})
+
+
+def restore(client: redis.Redis, beside: Sequence[str], good: dict[str, Any]) -> None:
+    pipeline = client.pipeline(transaction=False)
+    pipeline.delete(*beside)
+    for key in beside:
+        if good[key] is not None:
+            pipeline.restore(key, 0, good[key])
+    pipeline.execute()
+
+
+def use_all_scripts(stage: LedgerHarness) -> None:
+    """Lives through everything that a script is there for."""
+    client = stage.client
+    old_store.begin(stage)
+    keeper = stage.lead(ControllerRules(bill=Bill.USED))
+    stage.grant("gift", "research", 5, expiresAt="2027-01-01T00:00:00Z")
+    stage.correct("again", "research", -1, stage.now)
+    stage.round()
+    stage.pod("p1", "team-a")
+    stage.round()
+    report(stage, "p1", 1, 0)
+    ReportIntake(client).take([Submission("p1", "", 0, stage.now)])
+    shared.write_epoch(client, keeper.epoch, HeldTerm(keeper.epoch))
+    audit(AuditEnvironment(client, lambda: None, lambda: stage.now, lambda _: False), AuditRequest(patience_seconds=0))
+    old_store.usage(client)
+    for file in (stage.folder / "pods").glob("*.json"):
+        stage.remove(file.stem)
+    stage.round(HOUR)
+    archivist = Archivist(client, stage.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
+    for _ in range(3):
+        stage.round(36 * HOUR)
+        keeper.books.left = []
+        archivist.archive(stage.now)
+    outbox.write(client, keeper.epoch, 10, [outbox.Change("u", Announced(0, None, frozenset()), "news")])
+    latest = keeper.books.accounts["research"].version
+    orders.restore(
+        client, keeper.epoch, stage.now, orders.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
+    )
+    compaction.prune(client, keeper.epoch, "daily", stage.now, [MONTH], stage.now)
+    compaction.drop_account(client, keeper.epoch, "daily", [])
+
+
+def test_a_script_that_breaks_off_has_written_nothing(stage: LedgerHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    spoiler, do = Spoiler(), client._execute
+    monkeypatch.setattr(client, "_execute", lambda client, chosen: spoiler.execute(do, client, chosen))
+    use_all_scripts(stage)
+    assert sorted(spoiler.tried) == NAMES
+    assert sorted(spoiler.half_done) == []
+    assert set(NAMES) - set(spoiler.broke_off) == ANSWERS_ERRORS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_reads_and_computes_nothing_that_may_fail_after_its_first_write(name: str) -> None:
+    code = re.sub(r"--[^\n]*", "", files("timekeeper.ledger.scripts").joinpath(f"{name}.lua").read_text())
+    code = re.sub(r"local function .*?\nend\n", "", code, flags=re.DOTALL)
+    first = WRITES.search(code)
+    after = code[first.end() :] if first else ""
+    assert [found[0] for found in MAY_FAIL.finditer(after)] == []

@@ -1,0 +1,168 @@
+"""Wherever the writes of one reconciliation break off, and its leader with them, the next leader charges all of a pod.
+
+Each test breaks the connection after every number of commands in turn, so that each write is once the last one taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.ledger.harness import NOON, LedgerHarness, report
+from tests.support.servers.redis_server import DRIVER, RedisServer
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.audit.cluster import read_cluster
+from timekeeper.audit.difference import Figure
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import reading
+from timekeeper.ledger.client import StoreUnavailableError
+
+HOURLY = {"every": "hour"}
+
+
+class CutRedis(redis.Redis):
+    """A client whose connection breaks after a number of commands in pipelines; None for never."""
+
+    left: int | None = None
+
+    def pipeline(self, *arguments: Any, **options: Any) -> Any:
+        found: Any = super().pipeline(*arguments, **options)
+        found.execute = partial(self._execute, found, found.execute)
+        return found
+
+    def _execute(self, pipeline: Any, execute: Callable[..., Any], **options: Any) -> Any:
+        if self.left is None:
+            return execute(**options)
+        sent = len(pipeline.command_stack)
+        if sent <= self.left:
+            self.left -= sent
+            return execute(**options)
+        pipeline.command_stack = pipeline.command_stack[: self.left]
+        self.left = 0
+        execute(**options)
+        raise redis.ConnectionError("the connection broke")
+
+
+@pytest.fixture
+def client(redis_server: RedisServer) -> Iterator[CutRedis]:
+    with CutRedis(port=redis_server.port, driver_info=DRIVER) as client:
+        yield client
+
+
+def stages_cut(
+    client: CutRedis, folder: Path, prepare: Callable[[LedgerHarness], object]
+) -> Iterator[tuple[int, LedgerHarness]]:
+    """Prepares a stage and cuts its next reconciliation after 0, 1, 2 ... commands, until it is whole."""
+    for commands in range(200):
+        client.flushall()
+        place = folder / str(commands)
+        place.mkdir()
+        stage = LedgerHarness(place, client)
+        prepare(stage)
+        client.left = commands
+        try:
+            stage.round()
+        except StoreUnavailableError:
+            whole = False
+        else:
+            whole = True
+        finally:
+            client.left = None
+        yield commands, stage
+        if whole:
+            return
+    raise AssertionError("the reconciliation is never whole")
+
+
+def check_books(stage: LedgerHarness, expected: dict[tuple[str, int], int]) -> None:
+    """Holds the store to what each period costs, once nobody is on the meter any more."""
+    for (account, period), seconds in expected.items():
+        amount = seconds * GPU_SECOND
+        assert stage.spent(account, period) == amount
+        standing = reading.period_totals(stage.client, account, period)
+        assert standing is not None
+        assert standing.finalized == amount
+    assert reading.open_sessions(stage.client, "", 9) == []
+    around = AuditEnvironment(stage.client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, bool)
+    differences = audit(around, AuditRequest(patience_seconds=0)).differences
+    assert [each for each in differences if each.figure is not Figure.STATUS] == []
+
+
+def test_a_pod_that_left_is_charged_in_both_of_its_periods_or_until_it_was_last_seen(
+    client: CutRedis, tmp_path: Path
+) -> None:
+    def prepare(stage: LedgerHarness) -> None:
+        stage.budget("a", ["team-a"], period=HOURLY)
+        stage.pod("p1", "team-a")
+        stage.round(10)
+        stage.remove("p1")
+        stage.pass_time(5390)
+
+    found = set()
+    for _, stage in stages_cut(client, tmp_path, prepare):
+        stage.lead()
+        stage.round()
+        stage.round(60)
+        amounts = stage.spent("a", NOON) // GPU_SECOND, stage.spent("a", NOON + HOUR) // GPU_SECOND
+        found.add(amounts)
+        check_books(stage, {("a", NOON): amounts[0], ("a", NOON + HOUR): amounts[1]})
+    assert found == {(10, 0), (3600, 1800)}
+
+
+def test_a_pod_whose_namespace_moves_is_charged_to_both_payers_where_it_leaves_unseen(
+    client: CutRedis, tmp_path: Path
+) -> None:
+    def prepare(stage: LedgerHarness) -> None:
+        stage.budget("a", ["team-a"])
+        stage.budget("b", ["nobody"])
+        stage.pod("p1", "team-a")
+        stage.round(10)
+        stage.budget("a", ["nobody"])
+        stage.budget("b", ["team-a"])
+        stage.pass_time(10)
+
+    for _, stage in stages_cut(client, tmp_path, prepare):
+        stage.pass_time(2980)
+        report(stage, "p1", 1, 1)
+        stage.remove("p1")
+        stage.pass_time(600)
+        stage.lead()
+        stage.round()
+        stage.round(60)
+        moved = (reading.assignments(client)["team-a"][-1][0] - NOON) // SECOND
+        month = reading.period_at(client, "a", NOON)
+        assert month is not None
+        first = min(moved, 3000)
+        check_books(stage, {("a", month.start): first, ("b", month.start): 3000 - first})
+
+
+def test_a_pod_that_left_after_its_namespace_moved_is_charged_to_both_payers(client: CutRedis, tmp_path: Path) -> None:
+    def prepare(stage: LedgerHarness) -> None:
+        stage.budget("a", ["team-a"])
+        stage.budget("b", ["nobody"])
+        stage.pod("p1", "team-a")
+        stage.round(10)
+        stage.budget("a", ["nobody"])
+        stage.budget("b", ["team-a"])
+        stage.round(10)
+        report(stage, "p1", 1, 1)
+        stage.remove("p1")
+        stage.pass_time(20)
+
+    found = set()
+    for _, stage in stages_cut(client, tmp_path, prepare):
+        stage.lead()
+        stage.round()
+        stage.round(60)
+        month = reading.period_at(client, "a", NOON)
+        assert month is not None
+        amount = stage.spent("b", month.start) // GPU_SECOND
+        found.add(amount)
+        check_books(stage, {("a", month.start): 20, ("b", month.start): amount})
+    assert found == {0, 20}

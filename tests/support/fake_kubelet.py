@@ -1,0 +1,134 @@
+"""A kubelet's sockets in this process: it takes registrations, calls the plugin back, and lists what a test says.
+
+It speaks the real protocol. What a kubelet does between these calls is tests/node's to show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+
+from nodeagent.containers.resolving import Listed
+from nodeagent.kubelet import deviceplugin_pb2 as plugins
+from nodeagent.kubelet import podresources_pb2 as resources
+
+
+class FakeKubelet:
+    """Listens on both sockets while it is entered."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.registered: list[plugins.RegisterRequest] = []
+        self.refuse = ""
+        self.containers: Sequence[Listed] = ()
+        self._server: grpc.Server | None = None
+
+    @property
+    def pod_resources(self) -> Path:
+        return self.folder / "pod-resources.sock"
+
+    def __enter__(self) -> Self:
+        for path in self.folder.glob("*.sock"):  # as a kubelet that starts does
+            path.unlink()
+        self._server = grpc.server(ThreadPoolExecutor(4))
+        register = grpc.unary_unary_rpc_method_handler(
+            self._register,
+            request_deserializer=plugins.RegisterRequest.FromString,
+            response_serializer=plugins.Empty.SerializeToString,
+        )
+        listing = grpc.unary_unary_rpc_method_handler(
+            self._list,
+            request_deserializer=resources.ListPodResourcesRequest.FromString,
+            response_serializer=resources.ListPodResourcesResponse.SerializeToString,
+        )
+        services = {"v1beta1.Registration": {"Register": register}, "v1.PodResourcesLister": {"List": listing}}
+        self._server.add_generic_rpc_handlers(
+            tuple(grpc.method_handlers_generic_handler(name, methods) for name, methods in services.items())
+        )
+        self._server.add_insecure_port(f"unix://{self.folder / 'kubelet.sock'}")
+        self._server.add_insecure_port(f"unix://{self.pod_resources}")
+        self._server.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        assert self._server is not None
+        self._server.stop(grace=0).wait()
+
+    def plugin(self) -> PluginClient:
+        """The plugin that registered last, as the kubelet calls it."""
+        return PluginClient(self.folder / self.registered[-1].endpoint)
+
+    def _register(self, request: plugins.RegisterRequest, context: grpc.ServicerContext) -> plugins.Empty:
+        if self.refuse:
+            context.abort(grpc.StatusCode.UNKNOWN, self.refuse)
+        self.registered.append(request)
+        return plugins.Empty()
+
+    def _list(self, _request: object, _context: object) -> resources.ListPodResourcesResponse:
+        """One entry for each device of a container, as the kubelet lists them."""
+        return resources.ListPodResourcesResponse(
+            pod_resources=[
+                resources.PodResources(
+                    name=each.pod,
+                    namespace=each.namespace,
+                    containers=[
+                        resources.ContainerResources(
+                            name=each.container,
+                            devices=[
+                                resources.ContainerDevices(resource_name="fairgpu.io/gpu", device_ids=[slot])
+                                for slot in sorted(each.slots)
+                            ]
+                            + [resources.ContainerDevices(resource_name="example.com/nic", device_ids=["slot-1"])],
+                        )
+                    ],
+                )
+                for each in self.containers
+            ]
+        )
+
+
+class PluginClient:
+    """The kubelet's calls to a device plugin."""
+
+    def __init__(self, socket: Path) -> None:
+        self.channel = grpc.insecure_channel(f"unix://{socket}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.channel.close()
+
+    def options(self) -> plugins.DevicePluginOptions:
+        return self._call("GetDevicePluginOptions", plugins.Empty(), plugins.DevicePluginOptions)
+
+    def devices(self) -> Any:
+        """The stream of lists of devices, until it is cancelled."""
+        return self.channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            request_serializer=plugins.Empty.SerializeToString,
+            response_deserializer=plugins.ListAndWatchResponse.FromString,
+        )(plugins.Empty())
+
+    def allocate(self, *containers: Sequence[str]) -> list[list[str]]:
+        """The CDI devices of each container."""
+        requests = [plugins.ContainerAllocateRequest(devices_ids=slots) for slots in containers]
+        answer = self._call("Allocate", plugins.AllocateRequest(container_requests=requests), plugins.AllocateResponse)
+        return [[device.name for device in each.cdi_devices] for each in answer.container_responses]
+
+    def pre_start(self, *slots: str) -> None:
+        """Raises grpc.RpcError with the plugin's words where it refuses."""
+        request = plugins.PreStartContainerRequest(devices_ids=slots)
+        self._call("PreStartContainer", request, plugins.PreStartContainerResponse)
+
+    def _call(self, method: str, request: Any, answer: Any) -> Any:
+        call = self.channel.unary_unary(
+            f"/v1beta1.DevicePlugin/{method}",
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=answer.FromString,
+        )
+        return call(request, timeout=60)

@@ -1,0 +1,162 @@
+"""A month of a busy cluster in one sitting, and beside it an account of what really happened, kept by other means.
+
+Pods stay until their last settlement is known to be stored, as with `end_proof: finalizer`: then what is spent is exact
+to the microGPU-second, whatever happens to the store and to the leaders meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import redis
+
+from tests.support.ledger.harness import MONTH, LedgerHarness
+from tests.support.randomness import chance
+from tests.support.waiting import FIRST_PAUSE_S, LIMIT_S, LONGEST_PAUSE_S
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.audit.cluster import read_cluster
+from timekeeper.audit.difference import Difference
+from timekeeper.controller.report.status_writer import StatusWriter
+from timekeeper.domain.money import GPU_HOUR
+from timekeeper.ledger import reading
+from timekeeper.ledger.client import FencedError, StoreError
+
+TEAMS = {"team-a": "a", "team-b": "b", "team-c": "namespace:team-c"}
+"""Namespaces and who pays for them; no budget names the last one."""
+MICRO_GPU_HOUR = GPU_HOUR // 10**6
+Result = TypeVar("Result")
+
+
+@dataclass
+class Held:
+    """What a pod really held, and for how long: nanoseconds since 1970, microGPU-seconds a second."""
+
+    namespace: str
+    rate: int
+    start: int
+    end: int | None = None
+
+
+class ChaosStory:
+    """Pods come, finish and, once they are settled, go; money is granted, and books are set right; leaders change."""
+
+    def __init__(self, stage: LedgerHarness, seed: int) -> None:
+        self.stage = stage
+        self.random = chance(seed)
+        self.pods: dict[str, Held] = {}
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.granted = dict.fromkeys(TEAMS.values(), 0)
+        self.corrected = dict.fromkeys(TEAMS.values(), 0)
+        self.writer: StatusWriter | None = None
+        stage.budget("a", ["team-a"])
+        stage.budget("b", ["team-b"])
+        self.lead()
+
+    def lead(self) -> None:
+        """A new leader, which knows nothing but what it reads; nothing happens while it begins."""
+        keeper = persisted(self.stage.lead)
+        self.writer = StatusWriter(self.stage.source, keeper.books)
+        self.round()
+
+    def round(self) -> None:
+        """Rounds until one succeeds: a store that is away makes none of them count."""
+        persisted(self.stage.round)
+
+    def act(self) -> None:
+        """Lets something happen, and time pass."""
+        for _ in range(self.random.randint(1, 3)):
+            self._start(f"pod-{len(self.pods)}")
+        running = [uid for uid, pod in self.pods.items() if pod.end is None]
+        for uid in self.random.sample(running, len(running) // 3):
+            self.stage.finish(self.objects[uid])
+            self.pods[uid].end = self.stage.now
+        self._order(f"order-{len(self.pods)}")
+        self.stage.pass_time(self.random.choice([1, 7, 60, 600]))
+
+    def live(self, steps: int) -> None:
+        """Goes on for a while, each step settled."""
+        for _ in range(steps):
+            self.act()
+            self.round()
+            self.let_go()
+            self.round()
+
+    def let_go(self) -> None:
+        """Removes the pods whose last settlement is stored."""
+        assert self.stage.keeper is not None
+        for uid in list(self.objects):
+            metered = self.stage.keeper.books.pods.sessions.get(uid)
+            if metered is not None and metered.acknowledged.closed and self.random.random() < 0.7:
+                self.stage.remove(uid)
+                del self.objects[uid]
+        self.stage.source.refresh()
+
+    def checkpoint(self) -> None:
+        """Writes the statuses of all budgets."""
+        assert self.writer is not None
+        self.writer.write(self.stage.now)
+        while self.writer.waiting:
+            self.writer.write(self.stage.now)
+
+    def error(self, names: tuple[str, ...] = tuple(TEAMS.values())) -> dict[str, int]:
+        """What the store says that these accounts have spent, less what they have; where that is 0, of grants."""
+        known = {name: reading.period_totals(self.stage.client, name, MONTH) for name in names}
+        granted = {name: 0 if found is None else found.granted for name, found in known.items()}
+        spent = {name: 0 if found is None else self.stage.spent(name) for name, found in known.items()}
+        return {name: spent[name] - self.truth(name) or granted[name] - self.granted[name] for name in names}
+
+    def differences(self) -> tuple[Difference, ...]:
+        """What the auditor, who recomputes every figure by other means, finds wrong."""
+        stage = self.stage
+        self.checkpoint()
+        stage.source.refresh()
+        around = AuditEnvironment(
+            stage.client, lambda: read_cluster(stage.source.mirrors, None), lambda: stage.now, lambda _: False
+        )
+        return audit(around, AuditRequest(patience_seconds=0)).differences
+
+    def truth(self, account: str) -> int:
+        """What an account has spent, pod by pod."""
+        held = (
+            pod.rate * ((self.stage.now if pod.end is None else pod.end) - pod.start) // 10**9
+            for pod in self.pods.values()
+            if TEAMS[pod.namespace] == account
+        )
+        return sum(held) + self.corrected[account]
+
+    def _order(self, name: str) -> None:
+        """Now and then somebody grants money, or sets right what was spent."""
+        kind, budget = self.random.choice(["grant", "correct", "", "", ""]), self.random.choice(["a", "b"])
+        amount = self.random.choice([-5, 7, 1_000_000])
+        if kind == "grant":
+            self.stage.grant(name, budget, f"{amount / 10**6:.6f}")
+            self.granted[budget] += amount * MICRO_GPU_HOUR
+        elif kind == "correct":
+            # Less than nothing cannot have been spent, where not all has been settled either.
+            amount = abs(amount)
+            self.stage.correct(name, budget, f"{amount / 10**6:.6f}", self.stage.now)
+            self.corrected[budget] += amount * MICRO_GPU_HOUR
+
+    def _start(self, uid: str) -> None:
+        core, namespace = self.random.choice([1, 33, 100]), self.random.choice(sorted(TEAMS))
+        self.objects[uid] = self.stage.pod(uid, namespace, core=core)
+        self.pods[uid] = Held(namespace, core * 10**6 // 100, self.stage.now)
+
+
+def persisted(attempt: Callable[[], Result]) -> Result:
+    """The result of something that is tried again while the store does not take part."""
+    deadline = time.monotonic() + LIMIT_S
+    pause = FIRST_PAUSE_S
+    while True:
+        try:
+            return attempt()
+        except FencedError:
+            raise
+        except (StoreError, redis.RedisError):
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(pause)
+            pause = min(pause * 1.5, LONGEST_PAUSE_S)

@@ -1,0 +1,39 @@
+"""Keeps the books while something happens to their store."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from tests.support.ledger.chaos_model import ChaosStory
+
+
+@contextmanager
+def meanwhile(happening: Callable[[], object]) -> Iterator[threading.Thread]:
+    """Something that happens in a thread while the books are kept; its error is raised at the end."""
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            happening()
+        except Exception as error:  # noqa: BLE001 - whatever went wrong is the test's to hear
+            failed.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield thread
+    finally:
+        thread.join(120)
+    assert not thread.is_alive()
+    if failed:
+        raise failed[0]
+
+
+def live_through(story: ChaosStory, happening: Callable[[], object]) -> None:
+    """Keeps the books while something happens, and a little longer."""
+    with meanwhile(happening) as thread:
+        while thread.is_alive():
+            story.live(1)
+    story.live(1)

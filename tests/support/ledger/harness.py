@@ -1,0 +1,213 @@
+"""A standalone folder, a real Redis and a clock of the test's own: everything that a leading timekeeper works with."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.servers.redis_server import RedisServer
+from timekeeper.controller.reconcile.reconciler import Reconciler
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.reports import Counter
+from timekeeper.domain.timestamps import format_instant, parse_instant
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.reading import load_accounts
+from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
+from timekeeper.ledger.settlement import Kind, take_epoch
+from timekeeper.ledger.shared import highest_epoch
+from timekeeper.ledger.totals import Summary, decode_summary
+from timekeeper.ledger.usage import accounts_usage
+from timekeeper.standalone.folder import FolderSource
+
+NOON = parse_instant("2026-01-15T12:00:00Z")
+MONTH = parse_instant("2026-01-01T00:00:00Z")
+KINDS_OF_MONEY = {Kind.GRANT, Kind.CARRY, Kind.EXPIRY}
+"""Entries that change what is available, and not what is spent."""
+
+
+class LedgerHarness:
+    """One cluster's worth of objects and one timekeeper after another."""
+
+    def __init__(self, folder: Path, client: redis.Redis) -> None:
+        self.folder = folder
+        self.client = client
+        self.now = NOON
+        self.source = FolderSource(folder, lambda: self.now)
+        self.keeper: Reconciler | None = None
+        (folder / "pods").mkdir(exist_ok=True)
+        self.budgets: list[dict[str, Any]] = []
+
+    def lead(self, rules: ControllerRules | None = None, **options: Any) -> Reconciler:
+        """A new leader, which knows nothing but what it reads."""
+        self.source = FolderSource(self.folder, lambda: self.now)
+        self.source.refresh()
+        self.keeper = Reconciler(
+            self.client,
+            self.source,
+            rules or ControllerRules(),
+            take_epoch(self.client, highest_epoch(self.client) + 1),
+            **options,
+        )
+        return self.keeper
+
+    def round(self, seconds: float = 0, **options: Any) -> None:
+        """Lets time pass, shows the folder to the leader, and lets it do one round."""
+        self.pass_time(seconds)
+        keeper = self.keeper or self.lead()
+        keeper.reconcile(self.now, **options)
+
+    def pass_time(self, seconds: float) -> None:
+        """Moves the clock, and the leader's view with it."""
+        self.now += int(seconds * SECOND)
+        self.source.refresh()
+
+    def budget(self, name: str, namespaces: list[str], gpu_hours: Any = 100, **spec: Any) -> None:
+        """Writes a budget; of the month where nothing else is said."""
+        item = {
+            "apiVersion": "fairgpu.io/v1alpha1",
+            "kind": "GPUBudget",
+            "metadata": {"name": name, "uid": f"budget-{name}", "creationTimestamp": "2025-12-01T00:00:00Z"},
+            "spec": {
+                "namespaces": namespaces,
+                "allowance": {"gpuHours": gpu_hours},
+                "period": {"every": "month"},
+                **spec,
+            },
+        }
+        self.budgets = [known for known in self.budgets if known["metadata"]["name"] != name] + [item]
+        self.write_budgets()
+
+    def write_budgets(self) -> None:
+        """Writes what `budgets` holds."""
+        (self.folder / "budgets.yaml").write_text("\n---\n".join(map(json.dumps, self.budgets)))
+
+    def grant(self, name: str, budget: str, gpu_hours: Any, created: int | None = None, **spec: Any) -> None:
+        """Writes a grant, made now where nothing else is said."""
+        (self.folder / "grants").mkdir(exist_ok=True)
+        stamp = format_instant(self.now if created is None else created)
+        item = {
+            "kind": "GPUGrant",
+            "metadata": {"name": name, "uid": f"grant-{name}", "creationTimestamp": stamp},
+            "spec": {"budget": budget, "gpuHours": gpu_hours, "reason": "deadline", **spec},
+        }
+        (self.folder / "grants" / f"{name}.json").write_text(json.dumps(item))
+
+    def correct(self, name: str, budget: str, gpu_hours: Any, effective: int, **spec: Any) -> None:
+        """Writes a correction of the period that holds an instant."""
+        (self.folder / "corrections").mkdir(exist_ok=True)
+        moment = format_instant(effective)
+        base = {"budget": budget, "gpuHours": gpu_hours, "effectivePeriod": moment, "reason": "the node had failed"}
+        item = {
+            "kind": "GPUCorrection",
+            "metadata": {"name": name, "uid": f"correction-{name}", "creationTimestamp": format_instant(self.now)},
+            "spec": {**base, **spec},
+        }
+        (self.folder / "corrections" / f"{name}.json").write_text(json.dumps(item))
+
+    def pod(self, uid: str, namespace: str, *, core: int = 100, model: str = "A100", **changes: Any) -> dict[str, Any]:
+        """A bound, running pod on one GPU since now."""
+        stamp = format_instant(self.now)
+        device = {"uuid": f"GPU-{uid}", "model": model, "totalMiB": 81920, "core": core, "memoryMiB": 1}
+        allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": [device]}]}
+        limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": str(core), "fairgpu.io/gpu-memory": "1"}
+        item = {
+            "metadata": {
+                "uid": uid,
+                "name": uid,
+                "namespace": namespace,
+                "creationTimestamp": stamp,
+                "annotations": {"fairgpu.io/allocation": json.dumps(allocation)},
+            },
+            "spec": {"nodeName": "n1", "containers": [{"name": "main", "resources": {"limits": limits}}]},
+            "status": {
+                "phase": "Running",
+                "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}],
+            },
+        }
+        self.write_pod(item | changes)
+        return item
+
+    def gated(self, uid: str, namespace: str, core: int = 100) -> None:
+        """A pod that admission held."""
+        item = self.pod(uid, namespace, core=core)
+        item["metadata"]["annotations"] = {}
+        item["spec"].pop("nodeName")
+        item["spec"]["schedulingGates"] = [{"name": "fairgpu.io/budget"}]
+        item["status"] = {"phase": "Pending"}
+        self.write_pod(item)
+
+    def source_pod(self, uid: str) -> dict[str, Any]:
+        """The pod as its file has it."""
+        item: dict[str, Any] = json.loads((self.folder / "pods" / f"{uid}.json").read_text())
+        return item
+
+    def finish(self, pod: dict[str, Any], seconds_ago: int = 0) -> None:
+        """The pod's container ended."""
+        finished = format_instant(self.now - seconds_ago * SECOND)
+        state = {"terminated": {"exitCode": 0, "finishedAt": finished}}
+        pod["status"] |= {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": state}]}
+        self.write_pod(pod)
+
+    def write_pod(self, pod: dict[str, Any]) -> None:
+        """Puts the pod's file in its place, whole."""
+        file = self.folder / "pods" / f"{pod['metadata']['uid']}.json"
+        beside = self.folder / f"{file.name}.new"
+        beside.write_text(json.dumps(pod))
+        beside.replace(file)
+
+    def remove(self, uid: str) -> None:
+        """The pod is deleted."""
+        (self.folder / "pods" / f"{uid}.json").unlink()
+
+    def spent(self, account: str, period: int = MONTH) -> int:
+        """What the store says, after holding its total to its entries and amounts, and to what is told of use."""
+        standing = reading.period_totals(self.client, account, period)
+        assert standing is not None
+        entries = reading.ledger_page(self.client, account, "", 100_000)
+        stored = reading.stored_amounts(self.client, account, period)
+        posted = sum(entry.amount for entry in entries if entry.period == period and entry.kind not in KINDS_OF_MONEY)
+        unposted = sum(found.amount - found.posted for found in stored.values())
+        assert posted + unposted == standing.total
+        (found,) = load_accounts(self.client, [account], latest_periods=10_000)
+        # Behind a clock that was ahead, use is told once it is posted.
+        if found.periods[-1].start <= self.now:
+            assert self.put_down(account) == sum(each.total for each in found.totals.values())
+        return standing.total
+
+    def put_down(self, account: str) -> int:
+        """What of an account's spending is put down to hours, or to sessions that run."""
+        (usage,) = accounts_usage(self.client, [account], reading.assignments(self.client))
+        return sum(row.figures.billed for row in usage.rows())
+
+
+def report(stage: LedgerHarness, uid: str, seq: int, busy_seconds: float, boot: str = "b") -> None:
+    """What the sidecar of a running pod reports of its one device."""
+    busy, span = int(busy_seconds * SECOND), 100 * SECOND
+    counters = (Counter(f"GPU-{uid}", busy, span, 0),)
+    (outcome,) = ReportIntake(stage.client).take([Submission(uid, boot, seq, stage.now, counters)])
+    assert outcome in {IntakeOutcome.TAKEN, IntakeOutcome.OLDER}
+
+
+def published(stage: LedgerHarness, account: str) -> Summary:
+    """What readers are told of an account."""
+    return decode_summary(reading.summaries(stage.client, [account])[account])
+
+
+def told(stage: LedgerHarness, namespace: str) -> dict[str, str]:
+    """What those who wait for states are told of a namespace."""
+    text = stage.client.hget(keys.STATES_VALUES, namespace)
+    assert isinstance(text, bytes)
+    found: dict[str, str] = json.loads(text)
+    return found
+
+
+@pytest.fixture
+def stage(redis_server: RedisServer, tmp_path: Path) -> Iterator[LedgerHarness]:
+    with redis_server.client() as client:
+        yield LedgerHarness(tmp_path, client)

@@ -1,0 +1,78 @@
+"""A store of format 1, as the code of that format left it after twelve days, and what its conversion must keep."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import redis
+
+from tests.support.ledger.harness import LedgerHarness
+from timekeeper.audit.auditing import AuditEnvironment, AuditRequest, audit
+from timekeeper.audit.difference import Difference
+from timekeeper.domain.usage_folding import parse_part
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.usage import accounts_usage
+
+STORE: dict[str, Any] = json.loads(
+    (Path(__file__).parents[2] / "contract" / "timekeeper" / "stores" / "format_1.json").read_text()
+)
+"""Its keys, what it told of use, and the world around it."""
+
+
+def begin(stage: LedgerHarness) -> None:
+    """Makes the stage the old store's, with the world and the instant that it was left in."""
+    fill(stage.client)
+    for name, text in STORE["world"].items():
+        (stage.folder / name).parent.mkdir(exist_ok=True)
+        (stage.folder / name).write_text(text)
+    stage.now = STORE["now"]
+
+
+def fill(client: redis.Redis) -> None:
+    """Writes the old store's keys."""
+    for key, (kind, content) in STORE["keys"].items():
+        name = stored(key)
+        if kind == "string":
+            client.set(name, stored(content))
+        elif kind == "hash":
+            client.hset(name, mapping={stored(field): stored(value) for field, value in content.items()})
+        elif kind == "set":
+            client.sadd(name, *map(stored, content))
+        elif kind == "zset":
+            client.zadd(name, {stored(member): score for member, score in content})
+        else:
+            for entry, fields in content:
+                client.xadd(name, {stored(field): stored(value) for field, value in fields.items()}, id=entry)
+
+
+def stored(text: str) -> bytes:
+    return text.encode("latin-1")
+
+
+def usage(client: redis.Redis) -> dict[str, list[Any]]:
+    """What is told of each account's use, as the old store's code told it."""
+    found = accounts_usage(client, reading.account_names(client), reading.assignments(client))
+    return {
+        each.account: sorted([row.hour, row.hours, list(row.dimensions[:5]), list(row.figures)] for row in each.rows())
+        for each in found
+    }
+
+
+def check_converted(stage: LedgerHarness) -> None:
+    """Nothing is left in the old format, everything is told as before, and the books are right."""
+    assert usage(stage.client) == STORE["usage"]
+    assert stage.client.get(keys.BOOK_FORMAT) == b"2"
+    assert not stage.client.exists(keys.BOOK_CONVERTING)
+    for name in reading.account_names(stage.client):
+        account = keys.AccountKeys(name)
+        assert not stage.client.exists(account.hours)
+        assert all(parse_part(part) is not None for part in stage.client.hkeys(account.folded))
+    assert differences(stage) == ()
+
+
+def differences(stage: LedgerHarness) -> tuple[Difference, ...]:
+    """What the auditor finds wrong in the store."""
+    around = AuditEnvironment(stage.client, lambda: None, lambda: stage.now, lambda _: False)
+    return audit(around, AuditRequest(patience_seconds=0)).differences

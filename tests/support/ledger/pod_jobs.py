@@ -1,0 +1,57 @@
+"""The leader's decisions on pods, carried out at once in the test's own thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from timekeeper.controller.eviction import evictions
+from timekeeper.controller.finalizers import removals
+from timekeeper.controller.gates import Releaser
+from timekeeper.controller.metrics import PodMeasures
+from timekeeper.controller.pod_writer import PodWriter
+from timekeeper.controller.pod_writes import Plan
+from timekeeper.controller.state.books import Books
+from timekeeper.sources.base import Source
+
+
+class PodJobs:
+    """What a leader of these books decides, and what its pod writer does; each call says how many writes succeeded."""
+
+    def __init__(
+        self,
+        source: Source,
+        books: Books,
+        clock: Callable[[], float] = time.monotonic,
+        without_notice_seconds: float = 600.0,
+    ) -> None:
+        self.books = books
+        self.without_notice_seconds = without_notice_seconds
+        self.registry = CollectorRegistry()
+        self.writer = PodWriter(source, PodMeasures(self.registry), clock)
+        self.releaser = Releaser(source, books)
+        self.leads = True
+
+    def release(self, now: int) -> int:
+        writes, notices = self.releaser.releases(now, self.writer.progress(Plan.RELEASES))
+        self.writer.tell(notices)
+        self.writer.hand_over(Plan.RELEASES, writes, lambda: self.leads)
+        return self.writer.work_off()
+
+    def remove_finalizers(self) -> int:
+        self.writer.hand_over(Plan.FINALIZERS, removals(self.books), lambda: self.leads)
+        return self.writer.work_off()
+
+    def evict(self, settled_at: int, now: int) -> int:
+        writes = evictions(self.books, settled_at, now, self.without_notice_seconds)
+        if writes is None:
+            self.writer.pause(Plan.EVICTIONS)
+        else:
+            self.writer.hand_over(Plan.EVICTIONS, writes, lambda: self.leads)
+        return self.writer.work_off()
+
+    def counted(self, name: str, **labels: str) -> float:
+        """A metric of the pod writer, without its prefix."""
+        return self.registry.get_sample_value(f"fairgpu_timekeeper_{name}", labels) or 0.0

@@ -1,0 +1,107 @@
+"""A small service over `fairgpu.serving`, for tests: it echoes, fails, waits and counts.
+
+    python -m tests.support.servers.serving_program PORT METRICS_PORT FOLDER PATIENCE [logged]
+
+The folder holds `tls.crt` and `tls.key`; it waits that many seconds for what a client owes it, and logs
+each request if told to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import structlog
+from flask import Flask, request
+from prometheus_client import Counter
+
+from fairgpu.logs import configure_logs
+from fairgpu.serving.application import Application
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.messages import Request, Response
+from fairgpu.serving.options import Address, ServerOptions
+from fairgpu.serving.server import serve
+from fairgpu.serving.tls import read_chain_files
+
+MAX_BODY_BYTES = 100_000
+MAX_ARRIVING_BYTES = 500_000
+MAX_CONNECTIONS = 20
+MAX_HANDSHAKES = 60
+MAX_HANDSHAKES_OF_ADDRESS = 40
+LARGE_BYTES = 16 << 20
+WAITING = "a client waits"
+
+
+def build(lifecycle: Lifecycle) -> Application:
+    counted = Counter("test_requests", "Requests of this worker.")
+    released = asyncio.Event()
+    lifecycle.on_drain(released.set)
+
+    def echo_at_once(body: bytes) -> Response:
+        counted.inc()
+        return Response(200, body)
+
+    def fail_at_once(_body: bytes) -> Response:
+        raise ValueError("secret detail")
+
+    async def echo(received: Request) -> Response:
+        return echo_at_once(received.body)
+
+    async def fail(_received: Request) -> Response:
+        raise ValueError("secret detail")
+
+    async def large(_received: Request) -> Response:
+        return Response(200, bytes(LARGE_BYTES))
+
+    async def until_drain(_received: Request) -> Response:
+        structlog.get_logger().info(WAITING)
+        await released.wait()
+        return Response(200, b'"released"')
+
+    immediate = {("POST", "/at-once/echo"): echo_at_once, ("POST", "/at-once/fail"): fail_at_once}
+    hot = {("POST", "/echo"): echo, ("GET", "/fail"): fail, ("GET", "/poll"): until_drain, ("GET", "/large"): large}
+    return Application(lifecycle, hot, build_flask(), immediate=immediate)
+
+
+def build_flask() -> Flask:
+    flask = Flask("test")
+
+    @flask.post("/flask/echo")
+    def echo() -> bytes:
+        return request.get_data()
+
+    @flask.get("/flask/fail")
+    def fail() -> str:
+        raise ValueError("secret detail")
+
+    return flask
+
+
+def main() -> int:
+    configure_logs()
+    port, metrics_port, folder, patience = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
+    options = ServerOptions(
+        name="test",
+        address=Address("127.0.0.1", port),
+        metrics_address=Address("127.0.0.1", metrics_port),
+        workers=1,
+        max_body_bytes=MAX_BODY_BYTES,
+        max_arriving_bytes=MAX_ARRIVING_BYTES,
+        body_seconds=patience,
+        handshake_seconds=patience,
+        header_seconds=patience,
+        unread_seconds=patience,
+        max_connections=MAX_CONNECTIONS,
+        max_handshakes=MAX_HANDSHAKES,
+        max_handshakes_of_address=MAX_HANDSHAKES_OF_ADDRESS,
+        drain_seconds=0.5,
+        finish_seconds=30.0,
+        reload_seconds=0.1,
+        access_log="logged" in sys.argv[5:],
+    )
+    return serve(options, build, lambda: read_chain_files(folder / "tls.crt", folder / "tls.key"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

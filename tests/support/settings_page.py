@@ -1,0 +1,96 @@
+"""Writes docs/reference/settings.md from the settings that there are: `python -m tests.support.settings_page`."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from fairgpu.settings import environment_name, fields
+from nodeagent.settings import Settings as NodeagentSettings
+from scheduler.settings import Settings as SchedulerSettings
+from timekeeper.settings import Settings as TimekeeperSettings
+from webhook.settings import Settings as WebhookSettings
+
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "settings.md"
+BOUNDS = (("ge", "from"), ("gt", "above"), ("le", "to"))
+"""The attributes of annotated_types' bounds, in words."""
+INTRODUCTION = f"""# Settings
+
+In the file `settings.yaml` of [your overlay](../install.md#3-name-your-registry-and-your-settings), a key for each dot;
+`webhook.dialects.best_effort` is
+
+```yaml
+webhook:
+  dialects:
+    best_effort: refuse
+```
+
+Every setting can stand in the environment as well, which counts before the file:
+`{environment_name(("webhook", "dialects", "best_effort"))}=refuse`, with lists and maps as in YAML, `[a, b]`. Passwords
+belong there, from a Secret. A changed file rolls out by itself. A value that cannot be used, or a key that there is
+not, stops the start of the new pods with the key, what was given and what is allowed, while the old ones go on.
+
+Times are seconds; `_mib` is MiB.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    return INTRODUCTION + "".join(
+        f"\n## {title}\n\n| setting | default | allowed | what it does |\n|---|---|---|---|\n"
+        + "\n".join(rows(model))
+        + "\n"
+        for title, model in (
+            ("The webhook", WebhookSettings),
+            ("The timekeeper", TimekeeperSettings),
+            ("The scheduler", SchedulerSettings),
+            ("The node agent", NodeagentSettings),
+        )
+    )
+
+
+def rows(model: type[BaseModel]) -> Iterator[str]:
+    """A row for each setting."""
+    defaults = model()
+    for path in fields(model):
+        group: type[BaseModel] = model
+        value: Any = defaults
+        for name in path:
+            info = group.model_fields[name]
+            value = getattr(value, name)
+            if isinstance(info.annotation, type) and issubclass(info.annotation, BaseModel):
+                group = info.annotation
+        what = " ".join((info.description or "").split())
+        yield f"| `{'.'.join(path)}` | {shown(value)} | {allowed(info)} | {what} |"
+
+
+def shown(value: Any) -> str:
+    """A default as it would be written in the file."""
+    if value is None or value in ((), {}):
+        return "none"
+    plain = value.value if isinstance(value, enum.Enum) else str(value) if isinstance(value, Path) else value
+    text = plain if isinstance(plain, str) else json.dumps(plain, default=str)
+    return f"`{text}`"
+
+
+def allowed(info: FieldInfo) -> str:
+    """The bounds of a number, or the words that there are."""
+    if get_origin(info.annotation) is Literal:
+        return ", ".join(f"`{word}`" for word in get_args(info.annotation))
+    if isinstance(info.annotation, type) and issubclass(info.annotation, enum.Enum):
+        return ", ".join(f"`{member.value}`" for member in info.annotation)
+    if info.annotation is bool:
+        return "`true`, `false`"
+    found = [(word, getattr(bound, name, None)) for bound in info.metadata for name, word in BOUNDS]
+    bounds = [f"{word} {limit}" for word, limit in found if limit is not None]
+    return " ".join(bounds)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

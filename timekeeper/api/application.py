@@ -1,0 +1,194 @@
+"""Follows the states in the store from a thread, and hands what changed to the event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import structlog
+
+from fairgpu.serving.application import Application
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.messages import Receive, Request, Response, Scope, Send
+from timekeeper.api.dependencies import Dependencies
+from timekeeper.api.hot_routes import ReportRoute, StatesRoute, guarded
+from timekeeper.api.problems import ProblemError
+from timekeeper.api.routes import build_flask
+from timekeeper.api.states_feed import StatesFeed
+from timekeeper.auth.origin import Network, origin_of
+from timekeeper.dashboard.serving import page_routes
+from timekeeper.ledger.states import Changes, Cursor
+
+POLL_SECONDS = 0.2
+"""The interval at which the store is asked for its version, one small read: clients get a change within a second."""
+
+_log = structlog.get_logger()
+
+ReadChanges = Callable[[Cursor | None], Changes | None]
+"""Returns the changes in the store since a cursor, all states without one; None where nothing changed.
+
+May raise redis.RedisError.
+"""
+
+
+def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Callable[[float], bool]) -> None:
+    """Follows until `wait` (as threading.Event.wait) says that everything is to end.
+
+    Args:
+        read: asks the store.
+        deliver: takes the changes; called in this thread.
+        wait: waits that many seconds, and says whether to end.
+    """
+    cursor: Cursor | None = None
+    answering = True
+    while not wait(POLL_SECONDS):
+        try:
+            changes = read(cursor)
+        except Exception as error:  # noqa: BLE001 - a thread that ended here would leave the states as they are for good
+            if answering:
+                _log.warning("states not read", kind=type(error).__name__, error=str(error))
+            answering = False
+            continue
+        if not answering:
+            _log.info("states read again")
+        answering = True
+        if changes is not None:
+            deliver(changes)
+            cursor = changes.cursor
+
+
+SILENCE_SECONDS = 10.0
+"""A worker is ready if the store answered within this time."""
+
+_OK = Response(200, b'{"status":"ok"}')
+
+
+class Freshness:
+    """The time of the store's last answer; written by the thread that follows the states."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` is a monotonic one, in seconds."""
+        self._clock = clock
+        self._answered_at: float | None = None
+
+    def note(self) -> None:
+        """Notes that the store answered now."""
+        self._answered_at = self._clock()
+
+    def is_fresh(self) -> bool:
+        """Whether it answered lately."""
+        return self._answered_at is not None and self._clock() - self._answered_at < SILENCE_SECONDS
+
+
+class Probes:
+    """The two probes of a worker."""
+
+    def __init__(self, feed: StatesFeed, store: Freshness, draining: Callable[[], bool]) -> None:
+        self._feed = feed
+        self._store = store
+        self._draining = draining
+
+    async def live(self, _request: Request) -> Response:
+        """`GET /healthz`: the event loop turns."""
+        return _OK
+
+    async def ready(self, _request: Request) -> Response:
+        """`GET /readyz`: the store answers, the states are known, and this is not the end.
+
+        Raises:
+            ProblemError: one of these does not hold.
+        """
+        if self._draining():
+            raise ProblemError(503, "unavailable", "this replica is about to end")
+        if not self._store.is_fresh():
+            raise ProblemError(503, "unavailable", "the store of the ledger does not answer")
+        if self._feed.cursor is None:
+            raise ProblemError(503, "unavailable", "no states are known yet: fairgpu timekeeper jobs publishes them")
+        return _OK
+
+
+FORWARDED_FOR = b"x-forwarded-for"
+WSGI_THREADS = 8
+"""Each may wait for the API server to say who asks."""
+REVIEW_THREADS = 8
+"""As above, for those who wait for states."""
+
+
+class Loop:
+    """The event loop of a worker, which is known once its first event comes."""
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self) -> asyncio.AbstractEventLoop:
+        """The loop; asked for by threads that live after the start alone."""
+        if self._loop is None:
+            raise RuntimeError("the worker has not started")
+        return self._loop
+
+    def note(self) -> None:
+        """Takes the present loop for the worker's."""
+        self._loop = asyncio.get_running_loop()
+
+
+class RestApplication:
+    """Notes the event loop when the worker starts, and serves requests as from the clients behind trusted proxies."""
+
+    def __init__(self, served: Application, loop: Loop, trusted_proxies: Sequence[Network] = ()) -> None:
+        self._served = served
+        self._loop = loop
+        self._trusted_proxies = trusted_proxies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serves one ASGI connection scope."""
+        if scope["type"] == "lifespan":
+            self._loop.note()
+        elif self._trusted_proxies:
+            scope = behind_proxies(scope, self._trusted_proxies)
+        await self._served(scope, receive, send)
+
+
+def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
+    """Returns the scope with the client's own address where the request came through trusted proxies."""
+    peer, port = scope.get("client") or ("", 0)
+    forwarded = b",".join(value for name, value in scope.get("headers", ()) if name == FORWARDED_FOR)
+    return {**scope, "client": (origin_of(peer, forwarded.decode("latin-1"), trusted), port)}
+
+
+def build_application(
+    lifecycle: Lifecycle,
+    parts: Dependencies,
+    read_changes: ReadChanges,
+    loop: Loop,
+    trusted_proxies: Sequence[Network] = (),
+) -> RestApplication:
+    """The ASGI application over its parts; the follower of the states starts with it and ends with it."""
+    measures = parts.measures
+    reviews = ThreadPoolExecutor(REVIEW_THREADS, "access-reviews")
+    lifecycle.on_stop(lambda: reviews.shutdown(wait=False, cancel_futures=True))
+    lifecycle.on_stop(parts.recognise.close)
+    report = ReportRoute(parts.recognise, parts.submissions, parts.now, parts.report_interval_seconds, measures)
+    store = Freshness(time.monotonic)
+    probes = Probes(parts.feed, store, lambda: lifecycle.draining)
+    hot = {
+        ("POST", "/v1/reports"): guarded(report, measures),
+        ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed, measures, reviews), measures),
+        ("GET", "/healthz"): guarded(probes.live, measures),
+        ("GET", "/readyz"): guarded(probes.ready, measures),
+        **page_routes(parts.assets),
+    }
+
+    def deliver(changes: Changes) -> None:
+        loop().call_soon_threadsafe(parts.feed.apply, changes)
+
+    def read(since: Cursor | None) -> Changes | None:
+        changes = read_changes(since)
+        store.note()
+        measures.states_read.set_to_current_time()
+        return changes
+
+    lifecycle.run_thread("follow-states", lambda: follow(read, deliver, lifecycle.ending.wait))
+    lifecycle.on_drain(parts.feed.end)
+    return RestApplication(Application(lifecycle, hot, build_flask(parts), WSGI_THREADS), loop, trusted_proxies)

@@ -1,0 +1,113 @@
+"""The dependencies of the routes, created once in each worker, and the checks of a caller's rights."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import redis
+from flask import request
+
+from timekeeper.api.exported_months import ExportedMonths
+from timekeeper.api.figures import Book
+from timekeeper.api.hot_routes import Submissions
+from timekeeper.api.metrics import Measures
+from timekeeper.api.order_stores import OrderStore
+from timekeeper.api.pods import EndedPods
+from timekeeper.api.states_feed import StatesFeed
+from timekeeper.api.usage_finding import ClosedDays
+from timekeeper.api.usage_limits import Asking
+from timekeeper.auth.callers import Action, Authority, Caller, bearer_token, require
+from timekeeper.auth.pod_tokens import PodAuthenticator
+from timekeeper.dashboard.serving import Assets
+from timekeeper.domain.money import Currency
+
+
+@dataclass(frozen=True, slots=True)
+class Dependencies:
+    """The dependencies of the routes.
+
+    Attributes:
+        book: answers questions about budgets.
+        store: a client of Redis whose answers are bytes.
+        usage_labels: the labels of pods that use can be asked for by.
+        authority: knows people and services.
+        recognise: knows pods by their tokens, in the event loop.
+        grants: keeps GPUGrants.
+        corrections: keeps GPUCorrections.
+        pods: knows pod objects.
+        feed: the states, in the event loop.
+        submissions: takes reports, in the event loop.
+        loop: names the event loop, once the worker has started.
+        now: nanoseconds since 1970.
+        report_interval_seconds: how often sidecars are asked to report.
+        measures: the worker's metrics.
+        assets: the files of the dashboard.
+        asking: bounds a caller's concurrent queries about all namespaces.
+        closed_days: caches the sums of closed days.
+        currency: the currency of amounts beside GPU-hours; None for none.
+        exported: months that the store no longer holds; None where none are exported.
+    """
+
+    book: Book
+    store: redis.Redis
+    usage_labels: tuple[str, ...]
+    authority: Authority
+    recognise: PodAuthenticator
+    grants: OrderStore
+    corrections: OrderStore
+    pods: EndedPods
+    feed: StatesFeed
+    submissions: Submissions
+    loop: Callable[[], asyncio.AbstractEventLoop]
+    now: Callable[[], int]
+    report_interval_seconds: int
+    measures: Measures
+    assets: Assets
+    asking: Asking
+    closed_days: ClosedDays
+    currency: Currency | None = None
+    exported: ExportedMonths | None = None
+
+
+GPU_BUDGETS = "gpubudgets"
+GPU_GRANTS = "gpugrants"
+GPU_CORRECTIONS = "gpucorrections"
+
+
+def may(authority: Authority, action: Action) -> Caller:
+    """The caller of the present request, who may do this.
+
+    Raises:
+        UnauthenticatedError: the request has no valid token.
+        ForbiddenError: the caller lacks the right.
+        IdentityUnavailableError: that cannot be found out now.
+        TooManyRequestsError: it was asked for too often.
+    """
+    return require(authority, bearer_token(request.headers.get("Authorization")), action, request.remote_addr or "")
+
+
+def may_read_namespace(authority: Authority, namespace: str) -> Caller:
+    """The caller, who may read what a namespace spends."""
+    return may(authority, Action("get", GPU_BUDGETS, namespace))
+
+
+def may_read_budget(authority: Authority, name: str) -> Caller:
+    """The caller, who may read one budget, of whichever namespaces."""
+    return may(authority, Action("get", GPU_BUDGETS, name=name))
+
+
+def may_read_all(authority: Authority) -> Caller:
+    """The caller, who may read every budget."""
+    return may(authority, Action("list", GPU_BUDGETS))
+
+
+def may_grant(authority: Authority) -> Caller:
+    """The caller, who may give money to any budget."""
+    return may(authority, Action("create", GPU_GRANTS))
+
+
+def may_correct(authority: Authority) -> Caller:
+    """The caller, who may correct the spending of any budget."""
+    return may(authority, Action("create", GPU_CORRECTIONS))

@@ -1,0 +1,159 @@
+"""Answers queries about months that the store no longer holds from their exported files.
+
+Where the store still holds use of a budget in such a month, it counts in place of the file's: it is newer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterator
+from itertools import groupby
+
+import redis
+
+from timekeeper.api.problems import invalid
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.usage import Dimensions, Row, Use, values_of
+from timekeeper.domain.usage_folding import month_of
+from timekeeper.domain.usage_grouping import UsageSums
+from timekeeper.domain.windows import Window, month_start
+from timekeeper.export import document
+from timekeeper.export.destination import Destination, ExportError, MonthUnavailableError
+from timekeeper.export.document import DocumentError, file_name, month_at, month_named, months_between
+from timekeeper.ledger import exports
+from timekeeper.ledger.exports import Export, Exports
+
+MOST_MONTHS = 24
+"""Files that one answer reads at most."""
+LISTED_SECONDS = 60.0
+"""The longest time for which the list of files is reused."""
+Held = Collection[tuple[str, str]]
+"""Accounts and months of which the store holds something."""
+
+
+class ExportedMonths:
+    """Reads files, and keeps those that were read last; for all threads of a worker."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        destination: Destination,
+        retention_months: int,
+        cache_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._destination = destination
+        self._retention_months = retention_months
+        self._cache_bytes = cache_bytes
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._bodies: OrderedDict[str, bytes] = OrderedDict()
+        self._listed: tuple[float, frozenset[str]] | None = None
+
+    def add(self, sums: UsageSums, window: Window, now: int, held: Held, only: frozenset[str] | None) -> None:
+        """Adds what files hold of a window and the store no longer does.
+
+        Args:
+            sums: what it is added to; the store's part is in it.
+            window: of which time.
+            now: nanoseconds since 1970.
+            held: what the store holds of months that it may forget.
+            only: of these namespaces alone, where some are named.
+
+        Raises:
+            MonthUnavailableError: a file cannot be read, or is not what was written.
+            ProblemError: the window takes too many files.
+            redis.RedisError: the store does not answer.
+        """
+        if window.start >= self.kept_from(now):
+            return
+        known = exports.load(self._client)
+        names = self._names(month_at(window.start))
+        first, last = max(window.start, 0), min(window.end, self.kept_from(now)) - HOUR
+        earliest = min([*names, *known.written], default="9999-12")
+        wanted = months_between(max(month_at(first), earliest), month_at(last))
+        if len(wanted) > MOST_MONTHS:
+            allowed = f"one with at most {MOST_MONTHS} months from before {month_at(self.kept_from(now))}"
+            raise invalid("window", f"one with {len(wanted)}", allowed)
+        for month in wanted:
+            mine = {account for account, there in held if there == month}
+            for account, use in self._month(month, known, names, mine):
+                sums.add(account, use, only)
+
+    def kept_from(self, now: int) -> int:
+        """From when on the store holds everything, in nanoseconds since 1970."""
+        return month_start(now, -self._retention_months)
+
+    def _month(
+        self, month: str, known: Exports, names: frozenset[str], mine: Collection[str]
+    ) -> Iterator[tuple[str, Use]]:
+        written = known.written.get(month)
+        if written is None and month not in names:
+            # What was not written is not forgotten, unless the store was lost, and the file with it.
+            if not mine and month < max(names, default=""):
+                raise MonthUnavailableError(month, "the file is missing between others")
+            return
+        if mine and (written is None or (written.adopted and not known.is_confirmed(month))):
+            raise MonthUnavailableError(month, "the file and the store say different things")
+        try:
+            rows = document.read(self._body(month, written))
+            for account, found in groupby(rows, key=lambda row: row[0]):
+                if account not in mine:
+                    yield account, _use(row for _, row in found)
+        except (ExportError, DocumentError) as error:
+            raise MonthUnavailableError(month, str(error)) from error
+
+    def _body(self, month: str, written: Export | None) -> bytes:
+        if written is not None:
+            with self._lock:
+                body = self._bodies.get(written.sha256)
+                if body is not None:
+                    self._bodies.move_to_end(written.sha256)
+                    return body
+        stored = self._destination.read(file_name(month))
+        if stored is None:
+            raise MonthUnavailableError(month, "the file is missing")
+        if written is None:
+            return stored.body
+        if document.content_sha256(stored.body) != written.sha256:
+            raise MonthUnavailableError(month, "the file is not what was written")
+        self._keep(written.sha256, stored.body)
+        return stored.body
+
+    def _keep(self, name: str, body: bytes) -> None:
+        with self._lock:
+            self._bodies[name] = body
+            while sum(map(len, self._bodies.values())) > self._cache_bytes:
+                self._bodies.popitem(last=False)
+
+    def _names(self, month: str) -> frozenset[str]:
+        """The months of which there are files."""
+        with self._lock:
+            if self._listed is not None and self._clock() - self._listed[0] < LISTED_SECONDS:
+                return self._listed[1]
+        try:
+            found = frozenset(filter(None, map(month_named, self._destination.names())))
+        except ExportError as error:
+            raise MonthUnavailableError(month, str(error)) from error
+        with self._lock:
+            self._listed = (self._clock(), found)
+        return found
+
+
+def held_before(account: str, use: Use, before: int) -> set[tuple[str, str]]:
+    """The months before an instant of which an account's use holds something."""
+    return {(account, month_of(hour)) for hour in {row[0] for row in use.raw_rows} if hour * HOUR < before}
+
+
+def _use(rows: Iterator[Row]) -> Use:
+    use = Use()
+    places: dict[Dimensions, int] = {}
+    for hour, hours, to, figures in rows:
+        place = places.setdefault(to, len(places))
+        if place == len(use.dimensions):
+            use.dimensions.append(values_of(to))
+        use.raw_rows.append((hour, hours, place, *figures))
+    return use

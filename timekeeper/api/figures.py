@@ -1,0 +1,191 @@
+"""Reads budgets, sessions and ledgers from the store, as plain values for the routes.
+
+Amounts are microGPU-seconds, rates microGPU-seconds a second, instants nanoseconds since 1970.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import nlargest
+
+import redis
+import structlog
+
+from timekeeper.domain.charges import rate_now
+from timekeeper.domain.sessions import Session
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.codec import decode_assignments, decode_session
+from timekeeper.ledger.entries import LedgerEntry
+from timekeeper.ledger.totals import Summary, SummaryError, decode_summary
+
+READ_AT_ONCE = 1000
+
+_ENTRY_ID = re.compile(r"[0-9]{1,20}-[0-9]{1,20}", re.ASCII)
+_UID = re.compile(r"[A-Za-z0-9-]{1,128}", re.ASCII)
+
+_log = structlog.get_logger()
+
+
+class BadCursorError(ValueError):
+    """A cursor that was never given out."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFigures:
+    """An open session: a pod's reservation on the meter.
+
+    Attributes:
+        session: the session.
+        account: who pays.
+        rate: what it spends now.
+        amount: what it has cost in the present period of its account.
+        reported_at: when its pod last reported; None if never.
+        used: the GPU time that its containers used, by its reports; None where there are none.
+    """
+
+    session: Session
+    account: str
+    rate: int
+    amount: int
+    reported_at: int | None
+    used: int | None = None
+
+
+class Book:
+    """The ledger as the store holds it. Every method may raise redis.RedisError."""
+
+    def __init__(self, client: redis.Redis, now: Callable[[], int]) -> None:
+        """`client` gives bytes; `now` is nanoseconds since 1970."""
+        self._client = client
+        self._now = now
+
+    def budgets(self, after: str, limit: int) -> list[Summary]:
+        """Figures of budgets after the one of that name, by name; no accounts of namespaces that no budget names."""
+        names = [name for name in reading.account_names(self._client) if name > after]
+        page: list[Summary] = []
+        for start in range(0, len(names), limit):
+            found = reading.summaries(self._client, names[start : start + limit])
+            decoded = (_decoded(name, text) for name, text in sorted(found.items()))
+            page += [summary for summary in decoded if summary is not None and is_budget(summary)]
+            if len(page) >= limit:
+                break
+        return page[:limit]
+
+    def namespaces(self) -> list[str]:
+        """Every namespace that a budget names, or in which anything was ever metered."""
+        return reading.namespaces(self._client)
+
+    def budget(self, name: str) -> Summary | None:
+        """One account's figures."""
+        if not name or "}" in name:
+            return None
+        found = reading.summaries(self._client, [name])
+        return _decoded(name, found[name]) if name in found else None
+
+    def namespace(self, namespace: str) -> Summary | None:
+        """Returns the figures of a namespace's payer; None where no budget names it and nothing was ever metered."""
+        accounts = self._accounts_of(namespace)
+        return self.budget(accounts[-1]) if accounts else None
+
+    def has_paid_for(self, account: str, namespace: str) -> bool:
+        """Whether an account pays for a namespace, or ever did."""
+        return account in self._accounts_of(namespace)
+
+    def has_taken(self, account: str, kind: str, name: str) -> bool:
+        """Whether a budget's ledger holds a GPUGrant or a GPUCorrection of this name."""
+        names = keys.AccountKeys(account)
+        return bool(self._client.hexists(names.grants if kind == "GPUGrant" else names.corrections, name))
+
+    def spent_in_period_of(self, account: str, instant: int) -> int | None:
+        """Returns the amount spent in the period that holds an instant; None where the ledger has no such period."""
+        found = reading.period_at(self._client, account, instant)
+        totals = None if found is None else reading.period_totals(self._client, account, found.start)
+        return None if totals is None else totals.total
+
+    def ledger(self, account: str, after: str, limit: int) -> list[LedgerEntry]:
+        """Entries after the one of that id, oldest first; from the first one where it is empty.
+
+        Raises:
+            BadCursorError: it is no id.
+        """
+        if after and not _ENTRY_ID.fullmatch(after):
+            raise BadCursorError(after)
+        return reading.ledger_page(self._client, account, after, limit)
+
+    def sessions(self, namespace: str, after: str, limit: int) -> list[SessionFigures]:
+        """Open sessions after the pod uid `after`, by uid; of one namespace, or of all where it is empty.
+
+        Raises:
+            BadCursorError: it is no uid.
+        """
+        if after and not _UID.fullmatch(after):
+            raise BadCursorError(after)
+        if namespace:
+            found = self._sessions_of(namespace)
+            page = [item for item in found if item[0].uid > after][:limit]
+        else:
+            members = reading.open_sessions(self._client, after, limit)
+            decoded = reading.sessions(self._client, members)
+            page = [(decoded[uid], account) for uid, account in members if uid in decoded]
+        return self._with_amounts(page)
+
+    def dearest_sessions(self, namespace: str, limit: int) -> list[SessionFigures]:
+        """The open sessions that have cost the most in the present periods; of one namespace, or of all."""
+        found: list[SessionFigures] = []
+        after = ""
+        while page := self.sessions(namespace, after, READ_AT_ONCE):
+            found = nlargest(limit, [*found, *page], key=lambda session: (session.amount, session.session.uid))
+            after = page[-1].session.uid
+        return found
+
+    def _accounts_of(self, namespace: str) -> list[str]:
+        text = self._client.hget(keys.NAMESPACES, namespace)
+        return [account for _, account in decode_assignments(text)] if isinstance(text, bytes) else []
+
+    def _sessions_of(self, namespace: str) -> list[tuple[Session, str]]:
+        accounts = sorted(set(self._accounts_of(namespace)))
+        pipeline = self._client.pipeline(transaction=False)
+        for account in accounts:
+            pipeline.hvals(keys.AccountKeys(account).sessions)
+        stored = zip(accounts, pipeline.execute(), strict=True)
+        found = [(decode_session(text), account) for account, texts in stored for text in texts]
+        return sorted((item for item in found if item[0].namespace == namespace), key=lambda item: item[0].uid)
+
+    def _with_amounts(self, page: list[tuple[Session, str]]) -> list[SessionFigures]:
+        accounts = sorted({account for _, account in page})
+        heads = self._client.pipeline(transaction=False)
+        for account in accounts:
+            heads.hget(keys.AccountKeys(account).head, "period")
+        periods = dict(zip(accounts, heads.execute(), strict=True))
+        figures = self._client.pipeline(transaction=False)
+        for session, account in page:
+            figures.hget(keys.AccountKeys(account).amounts(int(periods[account] or 0)), session.uid)
+            figures.hmget(keys.report(session.uid), ["at", "used"])
+        answers = figures.execute()
+        now = self._now()
+        return [
+            SessionFigures(
+                session=session,
+                account=account,
+                rate=rate_now(session.tariff, now),
+                amount=int(answers[2 * index].split(b" ")[2]) if answers[2 * index] else 0,
+                reported_at=int(answers[2 * index + 1][0]) if answers[2 * index + 1][0] else None,
+                used=None if answers[2 * index + 1][1] is None else int(answers[2 * index + 1][1]),
+            )
+            for index, (session, account) in enumerate(page)
+        ]
+
+
+def is_budget(summary: Summary) -> bool:
+    """Whether a GPUBudget stands behind these figures, to which money can be granted."""
+    return bool(summary.enforcement)
+
+
+def _decoded(name: str, text: str) -> Summary | None:
+    try:
+        return decode_summary(text)
+    except SummaryError as error:
+        _log.error("summary not readable", account=name, error=str(error))
+        return None

@@ -1,0 +1,426 @@
+"""Models of requests and answers. Request models are strict: a wrong field is named and nothing is guessed.
+
+Numbers are bounded here, so that they fit the store's integers.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Annotated, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
+
+from fairgpu.states import BudgetState
+from timekeeper.api.figures import SessionFigures
+from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, MAX_GPU_HOURS, gpu_hours
+from timekeeper.domain.timestamps import to_datetime
+from timekeeper.ledger.entries import LedgerEntry
+from timekeeper.ledger.totals import Summary
+
+MAX_COUNTER = 2**63 - 1
+MAX_SEQUENCE = 2**53 - 1
+MAX_DEVICES = 256
+"""Devices in one report, over all its containers: what the sidecar holds itself to."""
+MAX_REPORT_BYTES = 128 * 1024
+MAX_BODY_BYTES = 256 * 1024
+
+Counter = Annotated[int, Field(strict=True, ge=0, le=MAX_COUNTER)]
+Name = Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+"""A name of a Kubernetes object: a DNS subdomain (RFC 1123)."""
+GpuHours = Annotated[
+    StrictInt | StrictFloat | StrictStr,
+    WithJsonSchema(
+        {
+            "description": "GPU-hours above 0: a number, or a decimal in quotes, of at most six places.",
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "maximum": MAX_GPU_HOURS},
+                {"type": "string", "pattern": "^(0|[1-9][0-9]{0,8})([.][0-9]{1,6})?$"},
+            ],
+        }
+    ),
+]
+SignedGpuHours = Annotated[
+    StrictInt | StrictFloat | StrictStr,
+    WithJsonSchema(
+        {
+            "description": "GPU-hours but 0, below 0 to take away: a number, or a decimal in quotes, of six places.",
+            "anyOf": [
+                {"type": "number", "minimum": -MAX_GPU_HOURS, "maximum": MAX_GPU_HOURS},
+                {"type": "string", "pattern": "^-?(0|[1-9][0-9]{0,8})([.][0-9]{1,6})?$"},
+            ],
+        }
+    ),
+]
+Timestamp = Annotated[
+    StrictStr, StringConstraints(max_length=64), WithJsonSchema({"type": "string", "format": "date-time"})
+]
+Reason = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=1024, pattern=r"\S")]
+
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class _Given(BaseModel):
+    """A body that a person writes: an unknown field is an error that names it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class _Reported(BaseModel):
+    """A body that a sidecar sends: unknown fields, of later versions, are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+class DeviceReport(_Reported):
+    """One container's use of one device since its sidecar started; nanoseconds, MiB and counts."""
+
+    uuid: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9._:/-]{1,128}$")]
+    busyNs: Counter  # noqa: N815 - the wire's name
+    spanNs: Counter  # noqa: N815 - as above
+    throttledNs: Counter  # noqa: N815 - as above
+    memoryPeakMiB: Counter  # noqa: N815 - as above
+    launches: Counter
+    oom: Counter
+
+
+class ContainerReport(_Reported):
+    """One container and its devices."""
+
+    name: Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
+    devices: Annotated[list[DeviceReport], Field(max_length=MAX_DEVICES)]
+
+    @model_validator(mode="after")
+    def _no_device_twice(self) -> Self:
+        if len({device.uuid for device in self.devices}) != len(self.devices):
+            raise ValueError("a device stands twice in one container")
+        return self
+
+
+class Report(_Reported):
+    """One report of a sidecar: `boot` names its start, `seq` grows with each report of that start.
+
+    One that is `last` is taken at once: its sidecar ends.
+    """
+
+    v: Literal[1]
+    boot: Annotated[str, StringConstraints(strict=True, pattern=r"^[A-Za-z0-9-]{1,64}$")]
+    seq: Annotated[int, Field(strict=True, ge=0, le=MAX_SEQUENCE)]
+    containers: Annotated[list[ContainerReport], Field(max_length=MAX_DEVICES)]
+    last: StrictBool = False
+
+    @model_validator(mode="after")
+    def _bounded_and_distinct(self) -> Self:
+        if len({container.name for container in self.containers}) != len(self.containers):
+            raise ValueError("a container stands twice")
+        if sum(len(container.devices) for container in self.containers) > MAX_DEVICES:
+            raise ValueError(f"more than {MAX_DEVICES} devices")
+        return self
+
+
+class GrantRequest(_Given):
+    """One-off money for a budget, or from it. A name makes the request repeatable; so does the header Idempotency-Key.
+
+    Without `expires` it expires with the present period.
+    """
+
+    budget: Name
+    gpuHours: SignedGpuHours  # noqa: N815 - the wire's name
+    reason: Reason
+    name: Name | None = None
+    expires: Timestamp | None = None
+
+
+class CorrectionRequest(_Given):
+    """A correction of a budget's spending in the period that holds `effectivePeriod`; below 0 it spent less."""
+
+    budget: Name
+    gpuHours: SignedGpuHours  # noqa: N815 - the wire's name
+    effectivePeriod: Timestamp  # noqa: N815 - the wire's name
+    reason: Reason
+    namespace: (
+        Annotated[str, StringConstraints(strict=True, pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")] | None
+    ) = None
+    name: Name | None = None
+
+
+class IncreaseRequest(_Given):
+    """One-off money as the ancestor's clients ask for it."""
+
+    gpu_hours: GpuHours
+    reason: Reason
+
+
+class PodReport(_Given):
+    """A proof of life as the ancestor's sidecars send it."""
+
+    usage_factor: Annotated[float, Field(ge=0, le=1e6)]
+    pod_name: Name
+
+
+def is_namespace(text: str) -> bool:
+    """Whether it can be a namespace's name: a DNS label (RFC 1123)."""
+    return _NAMESPACE.fullmatch(text) is not None
+
+
+Exact = Annotated[str, Field(pattern=r"^-?[0-9]+$")]
+
+
+class Answer(BaseModel):
+    """The base of answers. The service makes them, so they are not validated again."""
+
+    model_config = ConfigDict(frozen=True)
+
+
+class Money(Answer):
+    """An amount: exact, and for people. One GPU-hour is 3,600,000,000 microGPU-seconds."""
+
+    microGPUSeconds: Exact  # noqa: N815 - the wire's name
+    gpuHours: float  # noqa: N815 - the wire's name
+
+
+class Rate(Answer):
+    """A rate of spending: exact per second, and as GPU-hours per hour, which is a number of GPUs."""
+
+    microGPUSecondsPerSecond: Exact  # noqa: N815 - the wire's name
+    gpus: float
+
+
+class AccessAnswer(Answer):
+    """The caller and the namespaces that the caller may read.
+
+    `readsAll` is true for a caller who may list every budget; `namespaces` is empty then. Else it lists the namespaces
+    that were found readable; where `complete` is false there may be more, which a client asks for by name.
+    """
+
+    name: str
+    readsAll: bool  # noqa: N815 - the wire's name
+    grants: bool
+    namespaces: list[str]
+    complete: bool
+
+
+class LedgerEntryAnswer(Answer):
+    """One entry: the amount that it added to its period's spending or, for a grant, to the available money."""
+
+    id: str
+    time: datetime
+    kind: str
+    period: datetime
+    amount: Money
+    session: str
+    namespace: str
+    pod: str
+    note: str
+
+
+class LedgerAnswer(Answer):
+    """A page of a ledger, oldest first. `cursor` asks for later entries; it is set even where none follow yet."""
+
+    budget: str
+    entries: list[LedgerEntryAnswer]
+    cursor: str
+
+
+class SessionAnswer(Answer):
+    """A pod's reservation on the meter; `end` is null while it runs, `amount` is that of the present period.
+
+    `used` is the GPU time that its containers used, by its reports over all starts of its sidecar; null before the
+    first report. It is not money.
+    """
+
+    uid: str
+    namespace: str
+    pod: str
+    node: str
+    budget: str
+    start: datetime
+    end: datetime | None
+    rate: Rate
+    amount: Money
+    used: Money | None
+    reportedAt: datetime | None  # noqa: N815 - the wire's name
+
+
+class SessionsAnswer(Answer):
+    """A page of open sessions; `cursor` is null on the last page."""
+
+    sessions: list[SessionAnswer]
+    cursor: str | None
+
+
+class GrantAnswer(Answer):
+    """A grant as it was ordered. The ledger holds it a moment later."""
+
+    name: str
+    budget: str
+    gpuHours: str  # noqa: N815 - the wire's name
+    reason: str
+    requestedBy: str  # noqa: N815 - the wire's name
+    expires: str | None = None
+
+
+class CorrectionAnswer(Answer):
+    """A correction as it was ordered. The ledger holds it a moment later."""
+
+    name: str
+    budget: str
+    gpuHours: str  # noqa: N815 - the wire's name
+    effectivePeriod: str  # noqa: N815 - the wire's name
+    namespace: str | None
+    reason: str
+    requestedBy: str  # noqa: N815 - the wire's name
+
+
+class ReportAnswer(Answer):
+    """A report was accepted, or was older than an accepted one; `interval_s` is the seconds until the next."""
+
+    interval_s: int
+
+
+class SafeAnswer(Answer):
+    """The terms of safe admission; `committed` is what admitted pods may still spend, in microGPU-seconds."""
+
+    committed: Exact
+    defaultCommitSeconds: int  # noqa: N815 - the wire's name
+    hold: bool
+
+
+class ChargeAnswer(Answer):
+    """The admin's settings for charging: a best-effort share's least percent, and an unknown device's memory."""
+
+    bestEffortFloorPercent: int = 10  # noqa: N815 - the wire's name
+    unknownDeviceMiB: int = 16384  # noqa: N815 - the wire's name
+
+
+class StateAnswer(Answer):
+    """The state of a namespace, which its next pod meets; amounts in microGPU-seconds, the rate per second.
+
+    `enforced` is false where the budget is only observed; `safe` is there where its admission is.
+    """
+
+    namespace: str
+    budget: str
+    state: BudgetState
+    available: Exact
+    remaining: Exact
+    rate: Exact
+    enforced: bool = True
+    safe: SafeAnswer | None = None
+
+
+class StatesAnswer(Answer):
+    """States: all of them where `full`, else those that changed since the cursor that was asked with."""
+
+    cursor: str
+    full: bool
+    states: list[StateAnswer]
+    default: BudgetState
+    prices: dict[str, float]
+    charge: ChargeAnswer = ChargeAnswer()
+
+
+class AncestorBudget(Answer):
+    """A namespace's budget in the ancestor's format, in GPU-hours; null where nothing limits it."""
+
+    budget_available: bool
+    budget: float | None
+    budget_remaining: float | None
+
+
+class AncestorVerdict(Answer):
+    """The answer to a proof of life; `terminate` is true once the pod's other containers have ended."""
+
+    terminate: bool
+
+
+class Health(Answer):
+    """A probe's answer."""
+
+    status: str
+
+
+class ProblemFault(Answer):
+    """The fault of one field."""
+
+    field: str
+    given: str
+    allowed: str
+
+
+class Problem(Answer):
+    """RFC 9457."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[ProblemFault] | None = None
+
+
+def money(amount: int) -> Money:
+    """Converts an amount to its answer."""
+    return Money(microGPUSeconds=str(amount), gpuHours=gpu_hours(amount))
+
+
+def ledger_entry(line: LedgerEntry) -> LedgerEntryAnswer:
+    """Converts a ledger entry to its answer."""
+    return LedgerEntryAnswer(
+        id=line.id,
+        time=to_datetime(line.at),
+        kind=line.kind,
+        period=to_datetime(line.period),
+        amount=money(line.amount),
+        session=line.session,
+        namespace=line.namespace,
+        pod=line.pod,
+        note=line.note,
+    )
+
+
+def session_answer(figures: SessionFigures) -> SessionAnswer:
+    """Converts a session to its answer."""
+    session = figures.session
+    return SessionAnswer(
+        uid=session.uid,
+        namespace=session.namespace,
+        pod=session.pod,
+        node=session.node,
+        budget=figures.account,
+        start=to_datetime(session.start),
+        end=moment(session.end),
+        rate=rate(figures.rate),
+        amount=money(figures.amount),
+        used=None if figures.used is None else money(figures.used),
+        reportedAt=moment(figures.reported_at),
+    )
+
+
+def ancestor_budget(figures: Summary | None) -> AncestorBudget:
+    """Converts a namespace's figures to the ancestor's format."""
+    if figures is None or figures.available is None:
+        return AncestorBudget(budget_available=True, budget=None, budget_remaining=None)
+    usable = figures.state in (BudgetState.OPEN, BudgetState.GRACE, BudgetState.UNLIMITED)
+    remaining = (figures.available - figures.spent) / GPU_HOUR
+    return AncestorBudget(budget_available=usable, budget=figures.available / GPU_HOUR, budget_remaining=remaining)
+
+
+def rate(amount: int) -> Rate:
+    """Converts a rate to its answer."""
+    return Rate(microGPUSecondsPerSecond=str(amount), gpus=amount / GPU_SECOND)
+
+
+def moment(instant: int | None) -> datetime | None:
+    """Converts an instant (nanoseconds since 1970) to a datetime; None stays None."""
+    return None if instant is None else to_datetime(instant)

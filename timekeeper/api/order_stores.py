@@ -1,0 +1,283 @@
+"""Orders over REST: each is an object, a grant or a correction, whose name makes the request idempotent."""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from decimal import Decimal
+from hashlib import sha256
+from pathlib import Path
+from typing import Protocol
+
+import yaml
+
+from fairgpu import names
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from timekeeper.api.figures import Book, is_budget
+from timekeeper.api.problems import ProblemError, invalid
+from timekeeper.domain.money import MAX_GPU_HOURS, MoneyError, from_signed_gpu_hours
+from timekeeper.domain.timestamps import TimeError, format_instant, parse_instant
+from timekeeper.sources.base import ExistsError, SourceError
+from timekeeper.sources.kubernetes import GRANTS
+
+MAX_KEY_LENGTH = 255
+_ALLOWED = f"a number above 0 and up to {MAX_GPU_HOURS} with at most six decimal places, such as 2.5"
+_SIGNED = f"a number from -{MAX_GPU_HOURS} to {MAX_GPU_HOURS} but 0 with at most six decimal places, such as -2.5"
+_MOMENTS = ("expires", "effectivePeriod")
+
+
+class OrderStore(Protocol):
+    """Stores the objects of one kind."""
+
+    def create(self, item: Json) -> Json:
+        """Creates an object.
+
+        Raises:
+            ExistsError: an object of that name exists.
+        """
+
+    def read(self, name: str) -> Json | None:
+        """Returns the object of that name; None where there is none."""
+
+
+def place_order(
+    book: Book, item: Json, store: OrderStore, check: Callable[[Json], None] | None = None
+) -> tuple[Json, bool]:
+    """Creates the object of an order; returns it, or the one of an earlier request, and whether it is new.
+
+    Args:
+        book: the ledger.
+        item: the object.
+        store: stores objects of its kind.
+        check: raises a ProblemError for a spec that the leader would refuse; called for a new order only.
+
+    Raises:
+        ProblemError: the name is taken, or the check refuses the order.
+    """
+    unused_name(book, item, store)
+    if check is not None and store.read(item["metadata"]["name"]) is None:
+        check(item["spec"])
+    return place(item, store)
+
+
+def order_object(kind: str, name: str, spec: Json) -> Json:
+    """Returns the object of an order, a GPUGrant or a GPUCorrection; fields of the spec that are None are left out."""
+    given = {key: value for key, value in spec.items() if value is not None}
+    return {"apiVersion": names.BUDGET_API, "kind": kind, "metadata": {"name": name}, "spec": given}
+
+
+def ordered(found: Json, noun: str) -> tuple[Json, Json]:
+    """Returns metadata and spec of a stored order.
+
+    Raises:
+        ProblemError: the object has none.
+    """
+    metadata, spec = found.get("metadata"), found.get("spec")
+    if not isinstance(metadata, dict) or not isinstance(spec, dict):
+        raise ProblemError(503, "unavailable", f"the {noun} was made, and came back unreadable; ask again")
+    return metadata, spec
+
+
+def place(item: Json, store: OrderStore) -> tuple[Json, bool]:
+    """Creates an order's object, or returns the existing one that orders the same; says whether it is new.
+
+    A repeated request may come from another caller.
+
+    Raises:
+        ProblemError: an object of that name orders something else.
+    """
+    try:
+        return store.create(item), True
+    except ExistsError:
+        name = item["metadata"]["name"]
+        existing = store.read(name)
+    if existing is None or not _same(existing.get("spec") or {}, item["spec"]):
+        detail = f"{name!r} was made already, for something else: choose another name or Idempotency-Key"
+        raise ProblemError(409, "conflict", detail)
+    return existing, False
+
+
+def gpu_hours_text(field: str, value: float | str, *, negative: bool = False) -> str:
+    """Returns an amount as an object states it. A JSON number counts as the decimal that was written.
+
+    Args:
+        field: the name of the field.
+        value: the given value.
+        negative: whether an amount below 0 is allowed.
+
+    Raises:
+        ProblemError: the value is not such an amount.
+    """
+    text = (value if isinstance(value, str) else f"{Decimal(repr(value)):f}").removesuffix(".0")
+    try:
+        amount = from_signed_gpu_hours(text)
+    except MoneyError:
+        amount = 0
+    if amount == 0 or (amount < 0 and not negative):
+        raise invalid(field, value, _SIGNED if negative else _ALLOWED)
+    return text
+
+
+def name_of_key(caller: str, key: str) -> str:
+    """Returns the name of an order with an Idempotency-Key: one for each caller and key.
+
+    https://datatracker.ietf.org/doc/draft-ietf-httpapi-idempotency-key-header/
+
+    Raises:
+        ProblemError: the key is empty or too long.
+    """
+    if not 0 < len(key) <= MAX_KEY_LENGTH:
+        raise invalid("Idempotency-Key", key, f"1 to {MAX_KEY_LENGTH} characters, new ones for each order")
+    return f"rest-{sha256(json.dumps([caller, key]).encode()).hexdigest()[:32]}"
+
+
+def order_name(caller: str, given: str | None, key: str | None, kind: str) -> str:
+    """Returns the name of an order: the given one, else the one that its Idempotency-Key stands for.
+
+    Raises:
+        ProblemError: neither is given, or the key is empty or too long.
+    """
+    if given is not None:
+        return given
+    if key is None:
+        raise missing_key(f', or the field "name" with the name of the {kind}')
+    return name_of_key(caller, key)
+
+
+def known_budget(book: Book, name: str) -> None:
+    """Refuses an order for a budget that does not exist.
+
+    Raises:
+        ProblemError: no GPUBudget has that name.
+    """
+    figures = book.budget(name)
+    if figures is None or not is_budget(figures):
+        raise invalid("budget", name, "the name of a GPUBudget; GET /v1/budgets lists them")
+
+
+def unused_name(book: Book, item: Json, store: OrderStore) -> None:
+    """Refuses an order under a name that the budget's ledger holds of an object that was deleted.
+
+    Raises:
+        ProblemError: the ledger would ignore the order.
+    """
+    name, budget = item["metadata"]["name"], item["spec"]["budget"]
+    if book.has_taken(budget, item["kind"], name) and store.read(name) is None:
+        detail = (
+            f"the ledger of {budget!r} holds {name!r} already, whose {item['kind']} was deleted since: each name "
+            "counts once; choose another name or Idempotency-Key"
+        )
+        raise ProblemError(409, "conflict", detail)
+
+
+def missing_key(alternative: str) -> ProblemError:
+    """Returns the problem of an order without a name: it would be made twice when its answer is lost."""
+    detail = f"Idempotency-Key: given nothing; allowed: a text that is new for each order{alternative}"
+    fault = {"field": "Idempotency-Key", "given": "nothing", "allowed": "a text that is new for each order"}
+    return ProblemError(400, "no-idempotency-key", detail, (fault,))
+
+
+def _same(spec: Json, wanted: Json) -> bool:
+    """Whether two specs order the same, however they write amounts and instants."""
+    try:
+        return _plain(spec) == _plain(wanted)
+    except (MoneyError, TimeError):
+        return False
+
+
+def _plain(spec: Json) -> Json:
+    plain = {key: value for key, value in spec.items() if key != "requestedBy"}
+    moments = {key: parse_instant(plain[key]) for key in _MOMENTS if plain.get(key)}
+    return {**plain, "gpuHours": from_signed_gpu_hours(plain.get("gpuHours")), **moments}
+
+
+class ClusterOrders:
+    """Objects of an API server, which refuses what their schema does not allow (as an ApiError)."""
+
+    def __init__(self, api: KubernetesAPI, collection: str = GRANTS) -> None:
+        """Takes the API server and the path of the collection."""
+        self._api = api
+        self._collection = collection
+
+    def create(self, item: Json) -> Json:
+        """Creates an object."""
+        try:
+            return self._api.create(self._collection, item)
+        except ApiError as error:
+            if error.conflict:
+                raise ExistsError(error.message) from error
+            raise
+
+    def read(self, name: str) -> Json | None:
+        """Returns the object of that name; None where there is none."""
+        try:
+            return self._api.get(f"{self._collection}/{name}")
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+
+
+class FolderOrders:
+    """Objects of a folder: grants/NAME.json or corrections/NAME.json, and those in budgets.yaml."""
+
+    def __init__(self, folder: Path, now: Callable[[], int], kind: str = "GPUGrant") -> None:
+        """`now` returns nanoseconds since 1970, for creation timestamps."""
+        self._folder = folder
+        self._kind = kind
+        self._noun = kind.removeprefix("GPU").lower()
+        self._now = now
+
+    def create(self, item: Json) -> Json:
+        """Writes the file in one step, unless an object of that name exists."""
+        name = item["metadata"]["name"]
+        if self._written_by_hand(name) is not None:
+            raise ExistsError(f"a {self._noun} {name!r} is there already")
+        metadata = {**item["metadata"], "uid": f"{self._noun}-{name}", "creationTimestamp": format_instant(self._now())}
+        created = {**item, "metadata": metadata}
+        file = self._file(name)
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            descriptor, beside = tempfile.mkstemp(prefix=".", dir=file.parent)
+            with os.fdopen(descriptor, "w") as stream:
+                json.dump(created, stream)
+            try:
+                os.link(beside, file)
+            finally:
+                Path(beside).unlink()
+        except FileExistsError as error:
+            raise ExistsError(f"a {self._noun} {name!r} is there already") from error
+        except OSError as error:
+            raise SourceError(str(error)) from error
+        return created
+
+    def read(self, name: str) -> Json | None:
+        """Returns the object of that name; None where there is none."""
+        try:
+            found: Json = json.loads(self._file(name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return self._written_by_hand(name)
+        except (OSError, ValueError) as error:
+            raise SourceError(str(error)) from error
+        return found
+
+    def _file(self, name: str) -> Path:
+        return self._folder / f"{self._noun}s" / f"{name}.json"
+
+    def _written_by_hand(self, name: str) -> Json | None:
+        try:
+            documents = list(yaml.safe_load_all((self._folder / "budgets.yaml").read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (OSError, yaml.YAMLError) as error:
+            raise SourceError(f"budgets.yaml: {error}") from error
+        for item in documents:
+            if (
+                isinstance(item, dict)
+                and item.get("kind") == self._kind
+                and item.get("metadata", {}).get("name") == name
+            ):
+                return item
+        return None

@@ -1,0 +1,90 @@
+"""Pages of long answers: a bounded number of items and an opaque cursor to ask with for the next ones."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Iterable, Sequence
+
+from flask import request
+
+from timekeeper.api.problems import invalid
+
+DEFAULT_LIMIT = 200
+MAX_LIMIT = 1000
+MAX_CURSOR_LENGTH = 512
+
+
+def only_parameters(*known: str) -> None:
+    """Refuses a misspelt parameter, which would otherwise silently select more than was asked for.
+
+    Raises:
+        ProblemError: the present request has a parameter that is none of these.
+    """
+    refuse_unknown(request.args, known)
+
+
+def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
+    """Refuses parameters that are none of those known.
+
+    Raises:
+        ProblemError: there is one.
+    """
+    for name in given:
+        if name not in known:
+            raise invalid(name, "a parameter", f"the parameters {', '.join(known)}")
+
+
+def page_limit() -> int:
+    """The number of items that the present request asks for.
+
+    Raises:
+        ProblemError: it is no number from 1 to MAX_LIMIT.
+    """
+    text = request.args.get("limit", str(DEFAULT_LIMIT))
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
+        raise invalid("limit", text, f"a whole number from 1 to {MAX_LIMIT}")
+    return int(text)
+
+
+def page_start() -> str:
+    """The item after which the present request wants to go on; empty for the first page.
+
+    Raises:
+        ProblemError: the cursor is none of an earlier answer.
+    """
+    text = request.args.get("cursor", "")
+    start = decoded_cursor(text)
+    if start is None:
+        raise invalid("cursor", text, "nothing, or the cursor of an earlier answer as it was")
+    return start
+
+
+def by_amount() -> bool:
+    """Whether the present request asks for the largest amounts first, which is one page: they change as it is turned.
+
+    Raises:
+        ProblemError: it asks for another order, or for a second page of this one.
+    """
+    order = request.args.get("order", "uid")
+    if order not in {"uid", "amount"}:
+        raise invalid("order", order, "uid, or amount for the largest first")
+    if order == "amount" and request.args.get("cursor"):
+        raise invalid("cursor", request.args["cursor"], "nothing with order=amount, which is one page")
+    return order == "amount"
+
+
+def cursor_after(item: str) -> str:
+    """The cursor to go on with after an item."""
+    return base64.urlsafe_b64encode(item.encode("ascii")).rstrip(b"=").decode("ascii")
+
+
+def decoded_cursor(text: str, longest: int = MAX_CURSOR_LENGTH) -> str | None:
+    """Decodes a cursor that `cursor_after` made; None for any other text."""
+    if len(text) > longest:
+        return None
+    try:
+        padded = text.encode("ascii") + b"=" * (-len(text) % 4)
+        return base64.b64decode(padded, altchars=b"-_", validate=True).decode("ascii")
+    except (ValueError, binascii.Error):
+        return None

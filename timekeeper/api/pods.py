@@ -1,0 +1,135 @@
+"""The one question about a pod that the store cannot answer: whether its other containers have ended."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from fairgpu import names
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from timekeeper.auth.pod_tokens import PodIdentity
+
+MOST_POD_BYTES = 2 * 1024 * 1024
+"""More than the API server stores of an object (1.5 MiB)."""
+READ_SECONDS = 5.0
+"""The time-out of the API server for one pod."""
+ANSWER_SECONDS = 5.0
+"""The time for which an answer about a pod is reused: half of the time within which callers learn of its end."""
+MOST_PODS = 20_000
+"""Pods whose answers are remembered; the one that asked longest ago is forgotten first."""
+
+
+class PodReader(Protocol):
+    """Reads pod objects."""
+
+    def read(self, pod: PodIdentity) -> Json | None:
+        """Returns the pod object; None where it does not exist any more.
+
+        Raises:
+            ApiError: that cannot be found out now.
+        """
+
+
+class ClusterPods:
+    """Pods of an API server."""
+
+    def __init__(self, api: KubernetesAPI) -> None:
+        self._api = api.within(READ_SECONDS)
+
+    def read(self, pod: PodIdentity) -> Json | None:
+        """The pod of that name, if it is still the one of that uid."""
+        try:
+            path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.pod}"
+            found = self._api.get(path, most_bytes=MOST_POD_BYTES)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+        return found if found.get("metadata", {}).get("uid") == pod.uid else None
+
+
+class FolderPods:
+    """Pods of a standalone folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._pods = folder / "pods"
+
+    def read(self, pod: PodIdentity) -> Json | None:
+        """The pod in the file of its uid. A uid comes from a verified token, and still is not let out of the folder."""
+        if "/" in pod.uid or pod.uid.startswith("."):
+            return None
+        try:
+            found = json.loads((self._pods / f"{pod.uid}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return None
+        return found if isinstance(found, dict) else None
+
+
+class _Answer(NamedTuple):
+    ended: bool
+    at: float
+
+
+class EndedPods:
+    """Answers whether the other containers of pods have ended, from reads at most a few seconds old. Thread-safe."""
+
+    def __init__(self, pods: PodReader, clock: Callable[[], float]) -> None:
+        """`clock` is a monotonic one, in seconds."""
+        self._pods = pods
+        self._clock = clock
+        self._lock = threading.Lock()
+        """Guards the two below; it is not held while a pod is read."""
+        self._answers: OrderedDict[str, _Answer] = OrderedDict()
+        self._reading: set[str] = set()
+
+    def ended(self, pod: PodIdentity) -> bool:
+        """Whether they have ended, by a read at most a few seconds old; the last answer while another thread reads.
+
+        Raises:
+            ApiError: that cannot be found out now.
+        """
+        with self._lock:
+            known = self._answers.get(pod.uid)
+            fresh = known is not None and (known.ended or self._clock() - known.at < ANSWER_SECONDS)
+            if fresh or pod.uid in self._reading:
+                return known is not None and known.ended
+            self._reading.add(pod.uid)
+        try:
+            answer = _Answer(others_have_ended(self._pods.read(pod)), self._clock())
+        finally:
+            with self._lock:
+                self._reading.discard(pod.uid)
+        with self._lock:
+            self._answers[pod.uid] = answer
+            self._answers.move_to_end(pod.uid)
+            while len(self._answers) > MOST_PODS:
+                self._answers.popitem(last=False)
+        return answer.ended
+
+
+def others_have_ended(pod: Json | None) -> bool:
+    """Whether nothing but one container, the one that asks, still runs or waits.
+
+    The request does not say which container asks. FairGPU's own sidecar does not ask this way, so it does not count. A
+    pod that does not exist any more or is in a terminal phase has ended altogether.
+    """
+    if pod is None:
+        return True
+    status = pod.get("status") or {}
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return True
+    containers = [item for item in (pod.get("spec") or {}).get("containers") or [] if _counts(item)]
+    ended = [
+        item
+        for item in status.get("containerStatuses") or []
+        if _counts(item) and (item.get("state") or {}).get("terminated")
+    ]
+    return len(ended) > 0 and len(containers) - len(ended) <= 1
+
+
+def _counts(item: Json) -> bool:
+    return item.get("name") != names.SIDECAR_CONTAINER

@@ -1,0 +1,253 @@
+"""The WSGI routes of the REST API. Long answers are compressed: figures of hundreds of budgets shrink to a tenth."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from flask import Flask, Response, request
+
+from fairgpu.serving.messages import Response as PlainResponse
+from fairgpu.states import BudgetState
+from timekeeper.api import budget_answers, models, openapi
+from timekeeper.api.dependencies import (
+    GPU_BUDGETS,
+    GPU_GRANTS,
+    Dependencies,
+    may_read_all,
+    may_read_budget,
+    may_read_namespace,
+)
+from timekeeper.api.legacy import add_ancestor_routes
+from timekeeper.api.models import AccessAnswer, is_namespace
+from timekeeper.api.orders import add_correction_routes, add_grant_routes
+from timekeeper.api.paging import by_amount, cursor_after, only_parameters, page_limit, page_start
+from timekeeper.api.problems import answer, invalid, not_found, problem_of
+from timekeeper.api.usage_routes import add_usage_routes
+from timekeeper.auth.callers import Action, Authority, Caller, TooManyRequestsError, bearer_token
+from timekeeper.dashboard.serving import PREFIX, Assets, of_another_version, takes_gzip
+
+LEAST_BYTES = 1400
+"""A shorter answer fits into one packet and is not compressed."""
+LEVEL = 4
+"""Half the time of the usual level, for answers larger by a tenth."""
+
+
+def compressed(response: Response) -> Response:
+    """The answer, compressed where the request takes gzip (RFC 9110 section 12.5.3) and it is long enough.
+
+    Both codings share an entity tag, which so becomes a weak one (section 8.8.3).
+    """
+    if response.status_code != 200 or response.direct_passthrough or response.content_encoding:
+        return response
+    response.vary.add("Accept-Encoding")
+    body = response.get_data()
+    if len(body) >= LEAST_BYTES and takes_gzip(request.headers.get("Accept-Encoding", "")):
+        response.set_data(gzip.compress(body, LEVEL, mtime=0))
+        response.content_encoding = "gzip"
+        etag, _ = response.get_etag()
+        if etag is not None:
+            response.set_etag(etag, weak=True)
+    return response
+
+
+def add_page_files(app: Flask, assets: Assets) -> None:
+    """Adds the route of the files; those of the present version never reach it."""
+
+    @app.get(f"{PREFIX}<version>/<path:name>")
+    def page_file(version: str, name: str) -> Response:
+        found = of_another_version(assets, name, request.headers.get("Accept-Encoding", ""))
+        if found is None:
+            raise not_found(f"the page has no file {name!r} in its version {version!r}")
+        headers = [(key.decode("ascii"), value.decode("ascii")) for key, value in found.headers]
+        return Response(found.body, found.status, headers, content_type=found.content_type.decode("ascii"))
+
+
+MAX_TRIED = 100
+"""Each namespace costs the API server an access review, so a large cluster is not searched to its end."""
+TRYING_SECONDS = 2.0
+"""Nor is a person kept waiting for an API server whose reviews are slow."""
+
+_SERVICE_ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):")
+_PARTS = re.compile(r"[:/@,=]")
+
+
+def add_access_route(app: Flask, parts: Dependencies) -> None:
+    """Adds `GET /v1/access`."""
+
+    @app.get("/v1/access")
+    def access() -> Response:
+        token = bearer_token(request.headers.get("Authorization"))
+        caller = parts.authority.authenticate(token, request.remote_addr or "")
+        found = access_of(caller, parts.authority, parts.book.namespaces, time.monotonic)
+        return Response(found.model_dump_json(), mimetype="application/json")
+
+
+def access_of(
+    caller: Caller, authority: Authority, known: Callable[[], Sequence[str]], clock: Callable[[], float]
+) -> AccessAnswer:
+    """Determines the namespaces that a caller may read.
+
+    Args:
+        caller: the caller.
+        authority: knows the caller's rights.
+        known: returns the namespaces of the ledger; called only where the caller may not read all of them.
+        clock: a monotonic one, in seconds.
+
+    Raises:
+        IdentityUnavailableError: the authority cannot be asked.
+        TooManyRequestsError: the caller has asked too often.
+    """
+    grants = authority.permits(caller, Action("create", GPU_GRANTS))
+    if authority.permits(caller, Action("list", GPU_BUDGETS)):
+        return AccessAnswer(name=caller.name, readsAll=True, grants=grants, namespaces=[], complete=True)
+    ends, readable, tried = clock() + TRYING_SECONDS, [], 0
+    namespaces = likely_first(caller, known())
+    for namespace in namespaces[:MAX_TRIED]:
+        if clock() >= ends:
+            break
+        try:
+            if authority.permits(caller, Action("get", GPU_BUDGETS, namespace)):
+                readable.append(namespace)
+        except TooManyRequestsError:  # what was found so far is worth more to them than nothing
+            break
+        tried += 1
+    complete = tried == len(namespaces)
+    return AccessAnswer(name=caller.name, readsAll=False, grants=grants, namespaces=sorted(readable), complete=complete)
+
+
+def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
+    """Namespaces in the order in which they are worth trying, each once.
+
+    First a service account's own, then those that the caller's name or groups speak of, then the others.
+    """
+    own = _SERVICE_ACCOUNT.match(caller.name)
+    first = [own.group(1)] if own else []
+    words = {word for text in (caller.name, *caller.groups) for word in _PARTS.split(text)}
+    named = sorted(known, key=lambda namespace: (namespace not in words, namespace))
+    return list(dict.fromkeys([*first, *named]))
+
+
+HOT = (("/v1/reports", "POST"), ("/v1/states", "GET"), ("/healthz", "GET"), ("/readyz", "GET"), ("/", "GET"))
+"""Routes that the event loop serves itself."""
+
+
+def build_flask(parts: Dependencies) -> Flask:
+    """The WSGI application."""
+    app = Flask("timekeeper", static_folder=None)
+
+    def as_problem(error: Exception) -> Response:
+        problem = problem_of(error)
+        parts.measures.problems.labels(problem.kind).inc()
+        return _as_flask(answer(problem))
+
+    def unkept(response: Response) -> Response:
+        response.headers.setdefault("Cache-Control", "no-store")
+        return response
+
+    app.register_error_handler(Exception, as_problem)
+    app.after_request(unkept)
+    app.after_request(compressed)
+    _add_budgets(app, parts)
+    _add_ledger(app, parts)
+    add_usage_routes(app, parts)
+    add_grant_routes(app, parts)
+    add_correction_routes(app, parts)
+    _add_description(app)
+    _add_other_methods(app)
+    add_access_route(app, parts)
+    add_page_files(app, parts.assets)
+    add_ancestor_routes(app, parts)
+    return app
+
+
+def json_answer(answer: models.Answer, status: int = 200) -> Response:
+    """An answer model as a response."""
+    return Response(answer.model_dump_json(), status, mimetype="application/json")
+
+
+def _add_budgets(app: Flask, parts: Dependencies) -> None:
+    @app.get("/v1/budgets")
+    def budgets() -> Response:
+        may_read_all(parts.authority)
+        only_parameters("cursor", "limit")
+        limit, after = page_limit(), page_start()
+        found = parts.book.budgets(after, limit)
+        cursor = cursor_after(found[-1].name) if len(found) == limit else None
+        listed = [budget_answers.budget_answer(figures, parts.now(), parts.currency) for figures in found]
+        return json_answer(budget_answers.BudgetsAnswer(budgets=listed, cursor=cursor))
+
+    @app.get("/v1/budgets/<name>")
+    def budget(name: str) -> Response:
+        may_read_budget(parts.authority, name)
+        figures = parts.book.budget(name)
+        if figures is None:
+            raise not_found(f"there is no budget {name!r}; GET /v1/budgets lists those that are")
+        return json_answer(budget_answers.budget_answer(figures, parts.now(), parts.currency))
+
+    @app.get("/v1/namespaces/<namespace>/budget")
+    def namespace_budget(namespace: str) -> Response:
+        may_read_namespace(parts.authority, namespace)
+        if not is_namespace(namespace):
+            raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
+        figures = parts.book.namespace(namespace)
+        found = None if figures is None else budget_answers.budget_answer(figures, parts.now(), parts.currency)
+        state = BudgetState.UNLIMITED if figures is None else figures.state
+        return json_answer(budget_answers.NamespaceAnswer(namespace=namespace, budget=found, state=state))
+
+
+def _add_ledger(app: Flask, parts: Dependencies) -> None:
+    @app.get("/v1/ledger")
+    def ledger() -> Response:
+        name = request.args.get("budget", "")
+        may_read_budget(parts.authority, name)
+        only_parameters("budget", "cursor", "limit")
+        limit, after = page_limit(), page_start()
+        if not name:
+            raise invalid("budget", name, "the name of a budget, as in /v1/ledger?budget=team-a")
+        if parts.book.budget(name) is None:
+            raise not_found(f"there is no budget {name!r}; GET /v1/budgets lists those that are")
+        lines = parts.book.ledger(name, after, limit)
+        cursor = cursor_after(lines[-1].id if lines else after)
+        entries = [models.ledger_entry(line) for line in lines]
+        return json_answer(models.LedgerAnswer(budget=name, entries=entries, cursor=cursor))
+
+    @app.get("/v1/sessions")
+    def sessions() -> Response:
+        namespace = request.args.get("namespace")
+        if namespace:
+            may_read_namespace(parts.authority, namespace)
+        else:
+            may_read_all(parts.authority)
+        only_parameters("namespace", "cursor", "limit", "order")
+        limit, after, dearest = page_limit(), page_start(), by_amount()
+        if namespace is not None and not is_namespace(namespace):
+            raise invalid("namespace", namespace, "the name of a namespace: a DNS label of at most 63 characters")
+        if dearest:
+            found = parts.book.dearest_sessions(namespace or "", limit)
+        else:
+            found = parts.book.sessions(namespace or "", after, limit)
+        cursor = cursor_after(found[-1].session.uid) if len(found) == limit and not dearest else None
+        listed = [models.session_answer(session) for session in found]
+        return json_answer(models.SessionsAnswer(sessions=listed, cursor=cursor))
+
+
+def _add_description(app: Flask) -> None:
+    document = openapi.document_json()
+
+    @app.get("/openapi.json")
+    def openapi_json() -> Response:
+        return Response(document, mimetype="application/json")
+
+
+def _add_other_methods(app: Flask) -> None:
+    """Adds the hot routes, which the event loop serves, so that another method on them gets 405."""
+    for path, method in HOT:
+        app.add_url_rule(path, path, lambda: Response(status=204), methods=[method], provide_automatic_options=False)
+
+
+def _as_flask(problem: PlainResponse) -> Response:
+    headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in problem.headers}
+    return Response(problem.body, problem.status, headers, content_type=problem.content_type.decode("ascii"))

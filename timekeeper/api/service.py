@@ -1,0 +1,226 @@
+"""Puts the REST service together: in a cluster from its API server, standalone from a folder."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from pathlib import Path
+
+import redis
+import structlog
+
+from fairgpu.certificates import expires_at, utc_now
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.cluster.connect import connect
+from fairgpu.names import REDIS_SERVICE
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.options import Address, ServerOptions
+from fairgpu.serving.server import serve
+from fairgpu.serving.tls import Chain, ChainError
+from timekeeper.api.application import Loop, RestApplication, build_application
+from timekeeper.api.batching import Batcher
+from timekeeper.api.dependencies import Dependencies
+from timekeeper.api.exported_months import ExportedMonths
+from timekeeper.api.figures import Book
+from timekeeper.api.hot_routes import PAUSE_SECONDS
+from timekeeper.api.metrics import Measures
+from timekeeper.api.models import MAX_BODY_BYTES
+from timekeeper.api.order_stores import ClusterOrders, FolderOrders, OrderStore
+from timekeeper.api.pods import ClusterPods, EndedPods, FolderPods, PodReader
+from timekeeper.api.states_feed import StatesFeed
+from timekeeper.api.usage_finding import ClosedDays
+from timekeeper.api.usage_limits import Asking
+from timekeeper.auth.callers import Authority, CachingAuthority
+from timekeeper.auth.key_set import KeySet
+from timekeeper.auth.kubernetes import ClusterAuthority, fetch_issuer
+from timekeeper.auth.pod_tokens import PodAuthenticator, PodTokens
+from timekeeper.certificates import ClusterVault, Vault, keep_store_certificate, read_chain, service_names
+from timekeeper.dashboard.serving import read_assets
+from timekeeper.domain.money import SECOND, Currency
+from timekeeper.export.destination import destination
+from timekeeper.ledger.connection import MemoryWatch
+from timekeeper.ledger.connection import connect as connect_to_store
+from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
+from timekeeper.ledger.states import read_changes
+from timekeeper.settings import TimekeeperSettings
+from timekeeper.sources.kubernetes import CORRECTIONS
+from timekeeper.standalone.certificates import FolderVault
+from timekeeper.standalone.identity import FolderAuthority, read_issuer
+
+_log = structlog.get_logger()
+
+LOOPBACK = ("127.0.0.1", "localhost")
+CHAIN_CHECK_SECONDS = 60.0
+
+
+class WorkerEnvironment:
+    """The timekeeper's environment: an API server, or a folder on this machine. Made in each worker."""
+
+    def __init__(self, api: KubernetesAPI | None, folder: Path | None, *, own_audience_alone: bool = False) -> None:
+        """Exactly one of the first two is given; the last says which tokens of people are taken in a cluster."""
+        self._own_audience_alone = own_audience_alone
+        self._api = api
+        self._folder = folder or Path()
+
+    @cached_property
+    def keys(self) -> KeySet:
+        """The keys that sign tokens."""
+        api, folder = self._api, self._folder
+        return KeySet(lambda: fetch_issuer(api) if api else read_issuer(folder), time.monotonic)
+
+    @cached_property
+    def authority(self) -> Authority:
+        """Authenticates people and services."""
+        if self._api:
+            authority = ClusterAuthority(self._api, self.keys, own_audience_alone=self._own_audience_alone)
+            return CachingAuthority(authority, time.monotonic)
+        return FolderAuthority(self._folder, self.keys)
+
+    @property
+    def grants(self) -> OrderStore:
+        """Stores grants."""
+        return ClusterOrders(self._api) if self._api else FolderOrders(self._folder, time.time_ns)
+
+    @property
+    def corrections(self) -> OrderStore:
+        """Stores corrections."""
+        if self._api:
+            return ClusterOrders(self._api, CORRECTIONS)
+        return FolderOrders(self._folder, time.time_ns, "GPUCorrection")
+
+    @property
+    def pods(self) -> PodReader:
+        """Reads pods."""
+        return ClusterPods(self._api) if self._api else FolderPods(self._folder)
+
+    @cached_property
+    def vault(self) -> Vault:
+        """Stores certificates."""
+        return ClusterVault(self._api) if self._api else FolderVault(self._folder)
+
+
+class ReportExecutor:
+    """Stores reports in a separate thread, so that neither the event loop nor other queries to the store wait."""
+
+    def __init__(self, reports: ReportIntake) -> None:
+        self._reports = reports
+        self._thread = ThreadPoolExecutor(1, "take-reports")
+
+    async def take(self, submissions: Sequence[Submission]) -> Sequence[IntakeOutcome | Exception]:
+        """Stores reports and returns the outcome of each."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._reports.take, submissions)
+
+    def close(self) -> None:
+        """Ends the thread once it has done what it was given."""
+        self._thread.shutdown(wait=True)
+
+
+class Service:
+    """Creates the parts of a worker."""
+
+    def __init__(self, settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> None:
+        self._settings = settings
+        self._environment = WorkerEnvironment(
+            api, folder, own_audience_alone=settings.serve.people_tokens == "own-audience"
+        )
+        self._keeps_store_certificate = api is not None and settings.redis.is_bundled
+        # In a cluster, loopback is where a port is forwarded to.
+        self._names = [*service_names(), *settings.serve.certificate_names, *LOOPBACK]
+
+    @cached_property
+    def measures(self) -> Measures:
+        """The worker's metrics; created after the fork, on first use."""
+        return Measures()
+
+    def chain(self) -> Chain:
+        """The chain to present now."""
+        chain = read_chain(self._environment.vault, self._names, utc_now)
+        if self._keeps_store_certificate:
+            self._keep_store_certificate()
+        self.measures.set_certificate_expiry(expires_at(chain.certificates_pem))
+        return chain
+
+    def _keep_store_certificate(self) -> None:
+        """Without it the store does not start, or ends within months; this service starts all the same, and says so."""
+        try:
+            keep_store_certificate(self._environment.vault, service_names(REDIS_SERVICE), utc_now)
+        except ChainError as error:
+            _log.error("certificate of the store not kept", error=str(error))
+
+    def build(self, lifecycle: Lifecycle) -> RestApplication:
+        """The worker's application. No connection is made before the first request needs one."""
+        store = connect_to_store(self._settings.redis)
+        memory = MemoryWatch(store, time.monotonic)
+        reports = ReportExecutor(ReportIntake(store, PAUSE_SECONDS * SECOND, memory.is_full))
+        loop, keys, measures = Loop(), self._environment.keys, self.measures
+        lifecycle.on_start(keys.refresh)
+        parts = Dependencies(
+            book=Book(store, time.time_ns),
+            store=store,
+            usage_labels=self._settings.usage.labels,
+            authority=self._environment.authority,
+            recognise=PodAuthenticator(PodTokens(keys, time.time)),
+            grants=self._environment.grants,
+            corrections=self._environment.corrections,
+            pods=EndedPods(self._environment.pods, time.monotonic),
+            feed=StatesFeed(),
+            submissions=Batcher(reports.take, measures.report_batch.observe),
+            loop=loop,
+            now=time.time_ns,
+            report_interval_seconds=self._settings.serve.report_interval_seconds,
+            measures=measures,
+            currency=currency_of(self._settings),
+            assets=read_assets(),
+            asking=Asking(),
+            closed_days=ClosedDays(),
+            exported=self._exported(store),
+        )
+        lifecycle.on_stop(store.close)
+        lifecycle.on_stop(reports.close)
+        proxies = self._settings.serve.trusted_proxies
+        return build_application(lifecycle, parts, lambda since: read_changes(store, since), loop, proxies)
+
+    def _exported(self, store: redis.Redis) -> ExportedMonths | None:
+        settings = self._settings
+        place = destination(settings.export)
+        if place is None:
+            return None
+        return ExportedMonths(store, place, settings.usage.months, settings.export.cache_mib << 20)
+
+
+def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Path | None) -> int:
+    """Serves until a signal ends it, and returns the exit status.
+
+    Raises:
+        NoClusterError: it does not run standalone, and no API server was found.
+    """
+    folder = standalone or settings.folder
+    api = connect(environ) if folder is None else None
+    service = Service(settings, api, folder)
+    return serve(server_options(settings, standalone=folder is not None), service.build, service.chain)
+
+
+def currency_of(settings: TimekeeperSettings) -> Currency | None:
+    """The currency to show amounts in."""
+    found = settings.metering.currency
+    return None if found is None else Currency(found.code, found.per_gpu_hour)
+
+
+def server_options(settings: TimekeeperSettings, *, standalone: bool) -> ServerOptions:
+    """Returns the server's options; standalone, the server listens on loopback only."""
+    served = settings.serve
+    host = LOOPBACK[0] if standalone else served.host
+    return ServerOptions(
+        name="fairgpu-timekeeper",
+        address=Address(host, served.port),
+        metrics_address=Address(host, served.metrics_port),
+        workers=served.workers,
+        max_body_bytes=MAX_BODY_BYTES,
+        reload_seconds=CHAIN_CHECK_SECONDS,
+        max_connections=served.max_connections,
+        drain_seconds=0.0 if standalone else served.drain_seconds,
+        access_log=served.access_log,
+    )

@@ -1,0 +1,134 @@
+"""Budget states in memory, for any number of clients that wait for them to change.
+
+Each state is serialised once, each answer once for all clients that ask with the same cursor; a client that waits
+costs a task, no thread. All of it runs in the event loop of one worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import orjson
+
+from timekeeper.ledger.states import Changes, Cursor
+
+MAX_CURSOR_LENGTH = 80
+CATCH_UP_SECONDS = 3.0
+"""The longest wait of a client whose cursor, from another worker, is ahead of this one's."""
+MAX_CACHED_DOCUMENTS = 64
+
+
+class CursorError(ValueError):
+    """A text that is no cursor."""
+
+
+def parse_cursor(text: str) -> Cursor:
+    """Reads a cursor.
+
+    Raises:
+        CursorError: it is none.
+    """
+    epoch, dot, version = text.rpartition(".")
+    if not (dot and epoch and version.isascii() and version.isdigit() and len(text) <= MAX_CURSOR_LENGTH):
+        raise CursorError("a cursor from an earlier answer, EPOCH.VERSION")
+    return Cursor(epoch, int(version))
+
+
+class StatesFeed:
+    """The states as this worker knows them."""
+
+    def __init__(self) -> None:
+        self._cursor: Cursor | None = None
+        self._states: dict[str, tuple[int, bytes]] = {}
+        """By namespace: the version in which it changed last, and its JSON; in the order of these versions."""
+        self._tail = b""
+        self._documents: dict[int, bytes] = {}
+        """Answers of the present version by the version that they start from; -1 is the full one."""
+        self._changed = asyncio.Event()
+        self._ending = False
+
+    @property
+    def cursor(self) -> Cursor | None:
+        """The version that this worker has; None before the first one."""
+        return self._cursor
+
+    def apply(self, changes: Changes) -> None:
+        """Applies changes from the store and wakes the waiting clients."""
+        if changes.full or self._cursor is None or changes.cursor.store_id != self._cursor.store_id:
+            self._states = {}
+        for namespace, state in changes.states:
+            self._states.pop(namespace, None)
+            self._states[namespace] = (changes.cursor.version, state)
+        self._cursor = changes.cursor
+        prices, default = orjson.dumps(dict(changes.prices)), orjson.dumps(changes.default)
+        charge = orjson.dumps(dict(changes.charge))
+        self._tail = b'],"default":' + default + b',"prices":' + prices + b',"charge":' + charge + b"}"
+        self._documents = {}
+        self._wake()
+
+    def end(self) -> None:
+        """Answers everybody now: the worker is to end."""
+        self._ending = True
+        self._wake()
+
+    async def answer(self, since: Cursor | None, wait_seconds: float) -> bytes | None:
+        """Returns the document for a client: at once where there is a change, else after the next one or the wait.
+
+        None where this worker knows no states yet.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_seconds
+        catch_up = loop.time() + min(CATCH_UP_SECONDS, max(wait_seconds, 1.0))
+        while not self._ending:
+            until = catch_up if self._is_ahead(since) else deadline
+            if self._has_changes(since) or loop.time() >= until:
+                break
+            await self._wait(until)
+        return self._document(since) if self._cursor is not None else None
+
+    def _has_changes(self, since: Cursor | None) -> bool:
+        if self._cursor is None:
+            return False
+        return since is None or since.store_id != self._cursor.store_id or since.version < self._cursor.version
+
+    def _is_ahead(self, since: Cursor | None) -> bool:
+        known = self._cursor
+        return (
+            known is not None
+            and since is not None
+            and since.store_id == known.store_id
+            and since.version > known.version
+        )
+
+    async def _wait(self, until: float) -> None:
+        try:
+            async with asyncio.timeout_at(until):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _document(self, since: Cursor | None) -> bytes:
+        """The answer from a version on; in full for another epoch, and for a version that the store has lost."""
+        assert self._cursor is not None  # noqa: S101 - the caller has looked
+        whole = since is None or since.store_id != self._cursor.store_id or since.version > self._cursor.version
+        start = -1 if whole or since is None else since.version
+        document = self._documents.get(start)
+        if document is None:
+            document = self._serialise(start)
+            if len(self._documents) < MAX_CACHED_DOCUMENTS:
+                self._documents[start] = document
+        return document
+
+    def _serialise(self, start: int) -> bytes:
+        chosen: list[bytes] = []
+        for version, state in reversed(self._states.values()):
+            if version <= start:
+                break
+            chosen.append(state)
+        full = b"true" if start < 0 else b"false"
+        head = b'{"cursor":"' + str(self._cursor).encode() + b'","full":' + full + b',"states":['
+        return head + b",".join(chosen) + self._tail

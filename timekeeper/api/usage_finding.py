@@ -1,0 +1,380 @@
+"""Answers usage queries from the store and from exported months, with cached sums of closed days.
+
+The cache saves a query over all accounts from adding up a million rows again. Accounts are divided into parts. The sums
+of a part by day are cached for each aggregation, with the `past` of each of its accounts: as soon as one of these
+changes, the part is added up again. Days that close, and new accounts, are added to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from zlib import crc32
+
+import redis
+
+from timekeeper.api.exported_months import ExportedMonths, held_before
+from timekeeper.api.usage_query import Query, cursor_of
+from timekeeper.domain.charges import Assignments
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.usage import UNKNOWN, asks_for_details, asks_for_sums, capacity_of
+from timekeeper.domain.usage_folding import HOURS_OF_A_DAY
+from timekeeper.domain.usage_grouping import Cells, Group, Steps, UsageSums, order
+from timekeeper.domain.windows import Window, steps
+from timekeeper.ledger import reading
+from timekeeper.ledger.conversion import check_format
+from timekeeper.ledger.usage import NOTHING_KNOWN, AccountUsage, Known, View, accounts_usage, capacity, restored
+
+PARTS = 8
+MOST_CELLS = 150_000
+"""Sums of a day and a key, and pasts of accounts, that are remembered in all: some 50 MB."""
+OPEN_HOURS = 48
+"""Hours before now that are not closed. What changes hours more than a day old changes the account's `past`; the other
+day is for clocks that differ."""
+LAGGING_DAYS = 3
+"""Days that may have closed since a part was remembered; with more, it is added up anew."""
+
+PartKey = tuple[int, tuple[str, ...]]
+"""The index of a part, and the dimensions of the aggregation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The sums of a part's accounts on some days.
+
+    Attributes:
+        first: the first hour, counted from 1970: that of a day.
+        end: the first hour after.
+        past: of each account.
+        days: the sums of each of these days.
+    """
+
+    first: int
+    end: int
+    past: Mapping[str, bytes]
+    days: Sequence[Cells]
+
+    @property
+    def cells(self) -> int:
+        """The number of cached entries."""
+        return len(self.past) + sum(map(len, self.days))
+
+    def answers(self, first: int, closed: int) -> bool:
+        """Whether it holds the days from one on, but for a few that closed lately."""
+        return self.first <= first < self.end and closed - self.end <= LAGGING_DAYS * HOURS_OF_A_DAY
+
+    def add_to(self, sums: UsageSums, first: int, end: int) -> None:
+        """Adds those of its days that lie in these hours."""
+        for number, cells in enumerate(self.days):
+            hour = self.first + number * HOURS_OF_A_DAY
+            if first <= hour < end:
+                sums.add_sums(hour, HOURS_OF_A_DAY, cells)
+
+
+class ClosedDays:
+    """The parts that were asked for last, as far as there is room; safe to use from several threads."""
+
+    def __init__(self, most_cells: int = MOST_CELLS) -> None:
+        self._most_cells = most_cells
+        self._parts: OrderedDict[PartKey, Part] = OrderedDict()
+        self._cells = 0
+        self._lock = threading.Lock()
+
+    def find(self, key: PartKey) -> Part | None:
+        """A part, if it is remembered."""
+        with self._lock:
+            if key in self._parts:
+                self._parts.move_to_end(key)
+            return self._parts.get(key)
+
+    def remember(self, key: PartKey, part: Part) -> None:
+        """Caches a part and evicts the least recently used ones; a part too large for the cache is not cached."""
+        if part.cells > self._most_cells // PARTS:
+            return
+        with self._lock:
+            old = self._parts.pop(key, None)
+            self._cells -= old.cells if old is not None else 0
+            self._parts[key] = part
+            self._cells += part.cells
+            while self._cells > self._most_cells:
+                _, forgotten = self._parts.popitem(last=False)
+                self._cells -= forgotten.cells
+
+
+def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
+    """The accounts of each part; an account is always of the same."""
+    parts: dict[int, list[str]] = {}
+    for name in accounts:
+        parts.setdefault(crc32(name.encode()) % PARTS, []).append(name)
+    return parts
+
+
+def closed_before(now: int) -> int:
+    """The hour, that of a day, before which all days are closed."""
+    return (now - OPEN_HOURS * HOUR) // DAY * HOURS_OF_A_DAY
+
+
+def whole_days(first: int, end: int) -> list[Window]:
+    """The days between two hours at which days begin."""
+    return [Window(hour * HOUR, (hour + HOURS_OF_A_DAY) * HOUR) for hour in range(first, end, HOURS_OF_A_DAY)]
+
+
+READ_AT_ONCE = 1000
+"""Accounts that are read in one round trip at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeUsage:
+    """A question about all accounts, asked at an instant.
+
+    Attributes:
+        client: the store; its answers are bytes.
+        assignments: who pays for every namespace from when on.
+        within: a window that begins with a day.
+        closed: what is remembered.
+        now: nanoseconds since 1970.
+    """
+
+    client: redis.Redis
+    assignments: Mapping[str, Assignments]
+    within: Window
+    closed: ClosedDays
+    now: int
+
+    def add_to(self, sums: UsageSums) -> None:
+        """Adds all of it to sums whose steps begin with days.
+
+        Raises:
+            redis.RedisError: the store does not answer.
+            StoreError: it refuses.
+        """
+        for number, accounts in divided(payers(self.assignments)).items():
+            key = (number, sums.aggregate)
+            if not self._add_with_what_is_known(sums, key, accounts):
+                self._add_anew(sums, key, accounts)
+
+    def _add_with_what_is_known(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> bool:
+        """Adds a part, reading no day that is remembered; or nothing, where what is remembered holds no more."""
+        part = self.closed.find(key)
+        if part is None or not part.answers(self._first, self._limit):
+            return False
+        since = min(part.end, self._end)
+        # Accounts that are new are read from the part's first day on, so that it can hold them from now on.
+        within = Window(part.first * HOUR, self.within.end)
+        found = list(self._read(sums, accounts, within, Known(part.past, since)))
+        if {usage.account for usage in found if usage.known} != part.past.keys():
+            return False
+        part.add_to(sums, self._first, since)
+        for usage in found:
+            sums.add(usage.account, usage.posted)
+            sums.add(usage.account, usage.running)
+        self._remember_more(key, part, found)
+        return True
+
+    def _remember_more(self, key: PartKey, part: Part, found: Sequence[AccountUsage]) -> None:
+        """Remembers the days that have closed since, and the accounts that have come, with what is known."""
+        come = {usage.account: usage.past for usage in found if usage.account not in part.past}
+        if self._limit < part.end or (self._limit == part.end and not come):
+            return
+        closed = UsageSums(Steps(whole_days(part.first, self._limit)), key[1])
+        part.add_to(closed, part.first, part.end)
+        for usage in found:
+            closed.add(usage.account, usage.posted)
+        self.closed.remember(key, Part(part.first, self._limit, {**part.past, **come}, closed.cells))
+
+    def _add_anew(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> None:
+        """Adds a part, and remembers what its closed days came to."""
+        limit = max(self._limit, self._first)
+        days = whole_days(self._first, limit)
+        closed = UsageSums(Steps(days), sums.aggregate) if days else None
+        past: dict[str, bytes] = {}
+        for usage in self._read(sums, accounts, self.within, NOTHING_KNOWN):
+            past[usage.account] = usage.past
+            if closed is not None:
+                closed.add(usage.account, usage.posted)
+            if limit < self._end:
+                sums.add(usage.account, usage.posted.between(limit, self._end))
+            sums.add(usage.account, usage.running)
+        if closed is not None:
+            part = Part(self._first, limit, past, closed.cells)
+            part.add_to(sums, self._first, limit)
+            self.closed.remember(key, part)
+
+    def _read(self, sums: UsageSums, accounts: Sequence[str], within: Window, known: Known) -> Iterator[AccountUsage]:
+        view = View(asks_for_details(sums.aggregate), sums=False)
+        for start in range(0, len(accounts), READ_AT_ONCE):
+            chunk = accounts[start : start + READ_AT_ONCE]
+            yield from accounts_usage(self.client, chunk, self.assignments, within, view=view, known=known)
+
+    @property
+    def _first(self) -> int:
+        return self.within.start // HOUR
+
+    @property
+    def _end(self) -> int:
+        return self.within.end // HOUR
+
+    @property
+    def _limit(self) -> int:
+        """The hour before which the window's days are closed."""
+        return min(closed_before(self.now), self._end - self._end % HOURS_OF_A_DAY)
+
+
+def payers(assignments: Mapping[str, Assignments]) -> list[str]:
+    """Every account that pays, or paid, for any of these namespaces."""
+    return sorted({account for known in assignments.values() for _, account in known})
+
+
+LEAST_AT_ONCE = 50
+STEPS_IN_ORDER = 3
+"""Steps that are looked through one by one; where even these do not fill a page, all the rest is read at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """An answer; `following` is the cursor of the next page, None on the last one."""
+
+    query: Query
+    items: list[Group]
+    following: str | None
+
+
+def find(
+    client: redis.Redis,
+    query: Query,
+    now: int,
+    closed: ClosedDays | None = None,
+    exported: ExportedMonths | None = None,
+) -> Usage:
+    """Answers a question, asked at an instant, with the help of what is remembered of closed days.
+
+    Use that the store no longer holds is read from exported files, where there are any.
+
+    Raises:
+        MonthUnavailableError: such a file cannot be read.
+        ProblemError: it would take too many of them.
+        redis.RedisError: the store does not answer.
+        StoreError: it refuses.
+        FoldedHoursError: the steps divide folded hours.
+    """
+    check_format(client)
+    divided_window = Steps(steps(query.window, query.step))
+    if exported is not None and query.window.start < exported.kept_from(now):
+        everything = partial(_everything_and_files, client, query, now, exported)
+        found = None
+    else:
+        everything = partial(_everything, client, query, now, closed)
+        found = _in_order(client, query, divided_window, now) if _comes_in_order(client, query) else None
+    whole = found is None
+    if found is None:
+        found = everything(UsageSums(divided_window, query.aggregate))
+    if query.idle:
+        points = capacity(client)
+        held = found if whole else everything(UsageSums(divided_window, ()))
+        found.add_idle([capacity_of(points, step, now) for step in divided_window.windows], held)
+    items, last = found.page(query.after, query.limit)
+    return Usage(query, items, None if last is None else cursor_of(last))
+
+
+def _comes_in_order(client: redis.Redis, query: Query) -> bool:
+    """Whether a page can be found without reading all accounts.
+
+    Where all items fit one page, idle capacity is computed from the same reads as they are.
+    """
+    if query.aggregate[0] != "namespace" or query.namespace is not None:
+        return False
+    return not query.idle or reading.count_namespaces(client) > query.limit
+
+
+def _everything_and_files(
+    client: redis.Redis, query: Query, now: int, exported: ExportedMonths, sums: UsageSums
+) -> UsageSums:
+    """All that the window holds and that files hold in place of what was forgotten, added to the sums."""
+    only = None if query.namespace is None else frozenset({query.namespace})
+    assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
+    before = exported.kept_from(now)
+    held: set[tuple[str, str]] = set()
+    for found in _read(client, payers(assignments), assignments, query.window, sums):
+        sums.add(found.account, found.posted, only)
+        sums.add(found.account, found.running, only)
+        held |= held_before(found.account, found.posted, before)
+    exported.add(sums, query.window, now, held, only)
+    return sums
+
+
+def _everything(client: redis.Redis, query: Query, now: int, closed: ClosedDays | None, sums: UsageSums) -> UsageSums:
+    """All that the window holds, added to the sums."""
+    if query.namespace is not None:
+        assignments = reading.assignments_of(client, [query.namespace])
+        _add(client, sums, payers(assignments), assignments, query.window, frozenset({query.namespace}))
+        return sums
+    assignments = reading.assignments(client)
+    accounts = payers(assignments)
+    if closed is None or _are_enough(sums) or any(step.start % DAY for step in sums.steps.windows):
+        _add(client, sums, accounts, assignments, query.window, None)
+    else:
+        WholeUsage(client, assignments, query.window, closed, now).add_to(sums)
+    return sums
+
+
+def _in_order(client: redis.Redis, query: Query, divided_window: Steps, now: int) -> UsageSums | None:
+    """Returns sums that fill a page and at least one place more; None where reading in order does not find them.
+
+    Steps that begin more than a day from now hold nothing: no clock is that far ahead.
+    """
+    after = query.after
+    first = 0 if after is None else after[0]
+    names = sorted([*reading.assigned_namespaces(client), UNKNOWN], key=order)
+    sums = UsageSums(divided_window, query.aggregate)
+    begun = sum(step.start <= now + DAY for step in divided_window.windows)
+    for index in range(first, min(first + STEPS_IN_ORDER, begun)):
+        begin = 0 if after is None or index > first else bisect_left(names, order(after[1][0]), key=order)
+        while begin < len(names):
+            missing = query.limit + 1 - sums.count(after)
+            if missing <= 0:
+                return sums
+            chunk = names[begin : begin + max(min(missing, READ_AT_ONCE), LEAST_AT_ONCE)]
+            begin += len(chunk)
+            assignments = reading.assignments_of(client, chunk)
+            accounts = payers(assignments)
+            if UNKNOWN in chunk:
+                accounts = sorted({*accounts, *restored(client)})
+            _add(client, sums, accounts, assignments, divided_window.windows[index], frozenset(chunk))
+    return sums if first + STEPS_IN_ORDER >= begun else None
+
+
+def _add(
+    client: redis.Redis,
+    sums: UsageSums,
+    accounts: Sequence[str],
+    assignments: Mapping[str, Assignments],
+    within: Window,
+    only: frozenset[str] | None,
+) -> None:
+    """Adds what accounts hold of a window; of these namespaces alone where some are named."""
+    for found in _read(client, accounts, assignments, within, sums):
+        sums.add(found.account, found.posted, only)
+        sums.add(found.account, found.running, only)
+
+
+def _are_enough(sums: UsageSums) -> bool:
+    """Whether sums over many hours are enough for what is asked."""
+    return len(sums.steps.windows) == 1 and asks_for_sums(sums.aggregate)
+
+
+def _read(
+    client: redis.Redis,
+    accounts: Sequence[str],
+    assignments: Mapping[str, Assignments],
+    within: Window,
+    sums: UsageSums,
+) -> Iterator[AccountUsage]:
+    """Reads the accounts' use in a window, in the view that the sums need."""
+    view = View(asks_for_details(sums.aggregate), _are_enough(sums))
+    for start in range(0, len(accounts), READ_AT_ONCE):
+        chunk = accounts[start : start + READ_AT_ONCE]
+        yield from accounts_usage(client, chunk, assignments, within, view=view)

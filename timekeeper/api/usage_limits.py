@@ -1,0 +1,46 @@
+"""Bounds how many questions across all namespaces one caller has answered at a time: others are answered, too."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from timekeeper.auth.callers import TooManyRequestsError
+
+MOST_AT_ONCE = 2
+"""Questions of one caller that a worker answers at a time. It has four threads."""
+RETRY_AFTER_SECONDS = 2
+
+
+class Asking:
+    """The questions that are being answered, by caller; safe to use from several threads."""
+
+    def __init__(self, most_at_once: int = MOST_AT_ONCE) -> None:
+        self._most_at_once = most_at_once
+        self._of_callers: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def one_more(self, caller: str) -> Iterator[None]:
+        """Counts a question of a caller for as long as it takes.
+
+        Raises:
+            TooManyRequestsError: so many of the caller's are being answered already.
+        """
+        with self._lock:
+            if self._of_callers[caller] >= self._most_at_once:
+                detail = (
+                    f"{self._most_at_once} questions of {caller!r} about the usage of all namespaces are being "
+                    "answered: ask again once one of them is, or ask about one namespace, GET /v1/namespaces/NAME/usage"
+                )
+                raise TooManyRequestsError(detail, RETRY_AFTER_SECONDS)
+            self._of_callers[caller] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._of_callers[caller] -= 1
+                if not self._of_callers[caller]:
+                    del self._of_callers[caller]

@@ -1,0 +1,111 @@
+"""A question about use as a request asks it, and its answer from the store."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from timekeeper.api.paging import cursor_after, decoded_cursor
+from timekeeper.api.problems import invalid
+from timekeeper.domain.usage import LABEL, PLAIN
+from timekeeper.domain.usage_grouping import Place
+from timekeeper.domain.windows import Window, WindowError, parse_step, parse_window, steps
+
+DEFAULT_LIMIT = 1000
+MAX_LIMIT = 10_000
+MAX_DIMENSIONS = 6
+MAX_CURSOR = 8192
+PARAMETERS = ("window", "step", "aggregate", "limit", "cursor", "format")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A usage query.
+
+    Attributes:
+        window: the time.
+        step: the length of a step as written; None for the whole window.
+        aggregate: the dimensions to add up by.
+        limit: the most items of an answer.
+        after: the place after which to go on; None for the first page.
+        namespace: of this namespace alone; None for all.
+        idle: whether to add capacity that no pod held.
+    """
+
+    window: Window
+    step: str | None
+    aggregate: tuple[str, ...]
+    limit: int
+    after: Place | None = None
+    namespace: str | None = None
+    idle: bool = False
+
+
+def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, namespace: str | None = None) -> Query:
+    """The question that a request's parameters ask.
+
+    Raises:
+        ProblemError: a parameter cannot be used.
+    """
+    text = arguments.get("window", "")
+    step = arguments.get("step") or None
+    try:
+        window = parse_window(text, now)
+    except WindowError as error:
+        raise invalid("window", text, str(error)) from error
+    try:
+        step = None if step is None else parse_step(step)
+        list(steps(window, step))
+    except WindowError as error:
+        raise invalid("step", step, str(error)) from error
+    aggregate = _aggregate(arguments.get("aggregate") or "namespace", labels)
+    after = place_of(arguments.get("cursor", ""), len(aggregate))
+    idle = arguments.get("idle", "false")
+    if idle not in {"true", "false"}:
+        raise invalid("idle", idle, "true or false")
+    return Query(window, step, aggregate, _limit(arguments.get("limit")), after, namespace, idle == "true")
+
+
+def _aggregate(text: str, labels: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    known = [*PLAIN, *(f"{LABEL}{key}" for key in labels)]
+    allowed = f"a comma list without repetition of {', '.join(known)}"
+    if len(names) > MAX_DIMENSIONS:
+        raise invalid("aggregate", text, f"{allowed}; at most {MAX_DIMENSIONS} of them")
+    unknown = next((name for name in names if name not in known), None)
+    if unknown is not None and unknown.startswith(LABEL):
+        raise invalid("aggregate", unknown, f"{allowed}; an admin adds labels in timekeeper.usage.labels")
+    if unknown is not None or len(set(names)) != len(names):
+        raise invalid("aggregate", text, allowed)
+    return names
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
+        raise invalid("limit", text, f"a whole number from 1 to {MAX_LIMIT}")
+    return int(text)
+
+
+def cursor_of(place: Place) -> str:
+    """The cursor to go on with after a place."""
+    return cursor_after(json.dumps([place[0], *place[1]], separators=(",", ":")))
+
+
+def place_of(text: str, width: int) -> Place | None:
+    """The place that a cursor stands for, of a key of so many values; None for no cursor.
+
+    Raises:
+        ProblemError: it was never given out.
+    """
+    if not text:
+        return None
+    try:
+        index, *key = json.loads(decoded_cursor(text, MAX_CURSOR) or "")
+    except (ValueError, TypeError, RecursionError):
+        index, key = None, []
+    if type(index) is not int or index < 0 or len(key) != width or not all(isinstance(value, str) for value in key):
+        raise invalid("cursor", text, "nothing, or the cursor of an earlier answer to the same question as it was")
+    return index, tuple(key)

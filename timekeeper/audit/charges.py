@@ -1,0 +1,132 @@
+"""Recomputes the rate of a pod's allocation and the cost of a session, independently of the ledger's code."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from itertools import pairwise
+from typing import Any
+
+from fairgpu import names
+from fairgpu.demand import is_native_sidecar, peak
+from fairgpu.models import best_key
+from timekeeper.audit.snapshot import SessionRecord
+
+GPU_SECOND = 1_000_000
+ANY_MODEL = "*"
+BY_WORDS = ":by-words"
+"""Among the models: since when a key is a run of words of their names; a price below 0 is of a key named no more."""
+
+Json = Mapping[str, Any]
+PriceList = Mapping[str, list[tuple[int, Fraction]]]
+"""By model, (from, price) in order of time."""
+
+
+def read_price_list(text: str | bytes | None) -> PriceList:
+    """The prices as the store holds them; none where it has none that can be read."""
+    try:
+        document = json.loads(text) if text else {}
+        return {model: [(int(since), Fraction(price)) for since, price in points] for model, points in document.items()}
+    except (ValueError, TypeError, AttributeError):
+        return {}
+
+
+def pod_rate(pod: Json, prices: PriceList, instant: int) -> int | None:
+    """The rate of a pod in microGPU-seconds a second; None where more than its allocation decides.
+
+    That is the case without an allocation that names the devices of every container that asks for some, and for best
+    effort, whose floor is a setting of the time at which the pod was first seen.
+    """
+    spec = _mapping(pod.get("spec"))
+    annotation = _mapping(_mapping(pod.get("metadata")).get("annotations")).get(names.ALLOCATION)
+    try:
+        allocation = json.loads(annotation) if isinstance(annotation, str) else {}
+        if allocation.get("node") != spec.get("nodeName"):
+            return None
+        held = {item["name"]: item["devices"] for item in allocation["containers"]}
+        asks = {item["name"] for item in (*_list(spec, "containers"), *_list(spec, "initContainers")) if _asks(item)}
+        if not asks <= held.keys():
+            return None
+        rates = {
+            name: sum(_device_rate(device, prices, instant) for device in devices) for name, devices in held.items()
+        }
+    except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError):
+        return None
+    steps = [(rates.get(item["name"], 0), is_native_sidecar(item)) for item in _list(spec, "initContainers")]
+    return peak([rates.get(item["name"], 0) for item in _list(spec, "containers")], steps)
+
+
+def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
+    if not device["core"]:
+        raise ValueError("best effort")
+    share = max(Fraction(device["core"], 100), Fraction(device["memoryMiB"], device["totalMiB"]))
+    return math.ceil(GPU_SECOND * price_at(prices, device["model"], instant) * share)
+
+
+def price_at(prices: PriceList, model: str, instant: int) -> Fraction:
+    """The price of a model at an instant; 1 where none is named."""
+    current = {key: price for key, points in prices.items() for since, price in points if since <= instant}
+    named = [key for key, price in current.items() if price >= 0 and key not in {ANY_MODEL, BY_WORDS}]
+    key = best_key(named, model) if BY_WORDS in current else model
+    return current[key] if key in named else current.get(ANY_MODEL, Fraction(1))
+
+
+def _asks(container: Json) -> bool:
+    limits = _mapping(_mapping(container.get("resources")).get("limits"))
+    return any(name in limits for name in names.CANONICAL_RESOURCES)
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(spec: Json, key: str) -> list[Any]:
+    value = spec.get(key)
+    return value if isinstance(value, list) else []
+
+
+NANOSECONDS = 1_000_000_000
+
+Changes = Sequence[tuple[int, str]]
+"""(from, account): the payer of a namespace from an instant on; the first one also pays for all time before."""
+
+
+def charge(record: SessionRecord, payers: Changes, account: str, period: tuple[int, int], until: int) -> int:
+    """Returns the cost of a session to an account in a period [start, end) up to an instant, in microGPU-seconds.
+
+    Between two instants at which nothing changes - who pays, at what rate - it is rate x time, rounded down.
+    """
+    low, high = max(record.start, period[0]), min(until, period[1])
+    if low >= high:
+        return 0
+    changes = {moment for moment, _ in (*payers, *record.tariff) if low < moment < high}
+    moments = [low, *sorted(changes), high]
+    return sum(
+        _at(record.tariff, begin) * (end - begin) // NANOSECONDS
+        for begin, end in pairwise(moments)
+        if _at(payers, begin) == account
+    )
+
+
+def rate_at(record: SessionRecord, instant: int) -> int:
+    """Returns the rate of a session at an instant, in microGPU-seconds a second."""
+    rate: int = _at(record.tariff, instant)
+    return rate
+
+
+def payer_at(payers: Changes, instant: int) -> str:
+    """The account that pays at an instant."""
+    account: str = _at(payers, instant)
+    return account
+
+
+def _at(changes: Sequence[tuple[int, Any]], instant: int) -> Any:
+    """Returns the value at an instant: that of the last change up to it, or of the first one before all of them."""
+    found = changes[0][1]
+    for since, value in changes:
+        if since > instant:
+            break
+        found = value
+    return found

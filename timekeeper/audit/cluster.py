@@ -1,0 +1,171 @@
+"""Budgets and pods as the API server shows them, and limits and states recomputed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+from timekeeper.audit.charges import Changes, PriceList
+from timekeeper.domain.timestamps import TimeError, parse_duration
+from timekeeper.sources.base import Mirror, Mirrors, uid_of
+
+GPU_HOUR = 3_600_000_000
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetLimits:
+    """A GPUBudget's spec; amounts in microGPU-seconds, durations in nanoseconds, None for no limit."""
+
+    allowance: int | None
+    grace_amount: int | None = None
+    grace_duration: int | None = None
+    holds: bool = False
+    observed: bool = False
+    simple: bool = True
+
+
+def read_limits(spec: Json | None) -> BudgetLimits | None:
+    """Reads the limits of a spec; None where it is invalid: the ledger then goes on with the last valid one."""
+    if spec is None:
+        return BudgetLimits(None)
+    grace = spec.get("grace") or {}
+    try:
+        return BudgetLimits(
+            allowance=_amount(spec["allowance"]["gpuHours"]),
+            grace_amount=_amount(grace["gpuHours"]) if "gpuHours" in grace else None,
+            grace_duration=parse_duration(grace["duration"]) if "duration" in grace else None,
+            holds=spec.get("onExhausted") == "hold",
+            observed=spec.get("enforcement") == "observe",
+            simple=spec.get("admission", "simple") == "simple",
+        )
+    except (KeyError, TypeError, InvalidOperation, TimeError):
+        return None
+
+
+def state(limits: BudgetLimits, available: int | None, spent: int, exhausted_at: int | None, now: int) -> str:
+    """Computes the state before enforcement: unlimited, open, grace, over or held."""
+    if available is None:
+        return "unlimited"
+    if spent < available:
+        return "open"
+    grace = limits.grace_amount is not None or limits.grace_duration is not None
+    if limits.grace_amount is not None and spent - available >= limits.grace_amount:
+        grace = False
+    if limits.grace_duration is not None and exhausted_at is not None and now - exhausted_at >= limits.grace_duration:
+        grace = False
+    if grace:
+        return "grace"
+    return "held" if limits.holds else "over"
+
+
+def acted_on(limits: BudgetLimits, true_state: str) -> str:
+    """Returns the state that admission gets: open where a limit is only observed."""
+    return "open" if limits.observed and true_state != "unlimited" else true_state
+
+
+def _amount(value: Any) -> int:
+    return int(Decimal(str(value)) * GPU_HOUR)
+
+
+DEFAULT_ACCOUNT = "namespace:"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """The objects at one moment.
+
+    Attributes:
+        budgets: GPUBudgets by name.
+        pods: pods that hold or ask for a GPU, by uid.
+        silent: nodes whose Ready condition is Unknown.
+        template: the limits of a namespace that no budget names.
+    """
+
+    budgets: Mapping[str, Json] = field(default_factory=dict)
+    pods: Mapping[str, Json] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
+    template: BudgetLimits | None = None
+
+    def limits_of(self, account: str) -> BudgetLimits | None:
+        """Returns the limits of an account; None where its budget does not exist or is invalid."""
+        if account.startswith(DEFAULT_ACCOUNT):
+            return self.template
+        item = self.budgets.get(account)
+        return None if item is None or _goes_on_as_before(item) else read_limits(_mapping(item.get("spec")))
+
+
+def read_cluster(mirrors: Mirrors, template: Json | None) -> ClusterView | None:
+    """Reads the cluster from the mirrors; None while one of them has not been filled.
+
+    Args:
+        mirrors: the informer cache, which another thread keeps current.
+        template: the spec of the default budget; None for no limit.
+    """
+    if any(getattr(mirrors, name).confirmed_at is None for name in mirrors.__slots__):
+        return None
+    return ClusterView(
+        budgets={str(_mapping(item.get("metadata")).get("name")): item for item in mirrors.budgets.items()},
+        pods={uid_of(item): item for item in mirrors.pods.items()},
+        silent=_silent(mirrors.nodes),
+        template=read_limits(template),
+    )
+
+
+ReadCluster = Callable[[], ClusterView | None]
+"""Reads the cluster again; None while it cannot be observed."""
+
+
+def _goes_on_as_before(item: Json) -> bool:
+    """Whether the ledger does not use the present spec: it is invalid, or not reconciled yet."""
+    status, metadata = _mapping(item.get("status")), _mapping(item.get("metadata"))
+    refused = any(
+        _mapping(condition).get("type") == "Ready" and condition.get("status") == "False"
+        for condition in status.get("conditions") or []
+    )
+    return refused or (bool(status) and status.get("observedGeneration", 0) != metadata.get("generation", 0))
+
+
+def _silent(nodes: Mirror) -> frozenset[str]:
+    found = set()
+    for node in nodes.items():
+        for condition in _mapping(node.get("status")).get("conditions") or []:
+            if _mapping(condition).get("type") == "Ready" and condition.get("status") == "Unknown":
+                found.add(str(_mapping(node.get("metadata")).get("name")))
+    return frozenset(found)
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+RESERVED, MAX = "reserved", "max"
+"""The quantities that are billed; the third is "used"."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditContext:
+    """The observations beside the snapshots that are checked.
+
+    Attributes:
+        payers: the payers of each namespace over time, read after the snapshots.
+        states: the published state of each namespace, as JSON.
+        prices: as they were charged.
+        cluster: budgets and pods, read before the snapshots; None where they cannot be seen.
+        settled: the instant up to which all sessions were settled before the snapshots; None where it is unknown.
+        now: nanoseconds since 1970, after the snapshots.
+        bill: the quantity that is billed: reserved, used, or max, the larger of the two.
+        from_binding: whether pods are metered from their binding on.
+    """
+
+    payers: Mapping[str, Changes]
+    states: Mapping[str, str]
+    prices: PriceList
+    cluster: ClusterView | None
+    settled: int | None
+    now: int
+    bill: str = RESERVED
+    from_binding: bool = True

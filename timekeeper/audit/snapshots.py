@@ -1,0 +1,209 @@
+"""Takes snapshots of accounts from the store, each whole in one step, while the leader goes on settling."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import redis
+
+from timekeeper.audit.charges import Changes
+from timekeeper.audit.snapshot import Entry, Snapshot, whole
+from timekeeper.audit.sums import hours_around
+from timekeeper.domain.usage_folding import parse_part
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.client import Call, StoreError, run, run_one
+from timekeeper.ledger.entries import entry_order
+from timekeeper.ledger.usage import ATTEMPTS, Rest, Unread, read_rest
+
+ENTRIES_PER_PAGE = 5000
+HOUR_MS = 3_600_000
+"""The assumed most that the clock of Redis, which orders the entries, and the leader's differ, in milliseconds."""
+
+
+def present_periods(client: redis.Redis, accounts: Sequence[str]) -> dict[str, int]:
+    """The latest period of each account that has any, by its start.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for name in accounts:
+        pipeline.hget(keys.AccountKeys(name).head, "period")
+    starts = (whole(_text(text)) if text is not None else None for text in pipeline.execute())
+    return {name: start for name, start in zip(accounts, starts, strict=True) if start is not None}
+
+
+def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
+    """Snapshots of periods, given as account to start.
+
+    Each is of one moment: its hashes are read by one script; rows of hours that are too many for that are read after it
+    and held to their revisions; the ledger, whose entries never change, is read as far as it went then. No entry is
+    written before its period begins; `whole_ledger` looks there, too: clocks may disagree.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+        StoreError: Redis does not run the script.
+    """
+    answers = run(client, [_call(name, start, ATTEMPTS[0].rows) for name, start in wanted.items()])
+    for (name, start), answer in zip(wanted.items(), answers, strict=True):
+        if isinstance(answer, StoreError):
+            raise answer
+        whole_answer, rest, sums = _with_rest(client, name, start, answer)
+        yield _snapshot(client, name, start, whole_answer, (rest, sums), whole_ledger=whole_ledger)
+
+
+def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Changes]:
+    """Returns the payers of namespaces over time; namespaces without a readable record are left out.
+
+    Read after the snapshots that it is for: a change that comes later cuts no session before it.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    return {**reading.assignments_of(client, namespaces)}
+
+
+def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
+    """The published states of namespaces, as JSON.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    if not namespaces:
+        return {}
+    texts: Any = client.hmget(keys.STATES_VALUES, list(namespaces))
+    return {name: _text(text) for name, text in zip(namespaces, texts, strict=True) if text is not None}
+
+
+def prices(client: redis.Redis) -> bytes | None:
+    """The prices as they were charged, as JSON."""
+    found: Any = client.get(keys.PRICES)
+    return found if isinstance(found, bytes) else None
+
+
+def metered_uids(client: redis.Redis) -> set[str]:
+    """The uids of all open sessions.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
+    return {_text(member).partition(" ")[0] for member in members}
+
+
+def _call(name: str, start: int, most_rows: int) -> Call:
+    account = keys.AccountKeys(name)
+    touched = (
+        account.head,
+        account.periods,
+        account.period(start),
+        account.amounts(start),
+        account.sessions,
+        account.ended,
+        account.grants,
+        account.corrections,
+        account.credits(start),
+        account.ledger,
+        account.segments,
+        account.hours,
+        account.folded,
+    )
+    return Call("snapshot", touched, (*hours_around(start), most_rows))
+
+
+def _with_rest(client: redis.Redis, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
+    """The answer, and rows, packed rows and sums that are not in it; asked for anew where these change meanwhile."""
+    for bounds in ATTEMPTS[1:]:
+        rest = _rest(client, name, _unread(start, answer))
+        if rest is not None:
+            return answer, *rest
+        answer = run_one(client, _call(name, start, bounds.rows))
+    return answer, *(_rest(client, name, _unread(start, answer)) or (Rest(), Rest()))
+
+
+def _rest(client: redis.Redis, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
+    """Rows and packed rows, and sums, of the same hours; None where some of these have changed since."""
+    rest = read_rest(client, name, unread, ())
+    sums = read_rest(client, name, replace(unread, parts=()), (), details=False) if unread.hours else Rest()
+    return None if rest is None or sums is None else (rest, sums)
+
+
+def _unread(start: int, answer: Any) -> Unread:
+    head = dict(zip(answer[0][::2], answer[0][1::2], strict=True))
+    first, end = hours_around(start)
+    packed = [(each, parse_part(each)) for each in answer[12]]
+    parts = [each for each, part in packed if part is not None and part.end > first and part.first < end]
+    hours = list(zip(answer[11][::2], answer[11][1::2], strict=True))
+    return Unread(head.get(b"version", b"0"), head.get(b"folds", b"0"), hours, parts)
+
+
+def _snapshot(
+    client: redis.Redis, name: str, start: int, answer: Sequence[Any], others: tuple[Rest, Rest], *, whole_ledger: bool
+) -> Snapshot:
+    head, periods, sums, amounts, sessions, ended, *orders = (_mapping(found) for found in answer[:9])
+    grants, corrections, stored_credits = orders
+    after = "" if whole_ledger else f"{max(start // 1_000_000 - HOUR_MS, 0)}-0"
+    entries = tuple(_entries(client, name, start, after, _text(answer[9])))
+    rest, rest_of_sums = others
+    return Snapshot(
+        name,
+        start,
+        head,
+        periods,
+        sums,
+        amounts,
+        sessions,
+        ended,
+        grants,
+        corrections,
+        stored_credits,
+        entries,
+        _by_field(answer[10], rest),
+        _by_field(answer[14], rest_of_sums),
+        tuple(rest.packed),
+        _text(answer[13]),
+        _reports(client, [uid for uid, record in sessions.items() if '"tally"' in record]),
+    )
+
+
+def _reports(client: redis.Redis, uids: Sequence[str]) -> dict[str, tuple[str, str]]:
+    """Returns the report terms and states of sessions; sessions without any are left out."""
+    pipeline = client.pipeline(transaction=False)
+    for uid in uids:
+        pipeline.hmget(keys.report(uid), ["terms", "state"])
+    answers = zip(uids, pipeline.execute() if uids else [], strict=True)
+    return {uid: (_text(terms), _text(state)) for uid, (terms, state) in answers if terms and state}
+
+
+def _by_field(read: Sequence[Any], rest: Rest) -> dict[str, str]:
+    """Rows by hour and dimensions."""
+    by_hour = [*zip(read[::2], read[1::2], strict=True)]
+    by_hour += [(hour, [part for pair in rows.items() for part in pair]) for hour, rows in rest.rows]
+    return {f"{_text(hour)} {to}": row for hour, rows in by_hour for to, row in _mapping(rows).items()}
+
+
+def _entries(client: redis.Redis, account: str, start: int, after: str, last: str) -> Iterator[Entry]:
+    """The entries of a period between two ids, the latter included."""
+    while last:
+        page = reading.ledger_page(client, account, after, ENTRIES_PER_PAGE)
+        for found in page:
+            if entry_order(found.id) > entry_order(last):
+                return
+            if found.period == start:
+                yield Entry(
+                    found.id, found.kind, found.period, found.amount, found.at, found.session, found.pod, found.note
+                )
+        if len(page) < ENTRIES_PER_PAGE:
+            return
+        after = page[-1].id
+
+
+def _mapping(pairs: Sequence[Any]) -> dict[str, str]:
+    texts = [_text(part) for part in pairs]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+def _text(value: Any) -> str:
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)

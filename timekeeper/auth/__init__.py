@@ -1,0 +1,1 @@
+"""Authentication and authorisation of callers: tokens of pods, TokenReview, SubjectAccessReview."""

@@ -1,0 +1,319 @@
+"""Why a caller is not served; the REST layer turns each into a problem document."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from threading import Lock
+from typing import Generic, Protocol, TypeVar
+
+
+class UnauthenticatedError(RuntimeError):
+    """The request proves no identity; the message never holds the token."""
+
+
+class ForbiddenError(RuntimeError):
+    """The caller is known and may not do this; the message names the missing right."""
+
+
+class TooManyRequestsError(RuntimeError):
+    """The caller, or their address, has made the API server be asked too often; another is served meanwhile."""
+
+    def __init__(self, message: str, retry_after_seconds: int) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class IdentityUnavailableError(RuntimeError):
+    """The caller cannot be identified now, since the API server or its keys cannot be reached."""
+
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+
+
+class ExpiringCache(Generic[Key, Value]):
+    """Safe to use from several threads. Reading takes no lock: a dict's own operations are atomic."""
+
+    def __init__(self, max_entries: int) -> None:
+        self._max_entries = max_entries
+        self._entries: dict[Key, tuple[float, Value]] = {}
+        self._writing = Lock()
+        """Guards against two threads dropping the same oldest entry."""
+
+    def get(self, key: Key, now: float) -> Value | None:
+        """The value under the key, None where it has expired; `now` is of the same clock as `ends_at` of `put`."""
+        entry = self._entries.get(key)
+        return entry[1] if entry is not None and now < entry[0] else None
+
+    def put(self, key: Key, value: Value, ends_at: float) -> None:
+        """Keeps a value until a time."""
+        with self._writing:
+            self._entries.pop(key, None)
+            while len(self._entries) >= self._max_entries:
+                self._entries.pop(next(iter(self._entries)))
+            self._entries[key] = (ends_at, value)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+
+MAX_KEPT = 8192
+"""The most buckets. The least recently used one is dropped first; it is mostly full again by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallRate:
+    """The size of a bucket, and the rate at which it refills, per second."""
+
+    burst: int
+    per_second: float
+
+
+class Buckets:
+    """A token bucket (https://en.wikipedia.org/wiki/Token_bucket) for each key, full at first; for several threads."""
+
+    def __init__(self, rate: CallRate, clock: Callable[[], float], max_kept: int = MAX_KEPT) -> None:
+        """`clock` is a monotonic one, in seconds."""
+        self._rate = rate
+        self._clock = clock
+        self._max_kept = max_kept
+        self._levels: dict[str, tuple[float, float]] = {}
+        self._changing = Lock()
+        """Guards a bucket's level between its being read and written."""
+
+    def take(self, key: str, what: str) -> None:
+        """Takes one from a key's bucket.
+
+        Raises:
+            TooManyRequestsError: the bucket is empty; `what` begins the message and names the excess.
+        """
+        with self._changing:
+            level = self._level(key)
+            if level < 1:
+                seconds = math.ceil((1 - level) / self._rate.per_second)
+                raise TooManyRequestsError(f"{what}; try again in {seconds} s", seconds)
+            self._keep(key, level - 1)
+
+    def give_back(self, key: str) -> None:
+        """Puts one back that was taken for nothing."""
+        with self._changing:
+            self._keep(key, self._level(key) + 1)
+
+    def __len__(self) -> int:
+        return len(self._levels)
+
+    def _level(self, key: str) -> float:
+        level, at = self._levels.get(key, (float(self._rate.burst), 0.0))
+        return min(level + (self._clock() - at) * self._rate.per_second, self._rate.burst)
+
+    def _keep(self, key: str, level: float) -> None:
+        self._levels.pop(key, None)
+        while len(self._levels) >= self._max_kept:
+            self._levels.pop(next(iter(self._levels)))
+        self._levels[key] = (min(level, self._rate.burst), self._clock())
+
+
+MAX_TOKEN_BYTES = 16 * 1024
+"""Tokens of an API server are one to two KiB; those of an OpenID provider with many groups a few more."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
+
+
+def bearer_token(header: str | None) -> str:
+    """The token of `Bearer TOKEN`.
+
+    Raises:
+        UnauthenticatedError: there is no such header, or it holds no token.
+    """
+    if not header:
+        raise UnauthenticatedError("no token was sent: add the header Authorization: Bearer TOKEN")
+    scheme, _, token = header.partition(" ")
+    if scheme.lower() != "bearer":
+        raise UnauthenticatedError("the Authorization header is of another scheme: write Authorization: Bearer TOKEN")
+    token = token.strip(" ")
+    if len(token) > MAX_TOKEN_BYTES:
+        raise UnauthenticatedError(f"the token is longer than {MAX_TOKEN_BYTES} bytes")
+    if not _TOKEN.fullmatch(token):
+        raise UnauthenticatedError("the Authorization header holds no token: write Authorization: Bearer TOKEN")
+    return token
+
+
+def digest(token: str) -> bytes:
+    """The key of a token in caches: a hash, so that no dump of them holds a credential."""
+    return sha256(token.encode("ascii", "replace")).digest()
+
+
+CALLER_SECONDS = 30.0
+"""The time for which an answered TokenReview is used: a revoked token works for at most this long."""
+VERDICT_SECONDS = 10.0
+"""The time for which an answered SubjectAccessReview is used, allowed or not: a new role works after it."""
+REFUSAL_SECONDS = 5.0
+"""The time for which a refused token stays refused without a review: a client that repeats it costs little."""
+MAX_CACHED = 8192
+FAMILIAR_SECONDS = 3600.0
+"""The time for which an accepted token counts against its caller, and not against the bucket of its address."""
+CALLER_REVIEWS = CallRate(burst=300, per_second=10)
+"""Reviews that one caller may cause: three times what GET /v1/access asks at most, then ten a second. Per worker."""
+STRANGER_REVIEWS = CallRate(burst=100, per_second=5)
+"""Reviews of invalid tokens from one address. Per worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The user that sends a request, as the API server names it."""
+
+    name: str
+    uid: str = ""
+    groups: tuple[str, ...] = ()
+    extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """An action on a resource of the group fairgpu.io; without a namespace, at cluster scope."""
+
+    verb: str
+    resource: str
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        named = f" {self.name!r}" if self.name else ""
+        where = f"in namespace {self.namespace!r}" if self.namespace else "at cluster scope"
+        return f"{self.verb} {self.resource}.fairgpu.io{named} {where}"
+
+
+class Reviewer(Protocol):
+    """Answers questions about callers and their rights."""
+
+    def authenticate(self, token: str, /) -> Caller:
+        """The caller whom a token names.
+
+        Raises:
+            UnauthenticatedError: the token is not valid.
+            IdentityUnavailableError: the question cannot be answered now.
+        """
+
+    def permits(self, caller: Caller, action: Action, /) -> bool:
+        """Whether the caller may do this.
+
+        Raises:
+            IdentityUnavailableError: that cannot be found out now.
+        """
+
+
+class Authority(Protocol):
+    """Identifies callers and decides their rights: the API server, or a folder in standalone mode."""
+
+    def authenticate(self, token: str, origin: str = "", /) -> Caller:
+        """The caller whom a token names; `origin` is the address that the token came from.
+
+        Raises:
+            UnauthenticatedError: the token is not valid.
+            IdentityUnavailableError: that cannot be found out now.
+            TooManyRequestsError: it was asked for too often.
+        """
+
+    def permits(self, caller: Caller, action: Action, /) -> bool:
+        """Whether the caller may do this.
+
+        Raises:
+            IdentityUnavailableError: that cannot be found out now.
+            TooManyRequestsError: the caller has asked too often.
+        """
+
+
+class CachingAuthority:
+    """Asks a reviewer at a bounded rate, and uses its answers for a short while.
+
+    A caller's reviews count against that caller, and reviews of invalid tokens against the address that they came from:
+    a loop around `GET /v1/access` or invented tokens costs the API server little, and other callers nothing.
+    """
+
+    def __init__(self, reviewer: Reviewer, clock: Callable[[], float]) -> None:
+        """`clock` is a monotonic one, in seconds."""
+        self._reviewer = reviewer
+        self._clock = clock
+        self._callers: ExpiringCache[bytes, Caller] = ExpiringCache(MAX_CACHED)
+        self._refused: ExpiringCache[bytes, str] = ExpiringCache(MAX_CACHED)
+        self._familiar: ExpiringCache[bytes, str] = ExpiringCache(MAX_CACHED)
+        self._verdicts: ExpiringCache[tuple[Caller, Action], bool] = ExpiringCache(MAX_CACHED)
+        self._of_callers = Buckets(CALLER_REVIEWS, clock)
+        self._of_strangers = Buckets(STRANGER_REVIEWS, clock)
+
+    def authenticate(self, token: str, origin: str = "", /) -> Caller:
+        """The caller whom a token names; raises as the reviewer does.
+
+        Raises:
+            TooManyRequestsError: the caller, or the origin, has caused too many reviews.
+        """
+        key = digest(token)
+        caller = self._callers.get(key, self._clock())
+        if caller is None:
+            caller = self._ask(token, key, origin)
+            self._callers.put(key, caller, self._clock() + CALLER_SECONDS)
+            self._familiar.put(key, _key_of(caller), self._clock() + FAMILIAR_SECONDS)
+        return caller
+
+    def _ask(self, token: str, key: bytes, origin: str) -> Caller:
+        refusal = self._refused.get(key, self._clock())
+        if refusal is not None:
+            raise UnauthenticatedError(refusal)
+        known = self._familiar.get(key, self._clock())
+        if known is not None:
+            self._of_callers.take(known, TOO_MANY)
+        else:
+            self._of_strangers.take(origin, "too many tokens from this address are nobody's")
+        try:
+            caller = self._reviewer.authenticate(token)
+        except UnauthenticatedError as error:
+            self._refused.put(key, str(error), self._clock() + REFUSAL_SECONDS)
+            raise
+        except IdentityUnavailableError:
+            if known is None:
+                self._of_strangers.give_back(origin)
+            raise
+        if known is None:
+            self._of_strangers.give_back(origin)
+            self._of_callers.take(_key_of(caller), TOO_MANY)
+        return caller
+
+    def permits(self, caller: Caller, action: Action, /) -> bool:
+        """Whether the caller may do this; raises as the reviewer does.
+
+        Raises:
+            TooManyRequestsError: the caller has asked too often.
+        """
+        verdict = self._verdicts.get((caller, action), self._clock())
+        if verdict is None:
+            self._of_callers.take(_key_of(caller), TOO_MANY)
+            verdict = self._reviewer.permits(caller, action)
+            self._verdicts.put((caller, action), verdict, self._clock() + VERDICT_SECONDS)
+        return verdict
+
+
+TOO_MANY = "too many requests of this caller need the API server"
+
+
+def _key_of(caller: Caller) -> str:
+    """The key of a caller in buckets: a hash, so that long names take no more memory."""
+    return sha256(caller.name.encode("utf-8", "replace")).hexdigest()
+
+
+def require(authority: Authority, token: str, action: Action, origin: str = "") -> Caller:
+    """The caller, who may do this; `origin` is the address that the token came from.
+
+    Raises:
+        UnauthenticatedError: the token is nobody's.
+        ForbiddenError: the caller lacks the right.
+        IdentityUnavailableError: that cannot be found out now.
+        TooManyRequestsError: it was asked for too often.
+    """
+    caller = authority.authenticate(token, origin)
+    if not authority.permits(caller, action):
+        raise ForbiddenError(f"{caller.name!r} may not {action}: ask an administrator of the cluster for this right")
+    return caller

@@ -1,0 +1,147 @@
+"""Refuses forged and expired tokens of the cluster itself before the API server is asked about them.
+
+A TokenReview is a request to the API server. Without this check any client of the timekeeper could cause any number of
+them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jwt
+from jwt.exceptions import PyJWTError
+
+from fairgpu import names
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from timekeeper.auth.callers import Action, Caller, IdentityUnavailableError, UnauthenticatedError
+from timekeeper.auth.key_set import Issuer, KeySet
+from timekeeper.auth.pod_tokens import LEEWAY_SECONDS
+
+
+def is_forged(token: str, keys: KeySet) -> bool:
+    """Whether a token says that this cluster signed it, and it did not, or not for now.
+
+    Tokens of other issuers (OpenID Connect, static files) are for the API server to judge, and so are all while there
+    are no keys. May fetch keys.
+    """
+    try:
+        header = jwt.get_unverified_header(token)
+        issuer = jwt.decode(token, options={"verify_signature": False}).get("iss")
+    except PyJWTError:
+        return False
+    key_id = header.get("kid")
+    if keys.wants_refresh(str(key_id)):
+        keys.refresh()
+    if not keys.issuer or issuer != keys.issuer:
+        return False
+    try:
+        key = keys.get(str(key_id))
+        if key is None:
+            return True
+        jwt.decode(
+            token,
+            key,
+            algorithms=[key.algorithm_name],
+            leeway=LEEWAY_SECONDS,
+            options={"require": ["exp"], "verify_aud": False},
+        )
+    except IdentityUnavailableError:
+        return False
+    except PyJWTError:
+        return True
+    return False
+
+
+TOKEN_REVIEWS = "/apis/authentication.k8s.io/v1/tokenreviews"  # noqa: S105 - the path of a collection, no secret
+ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+DISCOVERY = "/.well-known/openid-configuration"
+KEYS = "/openid/v1/jwks"
+
+
+class ClusterAuthority:
+    """Asks the API server on each call."""
+
+    def __init__(self, api: KubernetesAPI, keys: KeySet, *, own_audience_alone: bool = False) -> None:
+        """Takes the API server, and the tokens to accept.
+
+        Args:
+            api: the API server.
+            keys: the API server's keys, with which forged tokens are refused without a request.
+            own_audience_alone: whether only tokens of the timekeeper's audience are accepted.
+        """
+        self._api = api
+        self._keys = keys
+        self._own_audience_alone = own_audience_alone
+
+    def authenticate(self, token: str) -> Caller:
+        """The caller whom a token names. Its audience is the timekeeper or, where accepted, the API server itself.
+
+        Raises:
+            UnauthenticatedError: the API server does not know the token.
+            IdentityUnavailableError: the API server cannot be asked.
+        """
+        if is_forged(token, self._keys):
+            raise UnauthenticatedError("the token is not valid: it is forged or expired")
+        spec: Json = {"token": token}
+        if names.TOKEN_AUDIENCE in _stated_audiences(token):
+            spec["audiences"] = [names.TOKEN_AUDIENCE]
+        elif self._own_audience_alone:
+            raise UnauthenticatedError(
+                f"the token is not of the audience {names.TOKEN_AUDIENCE}, the only one that is taken here: make one "
+                f"with kubectl create token ACCOUNT --audience {names.TOKEN_AUDIENCE}"
+            )
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        status = self._review(TOKEN_REVIEWS, review)
+        audiences = spec.get("audiences")
+        if not status.get("authenticated") or (audiences and status.get("audiences") != audiences):
+            raise UnauthenticatedError(
+                "the API server does not accept this token: it is forged, expired, or made for somebody else"
+            )
+        user = status.get("user") or {}
+        return Caller(
+            name=str(user.get("username", "")),
+            uid=str(user.get("uid", "")),
+            groups=tuple(user.get("groups") or ()),
+            extra=tuple(sorted((key, tuple(values)) for key, values in (user.get("extra") or {}).items())),
+        )
+
+    def permits(self, caller: Caller, action: Action) -> bool:
+        """Whether the API server's authorizers allow the caller this.
+
+        Raises:
+            IdentityUnavailableError: the API server cannot be asked.
+        """
+        attributes = {"group": names.DOMAIN, "verb": action.verb, "resource": action.resource}
+        attributes |= {"namespace": action.namespace} if action.namespace else {}
+        attributes |= {"name": action.name} if action.name else {}
+        spec: Json = {"user": caller.name, "groups": list(caller.groups), "resourceAttributes": attributes}
+        spec |= {"uid": caller.uid} if caller.uid else {}
+        spec |= {"extra": {key: list(values) for key, values in caller.extra}} if caller.extra else {}
+        review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": spec}
+        return bool(self._review(ACCESS_REVIEWS, review).get("allowed"))
+
+    def _review(self, path: str, review: Json) -> Json:
+        try:
+            status: Any = self._api.create(path, review).get("status")
+        except ApiError as error:
+            raise IdentityUnavailableError(f"the API server could not be asked who is calling: {error}") from error
+        return status if isinstance(status, dict) else {}
+
+
+def fetch_issuer(api: KubernetesAPI) -> Issuer:
+    """The API server as an issuer of tokens.
+
+    Raises:
+        ApiError: it cannot be asked.
+    """
+    return Issuer(name=str(api.get(DISCOVERY).get("issuer", "")), key_set=api.get(KEYS))
+
+
+def _stated_audiences(token: str) -> list[str]:
+    """The unverified audiences in a token; they only choose the audience that the API server is asked about."""
+    try:
+        stated = jwt.decode(token, options={"verify_signature": False}).get("aud")
+    except PyJWTError:
+        return []
+    listed = stated if isinstance(stated, list) else [stated]
+    return [item for item in listed if isinstance(item, str)]

@@ -1,0 +1,169 @@
+"""Identifies a pod by the token that the kubelet projected into it, without a request to the API server.
+
+A projected token is a JWT (RFC 7519) of the API server with the claim `kubernetes.io` naming namespace, pod and uid
+(https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens).
+That the pod still runs is for the caller to check: a signature outlives a pod.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import jwt
+from jwt import PyJWK
+from jwt.exceptions import InvalidTokenError, PyJWTError
+
+from fairgpu import names
+from timekeeper.auth.callers import ExpiringCache, UnauthenticatedError, bearer_token, digest
+from timekeeper.auth.key_set import KeySet
+
+LEEWAY_SECONDS = 10
+"""The largest allowed difference between the clocks of the API server and of this machine."""
+MAX_CACHED_TOKENS = 65_536
+"""At some 500 bytes each 32 MiB; a token that falls out is verified again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodIdentity:
+    """The pod that a token was made for, and until when (Unix seconds) the token is good."""
+
+    namespace: str
+    pod: str
+    uid: str
+    expires_at: float
+
+
+class PodTokens:
+    """Verifies pods' tokens, each once."""
+
+    def __init__(self, keys: KeySet, clock: Callable[[], float], max_cached: int = MAX_CACHED_TOKENS) -> None:
+        """`clock` is the wall clock in Unix seconds, by which what was verified ends with its token."""
+        self._keys = keys
+        self._clock = clock
+        self._known: ExpiringCache[bytes, PodIdentity] = ExpiringCache(max_cached)
+
+    def known(self, token: str) -> PodIdentity | None:
+        """The pod that a token names; None unless it was verified before and has not expired."""
+        return self._known.get(digest(token), self._clock())
+
+    def wants_keys(self, token: str) -> bool:
+        """Whether keys should be fetched before this token is verified.
+
+        Raises:
+            UnauthenticatedError: the text is no JWT.
+        """
+        return self._keys.wants_refresh(_key_id(token))
+
+    def has_key(self, token: str) -> bool:
+        """Whether the key that a token names is known.
+
+        Raises:
+            UnauthenticatedError: the text is no JWT.
+        """
+        return self._keys.knows(_key_id(token))
+
+    def fetch_keys(self) -> None:
+        """Fetches the keys: the one step that does I/O."""
+        self._keys.refresh()
+
+    def verify(self, token: str) -> PodIdentity:
+        """The pod that a token names.
+
+        Raises:
+            UnauthenticatedError: it is forged, expired, for another audience, or not bound to a pod.
+            IdentityUnavailableError: there are no keys yet.
+        """
+        key = self._keys.get(_key_id(token))
+        if key is None:
+            raise UnauthenticatedError("the token is not signed with a key of this cluster's API server")
+        claims = verified_claims(token, key, self._keys.issuer)
+        identity = pod_of(claims)
+        if identity is None:
+            raise UnauthenticatedError("the token is not bound to a pod: send the one projected into the pod")
+        self._known.put(digest(token), identity, identity.expires_at)
+        return identity
+
+
+def verified_claims(token: str, key: PyJWK, issuer: str) -> dict[str, Any]:
+    """The claims of a token for this audience, its signature, issuer and times checked (RFC 8725).
+
+    Raises:
+        UnauthenticatedError: one of these does not hold.
+    """
+    try:
+        claims: dict[str, Any] = jwt.decode(
+            token,
+            key,
+            algorithms=[key.algorithm_name],
+            audience=names.TOKEN_AUDIENCE,
+            issuer=issuer,
+            leeway=LEEWAY_SECONDS,
+            options={"require": ["exp", "iat", "iss", "aud", "sub"]},
+        )
+    except InvalidTokenError as error:
+        raise UnauthenticatedError(f"the token is not valid: {error}") from error
+    except PyJWTError as error:
+        raise UnauthenticatedError("the token cannot be verified") from error
+    return claims
+
+
+def pod_of(claims: Mapping[str, Any]) -> PodIdentity | None:
+    """The pod that verified claims are bound to; nothing where they are an account's alone."""
+    bound = claims.get("kubernetes.io")
+    pod = bound.get("pod") if isinstance(bound, dict) else None
+    if not isinstance(bound, dict) or not isinstance(pod, dict):
+        return None
+    values = (bound.get("namespace"), pod.get("name"), pod.get("uid"))
+    namespace, name, uid = (value if isinstance(value, str) else "" for value in values)
+    if not (namespace and name and uid):
+        return None
+    return PodIdentity(namespace, name, uid, float(claims["exp"]))
+
+
+def _key_id(token: str) -> str:
+    try:
+        key_id = jwt.get_unverified_header(token).get("kid")
+    except PyJWTError as error:
+        raise UnauthenticatedError("the token is no JWT") from error
+    return key_id if isinstance(key_id, str) else ""
+
+
+PATIENCE_SECONDS = 1.0
+"""The longest wait for fresh keys when a token's key is known; the fetch would show that the key was withdrawn."""
+
+
+class PodAuthenticator:
+    """Asked in the event loop of one worker."""
+
+    def __init__(self, tokens: PodTokens) -> None:
+        self._tokens = tokens
+        self._thread = ThreadPoolExecutor(1, "fetch-keys")
+        self._fetching: asyncio.Future[None] | None = None
+
+    async def __call__(self, authorization: str | None) -> PodIdentity:
+        """The pod that asks.
+
+        Raises:
+            UnauthenticatedError: the token is not valid.
+            IdentityUnavailableError: there are no keys yet.
+        """
+        token = bearer_token(authorization)
+        pod = self._tokens.known(token)
+        if pod is None:
+            if self._tokens.wants_keys(token):
+                await self._fetch_keys(PATIENCE_SECONDS if self._tokens.has_key(token) else None)
+            pod = self._tokens.verify(token)
+        return pod
+
+    def close(self) -> None:
+        """Ends the thread; what it still waits for is given up."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def _fetch_keys(self, seconds: float | None) -> None:
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.get_running_loop().run_in_executor(self._thread, self._tokens.fetch_keys)
+        await asyncio.wait({self._fetching}, timeout=seconds)

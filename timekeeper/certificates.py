@@ -1,0 +1,213 @@
+"""An authority that lasts ten years, and server certificates under it that rotate.
+
+Sidecars carry the authority's certificate in their environment for as long as their pods live, so it stays; what
+rotates is the leaf, and no sidecar notices.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Protocol
+
+import structlog
+
+from fairgpu import names
+from fairgpu.certificates import CertificateError, Pair, make_authority, make_leaf, renewal_due, serves
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.serving.tls import Chain, ChainError
+
+AUTHORITY = "fairgpu-timekeeper-ca"
+LEAF = "fairgpu-timekeeper-tls"
+STORE_LEAF = "fairgpu-redis-tls"
+"""The Secret that the Redis of FairGPU's manifests mounts."""
+AUTHORITY_LIFE = timedelta(days=3652)
+LEAF_LIFE = timedelta(days=90)
+MAX_TRIES = 5
+
+_log = structlog.get_logger()
+
+
+class VaultError(RuntimeError):
+    """A stored pair cannot be read or written now."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPair:
+    """A pair as it is stored, and its version."""
+
+    pair: Pair
+    version: str
+
+
+class Vault(Protocol):
+    """Stores pairs by name, safely between replicas. Every method may raise VaultError."""
+
+    def read(self, name: str) -> StoredPair | None:
+        """The pair under a name; None where there is none."""
+
+    def create(self, name: str, pair: Pair) -> bool:
+        """Stores a pair under a new name; False where another replica was first."""
+
+    def replace(self, name: str, pair: Pair, version: str) -> bool:
+        """Replaces a version of a pair; False where another replica was first."""
+
+    def publish(self, certificate_pem: bytes) -> None:
+        """Publishes the authority's certificate for clients that are to trust it."""
+
+
+def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
+    """The names under which a Service of FairGPU's namespace is reached inside a cluster."""
+    namespace = names.SYSTEM_NAMESPACE
+    return [service, f"{service}.{namespace}", f"{service}.{namespace}.svc"]
+
+
+def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> Chain:
+    """The chain to present now, made or renewed where that is due.
+
+    Raises:
+        ChainError: what is kept cannot be read, written or used.
+    """
+    try:
+        authority = _authority(vault, now)
+        leaf = _leaf(vault, LEAF, authority, server_names, now)
+    except (VaultError, CertificateError) as error:
+        raise ChainError(f"the timekeeper's certificate: {error}") from error
+    return Chain(leaf.certificate_pem + authority.certificate_pem, leaf.key_pem)
+
+
+def keep_store_certificate(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> None:
+    """Makes or renews the store's certificate under the same authority, where that is due.
+
+    Raises:
+        ChainError: what is kept cannot be read, written or used.
+    """
+    try:
+        _leaf(vault, STORE_LEAF, _authority(vault, now), server_names, now)
+    except (VaultError, CertificateError) as error:
+        raise ChainError(f"the store's certificate: {error}") from error
+
+
+def _authority(vault: Vault, now: Callable[[], datetime]) -> Pair:
+    kept = vault.read(AUTHORITY)
+    if kept is None:
+        made = make_authority("FairGPU timekeeper", now(), AUTHORITY_LIFE)
+        if vault.create(AUTHORITY, made):
+            _log.info("certificate authority made", name=AUTHORITY)
+        kept = vault.read(AUTHORITY)
+    if kept is None:
+        raise VaultError(f"{AUTHORITY} was removed while it was read")
+    vault.publish(kept.pair.certificate_pem)
+    return kept.pair
+
+
+def _leaf(vault: Vault, name: str, authority: Pair, server_names: Sequence[str], now: Callable[[], datetime]) -> Pair:
+    for _ in range(MAX_TRIES):
+        kept = vault.read(name)
+        if kept is not None and _usable(kept.pair, authority, server_names, now()):
+            return kept.pair
+        made = make_leaf(authority, server_names, now(), LEAF_LIFE)
+        if vault.create(name, made) if kept is None else vault.replace(name, made, kept.version):
+            _log.info("certificate made", name=name)
+            return made
+    raise VaultError(f"{name} is changed again and again by somebody else")
+
+
+def _usable(leaf: Pair, authority: Pair, server_names: Sequence[str], now: datetime) -> bool:
+    try:
+        certificate = leaf.certificate_pem
+        return serves(certificate, authority.certificate_pem, server_names) and not renewal_due(certificate, now)
+    except CertificateError:
+        return False
+
+
+SECRETS = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/secrets"
+CONFIG_MAPS = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps"
+CERTIFICATE_KEY = "ca.crt"
+"""The key of the ConfigMap that holds the authority's certificate, in PEM."""
+
+
+class ClusterVault:
+    """Secrets of FairGPU's own namespace."""
+
+    def __init__(self, api: KubernetesAPI) -> None:
+        self._api = api
+
+    def read(self, name: str) -> StoredPair | None:
+        """The pair in a Secret."""
+        try:
+            secret = self._api.get(f"{SECRETS}/{name}")
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise VaultError(str(error)) from error
+        data = secret.get("data") or {}
+        try:
+            pair = Pair(base64.b64decode(data.get("tls.crt", "")), base64.b64decode(data.get("tls.key", "")))
+        except (binascii.Error, TypeError) as error:
+            raise VaultError(f"Secret {name}: {error}") from error
+        return StoredPair(pair, str(secret["metadata"]["resourceVersion"]))
+
+    def create(self, name: str, pair: Pair) -> bool:
+        """Makes a Secret."""
+        try:
+            self._api.create(SECRETS, _secret(name, pair))
+        except ApiError as error:
+            if error.conflict:
+                return False
+            raise VaultError(str(error)) from error
+        return True
+
+    def replace(self, name: str, pair: Pair, version: str) -> bool:
+        """Replaces a Secret of that resourceVersion."""
+        secret = _secret(name, pair)
+        secret["metadata"]["resourceVersion"] = version
+        try:
+            self._api.replace(f"{SECRETS}/{name}", secret)
+        except ApiError as error:
+            if error.conflict or error.not_found:
+                return False
+            raise VaultError(str(error)) from error
+        return True
+
+    def publish(self, certificate_pem: bytes) -> None:
+        """Writes the ConfigMap, unless it holds this certificate; it is read each time, since anybody may delete it."""
+        wanted = certificate_pem.decode("ascii")
+        try:
+            if self._shown() != wanted:
+                self._show({"data": {CERTIFICATE_KEY: wanted}})
+        except ApiError as error:
+            raise VaultError(str(error)) from error
+
+    def _shown(self) -> object:
+        try:
+            return (self._api.get(f"{CONFIG_MAPS}/{AUTHORITY}").get("data") or {}).get(CERTIFICATE_KEY)
+        except ApiError as error:
+            if error.not_found:
+                return None
+            raise
+
+    def _show(self, data: Json) -> None:
+        body: Json = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": AUTHORITY}, **data}
+        try:
+            self._api.create(CONFIG_MAPS, body)
+        except ApiError as error:
+            if not error.conflict:
+                raise
+            self._api.patch(f"{CONFIG_MAPS}/{AUTHORITY}", data)
+
+
+def _secret(name: str, pair: Pair) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "type": "kubernetes.io/tls",
+        "data": {
+            "tls.crt": base64.b64encode(pair.certificate_pem).decode("ascii"),
+            "tls.key": base64.b64encode(pair.key_pem).decode("ascii"),
+        },
+    }

@@ -1,0 +1,1 @@
+"""The leading process: it watches, reconciles, reports, archives and writes pods."""

@@ -1,0 +1,200 @@
+"""Compacts old records, hours into days and ledger entries into segments, and deletes those past retention.
+
+Accounts of namespaces that no longer exist are deleted with their last record. A run takes a few accounts, as settling
+must not wait for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import redis
+import structlog
+
+from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account
+from timekeeper.controller.state.books import Books
+from timekeeper.domain.charges import Assignments
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.windows import Retention, month_start, parse_month
+from timekeeper.ledger.client import isolate_failures
+from timekeeper.ledger.compaction import (
+    drop_account,
+    fold_amounts,
+    fold_hours,
+    forget_payer,
+    pack_hours,
+    prune,
+    with_amounts,
+)
+from timekeeper.ledger.entries import pack_ledger
+from timekeeper.ledger.exports import folded_months, load
+from timekeeper.ledger.reading import orders_of
+from timekeeper.sources.base import Source
+
+AT_ONCE = 50
+"""The most accounts of one run."""
+MOST_STEPS = 200
+"""The most steps of compaction that an account gets in an hour; the rest waits for the next hour."""
+LATE = 2 * HOUR
+"""The time after a day for which its hours may still change: running sessions are posted to them hourly."""
+MOST_PERIODS = 400
+"""The latest periods whose amounts are folded: a running session has an amount in each period that it spans."""
+KEPT_PERIODS = 2
+"""The latest periods of an account that are kept however old they are, as a new leader reads them."""
+
+_log = structlog.get_logger()
+
+
+class Archivist:
+    """Archives all accounts once an hour. Used by one thread."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        source: Source,
+        books: Books,
+        epoch: int,
+        retention: Retention,
+        time_is_up: Callable[[], Callable[[], bool]] = lambda: lambda: False,
+    ) -> None:
+        """Takes the store, the cluster, the leader's memory, the term's fencing token and the retention.
+
+        `time_is_up` is called as a run begins; the run ends after the first step at which the function that it returned
+        returns true.
+        """
+        self._client = client
+        self._source = source
+        self._books = books
+        self._epoch = epoch
+        self._retention = retention
+        self._pruned: dict[str, int] = {}
+        self._time_is_up = time_is_up
+        self._steps = 0
+        self._amounts_folded: dict[str, int] = {}
+        self._hour = 0
+        self._after = ""
+
+    def archive(self, now: int) -> None:
+        """Archives the next accounts.
+
+        Raises:
+            StoreError: the store refused or does not answer; the next run continues where this one stopped.
+            redis.RedisError: as above.
+        """
+        if not self._after and not self._steps and self._hour == now // HOUR:
+            return
+        self._hour = now // HOUR
+        names = sorted(name for name in self._books.accounts if name > self._after)
+        ends, done = self._time_is_up(), 0
+        for name in names[:AT_ONCE]:
+            failed = isolate_failures([name], lambda chosen: self._archive(self._books.accounts[chosen[0]], now, ends))
+            if failed:
+                _log.error("account not archived", account=name, error=repr(failed[name]))
+            elif ends() and 0 < self._steps < MOST_STEPS:
+                return  # the next run goes on with this account
+            self._after, self._steps, done = name, 0, done + 1
+            if ends():
+                break
+        if done == len(names):
+            self._after = ""
+
+    def _archive(self, account: Account, now: int, ends: Callable[[], bool]) -> None:
+        if not account.periods:
+            return
+        edges = [period.start for period in account.periods]
+        hourly = now // DAY * DAY - self._retention.hourly_days * DAY
+        if not self._step_by_step(lambda: fold_hours(self._client, self._epoch, account.name, hourly, edges), ends):
+            return
+        yesterday = (now - LATE) // DAY * DAY
+        if not self._step_by_step(lambda: pack_hours(self._client, self._epoch, account.name, yesterday), ends):
+            return
+        unpacked = now // DAY * DAY - DAY
+        if not self._step_by_step(lambda: pack_ledger(self._client, self._epoch, account.name, unpacked), ends):
+            return
+        self._steps = 0
+        self._fold_amounts(account, now)
+        due = month_start(now, -self._retention.months)
+        if self._pruned.get(account.name) == due:
+            return
+        before = self._exported_until(account, due) if self._retention.exported else due
+        old = [period for period in account.periods[:-KEPT_PERIODS] if period.end <= before]
+        earliest = account.periods[len(old)].start
+        prune(self._client, self._epoch, account.name, before, [period.start for period in old], earliest)
+        for period in old:
+            account.standings.pop(period.start, None)
+            account.pots.pop(period.start, None)
+        account.periods = account.periods[len(old) :]
+        if before < due:
+            return
+        grants, account.corrections = orders_of(self._client, account.name)
+        account.grants = dict(grants)
+        self._pruned[account.name] = due
+        if self._is_unused(account):
+            self._drop(account)
+
+    def _step_by_step(self, step: Callable[[], bool], ends: Callable[[], bool]) -> bool:
+        """Takes steps until nothing is left, the time is up or there were too many; returns whether nothing is left."""
+        while not step():
+            self._steps += 1
+            if self._steps >= MOST_STEPS or ends():
+                return False
+        return True
+
+    def _fold_amounts(self, account: Account, now: int) -> None:
+        """Folds the amounts of finalized sessions: hourly in the open period, daily in those before it."""
+        books, today = self._books, now // DAY
+        left = {metered.session.uid for _, metered in books.left}
+
+        def known(uid: str) -> bool:
+            return uid in books.pods.sessions or uid in left
+
+        first_today = self._amounts_folded.get(account.name) != today
+        periods = account.periods[-MOST_PERIODS:] if first_today else account.periods[-1:]
+        held = with_amounts(self._client, account.name, [period.start for period in periods])
+        for period in periods:
+            if period.start in held:
+                over = period.end <= now - DAY
+                fold_amounts(self._client, self._epoch, now, (account.name, period.start), known, over=over)
+        self._amounts_folded[account.name] = today
+
+    def _exported_until(self, account: Account, due: int) -> int:
+        """The start of the first month whose export is out of date; correct once the account's hours are folded.
+
+        Late changes come from this thread alone, so none happens between this answer and its use.
+        """
+        known = load(self._client)
+        waiting = [month for month in folded_months(self._client, [account.name]) if not known.is_confirmed(month)]
+        return min([due, *(parse_month(month) for month in waiting)])
+
+    def _is_unused(self, account: Account) -> bool:
+        """Whether nothing in the cluster is, or can be, charged to the account."""
+        books, name = self._books, account.name
+        if name in books.budgets.objects or any(books.sessions_under([name])):
+            return False
+        if not name.startswith(DEFAULT_PREFIX):
+            return all(known[-1][1] != name for known in books.assignments.values())
+        namespace = name.removeprefix(DEFAULT_PREFIX)
+        there = {(item.get("metadata") or {}).get("name") for item in self._source.mirrors.namespaces.items()}
+        return namespace not in there and namespace not in books.payers
+
+    def _drop(self, account: Account) -> None:
+        books, name = self._books, account.name
+        if not drop_account(self._client, self._epoch, name, [period.start for period in account.periods]):
+            return
+        rest: dict[str, Assignments] = {
+            namespace: tuple(entry for entry in known if entry[1] != name)
+            for namespace, known in books.assignments.items()
+            if any(payer == name for _, payer in known)
+        }
+        changed = {namespace: known for namespace, known in rest.items() if known}
+        gone = [namespace for namespace, known in rest.items() if not known]
+        forget_payer(self._client, changed, gone)
+        books.assignments.update(changed)
+        for namespace in gone:
+            del books.assignments[namespace]
+            books.pods.namespaces.discard(namespace)
+            books.told.pop(namespace, None)
+        del books.accounts[name]
+        books.figures.pop(name, None)
+        books.budgets.forget(name)
+        _log.info("account forgotten", account=name, namespaces=gone)

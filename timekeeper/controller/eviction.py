@@ -1,0 +1,184 @@
+"""Decides on notices and evictions of the running pods of spent budgets: which, in which order, and when.
+
+A pod gets a notice first, and is evicted only if its budget is still spent once the notice has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from fairgpu.cluster.api import Json
+from fairgpu.states import BudgetState
+from timekeeper.controller.pod_writes import PodWrite, Step
+from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.figures import Figures, how_to_give_more
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.money import SECOND, display
+from timekeeper.domain.pods import PodFacts
+from timekeeper.domain.state import Enforcement, OnExhausted
+from timekeeper.domain.timestamps import format_exact, format_instant
+from timekeeper.sources.base import MAX_TERMINATION_SECONDS, ObjectEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A pod, the step that is due, and the instant of its eviction (nanoseconds since 1970; 0 for a call-off)."""
+
+    pod: PodFacts
+    step: Step
+    at: int = 0
+
+
+def must_go(budget: Budget, found: Figures) -> bool:
+    """Whether the budget's running pods are to be evicted: its enforcement is evict, it is spent, its grace is over."""
+    return budget.enforcement is Enforcement.EVICT and found.state in {BudgetState.OVER, BudgetState.HELD}
+
+
+def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> list[Due]:
+    """What the budget's pods are due, in the order in which it is to be done.
+
+    First go those that came in as over budget, then those without a high task priority, and of these always the one
+    that has run for the shortest time: least is lost with it. Where the budget deprioritizes, those that came in as
+    over budget stay: they run in what others leave and yield first, as they were told.
+
+    Args:
+        budget: the budget.
+        found: its figures.
+        pods: all pods of the namespaces that it pays for.
+        now: nanoseconds since 1970.
+    """
+    running = [pod for pod in pods if pod.bound and not pod.terminal and not ends_anyway(pod)]
+    if not must_go(budget, found):
+        return [Due(pod, Step.CALL_OFF) for pod in running if pod.evict_at is not None]
+    stays = budget.on_exhausted is OnExhausted.DEPRIORITIZE
+    steps = []
+    for pod in sorted(running, key=_order):
+        if pod.admitted_over_budget and stays:
+            if pod.evict_at is not None:
+                steps.append(Due(pod, Step.CALL_OFF))
+        elif not _was_told(pod, budget, found, now):
+            steps.append(Due(pod, Step.NOTICE, now + budget.eviction_notice))
+        elif pod.evict_at is not None and pod.evict_at <= now:
+            steps.append(Due(pod, Step.EVICT, pod.evict_at))
+    return steps
+
+
+def ends_anyway(pod: PodFacts) -> bool:
+    """Whether a pod is being deleted and gone as soon as one that is evicted.
+
+    Whoever deletes a pod says how long it may go on, and a process may ignore that it is told to end: with a year of
+    grace it would outlast any eviction. Its deletionTimestamp is no proof: three centuries of grace wrap into the past.
+    """
+    return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
+
+
+def _was_told(pod: PodFacts, budget: Budget, found: Figures, now: int) -> bool:
+    """Whether the pod has a notice of this exhaustion, and no longer one than the budget gives."""
+    if pod.evict_at is None:
+        return False
+    return (found.exhausted_at or 0) <= pod.evict_at <= now + budget.eviction_notice
+
+
+def _order(pod: PodFacts) -> tuple[bool, bool, int, str]:
+    return not pod.admitted_over_budget, pod.high_priority, -(pod.scheduled or pod.created), pod.uid
+
+
+FRESH = 30 * SECOND
+"""The age beyond which figures justify no eviction: the budget may have received money since."""
+
+
+def evictions(books: Books, settled_at: int, now: int, without_notice_seconds: float) -> tuple[PodWrite, ...] | None:
+    """Plans the writes to running pods of budgets that evict, and to pods that such a budget gave notice.
+
+    None where the figures are too old to decide on.
+
+    Args:
+        books: what is known.
+        settled_at: when the books were last brought up to date, in nanoseconds since 1970.
+        now: the present, likewise.
+        without_notice_seconds: how long a notice that cannot be written is tried before the pod goes without.
+    """
+    if now - settled_at > FRESH:
+        return None
+    return tuple(
+        _write(step, books, name, without_notice_seconds)
+        for name, facts in _pods_by_account(books).items()
+        if name in books.figures
+        for step in due(books.accounts[name].budget, books.figures[name], facts, settled_at)
+    )
+
+
+def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
+    """The pods of accounts that evict, and those that were given notice by one that does not any more."""
+    found: dict[str, list[PodFacts]] = {}
+    for pod in books.pods.facts.values():
+        name = books.account_of(pod.namespace)
+        account = books.accounts.get(name)
+        if account is not None and (account.budget.enforcement is Enforcement.EVICT or pod.evict_at is not None):
+            found.setdefault(name, []).append(pod)
+    return found
+
+
+def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
+    """A step with its events; behind a notice stands the eviction for when it cannot be written.
+
+    Such a pod goes no sooner than its notice would have let it: its owner may not be the one who keeps the notice off.
+    """
+    budget, found, pod = books.accounts[name].budget, books.figures[name], step.pod
+    written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)
+    events = partial(_events, step=step, budget=budget, found=found)
+    if step.step is not Step.NOTICE:
+        return written(step.step, events=events)
+    at_budget = books.budgets.objects.get(name)
+    unannounced = partial(_events_without_notice, budget=budget, found=found, at_budget=at_budget)
+    return written(
+        Step.NOTICE,
+        format_exact(step.at),
+        events,
+        instead=written(Step.EVICT, events=unannounced),
+        instead_seconds=max(without_notice_seconds, budget.eviction_notice / SECOND),
+    )
+
+
+def _events(item: Json, step: Due, budget: Budget, found: Figures) -> tuple[ObjectEvent, ...]:
+    return (notice_of(item, step, budget, found),)
+
+
+def _events_without_notice(
+    item: Json, budget: Budget, found: Figures, at_budget: Json | None
+) -> tuple[ObjectEvent, ...]:
+    """The events of a pod that no notice could be written on, at the pod and at the budget."""
+    metadata = item["metadata"]
+    spent = _spent(budget, found)
+    message = f"{spent}, and no notice could be written on this pod: it is evicted without."
+    at_pod = ObjectEvent(item, "BudgetEviction", message, warning=True, occasion="without notice")
+    if at_budget is None:
+        return (at_pod,)
+    message = (
+        f"{spent}. No notice could be written on the pod {metadata['namespace']}/{metadata['name']}: it is evicted "
+        "without."
+    )
+    return at_pod, ObjectEvent(
+        at_budget, "BudgetEvictionWithoutNotice", message, warning=True, occasion=metadata["uid"]
+    )
+
+
+def notice_of(item: Json, step: Due, budget: Budget, found: Figures) -> ObjectEvent:
+    """The event of a pod's step."""
+    spent = _spent(budget, found)
+    if step.step is Step.NOTICE:
+        message = (
+            f"{spent}: this pod is evicted at {format_instant(step.at)} unless there is money by then. Save what it "
+            f"has done. {how_to_give_more(budget)}."
+        )
+        return ObjectEvent(item, "BudgetEvictionNotice", message, warning=True, occasion=format_exact(step.at))
+    if step.step is Step.EVICT:
+        message = f"{spent}, and the notice is over: this pod is evicted."
+        return ObjectEvent(item, "BudgetEviction", message, warning=True, occasion=format_exact(step.at))
+    return ObjectEvent(item, "BudgetEvictionCalledOff", f"This pod goes on: {budget.name} lets it run again.")
+
+
+def _spent(budget: Budget, found: Figures) -> str:
+    return f"{display(found.spent)} of {display(found.limits.available or 0)} GPU-hours of {budget.name} are spent"

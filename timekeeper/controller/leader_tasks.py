@@ -1,0 +1,337 @@
+"""The tasks of the leader: each runs while this process leads, and all of them run in one thread."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+
+import redis
+import structlog
+
+from fairgpu.leadership import Term
+from timekeeper.controller.archive import Archivist
+from timekeeper.controller.eviction import evictions
+from timekeeper.controller.finalizers import removals
+from timekeeper.controller.gates import Releaser
+from timekeeper.controller.metrics import JobMeasures
+from timekeeper.controller.pod_writer import PodWriter
+from timekeeper.controller.pod_writes import Plan, PodWrite
+from timekeeper.controller.reconcile.context import Step
+from timekeeper.controller.reconcile.reconciler import NotReadyError, Reconciler
+from timekeeper.controller.report.checkpoints import CheckpointKeeper
+from timekeeper.controller.report.events import EventRecorder
+from timekeeper.controller.report.notifications import Notifier
+from timekeeper.controller.report.series import BooksRead
+from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
+from timekeeper.controller.state.books import ControllerRules
+from timekeeper.controller.state.observing import Clocks
+from timekeeper.domain.money import SECOND
+from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError
+from timekeeper.ledger.connection import store_clock
+from timekeeper.ledger.settlement import HeldTerm, LedEpoch, take_epoch
+from timekeeper.sources.base import Source, SourceError
+
+THOROUGH_SECONDS = 3600.0
+"""The time between two full collections, which free the few cycles that there are."""
+
+REMEMBERED_DEPARTURES = 600 * SECOND
+"""How long a process that does not lead remembers which objects were deleted: longer than any change of leaders takes.
+"""
+
+ARCHIVING_SECONDS = 0.5
+"""The longest that archiving delays the other tasks, apart from the step that it has begun."""
+
+_log = structlog.get_logger()
+
+
+class Collector:
+    """Runs Python's collector of cycles between reconciliations, and never during one.
+
+    The leader's memory is millions of objects that live for as long as their pods. Nearly none of them are parts of
+    cycles, and reference counts free those that are dropped: a full collection examines all of them for nothing. With
+    50,000 pods it takes half a second, and a reconciliation that creates as many new objects starts several. Objects
+    that are alive after a reconciliation are exempt from further collections.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """`clock` is monotonic, in seconds."""
+        self._clock = clock
+        self._thorough_at = clock() + THOROUGH_SECONDS
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Collects nothing until the block ends, in any thread."""
+        gc.disable()
+        try:
+            yield
+        finally:
+            gc.enable()
+            if self._clock() >= self._thorough_at:
+                gc.unfreeze()
+                gc.collect()
+                self._thorough_at = self._clock() + THOROUGH_SECONDS
+            gc.freeze()
+
+
+def _archiving_time() -> Callable[[], bool]:
+    """Begins a run of archiving; the returned function says whether its time is up."""
+    ends = time.monotonic() + ARCHIVING_SECONDS
+    return lambda: time.monotonic() >= ends
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnvironment:
+    """The store, the cluster, the term and the clock that the tasks work with.
+
+    Attributes:
+        client: the store; its answers are bytes.
+        source: pods, budgets and grants.
+        term: says whether this process leads.
+        now: nanoseconds since 1970.
+        most_notifications: how many may wait to be delivered; 0 where notifications are not configured.
+        holder: identifies this process alone; the store records it with the fencing token.
+        without_notice_seconds: how long an eviction notice that a pod refuses is tried, before the pod is evicted
+            without one.
+    """
+
+    client: redis.Redis
+    source: Source
+    term: Term
+    now: Callable[[], int]
+    most_notifications: int = 0
+    holder: str = ""
+    without_notice_seconds: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class _LeaderTerm:
+    """The state that lives for one term."""
+
+    term: int
+    reconciler: Reconciler
+    releaser: Releaser
+    answers: OrderAnswers
+    archivist: Archivist
+    statuses: StatusWriter
+    checkpoints: CheckpointKeeper
+    events: EventRecorder
+    notifier: Notifier | None
+
+
+class LeaderTasks:
+    """Reconciles, writes statuses and decides on writes to pods while this process leads. Used by one thread."""
+
+    def __init__(
+        self,
+        environment: TaskEnvironment,
+        rules: ControllerRules,
+        measures: JobMeasures,
+        step: Step = lambda _name: None,
+    ) -> None:
+        self._client = environment.client
+        self._source = environment.source
+        self._term = environment.term
+        self._holder = environment.holder
+        self._now = environment.now
+        self._most_notifications = environment.most_notifications
+        self._without_notice_seconds = environment.without_notice_seconds
+        self._rules = rules
+        self._measures = measures
+        self._step = step
+        self._leader_term: _LeaderTerm | None = None
+        self._reconciled_at = 0
+        self._collector = Collector(time.monotonic)
+        self.pod_writer = PodWriter(environment.source, measures.pods)
+        """Carries out the writes to pods that are decided here, once its threads are started."""
+        self.progressed_at = time.monotonic()
+        """When a task last ended, in success or failure; seconds of the monotonic clock."""
+
+    def react(self) -> None:
+        """Reconciles what has changed and what is due."""
+        self._do("react", lambda leader_term: self._reconcile(leader_term, full=False))
+
+    def settle(self) -> None:
+        """Settles every session."""
+        self._do("settle", lambda leader_term: self._reconcile(leader_term, full=True))
+
+    def release(self) -> None:
+        """Decides which held pods to release."""
+
+        def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite]:
+            progress = self.pod_writer.progress(Plan.RELEASES)
+            writes, notices = leader_term.releaser.releases(self._reconciled_at, progress)
+            self.pod_writer.tell(notices)
+            return writes
+
+        self._decide(Plan.RELEASES, decide)
+
+    def remove_finalizers(self) -> None:
+        """Decides which pods lose their finalizer: those whose end is in the ledger."""
+        self._decide(Plan.FINALIZERS, lambda leader_term: removals(leader_term.reconciler.books))
+
+    def evict(self) -> None:
+        """Decides which running pods of spent budgets get a notice and which are evicted, where the budget says so."""
+
+        def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite] | None:
+            return evictions(
+                leader_term.reconciler.books, self._reconciled_at, self._now(), self._without_notice_seconds
+            )
+
+        self._decide(Plan.EVICTIONS, decide)
+
+    def tell(self) -> None:
+        """Writes the events of budgets whose state has changed."""
+        self._do("tell", lambda leader_term: leader_term.events.tell() if self._reconciled_at else None)
+
+    def notify(self) -> None:
+        """Puts the budgets' new milestones into the outbox, where notifications are configured."""
+
+        def run(leader_term: _LeaderTerm) -> None:
+            if leader_term.notifier is not None and self._reconciled_at:
+                leader_term.notifier.notify(self._reconciled_at)
+
+        self._do("notify", run)
+
+    def write(self) -> None:
+        """Writes statuses and checkpoints.
+
+        Later leaders take a state that a status shows for announced, so its event is written first.
+        """
+        self.tell()
+        self._do(
+            "write", lambda leader_term: leader_term.answers.write(self._reconciled_at) if self._reconciled_at else None
+        )
+        self._do(
+            "write",
+            lambda leader_term: leader_term.statuses.write(self._reconciled_at) if self._reconciled_at else None,
+        )
+        self._do(
+            "write",
+            lambda leader_term: leader_term.checkpoints.write(self._reconciled_at) if self._reconciled_at else None,
+        )
+
+    def write_on(self) -> None:
+        """Continues writing that stopped to let the other tasks run."""
+        if self._leader_term is not None and self._leader_term.statuses.waiting:
+            self.write()
+
+    def archive(self) -> None:
+        """Compacts old records and deletes those past retention, a few accounts at a time."""
+        self._do(
+            "archive",
+            lambda leader_term: leader_term.archivist.archive(self._reconciled_at) if self._reconciled_at else None,
+        )
+
+    def books(self) -> BooksRead | None:
+        """The accounts and figures as they are now, for the metrics; None while this process does not lead."""
+        leader_term = self._leader_term
+        if leader_term is None or not self._reconciled_at:
+            return None
+        kept = leader_term.reconciler.books
+        figures = dict(kept.figures)
+        accounts = [(kept.accounts[name], found) for name, found in figures.items() if name in kept.accounts]
+        return BooksRead(len(kept.pods.sessions), accounts)
+
+    def _reconcile(self, leader_term: _LeaderTerm, *, full: bool) -> None:
+        now = self._now()
+        whole = full or not self._reconciled_at  # the first reconciliation of a term reads everything
+        with self._collector.paused() if whole else nullcontext():
+            leader_term.reconciler.reconcile(now, full=full)
+        self._reconciled_at = now
+        self._measures.not_settled.set(len(leader_term.reconciler.books.not_settled))
+        self._measures.held_back.set(leader_term.reconciler.held_back)
+        self._measures.clock_ahead.set(leader_term.reconciler.books.pods.ahead / SECOND)
+        if full:
+            self._measures.settled_at.set(now / SECOND)
+
+    def _decide(self, plan: Plan, decide: Callable[[_LeaderTerm], Sequence[PodWrite] | None]) -> None:
+        """Hands a task's decision to the pod writer, which writes nothing once this process has stopped to lead."""
+
+        def run(leader_term: _LeaderTerm) -> None:
+            writes = decide(leader_term) if self._reconciled_at else None
+            if writes is None:
+                self.pod_writer.pause(plan)
+            else:
+                self.pod_writer.hand_over(plan, writes, lambda: self._term.number() == leader_term.term)
+
+        self._do(plan.value, run)
+        if self._leader_term is None:
+            self.pod_writer.hand_over(plan, (), lambda: False)
+
+    def _do(self, job: str, run: Callable[[_LeaderTerm], object]) -> None:
+        try:
+            leader_term = self._present_term()
+            if leader_term is not None:
+                with self._measures.durations.labels(job).time():
+                    run(leader_term)
+        except NotReadyError as error:
+            _log.info("not started yet", job=job, reason=str(error))
+        except FencedError as error:
+            # Another leader has followed: the term is over until the Lease says otherwise.
+            self._term.lose()
+            self._leader_term, self._reconciled_at = None, 0
+            self._failed(job, error)
+        except (StoreError, SourceError, redis.RedisError) as error:
+            if isinstance(error, StoreEmptyError):
+                self._reconciled_at = 0
+            self._failed(job, error)
+        except Exception as error:  # noqa: BLE001 - no error may stop the later runs
+            # Memory may be half changed: the next reconciliation reads the store again.
+            self._leader_term, self._reconciled_at = None, 0
+            self._failed(job, error)
+            _log.exception("job failed unexpectedly", job=job)
+        finally:
+            self.progressed_at = time.monotonic()
+
+    def _failed(self, job: str, error: Exception) -> None:
+        kind = type(error).__name__
+        self._measures.failures.labels(job, kind).inc()
+        _log.warning("job failed and is tried again", job=job, kind=kind, error=str(error))
+
+    def _present_term(self) -> _LeaderTerm | None:
+        number = self._term.number()
+        self._measures.leading.set(number is not None)
+        if number is None:
+            self._leader_term, self._reconciled_at = None, 0
+            self._forget_old_departures()
+            return None
+        if self._leader_term is None or self._leader_term.term != number:
+            self._reconciled_at = 0
+            epoch = take_epoch(self._client, number, self._holder)
+            clocks = Clocks(self._now, partial(store_clock, self._client))
+            led = LedEpoch(epoch, HeldTerm(number, self._holder))
+            reconciler = Reconciler(self._client, self._source, self._rules, led, self._step, clocks)
+            releaser = Releaser(self._source, reconciler.books)
+            statuses = StatusWriter(self._source, reconciler.books, leading=lambda: self._term.number() == number)
+            checkpoints = CheckpointKeeper(self._source, reconciler.books, leading=statuses.leading)
+            answers, events = (
+                OrderAnswers(self._source, reconciler.books),
+                EventRecorder(self._source, reconciler.books),
+            )
+            archivist = Archivist(
+                self._client, self._source, reconciler.books, reconciler.epoch, self._rules.retention, _archiving_time
+            )
+            notifier = self._notifier(reconciler)
+            self._leader_term = _LeaderTerm(
+                number, reconciler, releaser, answers, archivist, statuses, checkpoints, events, notifier
+            )
+            _log.info("term begun", term=number, epoch=reconciler.epoch)
+        return self._leader_term
+
+    def _notifier(self, reconciler: Reconciler) -> Notifier | None:
+        if not self._most_notifications:
+            return None
+        counter = self._measures.notifications
+        return Notifier(self._client, reconciler.books, reconciler.epoch, self._most_notifications, counter)
+
+    def _forget_old_departures(self) -> None:
+        """Drops old deletions, which the mirrors collect until a leader takes them."""
+        mirrors = self._source.mirrors
+        oldest = self._now() - REMEMBERED_DEPARTURES
+        for mirror in (getattr(mirrors, name) for name in mirrors.__slots__):
+            kept = [departure for departure in mirror.take_departures() if departure.at >= oldest]
+            mirror.return_departures(kept if mirror is mirrors.pods else [])

@@ -1,0 +1,235 @@
+"""What the jobs process counts, and the plain port that tells it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from socketserver import ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import redis
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, make_wsgi_app
+
+from timekeeper.ledger.connection import ask_each
+
+EVICTION_OUTCOMES = ("notice", "evict", "call-off", "without-notice", "blocked", "refused", "failed")
+POD_STEPS = ("notice", "evict", "call-off", "release", "finalizer")
+POD_OUTCOMES = ("written", "changed", "blocked", "refused", "failed", "away")
+NOTIFICATION_OUTCOMES = ("delivered", "failed", "refused", "expired", "dropped")
+EXPORT_OUTCOMES = ("written", "unchanged", "failed", "conflict")
+JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+
+
+class JobMeasures:
+    """The metrics of one process."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.leading = Gauge("fairgpu_timekeeper_leading", "Whether this process leads.", registry=self.registry)
+        self.settled_at = Gauge(
+            "fairgpu_timekeeper_settled_timestamp_seconds",
+            "When every session was last settled.",
+            registry=self.registry,
+        )
+        self.not_settled = Gauge(
+            "fairgpu_timekeeper_accounts_not_settled",
+            "Accounts of which the last attempt did not settle or publish everything.",
+            registry=self.registry,
+        )
+        self.held_back = Gauge(
+            "fairgpu_timekeeper_sessions_held_back",
+            "Sessions of running pods that are opened once the store has room for them.",
+            registry=self.registry,
+        )
+        self.clock_ahead = Gauge(
+            "fairgpu_timekeeper_api_server_clock_ahead_seconds",
+            "How far the latest creation that the API server has stamped lies ahead of this process's clock.",
+            registry=self.registry,
+        )
+        self.durations = Histogram(
+            "fairgpu_timekeeper_job_duration_seconds",
+            "How long a job of the leading process took.",
+            ["task"],
+            buckets=JOB_BUCKETS,
+            registry=self.registry,
+        )
+        self.failures = Counter(
+            "fairgpu_timekeeper_job_failures", "Jobs that failed, by error.", ["task", "error"], registry=self.registry
+        )
+        self.pods = PodMeasures(self.registry)
+        self.notifications = _by_outcome(
+            "fairgpu_timekeeper_notifications",
+            "Notifications, by what became of them.",
+            NOTIFICATION_OUTCOMES,
+            self.registry,
+        )
+        self.notifications_pending = Gauge(
+            "fairgpu_timekeeper_notifications_pending",
+            "Notifications that wait to be delivered by this process.",
+            registry=self.registry,
+        )
+
+
+class PodMeasures:
+    """Counts writes to pods by their outcome."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.evictions = _by_outcome(
+            "fairgpu_timekeeper_evictions",
+            "What running pods of spent budgets were due, by outcome.",
+            EVICTION_OUTCOMES,
+            registry,
+        )
+        self.writes = Counter(
+            "fairgpu_timekeeper_pod_writes",
+            "Writes to pods, by what was to be written and what became of it.",
+            ["step", "outcome"],
+            registry=registry,
+        )
+        self.not_written = Gauge(
+            "fairgpu_timekeeper_pods_not_written",
+            "Pods of which a write has failed three times in a row or more, by what was to be written.",
+            ["step"],
+            registry=registry,
+        )
+        for step in POD_STEPS:
+            self.not_written.labels(step)
+            for outcome in POD_OUTCOMES:
+                self.writes.labels(step, outcome)
+
+
+class ExportMeasures:
+    """What became of months that were to be written outside."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.outcomes = _by_outcome(
+            "fairgpu_timekeeper_exports", "Exports of months, by what became of them.", EXPORT_OUTCOMES, registry
+        )
+        self.pending = Gauge(
+            "fairgpu_timekeeper_exports_pending",
+            "Closed months whose export does not hold what the store holds.",
+            registry=registry,
+        )
+
+
+def _by_outcome(name: str, text: str, outcomes: Iterable[str], registry: CollectorRegistry) -> Counter:
+    """A counter with all outcomes from the start: a rate of what appears with its first event misses that event."""
+    counter = Counter(name, text, ["outcome"], registry=registry)
+    for outcome in outcomes:
+        counter.labels(outcome)
+    return counter
+
+
+class _QuietHandler(WSGIRequestHandler):
+    timeout = 10
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Probes and scrapes are no events."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    """A client that is slow to ask keeps no probe waiting."""
+
+    daemon_threads = True
+
+
+def serve_measures(host: str, port: int, measures: JobMeasures, healthy: Callable[[], bool]) -> WSGIServer:
+    """Serves `/metrics` and `/healthz` in a thread; the caller shuts the server down."""
+    metrics = make_wsgi_app(measures.registry)
+
+    def application(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        if environ["PATH_INFO"] != "/healthz":
+            answer: Iterable[bytes] = metrics(environ, start_response)
+            return answer
+        status = "200 OK" if healthy() else "503 Service Unavailable"
+        start_response(status, [("Content-Type", "application/json")])
+        return [b'{"status":"ok"}' if healthy() else b'{"status":"stuck"}']
+
+    server = make_server(host, port, application, _Server, _QuietHandler)
+    threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()
+    return server
+
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class StoreHealth:
+    """What one or several servers say of themselves, the worst of them counting.
+
+    Attributes:
+        append_only: whether an append-only file is written at all: without one, a restart loses what was taken.
+        append_only_ok: whether the last write to the append-only file succeeded.
+        snapshot_ok: whether the last snapshot succeeded.
+        replicas: replicas that are connected to each primary, at the least.
+        used_bytes: memory in use.
+        limit_bytes: how much may be used; 0 for no limit.
+    """
+
+    append_only: bool
+    append_only_ok: bool
+    snapshot_ok: bool
+    replicas: int
+    used_bytes: int
+    limit_bytes: int
+
+
+def read_health(info: dict[str, Any]) -> StoreHealth:
+    """Reads the answer to INFO (https://redis.io/docs/latest/commands/info/)."""
+    return StoreHealth(
+        append_only=bool(int(info.get("aof_enabled", 0))),
+        append_only_ok=info.get("aof_last_write_status", "ok") == "ok",
+        snapshot_ok=info.get("rdb_last_bgsave_status", "ok") == "ok",
+        replicas=int(info.get("connected_slaves", 0)),
+        used_bytes=int(info.get("used_memory", 0)),
+        limit_bytes=int(info.get("maxmemory", 0)),
+    )
+
+
+def worst(found: list[StoreHealth]) -> StoreHealth:
+    """Several primaries as one; memory added up, and no limit where any has none."""
+    return StoreHealth(
+        append_only=all(health.append_only for health in found),
+        append_only_ok=all(health.append_only_ok for health in found),
+        snapshot_ok=all(health.snapshot_ok for health in found),
+        replicas=min(health.replicas for health in found),
+        used_bytes=sum(health.used_bytes for health in found),
+        limit_bytes=sum(health.limit_bytes for health in found) if all(h.limit_bytes for h in found) else 0,
+    )
+
+
+class StoreMeasures:
+    """The store's metrics; read by every jobs process, whether it leads or not."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str) -> Gauge:
+            return Gauge(f"fairgpu_timekeeper_store_{name}", text, registry=registry)
+
+        self._up = gauge("up", "Whether Redis answered when it was last asked.")
+        self._append_only = gauge("append_only_enabled", "Whether Redis writes an append-only file.")
+        self._append_only_ok = gauge(
+            "append_only_write_ok", "Whether the last write to the append-only file succeeded."
+        )
+        self._snapshot = gauge("snapshot_ok", "Whether the last snapshot succeeded.")
+        self._replicas = gauge("connected_replicas", "Replicas that are connected, at the primary that has the fewest.")
+        self._used = gauge("memory_used_bytes", "Memory that Redis uses.")
+        self._limit = gauge("memory_limit_bytes", "The most memory that Redis may use; 0 for no limit.")
+
+    def look(self, client: redis.Redis) -> None:
+        """Asks the store how it is."""
+        try:
+            health = worst(ask_each(client, lambda server: read_health(server.info())))
+        except (redis.RedisError, OSError) as error:
+            self._up.set(0)
+            _log.warning("store health unknown", error=str(error))
+            return
+        self._up.set(1)
+        self._append_only.set(health.append_only)
+        self._append_only_ok.set(health.append_only_ok)
+        self._snapshot.set(health.snapshot_ok)
+        self._replicas.set(health.replicas)
+        self._used.set(health.used_bytes)
+        self._limit.set(health.limit_bytes)

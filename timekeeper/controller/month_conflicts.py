@@ -1,0 +1,185 @@
+"""Resolves, by the admin's decision, a month whose file and store differ: either the file or the store counts.
+
+Both ways check the tag of the file that they read, so a concurrent write of the leader is not lost.
+
+Every function may raise redis.RedisError, ExportError and StoreError.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import redis
+
+from fairgpu.commands import CommandError
+from timekeeper.domain.timestamps import DAY, TimeError, format_instant
+from timekeeper.export import document
+from timekeeper.export.destination import Destination, ExportError, Stored, destination
+from timekeeper.export.document import Document, DocumentError, closed_months, closed_until, file_name, window_of
+from timekeeper.ledger import exports, reading
+from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.connection import unreachable_message
+from timekeeper.ledger.exports import Export
+from timekeeper.settings import TimekeeperSettings
+
+
+class UndecidableError(ExportError):
+    """The requested action is impossible for this month; the message says which are possible."""
+
+
+class State(StrEnum):
+    """The state of a closed month's export."""
+
+    WRITTEN = "written"
+    """The file is the one that was written, and holds all that the store knows."""
+    KEPT = "kept"
+    """The file holds something else than the store, and is left as it is."""
+    WAITING = "waiting"
+    """There is no file, or one that is another, or more is known by now: the leader sees to it, or somebody must."""
+
+
+@dataclass(frozen=True, slots=True)
+class Month:
+    """A closed month; `rows` are those of its file as it was last written, None where it never was."""
+
+    month: str
+    state: State
+    rows: int | None = None
+
+
+def look(client: redis.Redis, place: Destination, now: int, hourly_days: int) -> list[Month]:
+    """All closed months, in order."""
+    known = exports.load(client)
+    folded = exports.folded_months(client, reading.account_names(client))
+    there = set(place.names())
+    found = []
+    for month in closed_months(now, hourly_days, {*folded, *known.written, *known.changes}):
+        last, name = known.written.get(month), file_name(month)
+        if last is None or name not in there or not known.is_confirmed(month) or place.tag(name) != last.tag:
+            found.append(Month(month, State.WAITING, None if last is None else last.rows))
+        else:
+            found.append(Month(month, State.KEPT if last.adopted else State.WRITTEN, last.rows))
+    return found
+
+
+def keep(client: redis.Redis, place: Destination, month: str) -> Export:
+    """Takes the file as it is for what is known of a month; once more is learned of it, somebody must decide anew.
+
+    Raises:
+        UndecidableError: there is no file, or it is no month of use.
+    """
+    name = file_name(month)
+    change = exports.load(client).changes.get(month, 0)
+    stored = place.read(name)
+    if stored is None:
+        raise UndecidableError(f"there is no {name}: put it back, or write what the store holds (rewrite)")
+    try:
+        rows = sum(1 for _ in document.read(stored.body))
+        kept = Export(change, document.content_sha256(stored.body), rows, stored.tag, adopted=True)
+    except DocumentError as error:
+        raise UndecidableError(f"{name} is no month of use: {error}; put the right one there, or rewrite it") from error
+    exports.note_written(client, month, kept)
+    return kept
+
+
+def rewrite(client: redis.Redis, place: Destination, month: str) -> tuple[Export, str | None]:
+    """Writes what the store holds of each budget in place of what the file says of it.
+
+    What the file says of budgets of which the store holds nothing stays, where it can be read.
+
+    Returns:
+        What was written, and the name under which the old file is kept; None where there was none.
+
+    Raises:
+        UndecidableError: the store holds nothing of that month.
+    """
+    name = file_name(month)
+    change = exports.load(client).changes.get(month, 0)
+    rows = [(account, found) for account, found in exports.month_rows(client, window_of(month)) if found]
+    if not rows:
+        raise UndecidableError(f"the store holds nothing of {month}: keep the file, or put the right one in its place")
+    stored = place.read(name)
+    made = _in_place_of(stored, rows)
+    aside = None
+    if stored is not None:
+        aside = f"{name}.{hashlib.sha256(stored.body).hexdigest()[:12]}"
+        if place.tag(aside) is None:
+            place.write(aside, stored.body, None, lambda: True)
+    tag = place.write(name, made.body, None if stored is None else stored.tag, lambda: True)
+    written = Export(change, made.sha256, made.rows, tag)
+    exports.note_written(client, month, written)
+    return written, aside
+
+
+def _in_place_of(stored: Stored | None, rows: Sequence[document.Account]) -> Document:
+    try:
+        if stored is not None:
+            return document.write(document.merge(document.read(stored.body), rows, allow_loss=True))
+    except DocumentError:
+        pass  # nothing of the file can be read
+    return document.write(rows)
+
+
+def run(client: redis.Redis, settings: TimekeeperSettings, arguments: argparse.Namespace) -> int:
+    """Carries out an action and prints its result.
+
+    Args:
+        client: the store; its answers are bytes.
+        settings: where months are written.
+        arguments: `action` (list, keep or rewrite) and `month`.
+
+    Raises:
+        CommandError: the action is impossible; the message says which are possible.
+    """
+    place = destination(settings.export)
+    if place is None:
+        raise CommandError(
+            "timekeeper.export names no place, so that no month is written: set timekeeper.export.folder or "
+            "timekeeper.export.bucket.name"
+        )
+    try:
+        if arguments.action == "list":
+            return _list(client, place, settings.usage.hourly_days)
+        month = _month(arguments.month, arguments.action, settings.usage.hourly_days)
+        if arguments.action == "keep":
+            kept = keep(client, place, month)
+            return _print(f"{month}: the file stays as it is ({kept.rows} rows)")
+        written, aside = rewrite(client, place, month)
+        was = "" if aside is None else f"; what was there is {aside} now"
+        return _print(f"{month}: written from what the store holds ({written.rows} rows){was}")
+    except (redis.RedisError, StoreError) as error:
+        raise CommandError(unreachable_message(error)) from error
+    except ExportError as error:
+        raise CommandError(str(error)) from error
+
+
+def _list(client: redis.Redis, place: Destination, hourly_days: int) -> int:
+    found = look(client, place, time.time_ns(), hourly_days)
+    if not found:
+        return _print("No month is closed yet of which anything was used.")
+    lines = [f"{each.month}   {each.state:<8}{'' if each.rows is None else f'   {each.rows} rows'}" for each in found]
+    return _print("\n".join(lines))
+
+
+def _month(text: str | None, action: str, hourly_days: int) -> str:
+    if text is None:
+        raise CommandError(f"MONTH: {action} needs one, such as 2026-10")
+    try:
+        window = window_of(text)
+    except TimeError as error:
+        raise CommandError(f"MONTH: {text!r} is no month: write it as 2026-10") from error
+    if window.end > closed_until(time.time_ns(), hourly_days):
+        closes = format_instant(window.end + (hourly_days + 1) * DAY)
+        raise CommandError(f"MONTH: {text} is not closed before {closes}, and nothing of it is written until then")
+    return text
+
+
+def _print(text: str) -> int:
+    sys.stdout.write(text + "\n")
+    return 0

@@ -1,0 +1,331 @@
+"""Carries out writes to pods in threads of its own; a pod that cannot be written delays no other namespace.
+
+The leader's thread hands over plans and continues; nothing here reads or changes the leader's memory. The creator of a
+pod decides how long a write to it takes and whether it succeeds. So namespaces take turns, each has at most one write
+under way, and those whose pods are slow or fail share at most half of the threads.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+
+from fairgpu.cluster.api import Json
+from timekeeper.controller.metrics import PodMeasures
+from timekeeper.controller.pod_writes import (
+    EVICTION_STEPS,
+    FAILING_AFTER,
+    LONGEST_SECONDS,
+    Failure,
+    Plan,
+    PodWrite,
+    Progress,
+    Step,
+    Trouble,
+    after_failure,
+    due_write,
+    failure_of,
+)
+from timekeeper.sources.base import ObjectEvent, Source, SourceError
+
+THREADS = 8
+SUSPECTS = 4
+"""The most threads that write to pods of namespaces in which a write failed or was slow lately."""
+SLOW_SECONDS = 1.0
+"""The duration from which a write counts as slow: the API server usually takes some milliseconds."""
+DONE_SECONDS = 10.0
+"""The time within which the watch shows a write; a pod that still needs the write after it is written again."""
+PLAN_SECONDS = 30.0
+"""A plan that was not renewed for so long is not carried out: the budget may have received money since."""
+AWAY_SECONDS = 2.0
+"""The pause of all writes after the API server was away."""
+IDLE_SECONDS = 0.5
+"""The longest sleep of a thread without work: a retry may be due, or the process may end."""
+MOST_EVENTS = 1000
+"""The most events that wait to be written; beyond it the oldest are dropped."""
+
+_log = structlog.get_logger()
+
+NOT_WRITTEN = {
+    Step.NOTICE: "The notice of its eviction cannot be written on this pod",
+    Step.EVICT: "This pod of a spent budget cannot be evicted",
+    Step.CALL_OFF: "The notice of its eviction cannot be taken off this pod",
+    Step.RELEASE: "The budget's scheduling gate cannot be taken off this pod",
+    Step.FINALIZER: "The meter's finalizer cannot be taken off this pod",
+}
+
+
+@dataclass(slots=True)
+class _Held:
+    """A plan: what is left of it, by namespace, when it was made, and whether its leader still leads."""
+
+    left: dict[str, deque[PodWrite]]
+    made_at: float
+    leading: Callable[[], bool]
+
+
+@dataclass(slots=True)
+class PodWriter:
+    """Remembers what it did and what failed, for as long as plans name the pod. Safe to use from several threads.
+
+    Args:
+        source: where pods and events are written.
+        measures: what is counted.
+        clock: a monotonic clock, in seconds.
+    """
+
+    source: Source
+    measures: PodMeasures
+    clock: Callable[[], float] = time.monotonic
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    """Guards all that follows."""
+    _plans: dict[Plan, _Held] = field(default_factory=dict)
+    _turns: dict[str, None] = field(default_factory=dict)
+    """Namespaces with something to write, the longest waiting first: a new plan begins where the last one was left."""
+    _busy: set[str] = field(default_factory=set)
+    _suspects: dict[str, float] = field(default_factory=dict)
+    """Namespaces in which a write failed or was slow, and until when that counts."""
+    _troubles: dict[tuple[Plan, str], Trouble] = field(default_factory=dict)
+    _done: dict[tuple[Plan, str], tuple[Step, float]] = field(default_factory=dict)
+    _events: deque[ObjectEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
+    _recording: bool = False
+    _away_until: float = 0.0
+
+    def hand_over(self, plan: Plan, writes: Sequence[PodWrite], leading: Callable[[], bool]) -> None:
+        """Replaces a plan. What is under way goes on; what the new plan does not name any more is forgotten.
+
+        Args:
+            plan: which one.
+            writes: all that is to be done now, in order; within a namespace the order is kept.
+            leading: whether whoever decided on it still leads; asked before each write.
+        """
+        named = {write.uid for write in writes}
+        with self._changed:
+            now = self.clock()
+            self._troubles = {
+                key: found for key, found in self._troubles.items() if key[0] is not plan or key[1] in named
+            }
+            self._done = {key: done for key, done in self._done.items() if now < done[1] + DONE_SECONDS}
+            self._suspects = {name: until for name, until in self._suspects.items() if now < until}
+            left: dict[str, deque[PodWrite]] = {}
+            # Pods that failed before come last: the others of their namespace do not wait for them.
+            for write in sorted(writes, key=lambda write: (plan, write.uid) in self._troubles):
+                left.setdefault(write.namespace, deque()).append(write)
+            self._plans[plan] = _Held(left, now, leading)
+            self._turns = {**self._turns, **dict.fromkeys(left)}
+            self._measure()
+            if left:
+                self._changed.notify_all()
+
+    def pause(self, plan: Plan) -> None:
+        """Begins nothing more of a plan until the next is handed over; what failed stays known."""
+        with self._changed:
+            self._plans.pop(plan, None)
+
+    def tell(self, notices: Iterable[ObjectEvent]) -> None:
+        """Queues events, which are written when a thread is free."""
+        with self._changed:
+            self._events.extend(notices)
+            self._changed.notify()
+
+    def progress(self, plan: Plan) -> Progress:
+        """The outcome of earlier writes, on which the next plan rests."""
+        with self._changed:
+            now = self.clock()
+            released = {
+                uid
+                for (found, uid), (step, at) in self._done.items()
+                if found is plan and step is Step.RELEASE and now < at + DONE_SECONDS
+            }
+            failing = {uid for (found, uid), trouble in self._troubles.items() if found is plan and trouble.failing}
+            return Progress(frozenset(released), frozenset(failing))
+
+    def start(self, ending: threading.Event) -> None:
+        """Writes in threads of its own until `ending` is set."""
+        for number in range(THREADS):
+            threading.Thread(target=self._run, args=(ending,), name=f"pods-{number}", daemon=True).start()
+
+    def work_off(self) -> int:
+        """Does in this thread all that can be done now; how many writes succeeded."""
+        count = 0
+        while True:
+            taken = self._take()
+            if taken is None:
+                return count
+            count += taken()
+
+    def _run(self, ending: threading.Event) -> None:
+        while not ending.is_set():
+            with self._changed:
+                taken = self._take()
+                if taken is None:
+                    self._changed.wait(IDLE_SECONDS)
+            if taken is not None:
+                taken()
+
+    def _take(self) -> Callable[[], bool] | None:
+        """The next write or event, which is under way from now on; None where there is nothing to do."""
+        with self._changed:
+            now = self.clock()
+            if now < self._away_until:
+                return None
+            if self._events and not self._recording:
+                self._recording = True
+                notice = self._events.popleft()
+                return lambda: self._tell(notice)
+            suspects_busy = len(self._busy & self._suspects.keys())
+            for namespace in list(self._turns):
+                suspected = namespace in self._suspects
+                if namespace in self._busy or (suspected and suspects_busy >= SUSPECTS):
+                    continue
+                del self._turns[namespace]
+                found = self._next_of(namespace, now)
+                if found is not None:
+                    self._busy.add(namespace)
+                    plan, write = found
+                    return lambda: self._carry_out(plan, write)
+            return None
+
+    def _next_of(self, namespace: str, now: float) -> tuple[Plan, PodWrite] | None:
+        for plan in Plan:
+            held = self._plans.get(plan)
+            if held is None or now >= held.made_at + PLAN_SECONDS or not held.leading():
+                continue
+            left = held.left.get(namespace, deque())
+            while left:
+                write = left.popleft()
+                step, at = self._done.get((plan, write.uid), (None, 0.0))
+                trouble = self._troubles.get((plan, write.uid))
+                written = step is write.step and now < at + DONE_SECONDS
+                if not written and (trouble is None or now >= trouble.until):
+                    return plan, write
+        return None
+
+    def _carry_out(self, plan: Plan, planned: PodWrite) -> bool:
+        began = self.clock()
+        with self._changed:
+            trouble = self._troubles.get((plan, planned.uid))
+        write = due_write(planned, trouble, began)
+        item = self.source.mirrors.pods.get(write.uid)
+        written = False
+        try:
+            if item is not None:
+                self._write(write, item)
+                written = True
+                self._succeeded(plan, planned, write, item)
+        except SourceError as error:
+            self._failed(plan, planned, write, item or {}, error)
+        except Exception as error:  # noqa: BLE001 - see below
+            # A thread that ended here would leave the others fewer and fewer.
+            _log.exception("pod writer failed unexpectedly", step=write.step, **_log_fields(write))
+            self._note(plan, planned, write, Failure.FAILED, item or {}, error)
+        finally:
+            with self._changed:
+                now = self.clock()
+                if now - began > SLOW_SECONDS:
+                    self._suspects[write.namespace] = now + LONGEST_SECONDS
+                self._busy.discard(write.namespace)
+                self._turns[write.namespace] = None
+                self._changed.notify()
+        return written
+
+    def _write(self, write: PodWrite, item: Json) -> None:
+        if write.step is Step.NOTICE:
+            self.source.announce_eviction(item, write.eviction_at)
+        elif write.step is Step.CALL_OFF:
+            self.source.announce_eviction(item, None)
+        elif write.step is Step.EVICT:
+            self.source.evict(item)
+        elif write.step is Step.RELEASE:
+            self.source.lift_gate(item)
+        else:
+            self.source.remove_finalizer(item)
+
+    def _succeeded(self, plan: Plan, planned: PodWrite, write: PodWrite, item: Json) -> None:
+        with self._changed:
+            self._done[plan, planned.uid] = planned.step, self.clock()
+            self._troubles.pop((plan, planned.uid), None)
+            self._measure()
+        self.measures.writes.labels(write.step.value, "written").inc()
+        if write.step in EVICTION_STEPS:
+            self.measures.evictions.labels(write.step.value if write is planned else "without-notice").inc()
+        _log.info("pod written", step=write.step.value, **_log_fields(write))
+        for notice in write.events(item):
+            self.source.record_event(notice)
+
+    def _failed(self, plan: Plan, planned: PodWrite, write: PodWrite, item: Json, error: SourceError) -> None:
+        failure = failure_of(error)
+        if failure is not None:
+            self._note(plan, planned, write, failure, item, error)
+            return
+        with self._changed:
+            self._away_until = self.clock() + AWAY_SECONDS
+        self.measures.writes.labels(write.step.value, "away").inc()
+        _log.warning("writes to pods pause", step=write.step.value, error=str(error), **_log_fields(write))
+
+    def _note(
+        self, plan: Plan, planned: PodWrite, write: PodWrite, failure: Failure, item: Json, error: Exception
+    ) -> None:
+        """Takes over that a pod was not written, and tells of it where that is of use to anybody."""
+        with self._changed:
+            now = self.clock()
+            known = self._troubles.get((plan, planned.uid))
+            trouble = self._troubles[plan, planned.uid] = after_failure(known, planned.step, failure, now)
+            if failure is Failure.FAILED:
+                self._suspects[write.namespace] = now + LONGEST_SECONDS
+            self._measure()
+        self.measures.writes.labels(write.step.value, failure.value).inc()
+        if write.step in EVICTION_STEPS and failure is not Failure.CHANGED:
+            self.measures.evictions.labels(failure.value).inc()
+        fields = {**_log_fields(write), "step": write.step.value, "failure": failure.value, "error": str(error)}
+        if trouble.failing or failure in (Failure.REFUSED, Failure.FAILED):
+            _log.warning("pod not written", failures=trouble.failures, **fields)
+        else:
+            _log.info("pod not written yet", **fields)
+        notice = event_of(planned, write, trouble, failure, item, error)
+        if notice is not None:
+            self.source.record_event(notice)
+
+    def _measure(self) -> None:
+        counts = dict.fromkeys(Step, 0)
+        for trouble in self._troubles.values():
+            counts[trouble.step] += trouble.failing
+        for step, count in counts.items():
+            self.measures.not_written.labels(step.value).set(count)
+
+    def _tell(self, notice: ObjectEvent) -> bool:
+        try:
+            self.source.record_event(notice)
+        finally:
+            with self._changed:
+                self._recording = False
+                self._changed.notify()
+        return False
+
+
+def event_of(
+    planned: PodWrite, write: PodWrite, trouble: Trouble, failure: Failure, item: Json, error: Exception
+) -> ObjectEvent | None:
+    """The event of a pod that was not written: once when something keeps it, once when writes of it go on failing."""
+    if failure is Failure.BLOCKED:
+        message = f"Evicting it has to wait: {error}"
+        return ObjectEvent(item, "BudgetEvictionBlocked", message, warning=True) if trouble.blocked == 1 else None
+    if trouble.failures - trouble.blocked != FAILING_AFTER or not item:
+        return None
+    follows = "It is tried again for as long as it is needed."
+    if write.instead is not None:
+        minutes = round(write.instead_seconds / 60, 1)
+        follows = (
+            f"It is evicted without a notice {minutes:g} minutes after the first try, unless there is money by then."
+        )
+    what = NOT_WRITTEN[planned.step if write is planned else write.step]
+    return ObjectEvent(item, "PodNotWritten", f"{what}. {follows} The API server says: {error}", warning=True)
+
+
+def _log_fields(write: PodWrite) -> Mapping[str, str]:
+    return {"uid": write.uid, "namespace": write.namespace, "pod": write.pod, "budget": write.budget}

@@ -1,0 +1,173 @@
+"""Writes to pods: their steps, when a failed write is retried, and when failures count as the pod's own fault."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from fairgpu.cluster.api import Json
+from timekeeper.sources.base import (
+    BlockedError,
+    ChangedMeanwhileError,
+    NotWrittenError,
+    ObjectEvent,
+    RefusedError,
+    SourceError,
+)
+
+BLOCKED_SECONDS: Final = 10.0
+"""The time until the eviction of a pod that a PodDisruptionBudget protects is retried; see docs/budgets.md."""
+LONGEST_SECONDS: Final = 120.0
+"""The longest time between two attempts at a pod: its fault may have been corrected."""
+FAILING_AFTER: Final = 3
+"""The number of failures in a row from which a pod counts as failing."""
+
+
+class Failure(StrEnum):
+    """Why a pod was not written."""
+
+    CHANGED = "changed"
+    """It changed or was deleted since it was observed: the watch delivers that soon."""
+    BLOCKED = "blocked"
+    """A PodDisruptionBudget protects it."""
+    REFUSED = "refused"
+    """A schema, a policy or a webhook forbids it."""
+    FAILED = "failed"
+    """The API server failed at it, or did not answer in time."""
+
+
+_FAILURES: Final[Mapping[type[SourceError], Failure]] = {
+    ChangedMeanwhileError: Failure.CHANGED,
+    BlockedError: Failure.BLOCKED,
+    RefusedError: Failure.REFUSED,
+    NotWrittenError: Failure.FAILED,
+}
+FIRST_SECONDS: Final = {Failure.CHANGED: 1.0, Failure.REFUSED: 5.0, Failure.FAILED: 5.0}
+"""Seconds before the first retry, by failure; each further retry waits twice as long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """A write that fails. Times are seconds of a monotonic clock.
+
+    Attributes:
+        step: the write that was decided on.
+        since: when it first failed.
+        until: when it is tried again.
+        failures: how often it failed in a row.
+        blocked: how many of these were due to a PodDisruptionBudget.
+    """
+
+    step: Step
+    since: float
+    until: float
+    failures: int = 0
+    blocked: int = 0
+
+    @property
+    def failing(self) -> bool:
+        """Whether the last writes failed so often that the pod itself counts as the cause."""
+        return self.failures - self.blocked >= FAILING_AFTER
+
+
+def failure_of(error: SourceError) -> Failure | None:
+    """The reason why one pod was not written; None where the API server fails for all pods."""
+    return next((failure for kind, failure in _FAILURES.items() if isinstance(error, kind)), None)
+
+
+def after_failure(known: Trouble | None, step: Step, failure: Failure, now: float) -> Trouble:
+    """A pod's trouble after one more failure.
+
+    Args:
+        known: what was known before; None after a success.
+        step: the write that failed.
+        failure: why.
+        now: seconds of a monotonic clock.
+    """
+    before = known if known is not None and known.step is step else Trouble(step, now, now)
+    if failure is Failure.BLOCKED:
+        return replace(before, until=now + BLOCKED_SECONDS, failures=before.failures + 1, blocked=before.blocked + 1)
+    doublings = min(before.failures - before.blocked, 10)
+    pause = min(FIRST_SECONDS[failure] * 2**doublings, LONGEST_SECONDS)
+    return replace(before, until=now + pause, failures=before.failures + 1)
+
+
+def due_write(write: PodWrite, trouble: Trouble | None, now: float) -> PodWrite:
+    """The write to attempt now: the planned one, or its replacement once it has failed for too long."""
+    if write.instead is None or trouble is None or trouble.step is not write.step:
+        return write
+    return write.instead if now - trouble.since >= write.instead_seconds else write
+
+
+Events = Callable[[Json], tuple[ObjectEvent, ...]]
+"""Maps a pod, as it was when it was written, to the events of the write."""
+
+
+class Step(StrEnum):
+    """One write to one pod."""
+
+    NOTICE = "notice"
+    """Writes the instant of its eviction on it."""
+    EVICT = "evict"
+    """Evicts it."""
+    CALL_OFF = "call-off"
+    """Removes the notice, as the budget got money."""
+    RELEASE = "release"
+    """Removes the budget's scheduling gate."""
+    FINALIZER = "finalizer"
+    """Removes the meter's finalizer."""
+
+
+EVICTION_STEPS = (Step.NOTICE, Step.EVICT, Step.CALL_OFF)
+
+
+class Plan(StrEnum):
+    """A task of the leader that decides on writes; each run replaces the decision before it.
+
+    The writes of one namespace are done in this order: evictions are limited by the number of running pods, while a
+    user who creates and deletes pods all the time causes finalizers without end.
+    """
+
+    EVICTIONS = "evict"
+    FINALIZERS = "let_go"
+    RELEASES = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class PodWrite:
+    """A write to one pod.
+
+    Attributes:
+        uid: the pod's.
+        budget: the account that pays for it.
+        step: the write.
+        eviction_at: when the pod is to be evicted, as its annotation says; empty where the step is no notice.
+        events: the events of a write that succeeded.
+        instead: what is done once the write has failed for too long; None where it is tried for ever.
+        instead_seconds: how long that is, from the first failure on.
+    """
+
+    uid: str
+    namespace: str
+    pod: str
+    budget: str
+    step: Step
+    eviction_at: str = ""
+    events: Events = lambda _pod: ()
+    instead: PodWrite | None = None
+    instead_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """The outcome of earlier writes, on which the next decisions rest.
+
+    Attributes:
+        released: uids of pods whose gate was taken off moments ago: their mirror may not show it yet.
+        failing: uids of pods of which writes fail again and again.
+    """
+
+    released: frozenset[str] = frozenset()
+    failing: frozenset[str] = frozenset()

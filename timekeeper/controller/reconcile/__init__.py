@@ -1,0 +1,1 @@
+"""One reconciliation: due periods and orders, settlement, closing balances, publication."""

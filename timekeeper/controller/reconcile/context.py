@@ -1,0 +1,117 @@
+"""The context of a reconciliation: store, cluster, memory, term and clocks of one leader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import redis
+import structlog
+
+from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.observing import Clocks, namespace_uids
+from timekeeper.controller.state.sessions import MeteredSession, MeterRules
+from timekeeper.domain.sessions import alive_until
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError, StoreUnavailableError, concerns_all
+from timekeeper.ledger.connection import identity, replicated
+from timekeeper.ledger.reading import whole
+from timekeeper.ledger.settlement import HeldTerm, Revision
+from timekeeper.ledger.totals import PeriodTotals
+from timekeeper.sources.base import Source
+
+Step = Callable[[str], None]
+"""Called with the name of each step before the step begins. Tests end the process there, between two writes."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class ReconcileContext:
+    """The leader's memory, with the cluster that it observes and the store that it writes.
+
+    Attributes:
+        client: the store; its answers are bytes.
+        source: the cluster, as last observed.
+        books: the leader's memory.
+        epoch: the term's fencing token; the store refuses this one once it has seen a later one.
+        term: the term's number and its leader.
+        step: called before each step.
+        clocks: the clocks that are read while the cluster is observed.
+        silent: the silent nodes, each with the instant since when it has been silent.
+        servers: identifies the runs of the servers that hold the store, as last observed.
+        capacity: the capacity that was last written to the store; None before the first write.
+        full: whether the store lacks room for new sessions, which are opened once it has some.
+        held_back: the uids of the sessions that wait for room.
+    """
+
+    client: redis.Redis
+    source: Source
+    books: Books
+    epoch: int
+    term: HeldTerm
+    step: Step
+    clocks: Clocks
+    silent: dict[str, int] = field(default_factory=dict)
+    servers: str = ""
+    capacity: int | None = None
+    full: bool = False
+    held_back: set[str] = field(default_factory=set)
+    _counter: int = 0
+
+    def next_revision(self) -> Revision:
+        """Counts up; returns the revision of the next settlement, which is newer than all before."""
+        self._counter += 1
+        return Revision(self.epoch, self._counter)
+
+    def meter_rules(self) -> MeterRules:
+        """The rules by which pods are metered now."""
+        rules = self.books.rules
+        prices = self.books.prices or rules.prices
+        return MeterRules(rules.charge, rules.meter_from, prices, namespace_uids(self.source.mirrors), rules.labels)
+
+    def reported(self, uid: str) -> int | None:
+        """The instant of a pod's last report; None where there is none, or the store's entry is not readable."""
+        try:
+            return whole(self.client.hget(keys.report(uid), "at"))
+        except redis.ResponseError as error:
+            if concerns_all(error):
+                raise
+            return None
+
+    def until(self, metered: MeteredSession, now: int) -> int:
+        """The instant until which a session is charged: its end, now, or the last sign of life of its silent node."""
+        session = metered.session
+        if session.end is not None:
+            return session.end
+        silent = self.silent.get(session.node)
+        return now if silent is None else max(session.start, alive_until(now, silent, self.reported(session.uid)))
+
+    def replicated(self, what: str, accounts: Sequence[str]) -> bool:
+        """Whether the replicas, where there are any, hold the last writes to these accounts; if not, send them again.
+
+        A write that another server took, which has been replaced since, counts as lost.
+        """
+        seconds = self.books.rules.replica_wait_seconds
+        kept = replicated(self.client, self.epoch, seconds, accounts) and identity(self.client)[0] == self.servers
+        if not kept:
+            _log.warning("write not replicated: it is sent again", what=what, count=len(accounts))
+        return kept
+
+
+def raise_if_general(error: StoreError) -> None:
+    """Raises an error that any write would meet, which ends the reconciliation; one of a single write passes."""
+    if is_general(error):
+        raise error
+
+
+def is_general(error: StoreError) -> bool:
+    """Whether any write would meet the error, and not this one alone."""
+    return isinstance(error, StoreEmptyError | FencedError | StoreUnavailableError)
+
+
+def checked(answer: PeriodTotals | StoreError) -> PeriodTotals:
+    """Returns the answer, or raises it where it is an error."""
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer

@@ -1,0 +1,191 @@
+"""Applies grants and corrections to the periods that they are of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Sequence
+from typing import TypeVar
+
+import redis
+import structlog
+
+from timekeeper.controller.reconcile.context import ReconcileContext, raise_if_general
+from timekeeper.controller.reconcile.periods import SpentBy, spending
+from timekeeper.controller.state.accounts import Account
+from timekeeper.controller.state.books import Books, due_grants
+from timekeeper.domain.credits import Credit
+from timekeeper.domain.orders import Correction, Grant, OrderEntry, no_less_than
+from timekeeper.domain.periods import Period
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.ledger import reading, shared
+from timekeeper.ledger.client import OverdrawnError, StoreError
+from timekeeper.ledger.orders import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
+from timekeeper.ledger.totals import PeriodTotals
+
+Entry = TypeVar("Entry", GrantEntry, CorrectionEntry)
+
+_log = structlog.get_logger()
+
+
+def apply_due_grants(context: ReconcileContext, now: int, names: Container[str]) -> set[str]:
+    """Applies the grants of some accounts that the store has not taken; returns the accounts that they concern.
+
+    Raises:
+        StoreError: the store does not answer, or shuts this term out.
+    """
+    books = context.books
+    due, without_period = due_grants(books, names, now)
+    for account, name in without_period:
+        account.grants[name] = None
+    if not due:
+        return set()
+    spent_by = spending(context, now)
+    entries = [_grant_entry(context, grant, period, spent_by, now) for grant, period in due]
+    context.step("grant")
+    for entry, answer, kept in _apply(context, now, "grants", apply_grants, entries):
+        account = books.accounts[entry.account]
+        stored = None
+        if isinstance(answer, StoreError):
+            _log.error("grant not applied", grant=entry.name, budget=entry.account, error=str(answer))
+        else:
+            account.standings[entry.period] = answer
+            _take_credit(context, account, entry, new=answer.new)
+            stored = _stored_order(context, entry, answer) if kept else None
+        if kept:
+            account.grants[entry.name] = stored
+            account.unconfirmed.discard(entry.name)
+        else:
+            account.unconfirmed.add(entry.name)
+    return {entry.account for entry in entries}
+
+
+def apply_due_corrections(context: ReconcileContext, now: int, names: Container[str]) -> set[str]:
+    """Applies the corrections of some accounts that the store has not taken; returns the accounts that they concern.
+
+    Raises:
+        StoreError: the store does not answer, or shuts this term out.
+    """
+    books = context.books
+    due = due_corrections(books, names, now)
+    if not due:
+        return set()
+    entries = [_correction_entry(books, correction, account, period) for correction, account, period in due]
+    context.step("correct")
+    shared.note_restored(context.client, [entry.account for entry in entries if not entry.namespace])
+    for entry, answer, kept in _apply(context, now, "corrections", apply_corrections, entries):
+        account = books.accounts[entry.account]
+        if isinstance(answer, StoreError):
+            account.refused[entry.name] = why_refused(answer)
+            _log.error("correction not applied", correction=entry.name, budget=entry.account, error=str(answer))
+            continue
+        if entry.period in account.standings:
+            account.standings[entry.period] = answer
+        if kept:
+            sent = OrderEntry(entry.period, entry.amount)
+            account.corrections[entry.name] = _stored_order(context, entry, answer) or sent
+    return {entry.account for entry in entries}
+
+
+def _apply(
+    context: ReconcileContext,
+    now: int,
+    kind: str,
+    send: Callable[[redis.Redis, int, int, Sequence[Entry]], Sequence[PeriodTotals | StoreError]],
+    entries: Sequence[Entry],
+) -> Iterator[tuple[Entry, PeriodTotals | StoreError, bool]]:
+    """Sends orders to the store; yields each with the answer to it, and whether replicas hold them all.
+
+    Raises:
+        StoreError: any order would meet it, such as a store that is away.
+    """
+    answers = send(context.client, context.epoch, now, entries)
+    kept = context.replicated(kind, [entry.account for entry in entries])
+    for entry, answer in zip(entries, answers, strict=True):
+        if isinstance(answer, StoreError):
+            raise_if_general(answer)
+        yield entry, answer, kept
+
+
+def _stored_order(
+    context: ReconcileContext, entry: GrantEntry | CorrectionEntry, answer: PeriodTotals
+) -> OrderEntry | None:
+    """Returns the order that the store holds under an entry's name: an earlier one where the name was taken."""
+    if answer.new:
+        return OrderEntry(entry.period, entry.amount)
+    grants, corrections = reading.orders_of(context.client, entry.account)
+    return (grants if isinstance(entry, GrantEntry) else corrections).get(entry.name)
+
+
+def _take_credit(context: ReconcileContext, account: Account, entry: GrantEntry, *, new: bool) -> None:
+    """Takes over the credit of a grant that expires.
+
+    Where the answer to an earlier attempt was lost, the store may have changed the credit since: then it is read.
+    """
+    if entry.expires is None:
+        return
+    known = account.pots.setdefault(entry.period, {})
+    if new:
+        known[entry.name] = Credit(entry.name, entry.amount, entry.expires, entry.since)
+    else:
+        known |= reading.credits_of(context.client, account.name, entry.period)
+
+
+def _grant_entry(context: ReconcileContext, grant: Grant, period: Period, spent_by: SpentBy, now: int) -> GrantEntry:
+    since = 0
+    if grant.expires is not None:
+        since = max(0, spent_by(context.books.accounts[grant.budget], period, min(grant.created or now, now)))
+    return GrantEntry(grant.budget, period.start, grant.name, grant.amount, grant.note, grant.expires, since)
+
+
+def _correction_entry(books: Books, correction: Correction, account: Account, period: Period) -> CorrectionEntry:
+    # Once the store has forgotten that the budget ever paid for the namespace, usage is not looked up under it.
+    namespace = correction.namespace if _paid_for(books, correction) else ""
+    return CorrectionEntry(
+        account.name,
+        period.start,
+        correction.name,
+        correction.amount,
+        namespace,
+        correction.note,
+        correction.effective // HOUR,
+        again=correction.applied,
+    )
+
+
+def why_refused(answer: StoreError) -> str:
+    """Returns the reason of a refusal, as the correction's status shows it."""
+    if isinstance(answer, OverdrawnError):
+        return f"spec.gpuHours: {no_less_than(answer.spent)}"
+    return str(answer)
+
+
+def due_corrections(books: Books, names: Container[str], now: int) -> list[tuple[Correction, Account, Period]]:
+    """Lists the corrections of accounts that the store has not taken, each with its account and its period.
+
+    A correction of a period that is still to come waits for it. One that an earlier leader refused stays refused: its
+    author may have ordered another one since.
+    """
+    due = []
+    for correction in books.budgets.corrections.values():
+        name = correction.name
+        account = books.accounts.get(correction.budget) if correction.budget in names else None
+        if account is None or correction.refused or name in account.corrections or name in account.refused:
+            continue
+        if correction.effective > now:
+            continue
+        period = account.period_at(correction.effective)
+        if not correction.applied and not _paid_for(books, correction):
+            account.refused[name] = (
+                f"{correction.budget} has never paid for the namespace {correction.namespace!r}: write one in "
+                "spec.namespace for which it has, or leave it out"
+            )
+        elif period is not None:
+            due.append((correction, account, period))
+        elif not correction.applied:
+            account.refused[name] = "no period of this budget that the ledger knows holds spec.effectivePeriod"
+    return due
+
+
+def _paid_for(books: Books, correction: Correction) -> bool:
+    """Whether the budget has ever paid for the correction's namespace, or the correction names none."""
+    accounts = (account for _, account in books.assignments.get(correction.namespace, ()))
+    return not correction.namespace or correction.budget in accounts

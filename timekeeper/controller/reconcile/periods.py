@@ -1,0 +1,233 @@
+"""Assigns payers, opens periods and closes balances: the store must hold all three before a session is metered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import zip_longest
+
+import structlog
+
+from timekeeper.controller.reconcile.context import ReconcileContext, checked, raise_if_general
+from timekeeper.controller.state.accounts import Account, reassigned
+from timekeeper.controller.state.books import Books, due_openings
+from timekeeper.controller.state.sessions import MeteredSession
+from timekeeper.domain.budgets import payers
+from timekeeper.domain.charges import amounts, segments
+from timekeeper.domain.credits import OWN, Credit, carried, expiring, rolled_over
+from timekeeper.domain.periods import Period
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.timestamps import format_instant
+from timekeeper.ledger import reading, shared
+from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.orders import ClosingBalance, CreditEntry, close_balances
+from timekeeper.ledger.settlement import Kind, Opening, open_periods
+from timekeeper.ledger.totals import PeriodTotals
+
+
+def assign(context: ReconcileContext, now: int) -> set[str]:
+    """Assigns namespaces to the accounts that pay from now on; returns the accounts whose namespaces or budget changed.
+
+    The store records an assignment first: no session may be metered under one that could be lost.
+    """
+    books = context.books
+    books.payers, books.conflicts = payers(books.budgets.budgets.values())
+    metered = books.pods.sessions.namespaces() | books.pods.namespaces
+    found = reassigned(books.assignments, books.payers, metered, now)
+    changed = {namespace: known for namespace, known in found.items() if not _is_undecided(books, namespace)}
+    context.step("assign")
+    kept = books.budgets.not_stored()
+    shared.write_budgets(context.client, kept)
+    books.budgets.stored.update(kept)
+    shared.write_assignments(context.client, changed)
+    books.assignments.update(changed)
+    before = set(books.accounts)
+    books.ensure_accounts(books.budgets.budgets)
+    books.ensure_accounts(account for known in changed.values() for _, account in known)
+    books.ensure_accounts(map(books.payer_named, books.payers_unreadable))
+    shared.write_accounts(context.client, sorted(books.accounts.keys() - before))
+    moved = {account for known in changed.values() for _, account in known[-2:]}
+    return moved | books.refresh_budgets() | (books.accounts.keys() - before)
+
+
+def _is_undecided(books: Books, namespace: str) -> bool:
+    """Whether a namespace's payers, or the terms of the budget that pays for it, are not readable."""
+    payer = books.account_of(namespace)
+    lost = payer in books.budgets.objects and payer in books.budgets.unknown() and payer not in books.budgets.budgets
+    return namespace in books.payers_unreadable or lost
+
+
+def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
+    """Opens the periods that these accounts need up to now.
+
+    Raises:
+        StoreError: one was refused. All that were opened are in memory by then; the next call opens the rest.
+    """
+    openings = due_openings(context.books, names, now)
+    if not openings:
+        return
+    context.step("open")
+    shared.note_restored(context.client, [opening.account for *_, opening in openings if opening.checkpoint])
+    answers = open_periods(context.client, context.epoch, now, [opening for _, _, opening in openings])
+    refused: dict[str, StoreError] = {}
+    opened = []
+    for opening, answer in zip(openings, answers, strict=True):
+        account, period, _ = opening
+        if isinstance(answer, StoreError):
+            refused.setdefault(account.name, answer)
+        elif account.name not in refused:
+            account.standings[period.start] = answer
+            account.periods.append(period)
+            opened.append(opening)
+    _restore_credits(context, now, opened)
+    for error in refused.values():
+        raise error
+
+
+def _restore_credits(context: ReconcileContext, now: int, openings: list[tuple[Account, Period, Opening]]) -> None:
+    """Restores the credits of periods that start again from a checkpoint."""
+    strikes = []
+    for account, period, _ in openings:
+        found = account.checkpoint
+        if found is not None and found.period.start == period.start and (found.pots or found.struck is not None):
+            entries = [CreditEntry(pot, Kind.CARRY, "the store had been lost") for pot in found.pots]
+            strikes.append((account, ClosingBalance(account.name, period.start, entries, found.struck)))
+    answers = close_balances(context.client, context.epoch, now, [change for _, change in strikes])
+    for (account, change), answer in zip(strikes, answers, strict=True):
+        take(account, change, checked(answer))
+
+
+SpentBy = Callable[[Account, Period, int], int]
+"""The amount that an account had spent in one of its periods by an instant, in microGPU-seconds."""
+
+_log = structlog.get_logger()
+
+
+def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
+    """Closes the due balances and expires the due credits of these accounts, the earliest first.
+
+    Raises:
+        StoreError: the store does not answer, or shuts this term out.
+    """
+    accounts = [context.books.accounts[name] for name in sorted(names)]
+    spent_by = spending(context, now)
+    while accounts:
+        due = [(account, due_closing(account, now, spent_by)) for account in accounts]
+        strikes = [(account, change) for account, change in due if change is not None]
+        if not strikes:
+            return
+        context.step("strike")
+        answers = close_balances(context.client, context.epoch, now, [change for _, change in strikes])
+        accounts = []
+        for (account, change), answer in zip(strikes, answers, strict=True):
+            if isinstance(answer, PeriodTotals):
+                take(account, change, answer)
+                accounts.append(account)
+            else:
+                raise_if_general(answer)
+                _log.error("closing balance refused", account=account.name, period=change.period, error=str(answer))
+
+
+def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None:
+    """Takes over a closing balance that the store holds."""
+    account.standings[change.period] = answer
+    account.pots.setdefault(change.period, {}).update({entry.credit.name: entry.credit for entry in change.credits})
+
+
+def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance | None:
+    """The earliest change that is due in an account: a credit that expires, or a balance to carry over."""
+    if account.budget.allowance is None:
+        return None
+    latest = account.periods[-len(account.standings) :]
+    for period, following in zip_longest(latest, latest[1:]):
+        if period.start not in account.standings:
+            continue
+        found = _lapse(account, period, now, spent_by)
+        if found is None and following is not None and following.start in account.standings:
+            found = _carry(account, period, following, spent_by)
+        if found is not None:
+            return found
+    return None
+
+
+def spending(context: ReconcileContext, now: int) -> SpentBy:
+    """Returns a function of what accounts had spent by an instant.
+
+    It is exact where reservations are billed. Where use is billed, reports do not say when it happened: the last
+    settlement counts.
+    """
+    books = context.books
+    by_account: dict[str, list[MeteredSession]] = {}
+
+    def spent_by(account: Account, period: Period, instant: int) -> int:
+        known = account.standings.get(period.start) or reading.period_totals(context.client, account.name, period.start)
+        settled = known.total if known is not None else 0
+        if books.rules.bill is not Bill.RESERVED:
+            return settled
+        if not by_account:
+            by_account.update(_sessions_by_account(books))
+        sessions = by_account.get(account.name, ())
+        return settled + sum(_since_settled(context, metered, account, period, instant, now) for metered in sessions)
+
+    return spent_by
+
+
+def _since_settled(
+    context: ReconcileContext, metered: MeteredSession, account: Account, period: Period, instant: int, now: int
+) -> int:
+    """The amount of a session by an instant, less the amount that the store holds."""
+    if period.end <= metered.acknowledged.settled_until:
+        return 0
+    session = metered.session
+    assignments = context.books.assignments[session.namespace]
+    until = min(context.until(metered, now), instant)
+    stretches = segments(assignments, lambda name: (period,) if name == account.name else (), session.start, until)
+    key = (account.name, period.start)
+    return amounts(session.tariff, list(stretches)).get(key, 0) - metered.acknowledged.amount(key)
+
+
+def _sessions_by_account(books: Books) -> dict[str, list[MeteredSession]]:
+    found: dict[str, list[MeteredSession]] = {}
+    for namespace in books.pods.sessions.namespaces():
+        for name in {name for _, name in books.assignments.get(namespace, ())}:
+            found.setdefault(name, []).extend(books.pods.sessions.of_namespace(namespace))
+    return found
+
+
+def _lapse(account: Account, period: Period, now: int, spent_by: SpentBy) -> ClosingBalance | None:
+    pots = account.expiring(period)
+    expired = [pot for pot in pots.values() if not pot.expired and pot.expires <= now and pot.expires < period.end]
+    if not expired:
+        return None
+    first = min(expired, key=lambda pot: (pot.expires, pot.name))
+    spent = spent_by(account, period, first.expires)
+    pot = expiring(account.own_money(period), pots, first.name, period.end, spent)
+    return ClosingBalance(
+        account.name, period.start, [CreditEntry(pot, Kind.EXPIRY, f"expired {format_instant(pot.expires)}")]
+    )
+
+
+def _carry(account: Account, period: Period, following: Period, spent_by: SpentBy) -> ClosingBalance | None:
+    """The balance that a period carries over to the next; again where a correction changed what it had spent.
+
+    It is computed from the allowance that the period had, whatever the budget says now.
+    """
+    struck = account.standings[following.start].previous_spent
+    if struck is not None and struck == account.standings[period.start].total:
+        return None
+    spent = spent_by(account, period, period.end)
+    if spent == struck:
+        return None
+    allowance, rollover = terms = account.terms_before(following)
+    own, pots = account.own_money(period, allowance), account.expiring(period)
+    left = {pot.name: pot for pot in carried(own, pots, period.end, spent)}
+    for name, known in account.expiring(following).items():
+        if name in pots and not known.expired:
+            left.setdefault(name, Credit(name, 0, known.expires))
+    entries = [CreditEntry(pot, Kind.CARRY, f"left of {format_instant(period.start)}") for pot in left.values()]
+    before = account.pots.get(period.start, {}).get(OWN)
+    lasting = allowance + (before.amount if before is not None else 0)
+    rolled = rolled_over(rollover, own, pots.values(), period.end, spent, lasting)
+    if rolled or OWN in account.pots.get(following.start, {}):
+        note = f"rolled over from {format_instant(period.start)}"
+        entries.append(CreditEntry(Credit(OWN, rolled, following.end), Kind.CARRY, note))
+    return ClosingBalance(account.name, following.start, entries, previous_spent=spent, terms=terms)

@@ -1,0 +1,113 @@
+"""Publishes the figures of accounts and the states of namespaces to readers and waiting clients."""
+
+from __future__ import annotations
+
+import secrets
+import zlib
+from collections.abc import Iterable
+from dataclasses import replace
+
+from fairgpu.states import BudgetState, NamespaceState, encode_charge
+from timekeeper.controller.reconcile.context import ReconcileContext
+from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.commitments import committed, lapsed, queued
+from timekeeper.controller.state.figures import Figures, figures, must_publish, namespace_state, state_text, summary
+from timekeeper.domain.charges import rate_now
+from timekeeper.domain.forecast import FINE, BurnRecord, sampled
+from timekeeper.domain.pricing import prices_in_force
+from timekeeper.ledger import shared
+from timekeeper.ledger.client import StoreEmptyError
+from timekeeper.ledger.codec import encode_burn
+from timekeeper.ledger.settlement import Publication, publish_accounts
+from timekeeper.ledger.totals import Summary, encode_summary
+
+
+def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
+    """Publishes the accounts that were brought up to date, and the namespaces whose state changed with them.
+
+    Raises:
+        StoreError: the store refused or does not answer; the next call publishes all of it again.
+    """
+    books = context.books
+    namespaces = books.namespaces_of()
+    rates = _rates(books, names, now)
+    promised, waiting = committed(books, rates, now), queued(books, rates, now)
+    overdue = lapsed(books, rates, now)
+    found = {
+        name: figures(
+            books.accounts[name], rate, now, promised.get(name, 0), waiting.get(name, 0), overdue.get(name, 0)
+        )
+        for name, rate in rates.items()
+    }
+    _publish_accounts(context, now, found, namespaces)
+    changed: dict[str, NamespaceState] = {}
+    for name, account_figures in found.items():
+        for namespace in namespaces.get(name, ()):
+            told = namespace_state(namespace, books.accounts[name], account_figures)
+            if must_publish(books.told.get(namespace), told):
+                changed[namespace] = told
+    if changed or not books.figures:
+        _publish_states(context, now, changed)
+    books.told.update(changed)
+    books.figures.update(found)
+
+
+def _rates(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+    """The sum of the rates of each account's running sessions, in microGPU-seconds a second."""
+    rates = {name: 0 for name in names if books.accounts[name].periods}
+    for metered in books.sessions_under(rates):
+        name = books.account_of(metered.session.namespace)
+        if name in rates and metered.session.end is None:
+            rates[name] += rate_now(metered.session.tariff, now)
+    return rates
+
+
+def _publish_accounts(
+    context: ReconcileContext, now: int, found: dict[str, Figures], namespaces: dict[str, list[str]]
+) -> None:
+    books = context.books
+    told: list[tuple[Summary, BurnRecord, Publication]] = []
+    for name, account_figures in found.items():
+        account = books.accounts[name]
+        new = summary(account, account_figures, tuple(sorted(namespaces.get(name, ()))))
+        start, exhausted_at = account_figures.period.start, account_figures.exhausted_at
+        lasting = new
+        if new.committed:
+            lasting = replace(new, committed=_in_steps(new.committed, new.available or 0))
+        burn = sampled(account.burn, now, start, account.totals(), _offset(name))
+        fresh = lasting != account.summary or exhausted_at != account.standings[start].exhausted_at
+        if fresh or burn is not account.burn:
+            samples = encode_burn(burn) if burn is not account.burn else ""
+            text = encode_summary(replace(new, spent=account_figures.spent))
+            told.append((lasting, burn, Publication(name, start, exhausted_at, text, samples)))
+    errors = publish_accounts(context.client, context.epoch, [publication for _, _, publication in told])
+    for (lasting, burn, publication), error in zip(told, errors, strict=True):
+        if error is not None:
+            raise error
+        account = books.accounts[publication.account]
+        account.summary, account.burn = lasting, burn
+        standing = account.standings[publication.period]
+        account.standings[publication.period] = replace(standing, exhausted_at=publication.exhausted_at)
+
+
+def _publish_states(context: ReconcileContext, now: int, changed: dict[str, NamespaceState]) -> None:
+    books = context.books
+    limited = books.rules.template.allowance is not None
+    default = BudgetState.OPEN if limited else BudgetState.UNLIMITED
+    prices = {key: float(price) for key, price in prices_in_force(books.prices, now).items()}
+    texts = {namespace: state_text(told) for namespace, told in changed.items()}
+    fresh = secrets.token_hex(8)
+    terms = shared.Terms(prices, default.value, encode_charge(books.rules.charge))
+    version = shared.publish_states(context.client, context.epoch, fresh, texts, terms, context.servers)
+    if version.id == fresh and books.told:
+        raise StoreEmptyError("the published states were lost")
+
+
+def _offset(name: str) -> int:
+    """An account's offset into the sampling interval, so that not all accounts are sampled at once."""
+    return zlib.crc32(name.encode()) * FINE >> 32
+
+
+def _in_steps(amount: int, available: int) -> int:
+    """An amount in hundredths of what is available: readers need it no finer, and it changes all the time."""
+    return amount * 100 // max(available, 1)

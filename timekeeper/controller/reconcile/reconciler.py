@@ -1,0 +1,224 @@
+"""Brings the store up to an instant: periods, orders, settlements and published states, in that order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from collections.abc import Set as AbstractSet
+from functools import partial
+
+import redis
+import structlog
+
+from timekeeper.controller.reconcile.context import ReconcileContext, Step
+from timekeeper.controller.reconcile.orders import apply_due_corrections, apply_due_grants
+from timekeeper.controller.reconcile.periods import assign, close_due_balances, open_due_periods
+from timekeeper.controller.reconcile.publication import publish
+from timekeeper.controller.reconcile.recovery import take_over
+from timekeeper.controller.reconcile.settlement import settle_accounts
+from timekeeper.controller.state.books import Books, ControllerRules
+from timekeeper.controller.state.observing import Clocks, nodes_that_are_silent
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.usage import capacity_rate
+from timekeeper.ledger import shared
+from timekeeper.ledger.client import StoreEmptyError, StoreError, StoreUnavailableError, described, isolate_failures
+from timekeeper.ledger.connection import identity, is_full_for_pods, store_clock
+from timekeeper.ledger.settlement import HeldTerm, LedEpoch
+from timekeeper.sources.base import Source
+
+
+def note_capacity(context: ReconcileContext, now: int) -> None:
+    """Records the cluster's capacity from now on, where it has changed; idle capacity is computed from it.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    rate = capacity_rate(context.source.mirrors.nodes.items())
+    if rate != context.capacity:
+        shared.write_capacity(context.client, now, rate)
+        context.capacity = rate
+
+
+READ_AGAIN = 600 * SECOND
+"""The interval at which unreadable accounts are read again, so that a repair by hand needs no new leader."""
+
+_log = structlog.get_logger()
+
+
+class NotReadyError(RuntimeError):
+    """A collection of the API server has not been read yet."""
+
+
+class Reconciler:
+    """Reconciles store and cluster for one term. Used by one thread."""
+
+    def __init__(
+        self,
+        client: redis.Redis,
+        source: Source,
+        rules: ControllerRules,
+        epoch: int | LedEpoch,
+        step: Step = lambda _name: None,
+        clocks: Clocks | None = None,
+    ) -> None:
+        """Takes the store's client (which returns bytes), the cluster, the admin's rules and the term's fencing token.
+
+        A bare number is the fencing token of the term of that number. Without `clocks`, this process's clock stands
+        still during a reconciliation, and the witness is the store's clock.
+        """
+        self.books = Books(rules)
+        led = epoch if isinstance(epoch, LedEpoch) else LedEpoch(epoch, HeldTerm(epoch))
+        self.epoch = led.epoch
+        clocks = clocks or Clocks(lambda: 0, partial(store_clock, client))
+        self._context = ReconcileContext(client, source, self.books, led.epoch, led.term, step, clocks)
+        self._loaded = False
+        self._fresh = False
+        """Whether this reconciliation has read the whole store."""
+        self._lost: StoreEmptyError | None = None
+        """The error by which the store turned out to have lost data in this reconciliation."""
+        self._unread_until = 0
+        """The instant at which unreadable accounts are read again."""
+        self._repriced = False
+
+    @property
+    def held_back(self) -> int:
+        """The number of sessions that wait for room in the store."""
+        return len(self._context.held_back & self.books.pods.facts.keys())
+
+    def reconcile(self, now: int, *, full: bool = True) -> set[str]:
+        """Brings the store up to an instant: every account, or those that have changed or are due.
+
+        Args:
+            now: nanoseconds since 1970.
+            full: whether to settle every session.
+
+        Returns:
+            The accounts that were brought up to date.
+
+        Raises:
+            NotReadyError: a collection of the API server has not been read yet.
+            StoreError: the store refused or does not answer; the next reconciliation does what is missing.
+            FencedError: a later leader has taken over.
+        """
+        mirrors = self._context.source.mirrors
+        if any(getattr(mirrors, name).confirmed_at is None for name in mirrors.__slots__):
+            raise NotReadyError("not every collection of the API server has been read yet")
+        try:
+            self._lost = None
+            self._check_store()
+            if full and (self.books.unreadable or self.books.payers_unreadable) and now >= self._unread_until:
+                self._loaded = False
+            self._fresh = self._load(now)
+            if self._fresh:
+                full, now = True, max(now, self.books.pods.as_of)
+            self._context.full = is_full_for_pods(self._context.client)
+            touched = self._observe(now)
+            now = max(now, self.books.pods.as_of)
+            if full:
+                touched = set(self.books.accounts)
+            self._settle(now, touched, full=full)
+            if full:
+                self._context.step("watched")
+                shared.write_watched(self._context.client, min(now, mirrors.pods.confirmed_at or 0))
+                note_capacity(self._context, now)
+            if self._lost is not None:
+                raise self._lost
+        except redis.RedisError as error:
+            raise StoreUnavailableError(f"Redis does not answer: {error}") from error
+        except StoreEmptyError:
+            self._loaded = False
+            raise
+        return touched - self.books.failed.keys()
+
+    def _settle(self, now: int, touched: set[str], *, full: bool) -> None:
+        """Brings accounts up to an instant, and those that an order concerns."""
+        context, books = self._context, self.books
+        suspects = touched & books.not_settled.keys()
+        books.failed = {name: why for name, why in books.failed.items() if name not in touched} | books.unreadable
+        books.not_settled = {name: why for name, why in books.not_settled.items() if name not in touched}
+        books.not_settled |= books.unreadable
+        for namespace, why in books.payers_unreadable.items():
+            books.not_settled[books.payer_named(namespace)] = f"the payers of {namespace} cannot be read: {why}"
+
+        def step(what: str, names: AbstractSet[str], act: Callable[[Collection[str]], object]) -> None:
+            self._step(what, names - books.failed.keys(), suspects, act)
+
+        gained, everyone = set[str](), books.accounts.keys()
+        step("open", touched, lambda names: open_due_periods(context, now, names))
+        step("grant", everyone, lambda names: gained.update(apply_due_grants(context, now, set(names))))
+        step(
+            "correct",
+            books.accounts.keys(),
+            lambda names: gained.update(apply_due_corrections(context, now, set(names))),
+        )
+        touched |= gained
+        step("strike", touched, lambda names: close_due_balances(context, now, names))
+        step("settle", touched, lambda names: settle_accounts(context, now, set(names)))
+        if full and self._repriced:
+            context.step("prices")
+            shared.write_prices(context.client, self.books.prices)
+            self._repriced = False
+        context.step("publish")
+        step("publish", touched, lambda names: publish(context, now, names))
+        for name in touched:
+            self.books.accounts[name].forget_old_periods(now)
+
+    def _step(
+        self, what: str, names: AbstractSet[str], suspects: AbstractSet[str], act: Callable[[Collection[str]], object]
+    ) -> None:
+        """Takes a step for accounts; those that failed the last time go apart and do not slow down the others.
+
+        An account that the store has lost makes the next reconciliation read the whole store, unless this one just did
+        or that did not help before.
+        """
+        failed = isolate_failures(names - suspects, act)
+        if names & suspects:
+            failed |= isolate_failures(names & suspects, act)
+        for name, error in failed.items():
+            if isinstance(error, StoreEmptyError) and name not in suspects and not self._fresh:
+                self._lost = error
+            unforeseen = not isinstance(error, StoreError)
+            if unforeseen and name not in suspects:
+                self._loaded = False  # its memory may be half changed
+            why = str(error) if not unforeseen else described(error)
+            self.books.failed[name] = self.books.not_settled[name] = why
+            _log.error("not settled", account=name, step=what, error=why, exc_info=error if unforeseen else None)
+
+    def _check_store(self) -> None:
+        """Has the store read again where a Redis was restarted or replaced; what it has lost is then written again.
+
+        Under appendfsync everysec a killed Redis loses up to two seconds of acknowledged writes if its disk was slow
+        (its documentation calls the write postponed). A promoted replica lacks the writes that had not reached it.
+
+        Raises:
+            StoreEmptyError: the store was emptied.
+        """
+        server, led = identity(self._context.client)
+        if not led and self._loaded:
+            shared.write_epoch(self._context.client, self.epoch, self._context.term)
+            raise StoreEmptyError("the store was emptied")
+        if server != self._context.servers:
+            self._loaded, self._context.servers = False, server
+
+    def _load(self, now: int) -> bool:
+        if self._loaded:
+            return False
+        self._context.step("load")
+        self._repriced = take_over(self._context, now)
+        self._unread_until = now + READ_AGAIN
+        self._loaded = True
+        return True
+
+    def _observe(self, now: int) -> set[str]:
+        """Takes over the cluster's changes; returns the accounts that they concern and those that are due."""
+        context, books, mirrors = self._context, self.books, self._context.source.mirrors
+        books.budgets.refresh(mirrors)
+        for name in mirrors.__slots__:
+            if name != "pods":
+                getattr(mirrors, name).take_departures()  # only the departures of pods are used
+        context.silent = nodes_that_are_silent(mirrors)
+        changed = books.pods.refresh(
+            mirrors.pods, context.meter_rules(), context.silent, context.reported, now, context.clocks
+        )
+        touched = assign(context, now) | books.concerned(changed)
+        touched |= {books.account_of(namespace) for namespace in books.pods.take_stirred()} & books.accounts.keys()
+        return touched | {name for name, found in books.figures.items() if found.due <= now}

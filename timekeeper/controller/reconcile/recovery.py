@@ -1,0 +1,236 @@
+"""Restores accounts of a store that returned to an earlier state: a backup, an old master, a truncated file.
+
+Such a store holds the ledger of an earlier time. Sessions whose pods are known are computed again and continue from
+there. The others have ended since: the checkpoint has their sum, and its excess over the store's becomes one entry of
+the ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
+
+import structlog
+
+from fairgpu.cluster.api import Json
+from timekeeper.controller.reconcile.context import ReconcileContext
+from timekeeper.controller.reconcile.periods import assign, open_due_periods
+from timekeeper.controller.reconcile.settlement import write_report_terms
+from timekeeper.controller.state.accounts import DEFAULT_PREFIX, Account, read_moves
+from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.loading import (
+    bring_back,
+    bring_rates_up,
+    catch_rates_up,
+    first_forgotten,
+    later_prices,
+    load,
+    read_prices,
+    reprice,
+    take_checkpoints,
+)
+from timekeeper.controller.state.observing import nodes_that_are_silent
+from timekeeper.domain.budgets import payers
+from timekeeper.domain.charges import Assignments
+from timekeeper.domain.money import display
+from timekeeper.domain.pricing import Prices
+from timekeeper.ledger import keys, reading, shared
+from timekeeper.ledger.client import described, isolate_failures
+from timekeeper.ledger.codec import RecordError
+from timekeeper.ledger.conversion import convert_store
+from timekeeper.ledger.orders import FinalizedSession, Restoration, restore
+from timekeeper.sources.base import ObjectEvent
+
+MAX_NOTICES = 20
+"""The most accounts whose loss gets an event: where more are lost, all of them are."""
+NOTE = "the store had gone back to an earlier state"
+
+_log = structlog.get_logger()
+
+
+def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) -> None:
+    """Brings accounts up to their checkpoints, in the period that these are of.
+
+    Raises:
+        StoreError: the store refused.
+        redis.RedisError: the store does not answer.
+    """
+    books = context.books
+    metered = books.memory.metered if books.memory else frozenset()
+    for number, name in enumerate(sorted(names)):
+        account = books.accounts[name]
+        before, wanted = account.version, _wanted(context, account, metered | books.pods.facts.keys())
+        if wanted is None:
+            continue
+        context.step("restore")
+        shared.note_restored(context.client, [wanted.account])
+        added, account.standings[wanted.period] = restore(context.client, context.epoch, now, wanted)
+        _drop_sessions(context, account, wanted.gone)
+        _log.error(
+            "account had gone back to an earlier state: it was restored from its checkpoint",
+            account=name,
+            version=before,
+            checkpoint_version=wanted.version,
+            added_micro_gpu_seconds=str(added),
+        )
+        if number < MAX_NOTICES and name in books.budgets.objects:
+            message = (
+                f"The store of the ledger had gone back to an earlier state: it knew of {before} changes of this "
+                f"budget, and {wanted.version} had been made. Spending was restored from the last checkpoint, with "
+                f"{display(added)} GPU-hours as one entry of kind checkpoint. Sessions that ended after that "
+                "checkpoint while nobody watched, and whose pods are gone, are not charged."
+            )
+            context.source.record_event(
+                ObjectEvent(books.budgets.objects[name], "LedgerRestored", message, warning=True)
+            )
+
+
+def _wanted(context: ReconcileContext, account: Account, computed: Iterable[str]) -> Restoration | None:
+    found = account.checkpoint
+    if found is None:
+        return None
+    again, sessions = set(computed), context.books.pods.sessions
+    stored = reading.stored_amounts(context.client, account.name, found.period.start)
+    gone = {uid for uid, amount in stored.items() if amount.flag != "g"} - again
+    gone |= {m.session.uid for m in sessions.all() if m.acknowledged.open_under == account.name} - again
+    named = []
+    for uid in sorted(gone):
+        metered = sessions.get(uid)
+        where = (metered.session.namespace, metered.session.pod) if metered else ("", "")
+        named.append(FinalizedSession(uid, *where))
+    apart = sum(amount.amount for uid, amount in stored.items() if amount.flag == "g" and uid in again)
+    start = found.period.start
+    return Restoration(account.name, start, found.amount, apart, found.version, named, NOTE)
+
+
+def _drop_sessions(context: ReconcileContext, account: Account, gone: Iterable[FinalizedSession]) -> None:
+    sessions = context.books.pods.sessions
+    left = [
+        metered
+        for uid, _, _ in gone
+        if (metered := sessions.get(uid)) and metered.acknowledged.open_under == account.name
+    ]
+    for metered in left:
+        sessions.drop(metered)
+    shared.index_sessions(context.client, [], [(metered.session.uid, account.name) for metered in left])
+
+
+def take_over(context: ReconcileContext, now: int) -> bool:
+    """Builds the leader's memory from store, mirrors and checkpoints; returns whether prices must be written again.
+
+    Raises:
+        FencedError: a later leader has taken over.
+        StoreError: the store refused.
+        redis.RedisError: the store does not answer.
+    """
+    books, mirrors = context.books, context.source.mirrors
+    _claim(context)
+    converted = convert_store(context.client, context.epoch, context.step)
+    if converted:
+        _log.info("store converted", format=keys.FORMAT, accounts=converted)
+    stored_prices, kept = _stored_prices(context), context.source.read_checkpoints()
+    remembered = books.prices or later_prices(stored_prices, read_prices(kept), now)
+    books.prices = remembered
+    load(context.client, books, now)
+    books.budgets.refresh(mirrors)
+    _restore_moves(context)
+    _restore_default_payers(context, kept)
+    assign(context, now)
+    _mark_unreadable(books)
+    lost, behind = take_checkpoints(books, kept)
+    bring_back(books, behind)
+    there = {name for name in behind if _is_there(books.accounts[name])}
+    _each(context, set(books.accounts), lambda names: open_due_periods(context, now, names))
+    context.silent = nodes_that_are_silent(mirrors)
+    books.pods.refresh(mirrors.pods, context.meter_rules(), context.silent, context.reported, now, context.clocks)
+    _each(context, there, lambda names: restore_accounts(context, names, now))
+    books.pods.end_missing(reading.watched(context.client), context.reported, now)
+    if stored_prices and remembered != stored_prices:
+        bring_rates_up(books, first_forgotten(stored_prices, remembered, now))
+    catch_rates_up(books, now)
+    reprice(books, now)
+    metered = [found for found in books.pods.sessions.all() if found.session.namespace in books.assignments]
+    write_report_terms(context, [found for found in metered if found.acknowledged.open_under], now)
+    lost = (lost | behind - there) - books.failed.keys()
+    for name in sorted(lost):
+        _log.error("account was not in the store: it starts again from its checkpoint", account=name)
+    for name in sorted(lost & books.budgets.objects.keys())[:MAX_NOTICES]:
+        _record_loss(context, books.budgets.objects[name])
+    books.memory = None
+    return books.prices != stored_prices
+
+
+def _each(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
+    """Applies a step to accounts; one that fails counts as unreadable, and the others go on."""
+    failed = isolate_failures(names - context.books.failed.keys(), act)
+    for name, error in failed.items():
+        context.books.unreadable[name] = context.books.failed[name] = described(error)
+        _log.error("account not readable", account=name, error=described(error))
+
+
+def _stored_prices(context: ReconcileContext) -> Prices:
+    """The prices as they were charged; none where the store's entry is not readable."""
+    try:
+        return reading.prices(context.client)
+    except RecordError as error:
+        _log.error("prices cannot be read", error=str(error))
+        return {}
+
+
+def _mark_unreadable(books: Books) -> None:
+    """Marks as unreadable the accounts that an unreadable entry of the store concerns."""
+    for namespace, why in books.payers_unreadable.items():
+        _log.error("payers not readable", namespace=namespace, account=books.payer_named(namespace), error=why)
+    for name, why in books.budgets.unknown().items():
+        _log.error("budget not readable", account=name, error=why)
+        if name in books.accounts:
+            books.unreadable[name] = books.failed[name] = f"its budget cannot be read: {why}"
+
+
+def _restore_moves(context: ReconcileContext) -> None:
+    """Restores from the checkpoints the payers of namespaces that have moved, where the store has lost them."""
+    books = context.books
+    known = read_moves(books.budgets.objects.values())
+    forgotten = {namespace: found for namespace, found in known.items() if namespace not in books.assignments}
+    shared.write_assignments(context.client, forgotten)
+    books.assignments.update(forgotten)
+    for namespace in forgotten:
+        books.payers_unreadable.pop(namespace, None)
+
+
+def _restore_default_payers(context: ReconcileContext, kept: Iterable[str]) -> None:
+    """Restores the payers of namespaces without a budget that have spent, where the store has lost them."""
+    books = context.books
+    paid = payers(books.budgets.budgets.values())[0]
+    named = {name.removeprefix(DEFAULT_PREFIX): name for name in kept if name.startswith(DEFAULT_PREFIX)}
+    forgotten: dict[str, Assignments] = {
+        namespace: ((0, name),)
+        for namespace, name in named.items()
+        if namespace not in paid and namespace not in books.assignments.keys() | books.payers_unreadable.keys()
+    }
+    shared.write_assignments(context.client, forgotten)
+    books.assignments.update(forgotten)
+    books.ensure_accounts(account for ((_, account),) in forgotten.values())
+
+
+def _claim(context: ReconcileContext) -> None:
+    """Records this term's fencing token, also in a store that returned to before this term.
+
+    Raises:
+        FencedError: a later leader has taken over.
+    """
+    shared.write_epoch(context.client, context.epoch, context.term)
+
+
+def _is_there(account: Account) -> bool:
+    """Whether the store has the period that the checkpoint is of."""
+    return account.checkpoint is not None and account.checkpoint.period.start in account.standings
+
+
+def _record_loss(context: ReconcileContext, budget: Json) -> None:
+    message = (
+        "The store of the ledger had been emptied. Spending starts again from the last checkpoint; sessions "
+        "that ended after it and whose pods are gone are not charged, and grants and corrections whose objects were "
+        "deleted are not there any more."
+    )
+    context.source.record_event(ObjectEvent(budget, "LedgerRestored", message, warning=True))

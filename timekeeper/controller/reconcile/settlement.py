@@ -1,0 +1,363 @@
+"""Settles sessions: computes what is to be written, sends it in few calls, and adopts what the store has taken."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from functools import lru_cache
+from typing import NamedTuple
+
+import structlog
+
+from timekeeper.controller.reconcile import settling
+from timekeeper.controller.reconcile.context import ReconcileContext, is_general
+from timekeeper.controller.reconcile.periods import open_due_periods
+from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.sessions import Key, MeteredSession
+from timekeeper.domain.periods import PeriodRule, boundary_after
+from timekeeper.domain.pricing import Bill
+from timekeeper.domain.reports import QUARTER, Marks, report_terms
+from timekeeper.ledger import shared
+from timekeeper.ledger.client import StoreError
+from timekeeper.ledger.reports import SessionReports, close_and_read, write_terms
+from timekeeper.ledger.settlement import Item, LedgerAction, Revision, SettlementBatch, settle, settle_each
+from timekeeper.ledger.totals import PeriodTotals
+
+Refused = tuple[Key, str]
+"""A session's uid, and the account and period in which the store did not take its amount."""
+
+_log = structlog.get_logger()
+
+
+REMOVING = frozenset({LedgerAction.MOVE, LedgerAction.FINALIZE})
+"""Actions that remove the record of a session which the next leader may need: they are sent last."""
+KEEPING = frozenset(LedgerAction) - REMOVING
+
+Grown = tuple[MeteredSession, Key, int]
+"""A session of which only the amount changes, the period that it is in, and the amount."""
+
+
+class Prepared(NamedTuple):
+    """A session, and what is to be written of it."""
+
+    metered: MeteredSession
+    settlement: settling.Settlement
+
+
+class Work(NamedTuple):
+    """The writes of all sessions: of most of them, only the amount changes."""
+
+    grown: list[Grown]
+    prepared: list[Prepared]
+
+
+def settle_accounts(desk: ReconcileContext, now: int, touched: set[str]) -> None:
+    """Brings the sessions of these accounts up to an instant.
+
+    Raises:
+        StoreError: the store does not answer, or shuts this term out.
+        redis.RedisError: as above.
+    """
+    books = desk.books
+    unsettled = [metered for metered in books.sessions_under(touched) if _unsettled(metered)]
+    if books.failed:
+        unsettled = [metered for metered in unsettled if not _waits_for_a_payer(books, metered)]
+    concerned = _with_room(desk, unsettled)
+    namespaces = {metered.session.namespace for metered in concerned}
+    open_due_periods(desk, now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
+    done = _write(desk, _prepare(desk, now, concerned), now)
+    ended = [each.metered for each in done if _is_left(each.metered) and not _is_finalized(each.metered)]
+    if ended:
+        _write(desk, _prepare(desk, now, ended), now)
+
+
+def _write(desk: ReconcileContext, work: Work, now: int) -> list[Prepared]:
+    """Writes settlements, and adopts those of which the store has taken all; these are returned."""
+    refused = _send(desk, work, now)
+    done = [each for each in work.prepared if not _is_refused(each, refused)]
+    ends = [account for each in done if _ended(each) for account, _ in each.settlement.items]
+    if ends and not desk.replicated("ends of sessions", ends):
+        done = [each for each in done if not _ended(each)]
+    write_report_terms(desk, [each.metered for each in done if _opens(each)], now)
+    _write_index(desk, done)
+    _adopt(desk, done, now)
+    return done
+
+
+def _with_room(desk: ReconcileContext, sessions: list[MeteredSession]) -> list[MeteredSession]:
+    """The sessions without those that the store has no room for: it has never heard of them, and they have not ended.
+
+    Amounts are cumulative, so that nothing is lost of a session that is opened later.
+    """
+    if desk.held_back:
+        desk.held_back.difference_update(metered.session.uid for metered in sessions)
+    if not desk.full:
+        return sessions
+    new = {m.session.uid for m in sessions if not m.acknowledged.open_under and not m.acknowledged.periods}
+    desk.held_back |= {m.session.uid for m in sessions if m.session.end is None} & new
+    return [metered for metered in sessions if metered.session.uid not in desk.held_back]
+
+
+def _prepare(desk: ReconcileContext, now: int, concerned: list[MeteredSession]) -> Work:
+    """Settles sessions in memory; reads the reports of those that get a ledger entry."""
+    books = desk.books
+    bill = books.rules.bill
+
+    def settled(metered: MeteredSession, until: int, reports: SessionReports | None) -> Prepared:
+        facts = settling.Facts(metered.session, metered.pod_gone, reports)
+        payers = books.assignments[metered.session.namespace]
+        return Prepared(metered, settling.settle(metered.acknowledged, facts, payers, books.accounts, until, bill))
+
+    instants = [desk.until(metered, now) for metered in concerned]
+    if bill is not Bill.RESERVED:
+        found = _read_reports(desk, concerned, instants)
+        return Work([], [settled(*each) for each in zip(concerned, instants, found, strict=True)])
+    grown, changed = _grown(books, concerned, instants)
+    prepared = [settled(metered, until, None) for metered, until in changed]
+    cutting = [index for index, (_, found) in enumerate(prepared) if _cuts_any(found)]
+    reports = _read_reports(desk, [changed[index][0] for index in cutting], [changed[index][1] for index in cutting])
+    for index, known in zip(cutting, reports, strict=True):
+        if known is not None:
+            prepared[index] = settled(*changed[index], known)
+    return Work(grown, prepared)
+
+
+def _grown(
+    books: Books, concerned: list[MeteredSession], instants: list[int]
+) -> tuple[list[Grown], list[tuple[MeteredSession, int]]]:
+    """The sessions of which only the amount changes, and the others with the instants that they are charged until."""
+    grown, others = list[Grown](), list[tuple[MeteredSession, int]]()
+    accounts, assignments, amount_going_on = books.accounts, books.assignments, settling.amount_going_on
+    for metered, until in zip(concerned, instants, strict=True):
+        session, acknowledged = metered.session, metered.acknowledged
+        found = amount_going_on(acknowledged, session, assignments[session.namespace], accounts, until)
+        if found is None:
+            others.append((metered, until))
+            continue
+        key, amount = found
+        if acknowledged.periods[key].amount != amount:
+            grown.append((metered, key, amount))
+    return grown, others
+
+
+def _read_reports(
+    desk: ReconcileContext, sessions: list[MeteredSession], instants: list[int]
+) -> list[SessionReports | None]:
+    """Reads sessions' reports, and closes the stretches before the present one of each to further reports."""
+    books = desk.books
+    wanted = []
+    for metered, until in zip(sessions, instants, strict=True):
+        session, payers = metered.session, books.assignments[metered.session.namespace]
+        start = settling.present_start(session, payers, books.accounts, until)
+        cut = max((posted.cut.until for posted in metered.acknowledged.periods.values() if posted.cut), default=0)
+        wanted.append((session.uid, Marks(start, cut, _phases(books, metered, until))))
+    found = close_and_read(desk.client, wanted)
+    lacking = [m for m, known in zip(sessions, found, strict=True) if known is None and m.acknowledged.open_under]
+    if lacking:
+        write_report_terms(desk, lacking, max(instants))
+    return found
+
+
+def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...]:
+    """The offsets from a quarter of an hour at which a session's coming periods begin, in nanoseconds."""
+    account = books.accounts[books.assignments[metered.session.namespace][-1][1]]
+    period = account.period_at(until)
+    return (0,) if period is None else _phases_after(account.budget.period, period.end)
+
+
+@lru_cache(maxsize=4096)
+def _phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
+    """The phases of a period's end and of the ends after it: a rule that has changed holds from the next period on."""
+    return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
+
+
+def write_report_terms(desk: ReconcileContext, sessions: Iterable[MeteredSession], now: int) -> None:
+    """Writes down what sessions may report."""
+    books = desk.books
+    by_use = books.rules.bill is not Bill.RESERVED
+    found, phases = {}, {}
+    for metered in sessions:
+        reservation, session = metered.reservation, metered.session
+        if reservation is not None and reservation.placed and session.end is None:
+            terms = report_terms(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
+            found[session.uid], phases[session.uid] = terms, _phases(books, metered, now)
+    write_terms(desk.client, found, phases)
+
+
+def _cuts_any(settlement: settling.Settlement) -> bool:
+    return any(item.points for item in settlement.items.values())
+
+
+def _ended(prepared: Prepared) -> bool:
+    """Whether it closes the session: nobody computes it again once that is known to be stored."""
+    return prepared.metered.session.end is not None
+
+
+def _send(desk: ReconcileContext, work: Work, now: int) -> set[Refused]:
+    """Sends all items, those of one period of one account together; what was refused.
+
+    Items after which the store has no record of a session under an account come last, once it holds all others of that
+    session: a leader that follows in between finds the record, and writes the rest.
+    """
+    batches: dict[Key, list[Item]] = {}
+    for metered, key, amount in work.grown:
+        item = Item(metered.session.uid, amount)
+        if key in batches:
+            batches[key].append(item)
+        else:
+            batches[key] = [item]
+    _add_items(batches, work.prepared, KEEPING)
+    desk.step("settle")
+    revision = desk.next_revision()
+    refused = _send_batches(desk, now, revision, work, batches, KEEPING)
+    last = Work([], [prepared for prepared in work.prepared if not _is_refused(prepared, refused)])
+    batches = {}
+    _add_items(batches, last.prepared, REMOVING)
+    if batches:
+        desk.step("remove")
+        refused |= _send_batches(desk, now, revision, last, batches, REMOVING)
+    return refused
+
+
+def _add_items(
+    batches: dict[Key, list[Item]], prepared: Iterable[Prepared], actions: AbstractSet[LedgerAction]
+) -> None:
+    """Adds the items with these actions to the batches of their periods."""
+    for _, found in prepared:
+        for key, item in found.items.items():
+            if item.action in actions:
+                batches.setdefault(key, []).append(item)
+
+
+def _send_batches(
+    desk: ReconcileContext,
+    now: int,
+    revision: Revision,
+    work: Work,
+    batches: Mapping[Key, list[Item]],
+    actions: AbstractSet[LedgerAction],
+) -> set[Refused]:
+    """Sends the items of each period of each account, and notes which the store took; what was refused.
+
+    A settlement of several items that was refused is sent item by item: one session stops no other.
+
+    Args:
+        desk: the store and the books.
+        now: nanoseconds since 1970.
+        revision: of all items.
+        work: what the items are of.
+        batches: the items of that work with these actions, by account and period.
+        actions: as said.
+    """
+    settlements = [SettlementBatch(account, period, items) for (account, period), items in batches.items()]
+    answers = settle(desk.client, revision, now, settlements)
+    taken: set[Key] = set()
+    refused: dict[Refused, StoreError] = {}
+    general: StoreError | None = None
+    for settlement, answer in zip(settlements, answers, strict=True):
+        key = settlement.account, settlement.period
+        standing, errors = _one_by_one(desk, revision, now, settlement, answer)
+        refused |= {(key, uid): error for uid, error in errors.items()}
+        general = general or next(filter(is_general, errors.values()), None)
+        if standing is not None:
+            taken.add(key)
+            desk.books.accounts[key[0]].standings[key[1]] = standing
+    _note_taken(work, taken, refused.keys(), actions)
+    if general is not None:
+        raise general
+    for ((account, period), uid), error in refused.items():
+        desk.books.not_settled[account] = str(error)
+        _log.error("not settled", account=account, period=period, uid=uid, error=str(error))
+    return set(refused)
+
+
+def _one_by_one(
+    desk: ReconcileContext, revision: Revision, now: int, settlement: SettlementBatch, answer: PeriodTotals | StoreError
+) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
+    """The period's sums, and the sessions that the store refused: one of them stops no other."""
+    if not isinstance(answer, StoreError):
+        return answer, {}
+    if is_general(answer) or len(settlement.items) == 1:
+        return None, {item.uid: answer for item in settlement.items}
+    return settle_each(desk.client, revision, now, settlement)
+
+
+def _is_refused(prepared: Prepared, refused: AbstractSet[Refused]) -> bool:
+    uid = prepared.metered.session.uid
+    return bool(refused) and any((key, uid) in refused for key in prepared.settlement.items)
+
+
+def _note_taken(
+    work: Work, taken: AbstractSet[Key], refused: AbstractSet[Refused], actions: AbstractSet[LedgerAction]
+) -> None:
+    """Notes the amounts that the store has taken of items with these actions: a period's sums hold them.
+
+    Sessions of which more changes are not done with it.
+    """
+    for metered, key, amount in work.grown:
+        if key in taken and (not refused or (key, metered.session.uid) not in refused):
+            metered.acknowledged = settling.with_amount(metered.acknowledged, key, amount)
+    for metered, settlement in work.prepared:
+        uid = metered.session.uid
+        found = [
+            key
+            for key, item in settlement.items.items()
+            if key in taken and item.action in actions and (key, uid) not in refused
+        ]
+        if found:
+            metered.acknowledged = settling.with_taken(metered.acknowledged, settlement, found)
+
+
+def _write_index(desk: ReconcileContext, changed: list[Prepared]) -> None:
+    """Writes down which sessions are open, and lets go of the reports of those that are not."""
+    opened: list[tuple[str, str]] = []
+    closed: list[tuple[str, str]] = []
+    for metered, settlement in changed:
+        for (account, _), item in settlement.items.items():
+            if item.action is LedgerAction.OPEN:
+                opened.append((metered.session.uid, account))
+            elif item.action not in {LedgerAction.HOLD, LedgerAction.POST}:
+                closed.append((metered.session.uid, account))
+    desk.step("index")
+    shared.index_sessions(desk.client, opened, closed)
+    shared.end_reports(desk.client, [each.metered.session.uid for each in changed if _closes(each.settlement)])
+    shared.expire_reports(desk.client, [metered.session.uid for metered, _ in changed if metered.pod_gone])
+
+
+def _adopt(desk: ReconcileContext, done: list[Prepared], now: int) -> None:
+    """Takes over what the store has said yes to, of sessions that do not only spend on."""
+    books = desk.books
+    for metered, settlement in done:
+        metered.acknowledged = settlement.following
+        if _is_left(metered) and _is_finalized(metered):
+            books.left.append((now, metered))
+            books.pods.sessions.drop(metered)
+
+
+def _is_left(metered: MeteredSession) -> bool:
+    """Whether the pod is gone, and the store holds the session's end."""
+    return metered.pod_gone and metered.acknowledged.closed
+
+
+def _is_finalized(metered: MeteredSession) -> bool:
+    """Whether the store holds that no amount of the session changes any more."""
+    return all(posted.finalized for posted in metered.acknowledged.periods.values())
+
+
+def _opens(prepared: Prepared) -> bool:
+    return prepared.settlement.following.open_under not in {"", prepared.metered.acknowledged.open_under}
+
+
+def _closes(settlement: settling.Settlement) -> bool:
+    return any(item.action in {LedgerAction.CLOSE, LedgerAction.FINALIZE} for item in settlement.items.values())
+
+
+def _unsettled(metered: MeteredSession) -> bool:
+    """Whether the store must still hear of it: a closed session waits for its pod to go."""
+    return not metered.acknowledged.closed or metered.pod_gone
+
+
+def _waits_for_a_payer(books: Books, metered: MeteredSession) -> bool:
+    """Whether the store cannot take a session now, since nothing can be done with an account that pays for it."""
+    payers = books.payers_since(metered.session.namespace, metered.session.start)
+    return not books.failed.keys().isdisjoint(payers)

@@ -1,0 +1,503 @@
+"""From what the store has acknowledged of a session, and what is true of it, to what is to be written.
+
+`settle` is a pure function: nobody's memory changes before the store has said yes to what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple
+
+from timekeeper.controller.state.accounts import Account
+from timekeeper.controller.state.sessions import Acknowledged, Key, Posted, RecordedUse, first_known, posting, with_use
+from timekeeper.domain.attribution import Attribution
+from timekeeper.domain.charges import (
+    Assignments,
+    HourlyPoint,
+    Segment,
+    amounts,
+    cost,
+    hourly_points,
+    rate_now,
+    segments,
+    with_used,
+)
+from timekeeper.domain.pricing import Bill, billed
+from timekeeper.domain.reports import Bases, Course, Sample, extended, parts, sample_before
+from timekeeper.domain.sessions import Session
+from timekeeper.domain.timestamps import HOUR, format_exact
+from timekeeper.domain.usage import dimensions
+from timekeeper.ledger.codec import encode_session
+from timekeeper.ledger.reports import SessionReports
+from timekeeper.ledger.settlement import Item, Kind, LedgerAction
+
+CLOSING = frozenset({LedgerAction.MOVE, LedgerAction.CLOSE, LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE})
+"""Actions after which a session does not stand as open under the account."""
+POST_EVERY = HOUR
+"""A running session gets a ledger entry at least this often."""
+
+
+class Facts(NamedTuple):
+    """The facts of a session, as its pod and its reports show them.
+
+    Attributes:
+        session: the session.
+        pod_gone: whether its pod has left the API server.
+        reports: what it reported; None where that was not asked, or where nothing is known of it.
+    """
+
+    session: Session
+    pod_gone: bool = False
+    reports: SessionReports | None = None
+
+    @property
+    def samples(self) -> tuple[Sample, ...]:
+        """What the reports had come to by when. What came after the session's end counts as received at its end."""
+        return () if self.reports is None else self.reports.intake.samples
+
+
+class Settlement(NamedTuple):
+    """The writes that one session needs, and the value that the store holds once it has taken all of them."""
+
+    items: Mapping[Key, Item]
+    following: Acknowledged
+
+
+class _Scene(NamedTuple):
+    """The arguments of one settlement of one session."""
+
+    acknowledged: Acknowledged
+    facts: Facts
+    payers: Assignments
+    accounts: Mapping[str, Account]
+    until: int
+
+
+def amount_going_on(
+    acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
+) -> tuple[Key, int] | None:
+    """The amount of a session that goes on in the period and under the account where the store has it, as most do.
+
+    `settle` would write that amount and nothing else. None where anything else is the case, or where the ledger is due
+    an entry. Only where reservations are billed.
+    """
+    periods, settled_until, recorded, _, open_under, posted_at, posted_rate, _, also_open, _ = acknowledged
+    rates = session.tariff
+    if recorded is not session or session.end is not None or len(payers) != 1 or len(rates) != 1 or len(periods) != 1:
+        return None
+    ((key, posted),) = periods.items()
+    account, start = key
+    rate, begun = rates[0][1], session.start
+    if rate != posted_rate or until - posted_at >= POST_EVERY or until < settled_until or posted.finalized:
+        return None
+    if account != open_under or account != payers[0][1] or also_open:
+        return None
+    period = accounts[account].periods[-1]
+    if start != period.start or not start <= until < period.end or until < begun:
+        return None
+    if begun < start and settled_until < start:
+        return None
+    return key, cost(rate, until - max(begun, start))
+
+
+def with_amount(acknowledged: Acknowledged, key: Key, amount: int) -> Acknowledged:
+    """The acknowledged session once the store has taken the amount of the one period that it is in."""
+    _, settled_until, session, use, open_under, posted_at, posted_rate, closed, *_ = acknowledged
+    periods = {key: Posted(amount, acknowledged.periods[key].cut)}
+    return Acknowledged(periods, settled_until, session, use, open_under, posted_at, posted_rate, closed)
+
+
+def settle(
+    acknowledged: Acknowledged,
+    facts: Facts,
+    payers: Assignments,
+    accounts: Mapping[str, Account],
+    until: int,
+    bill: Bill = Bill.RESERVED,
+) -> Settlement:
+    """Settles a session that is charged until an instant.
+
+    Args:
+        acknowledged: what the store holds of it.
+        facts: what is true of it.
+        payers: who pays for its namespace.
+        accounts: the accounts, their periods opened up to that instant.
+        until: nanoseconds since 1970; the session's end where it has ended.
+        bill: what is billed.
+    """
+    scene = _Scene(acknowledged, facts, payers, accounts, until)
+    if acknowledged.closed and acknowledged.periods:
+        return _finalized(scene)
+    shortened = until < acknowledged.settled_until
+    final = first_known(acknowledged.use) if shortened else acknowledged.settled_until
+    stretches = _stretches(scene, final)
+    current = _current(payers, accounts, until)
+    reserved = amounts(facts.session.tariff, stretches)
+    course = _course(scene, stretches, current, shortened=shortened)
+    use = _known_use(scene, course, bill)
+    due = _amounts_due(scene, bill, use, reserved, stretches) if bill is not Bill.RESERVED else reserved
+    last = max(due, key=lambda key: key[1], default=current)
+    if facts.session.end is None or current in due:
+        last = current
+    totals = _totals(scene, due, last, shortened=shortened)
+    if len(totals) > 1:
+        # The store must hold the record of the end before it forgets the session: see `_finalized`.
+        scene = scene._replace(facts=facts._replace(pod_gone=False))
+    items = _items(scene, totals, last, use, stretches)
+    return Settlement(items, _following(scene, items, _recorded(use)))
+
+
+def with_taken(acknowledged: Acknowledged, settlement: Settlement, taken: Collection[Key]) -> Acknowledged:
+    """The acknowledged session after the store took the amounts of some periods of a settlement.
+
+    Args:
+        acknowledged: what it held before.
+        settlement: what was to be written.
+        taken: the periods in which it took the session's amount.
+    """
+    items = {key: item for key, item in settlement.items.items() if key in taken}
+    posted = {key: _posted(acknowledged, key, item) for key, item in items.items()}
+    opened = {account for (account, _), item in items.items() if item.action is LedgerAction.OPEN}
+    also_open = acknowledged.also_open | (opened - {acknowledged.open_under})
+    return acknowledged._replace(periods={**acknowledged.periods, **posted}, also_open=also_open)
+
+
+def _finalized(scene: _Scene) -> Settlement:
+    """Finalizes a session whose end the store holds, and whose pod is gone now: its amounts stand.
+
+    The last item removes the record of the end. A leader that follows before that finalizes the rest.
+    """
+    acknowledged, facts = scene.acknowledged, scene.facts
+    last = max(acknowledged.periods, key=lambda key: (key[0] == acknowledged.ended_under, key[1]))
+    items = {}
+    for key, known in acknowledged.periods.items():
+        kind = Kind.CLOSE if key == last else Kind.MOVE
+        found = [known.cut] if known.cut is not None else []
+        action = LedgerAction.FINALIZE if key == last else LedgerAction.FINALIZE_PERIOD
+        items[key] = _item(facts.session, known.amount, action, kind, "", found)
+    return Settlement(items, _following(scene, items, acknowledged.use))
+
+
+def _stretches(scene: _Scene, final: int) -> list[Segment]:
+    """The stretches of the session in periods that end after an instant."""
+    start = scene.facts.session.start
+    after = max(final, start - 1)
+    return list(segments(scene.payers, lambda name: scene.accounts[name].periods_after(after), start, scene.until))
+
+
+def _course(scene: _Scene, stretches: Sequence[Segment], current: Key | None, *, shortened: bool) -> Course:
+    """The stretches, with the one that has only just begun."""
+    session, until = scene.facts.session, scene.until
+    begun = []
+    if current is not None and session.end is None:
+        last = stretches[-1] if stretches else None
+        if last is None or (last.account, last.period) != current:
+            begun = [Segment(*current, until, until)]
+    return Course(session.start, (*stretches, *begun), shortened)
+
+
+def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
+    """Extends the totals of reports at which stretches began; a total that is unknown now stays as it is."""
+    known, samples = _bounded(scene, course), scene.facts.samples
+    use = known
+    if samples:
+        use = use._replace(reported=extended(known.reported, course, lambda instant: _before(samples, instant).gpu))
+    if bill is Bill.RESERVED or scene.facts.reports is None or (not samples and known.total is None):
+        return use
+    present = _total(scene).money
+    total = max(present, known.total or 0)
+
+    def money_before(instant: int) -> int:
+        # Where the store has lost what was reported, what the record says of it is all from before.
+        return _before(samples, instant).money if present == total else total
+
+    missing = _total(scene).missing
+    whole = scene.facts.reports.terms.whole
+    pair = (missing, whole) if samples and missing else (0, 0) if samples else known.missing
+    return use._replace(billed=extended(known.billed, course, money_before), total=total, missing=pair)
+
+
+def _bounded(scene: _Scene, course: Course) -> RecordedUse:
+    """The use that a record tells, within what the session can have used. Earlier versions believed pods more."""
+    use, reports = scene.acknowledged.use, scene.facts.reports
+    if reports is None or use == RecordedUse():
+        return use
+    terms, until = reports.terms, scene.until
+    starts = {(span.account, span.period): span.start for span in course.segments}
+
+    def within(bases: Bases, most: Callable[[int], int]) -> Bases:
+        return tuple(
+            (account, period, min(base, most(starts.get((account, period), until)))) for account, period, base in bases
+        )
+
+    total = None if use.total is None else min(use.total, terms.most_money(until))
+    return use._replace(
+        billed=within(use.billed, terms.most_money), reported=within(use.reported, terms.most_gpu), total=total
+    )
+
+
+def _before(samples: Sequence[Sample], instant: int) -> Sample:
+    """The total of the reports received before an instant."""
+    return sample_before(samples, instant) or Sample(0, 0, 0, 0)
+
+
+def _total(scene: _Scene) -> Sample:
+    """The total of all reports."""
+    samples = scene.facts.samples
+    if samples and scene.facts.session.end is not None:
+        return samples[-1]
+    reports = scene.facts.reports
+    # A report may be stamped by a clock that is ahead: until then nothing is measured.
+    none = Sample(0, 0, 0, 0 if reports is None else reports.terms.whole)
+    return sample_before(samples, scene.until + 1) or none
+
+
+def _recorded(use: RecordedUse) -> RecordedUse:
+    """Drops totals that say nothing: most sessions begin at 0 and stay in one period."""
+    return use if any(base for *_, base in use.reported) else use._replace(reported=())
+
+
+def _amounts_due(
+    scene: _Scene, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], stretches: Sequence[Segment]
+) -> dict[Key, int]:
+    """The amount of each period where use is billed.
+
+    What no report has named is billed as reserved: silence is no way to run for nothing. Where what was reported is
+    not known any more, what is billed stands.
+    """
+    known, reports = scene.acknowledged.periods, scene.facts.reports
+    if use.total is None:
+        return dict(reserved)
+    if reports is None:
+        return {key: known[key].amount if key in known else amount for key, amount in reserved.items()}
+    terms, found = reports.terms, parts(use.billed, use.total)
+    due = {}
+    for key, amount in reserved.items():
+        if key in found:
+            missing = _missing(scene, key, stretches)
+            # What is not measured is a share of the reservation.
+            used = found[key] + (amount * missing // terms.whole if terms.whole else 0)
+            ceiling = amount * terms.most // terms.rate if terms.rate else amount
+            if not scene.facts.samples and key in known:
+                # The record may be older than what was billed by reports that are lost.
+                used = max(used, known[key].amount)
+            due[key] = amount if missing and missing == terms.whole else billed(bill, amount, used, ceiling)
+        elif key in known:
+            due[key] = known[key].amount
+    return due
+
+
+def _missing(scene: _Scene, key: Key, stretches: Sequence[Segment]) -> int:
+    """The rate of the devices that no report had named by the end of a period."""
+    samples, reports = scene.facts.samples, scene.facts.reports
+    end = _left_at(scene, key, stretches)
+    if not samples or reports is None or end is None:
+        return _total(scene).missing if samples else scene.acknowledged.use.missing[0]
+    found = sample_before(samples, end)
+    return reports.terms.whole if found is None else found.missing
+
+
+def _left_at(scene: _Scene, key: Key, stretches: Sequence[Segment]) -> int | None:
+    """The instant at which a session left a period for another one; None where it is still there, or ended there.
+
+    A session that leaves at the very instant up to which it is settled has no stretch yet in the period after it.
+    """
+    ends = [span.end for span in stretches if (span.account, span.period) == key]
+    if scene.facts.session.end is None:
+        stays = key == _current(scene.payers, scene.accounts, scene.until)
+    else:
+        stays = bool(ends) and ends[-1] == stretches[-1].end
+    return None if stays or not ends else ends[-1]
+
+
+def _totals(scene: _Scene, due: Mapping[Key, int], last: Key | None, *, shortened: bool) -> dict[Key, int]:
+    """The amount of each period that is to be told of; 0 in those that the session turns out not to have reached."""
+    taken_back: dict[Key, int] = {}
+    if shortened:
+        names = {name for _, name in scene.payers}
+        taken_back = {
+            (name, found.start): 0 for name in names for found in scene.accounts[name].periods_after(scene.until)
+        }
+    totals = {**dict.fromkeys(scene.acknowledged.periods, 0), **taken_back, **due}
+    open_under, ended = scene.acknowledged.open_under, scene.facts.session.end is not None
+    if last is not None and (last[0] == open_under or not ended or due):
+        totals.setdefault(last, 0)
+    for account in scene.acknowledged.also_open - {open_under}:
+        present = scene.accounts[account].period_at(scene.until)
+        if present is not None and all(name != account for name, _ in totals):
+            totals[account, present.start] = 0
+    return totals
+
+
+def _items(
+    scene: _Scene, totals: Mapping[Key, int], last: Key | None, use: RecordedUse, stretches: Sequence[Segment]
+) -> dict[Key, Item]:
+    acknowledged, session = scene.acknowledged, scene.facts.session
+    recorded = _recorded(use)
+    stale = session != acknowledged.session or recorded != acknowledged.use
+    used = _used(scene, use, stretches)
+    items = {}
+    for key, amount in totals.items():
+        action, kind = _action(scene, key, last, stale=stale)
+        known = acknowledged.periods.get(key)
+        if action is LedgerAction.HOLD and known is not None and known.amount == amount:
+            continue
+        found: Sequence[HourlyPoint] = ()
+        if action not in {LedgerAction.HOLD, LedgerAction.OPEN}:
+            found = _cuts(scene, key, amount, stretches)
+            if key in used:
+                taken = None if known is None else known.cut
+                found = with_used(found, taken, max(session.start, key[1]), used[key])
+        written = action in {LedgerAction.OPEN, LedgerAction.CLOSE} or (
+            stale and key == last and action is LedgerAction.POST
+        )
+        record = encode_session(with_use(session, recorded)) if written else ""
+        items[key] = _item(session, amount, action, kind, record, found)
+    return items
+
+
+def _used(scene: _Scene, use: RecordedUse, stretches: Sequence[Segment]) -> dict[Key, int]:
+    """The GPU time of each period by the reports, and never less than was put down to hours before.
+
+    Periods by whose end nothing was measured are left out.
+    """
+    samples = scene.facts.samples
+    if not samples:
+        return {}
+    known = scene.acknowledged.periods
+    taken = {key: posted.cut.used or 0 for key, posted in known.items() if posted.cut is not None}
+    found = parts(use.reported, _total(scene).gpu)
+    return {
+        key: max(amount, taken.get(key, 0))
+        for key, amount in found.items()
+        if (end := _left_at(scene, key, stretches)) is None or sample_before(samples, end) is not None
+    }
+
+
+def present_start(session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int) -> int:
+    """When the stretch began that a session is in at an instant: nothing is put before it any more."""
+    current = _current(payers, accounts, until)
+    since = max((since for since, _ in payers if since <= until), default=0)
+    return max(session.start, since if len(payers) > 1 else 0, 0 if current is None else current[1])
+
+
+def _current(payers: Assignments, accounts: Mapping[str, Account], until: int) -> Key | None:
+    payer = next((name for since, name in reversed(payers) if since <= until), payers[0][1])
+    period = accounts[payer].period_at(until)
+    return (payer, period.start) if period is not None else None
+
+
+def _action(scene: _Scene, key: Key, last: Key | None, *, stale: bool) -> tuple[LedgerAction, Kind]:
+    acknowledged, session, until = scene.acknowledged, scene.facts.session, scene.until
+    kind = Kind.PERIOD if _end_of(scene.accounts, key) <= until else Kind.MOVE
+    if session.end is not None:
+        ending = LedgerAction.CLOSE if key == last else LedgerAction.MOVE
+        return (LedgerAction.FINALIZE if scene.facts.pod_gone else ending), (Kind.CLOSE if key == last else kind)
+    if key != last:
+        # Where the store has nothing of it yet, the ledger must get what no later settlement will post.
+        under = key[0] == acknowledged.open_under or key[0] in acknowledged.also_open
+        left = LedgerAction.MOVE if under or key not in acknowledged.periods else LedgerAction.HOLD
+        goes_on = not under or last is None or last[0] == key[0]
+        return (LedgerAction.POST if kind is Kind.PERIOD and goes_on else left), kind
+    if key[0] != acknowledged.open_under:
+        return LedgerAction.OPEN, kind
+    if rate_now(session.tariff, until) != acknowledged.posted_rate:
+        return LedgerAction.POST, Kind.RATE
+    if until - acknowledged.posted_at >= POST_EVERY:
+        return LedgerAction.POST, Kind.HOURLY
+    return (LedgerAction.OPEN if stale else LedgerAction.HOLD), Kind.HOURLY
+
+
+def _cuts(scene: _Scene, key: Key, amount: int, stretches: Sequence[Segment]) -> Sequence[HourlyPoint]:
+    session = scene.facts.session
+    own = [span for span in stretches if (span.account, span.period) == key]
+    if not own:
+        return [HourlyPoint(key[1] + 1, amount, 0, 0)]  # what was charged there is taken back
+    known = scene.acknowledged.periods.get(key)
+    taken = None if known is None else known.cut
+    return hourly_points(own, session.tariff, session.attribution or Attribution(), taken, amount)
+
+
+def _item(
+    session: Session, amount: int, action: LedgerAction, kind: Kind, record: str, found_cuts: Sequence[HourlyPoint]
+) -> Item:
+    if action is LedgerAction.HOLD:
+        return Item(session.uid, amount)
+    note = ""
+    if kind is Kind.CLOSE and session.end is not None:
+        told = (session.proof, format_exact(session.start), format_exact(session.end), session.namespace_uid)
+        note = " ".join(part for part in told if part)
+    if action is LedgerAction.OPEN:
+        return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record)
+    shown = dimensions(session.namespace, session.node, session.attribution)
+    return Item(
+        session.uid, amount, action, kind, session.namespace, session.pod, note, record, shown, tuple(found_cuts)
+    )
+
+
+def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Acknowledged:
+    """The acknowledged session after the store took all of these items."""
+    known, session, until = scene.acknowledged, scene.facts.session, scene.until
+    periods = {**known.periods, **{key: _posted(known, key, item) for key, item in items.items()}}
+    written = any(item.record for item in items.values())
+    following = known._replace(
+        periods=periods,
+        session=session if written or session == known.session else known.session,
+        use=use if written else known.use,
+        open_under=_open_under(known.open_under, items),
+        closed=session.end is not None,
+        also_open=_also_open(known, items),
+        ended_under=_ended_under(known.ended_under, items),
+    )
+    if session.end is not None:
+        return following._replace(settled_until=0, posted_at=0, posted_rate=0)
+    ends = {key: _end_of(scene.accounts, key) for key in periods}
+    over = {end for end in ends.values() if end <= until}
+    going_on = {key: found for key, found in periods.items() if ends[key] > until}
+    # Where a session turned out to have ended, or the clock was ahead, less is settled than there was.
+    before = known.settled_until if known.settled_until <= until else first_known(known.use)
+    posted_at, posted_rate = posting(following.session or session, scene.payers, going_on, following.open_under)
+    return following._replace(
+        periods=going_on,
+        settled_until=max([before, first_known(following.use), *over]),
+        posted_at=posted_at,
+        posted_rate=posted_rate,
+    )
+
+
+def _open_under(known: str, items: Mapping[Key, Item]) -> str:
+    """The account under which the store has a session as open once it has taken these items."""
+    for (account, _), item in items.items():
+        if item.action is LedgerAction.OPEN:
+            return account
+    left = any(account == known and item.action in CLOSING for (account, _), item in items.items())
+    return "" if left else known
+
+
+def _ended_under(known: str, items: Mapping[Key, Item]) -> str:
+    """The account that holds the record of a session's end once the store has taken these items."""
+    return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), known)
+
+
+def _also_open(known: Acknowledged, items: Mapping[Key, Item]) -> frozenset[str]:
+    """The accounts under which a session may stand as open beside its own, once the store has taken these items."""
+    if not known.also_open:
+        return known.also_open
+    return known.also_open - {
+        account for (account, _), item in items.items() if item.action in CLOSING or item.action is LedgerAction.OPEN
+    }
+
+
+def _posted(known: Acknowledged, key: Key, item: Item) -> Posted:
+    before = known.periods.get(key)
+    last = before.cut if before is not None else None
+    if item.points:
+        used = item.points[-1].used
+        last = item.points[-1]._replace(used=last.used if used is None and last is not None else used)
+    return Posted(item.amount, last, item.action in {LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE})
+
+
+def _end_of(accounts: Mapping[str, Account], key: Key) -> int:
+    account, start = key
+    period = accounts[account].period_at(start)
+    return period.end if period is not None else 0

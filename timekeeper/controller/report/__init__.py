@@ -1,0 +1,1 @@
+"""Reports of the leader: statuses, checkpoints, events, notifications, metrics."""

@@ -1,0 +1,125 @@
+"""Writes the checkpoints of namespaces that no GPUBudget pays for to a few objects of the API server.
+
+The status of a GPUBudget holds its own checkpoint. The other accounts share some objects, each always the same one, so
+a change of one namespace is one small write. The objects also hold the prices that were charged and that the settings
+no longer contain.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import structlog
+
+from timekeeper.controller.report.statuses import Json, checkpoint_of, checkpoint_status
+from timekeeper.controller.state.accounts import Account
+from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.figures import Figures
+from timekeeper.controller.state.loading import PRICES, kept_prices
+from timekeeper.domain.money import SECOND
+from timekeeper.sources.base import CHECKPOINT_SHARDS, ChangedMeanwhileError, RefusedError, Source
+
+CONFIRM = 600 * SECOND
+"""The shortest interval between writes of a shard of which only times and versions have changed."""
+MOST_BYTES = 900_000
+"""The largest size of a shard: etcd takes one and a half million bytes, the API server a million of a ConfigMap's data
+(https://kubernetes.io/docs/concepts/configuration/configmap/)."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class CheckpointKeeper:
+    """Writes the shards that have changed, in one term; `leading` says whether the term lasts."""
+
+    source: Source
+    books: Books
+    leading: Callable[[], bool] = lambda: True
+    most_bytes: int = MOST_BYTES
+    _written: dict[int, tuple[int, Json]] | None = field(default=None)
+
+    def write(self, now: int) -> int:
+        """Writes the shards that have changed; returns their number.
+
+        Args:
+            now: the instant of the last reconciliation, in nanoseconds since 1970.
+
+        Raises:
+            SourceError: the API server does not answer; the next call writes the rest.
+        """
+        if self._written is None:
+            found = shards_of(self.source.read_checkpoints())
+            self._written = {number: (0, shard) for number, shard in found.items()}
+        present = shards_of(self._documents(now))
+        count = 0
+        for number in sorted(present.keys() | self._written.keys()):
+            shard = present.get(number, {})
+            at, before = self._written.get(number, (0, {}))
+            due = _timeless(shard) != _timeless(before) or (bool(shard) and now - at >= CONFIRM)
+            if due and self.leading():
+                count += self._write(number, shard, now)
+        return count
+
+    def _documents(self, now: int) -> dict[str, Json]:
+        books = self.books
+        prices = kept_prices(books.prices, books.rules.prices)
+        return prices | {
+            name: checkpoint_status(account, found, now)
+            for name, account in books.accounts.items()
+            if not account.is_budget and (found := books.figures.get(name)) is not None and _matters(account, found)
+        }
+
+    def _write(self, number: int, shard: Json, now: int) -> bool:
+        kept = fitting(shard, self.most_bytes)
+        if len(kept) < len(shard):
+            _log.error("too many namespaces without a budget for a checkpoint each", shard=number, kept=len(kept))
+        try:
+            self.source.write_checkpoints(number, kept)
+        except (RefusedError, ChangedMeanwhileError) as error:
+            _log.warning("checkpoints not written", shard=number, error=str(error))
+            return False
+        assert self._written is not None  # noqa: S101 - the caller has read them
+        self._written[number] = (now, shard)
+        for name in kept.keys() - {PRICES}:
+            account = self.books.accounts[name]
+            account.checkpoint = checkpoint_of(account, self.books.figures[name], now)
+        return True
+
+
+def shards_of(documents: Json) -> dict[int, Json]:
+    """The accounts of each shard."""
+    shards: dict[int, Json] = {}
+    for name, document in documents.items():
+        shards.setdefault(zlib.crc32(name.encode()) % CHECKPOINT_SHARDS, {})[name] = document
+    return shards
+
+
+def fitting(shard: Json, most_bytes: int) -> Json:
+    """The part of a shard that fits into so many bytes: the prices first, then the accounts with the largest sums."""
+    kept: Json = {}
+    size = 2
+    for name in sorted(shard, key=lambda name: (name != PRICES, -_closed(shard[name]))):
+        size += len(json.dumps({name: shard[name]}))
+        if size > most_bytes:
+            break
+        kept[name] = shard[name]
+    return kept
+
+
+def _closed(document: Json) -> int:
+    return int(document.get("checkpoint", {}).get("closedMicroGPUSeconds", 0))
+
+
+def _matters(account: Account, found: Figures) -> bool:
+    """Whether the account holds money that cannot be computed again from the present pods."""
+    return account.standings[found.period.start].finalized > 0 or bool(account.pots.get(found.period.start))
+
+
+def _timeless(shard: Json) -> Json:
+    return {
+        name: {**document, "checkpoint": {**document.get("checkpoint", {}), "time": "", "version": 0}}
+        for name, document in shard.items()
+    }

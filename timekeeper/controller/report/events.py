@@ -1,0 +1,117 @@
+"""Writes the events of budgets whose state has changed, with their figures."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from fairgpu.cluster.api import Json
+from fairgpu.states import BudgetState
+from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.figures import Figures, how_to_give_more
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.money import display
+from timekeeper.domain.state import Enforcement, OnExhausted
+from timekeeper.domain.timestamps import format_instant
+from timekeeper.sources.base import ObjectEvent, Source, uid_of
+
+TURN_SECONDS = 0.25
+"""The longest that one run delays the other tasks: ten thousand budgets may open again as a month ends."""
+
+SPENT_UP = {
+    BudgetState.GRACE: "BudgetInGrace",
+    BudgetState.OVER: "BudgetExhausted",
+    BudgetState.HELD: "BudgetHeld",
+}
+
+
+@dataclass(slots=True)
+class EventRecorder:
+    """Remembers for one term the last announced state of each budget.
+
+    A new leader reads it from the budget's status. An earlier leader may have announced a change and ended before it
+    wrote the status. Such a change is announced twice and is one event, as its occasion is the same.
+    """
+
+    source: Source
+    books: Books
+    clock: Callable[[], float] = time.monotonic
+    _known: dict[str, BudgetState] = field(default_factory=dict)
+
+    def tell(self) -> int:
+        """Tells of the states that have changed since the last time, as far as its turn lasts; of how many.
+
+        The next call tells of those that this one did not come to.
+        """
+        until = self.clock() + TURN_SECONDS
+        objects, budgets = self.books.budgets.objects, self.books.budgets.budgets
+        known, self._known = self._known, {}
+        told = 0
+        for name, item in objects.items():
+            uid = uid_of(item)
+            before = known[uid] if uid in known else state_written(item)
+            found, budget = self.books.figures.get(name), budgets.get(name)
+            self._known[uid] = before
+            if found is None or budget is None or found.state is before or self.clock() >= until:
+                continue
+            self._known[uid] = found.state
+            notice = change_of_state(item, budget, found, before)
+            if notice is not None:
+                self.source.record_event(notice)
+                told += 1
+        return told
+
+
+def state_written(item: Json) -> BudgetState:
+    """The state in a GPUBudget's status; open where the status has none."""
+    try:
+        return BudgetState(str((item.get("status") or {}).get("state")))
+    except ValueError:
+        return BudgetState.OPEN
+
+
+def change_of_state(item: Json, budget: Budget, found: Figures, before: BudgetState) -> ObjectEvent | None:
+    """The event of a budget's change of state; None where the change needs no event."""
+    if found.state in SPENT_UP:
+        seen_only = budget.enforcement is Enforcement.OBSERVE
+        follows = "Nothing follows from it, as enforcement is observe." if seen_only else _follows(budget, found)
+        message = f"{_spent(found)} {follows}"
+        return ObjectEvent(
+            item, SPENT_UP[found.state], message, warning=True, occasion=f"{before} {found.exhausted_at}"
+        )
+    if before not in SPENT_UP:
+        return None
+    spent_up = (item.get("status") or {}).get("exhaustedAt", "")
+    occasion = f"{before} {spent_up} {found.period.start}"
+    if found.limits.available is None:
+        message = "Nothing limits this budget any more: new pods run as usual."
+        return ObjectEvent(item, "BudgetReopened", message, occasion=occasion)
+    left = f"{display(found.remaining)} of {display(found.limits.available)} GPU-hours are left"
+    follows = "new pods run as usual, and held ones are let go as far as it pays"
+    message = f"{left} until {format_instant(found.period.end)}: {follows}."
+    return ObjectEvent(item, "BudgetReopened", message, occasion=occasion)
+
+
+def _spent(found: Figures) -> str:
+    available = found.limits.available or 0
+    return f"{display(found.spent)} of {display(available)} GPU-hours are spent."
+
+
+def _follows(budget: Budget, found: Figures) -> str:
+    limits = found.limits
+    more = f"{how_to_give_more(budget)}; the next period begins at {format_instant(found.period.end)}."
+    running = "are given notice and evicted" if budget.enforcement is Enforcement.EVICT else "go on"
+    if found.state is BudgetState.HELD:
+        return f"New pods wait; running ones {running}. {more}"
+    if found.state is BudgetState.OVER:
+        return f"New pods run in what others leave, and yield first; running ones {running}. {more}"
+    ends = []
+    if limits.grace_amount is not None:
+        ends.append(
+            f"another {display((limits.available or 0) + limits.grace_amount - found.spent)} GPU-hours are spent"
+        )
+    if limits.grace_duration is not None and found.exhausted_at is not None:
+        ends.append(f"{format_instant(found.exhausted_at + limits.grace_duration)}")
+    then = "wait" if limits.on_exhausted is OnExhausted.HOLD else "yield to those of teams within their budgets"
+    return f"In grace all goes on until {' or '.join(ends)}; then new pods {then}. {more}"

@@ -1,0 +1,340 @@
+"""Notifications of budgets: messages in the form that Slack, Mattermost and Rocket.Chat accept, and their delivery.
+
+The form is that of Slack's incoming webhooks (https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks):
+`text` for people, and one attachment whose fields hold the same figures for programs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import ssl
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import redis
+import structlog
+import urllib3
+from prometheus_client import Counter, Gauge
+
+from fairgpu.leadership import CurrentTerm
+from timekeeper.controller.state.books import Books
+from timekeeper.controller.state.figures import Figures
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.forecast import lasts_until, runs_out_early
+from timekeeper.domain.milestones import Announced, Milestone, next_announced, reached
+from timekeeper.domain.money import GPU_SECOND, SECOND, display
+from timekeeper.domain.state import Enforcement, OnExhausted
+from timekeeper.domain.timestamps import format_instant
+from timekeeper.ledger import outbox
+from timekeeper.sources.base import uid_of
+
+_COLORS = {
+    Milestone.HALF_SPENT: "good",
+    Milestone.MOSTLY_SPENT: "warning",
+    Milestone.RUNS_OUT_EARLY: "warning",
+    Milestone.REOPENED: "good",
+}
+
+
+def message_of(budget: Budget, found: Figures, milestone: Milestone, now: int) -> str:
+    """The body of the request as JSON; `now` is nanoseconds since 1970."""
+    text = f"GPU budget {budget.name}: {_headline(budget, found, milestone, now)}"
+    fields = {
+        "event": milestone.value,
+        "budget": budget.name,
+        "state": found.state.value,
+        "spent (GPU-hours)": display(found.spent),
+        "available (GPU-hours)": display(found.limits.available or 0),
+        "period ends": format_instant(found.period.end),
+    }
+    attachment = {
+        "fallback": text,
+        "color": _COLORS.get(milestone, "danger"),
+        "fields": [{"title": title, "value": value, "short": True} for title, value in fields.items()],
+        "ts": now // SECOND,
+    }
+    return json.dumps({"text": text, "attachments": [attachment]}, separators=(",", ":"))
+
+
+def _headline(budget: Budget, found: Figures, milestone: Milestone, now: int) -> str:
+    available = found.limits.available or 0
+    spent = f"{display(found.spent)} of {display(available)} GPU-hours are spent"
+    if milestone is Milestone.REOPENED:
+        left = f"{display(found.remaining)} of {display(available)} GPU-hours are left"
+        return f"open again; {left} until {format_instant(found.period.end)}."
+    if milestone in {Milestone.HALF_SPENT, Milestone.MOSTLY_SPENT}:
+        percent = found.spent * 100 // available if available else 100
+        return f"{percent} percent spent. {spent}; the period ends {format_instant(found.period.end)}."
+    if milestone is Milestone.RUNS_OUT_EARLY:
+        return f"runs out before the period ends. {spent}. {_forecast(found, now)}"
+    return f"{spent}. {_follows(budget, milestone)} The next period begins {format_instant(found.period.end)}."
+
+
+def _forecast(found: Figures, now: int) -> str:
+    parts = []
+    for name, burn in (("hour", found.burns.hour), ("day", found.burns.day)):
+        end = lasts_until(found.remaining, burn, now, found.period.end)
+        if burn is not None and end is not None:
+            parts.append(f"at the rate of the last {name} ({burn.rate / GPU_SECOND:.2f} GPUs) {format_instant(end)}")
+    return f"Nothing is left {', '.join(parts)}; the period ends {format_instant(found.period.end)}."
+
+
+def _follows(budget: Budget, milestone: Milestone) -> str:
+    if budget.enforcement is Enforcement.OBSERVE:
+        return "It is only observed: nothing follows."
+    if milestone is Milestone.IN_GRACE:
+        return "It is in its grace: pods run as usual."
+    new = "wait" if budget.on_exhausted is OnExhausted.HOLD else "run in what others leave"
+    running = "are given notice and evicted" if budget.enforcement is Enforcement.EVICT else "go on"
+    return f"New pods {new}; running ones {running}."
+
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Notifier:
+    """Announces milestones in one term; the store keeps those announced for the next leader.
+
+    Attributes:
+        client: the store.
+        books: the leader's.
+        epoch: the leader's.
+        most: the most messages that may wait.
+        counter: messages by outcome.
+    """
+
+    client: redis.Redis
+    books: Books
+    epoch: int
+    most: int
+    counter: Counter
+    _told: dict[str, Announced] = field(default_factory=dict)
+    _loaded: bool = False
+
+    def notify(self, now: int) -> int:
+        """Puts new milestones into the outbox; returns the number of messages.
+
+        Args:
+            now: the instant of the last reconciliation, in nanoseconds since 1970.
+
+        Raises:
+            StoreError: the store refused or does not answer; the next call finds them again.
+            redis.RedisError: likewise.
+        """
+        if not self._loaded:
+            self._told, self._loaded = outbox.announced(self.client), True
+        changes = list(self._changes(now))
+        if not changes:
+            return 0
+        dropped = outbox.write(self.client, self.epoch, self.most, changes)
+        if dropped:
+            self.counter.labels("dropped").inc(dropped)
+            _log.error("oldest notifications dropped: too many wait", count=dropped, most=self.most)
+        for change in changes:
+            if change.announced is None:
+                self._told.pop(change.uid, None)
+            else:
+                self._told[change.uid] = change.announced
+        return sum(bool(change.message) for change in changes)
+
+    def _changes(self, now: int) -> Iterator[outbox.Change]:
+        books = self.books
+        present = {uid_of(item): name for name, item in books.budgets.objects.items()}
+        for uid in self._told.keys() - present.keys():
+            yield outbox.Change(uid, None)
+        for uid, name in present.items():
+            found, account = books.figures.get(name), books.accounts.get(name)
+            if found is None or account is None:
+                continue
+            available = found.limits.available
+            early = runs_out_early(found.remaining, found.burns, now, found.period.end)
+            holding = reached(found.state, found.spent, available, early=early)
+            before = self._told.get(uid)
+            told, milestone = next_announced(before, found.period.start, available, holding)
+            if milestone is not None:
+                yield outbox.Change(uid, told, message_of(account.budget, found, milestone, now))
+            elif told != before:
+                yield outbox.Change(uid, told)
+
+
+IDLE_SECONDS = 1.0
+FIRST_RETRY_SECONDS = 1.0
+LAST_RETRY_SECONDS = 300.0
+LONGEST_RETRY_AFTER_SECONDS = 3600.0
+EXPIRES_SECONDS = 86400.0
+"""The age at which an undelivered message is dropped."""
+CONNECT_SECONDS = 3.0
+REFUSED = frozenset({400, 413, 422})
+"""The statuses by which a receiver refuses this message for good; after any other it may accept a later attempt."""
+
+
+class DeliveryError(RuntimeError):
+    """The receiver did not accept a message; the text contains neither the URL nor the secret.
+
+    Attributes:
+        final: whether further attempts are useless.
+        after: seconds that the receiver asks to wait; 0 where it does not.
+    """
+
+    def __init__(self, text: str, *, final: bool = False, after: float = 0.0) -> None:
+        super().__init__(text)
+        self.final = final
+        self.after = after
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """The receiver of messages. Each delivery reads the files, so they may change.
+
+    Attributes:
+        url_file: holds the URL, which is a secret itself with most services.
+        secret_file: holds the key of the signature; None for no signature.
+        ca_file: the CAs that the receiver's certificate is held to; None for the system's.
+        timeout_seconds: how long an answer may take.
+    """
+
+    url_file: Path
+    secret_file: Path | None = None
+    ca_file: Path | None = None
+    timeout_seconds: float = 10.0
+
+
+def signature(secret: bytes, timestamp: str, body: bytes) -> str:
+    """The value of the header FairGPU-Signature."""
+    return "v1=" + hmac.new(secret, b"v1:" + timestamp.encode() + b":" + body, hashlib.sha256).hexdigest()
+
+
+def retry_seconds(attempts: int, asked: float, random: float) -> float:
+    """The seconds to wait after failed attempts: doubled with each, and spread by chance.
+
+    Args:
+        attempts: at least 1.
+        asked: the seconds of the receiver's Retry-After; 0 for none.
+        random: in [0, 1).
+    """
+    usual = min(FIRST_RETRY_SECONDS * 2.0 ** min(attempts - 1, 16), LAST_RETRY_SECONDS) * (0.5 + random)
+    return max(usual, min(asked, LONGEST_RETRY_AFTER_SECONDS))
+
+
+def deliver(receiver: Receiver, waiting: outbox.Waiting, now: float) -> None:
+    """Sends one message; `now` is seconds since 1970.
+
+    Raises:
+        DeliveryError: the receiver did not accept it.
+    """
+    body = waiting.message.encode()
+    timestamp = str(int(now))
+    headers = {
+        "Content-Type": "application/json",
+        "User-Agent": "fairgpu-timekeeper",
+        "FairGPU-Delivery": waiting.id,
+        "FairGPU-Timestamp": timestamp,
+    }
+    if receiver.secret_file is not None:
+        headers["FairGPU-Signature"] = signature(_read(receiver.secret_file).encode(), timestamp, body)
+    url = _read(receiver.url_file)
+    if not _is_url(url):
+        raise DeliveryError(f"{receiver.url_file} holds no https:// or http:// URL")
+    with urllib3.PoolManager(num_pools=1, ssl_context=_context(receiver.ca_file)) as pool:
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=receiver.timeout_seconds)
+        try:
+            response = pool.request(
+                "POST", url, body=body, headers=headers, timeout=timeout, retries=False, preload_content=False
+            )
+            response.close()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            # The texts of these errors contain the URL.
+            raise DeliveryError(f"the receiver does not answer: {type(error).__name__}") from None
+    if not 200 <= response.status < 300:
+        after = response.headers.get("Retry-After", "")
+        raise DeliveryError(
+            f"status {response.status}",
+            final=response.status in REFUSED,
+            after=float(after) if after.isascii() and after.isdigit() else 0.0,
+        )
+
+
+class NotificationSender:
+    """Delivers the messages of the outbox in order while this process leads."""
+
+    def __init__(
+        self, client: redis.Redis, receiver: Receiver, term: CurrentTerm, counter: Counter, pending: Gauge
+    ) -> None:
+        self._client = client
+        self._receiver = receiver
+        self._term = term
+        self._counter = counter
+        self._pending = pending
+        self._failing: tuple[str, int] = ("", 0)
+
+    def run(self, wait: Callable[[float], bool], now: Callable[[], float], random: Callable[[], float]) -> None:
+        """Delivers until `wait` says that the process ends.
+
+        Args:
+            wait: waits that many seconds, or less if everything is to end, and says whether it is.
+            now: seconds since 1970.
+            random: a number in [0, 1).
+        """
+        seconds = 0.0
+        while not wait(seconds):
+            try:
+                seconds = self.step(now(), random())
+            except redis.RedisError as error:
+                _log.warning("the outbox cannot be read", error=str(error))
+                seconds = IDLE_SECONDS
+
+    def step(self, now: float, random: float) -> float:
+        """Delivers the first message, if there is one; returns the seconds until the next call."""
+        if self._term.number() is None:
+            self._pending.set(0)
+            return IDLE_SECONDS
+        self._pending.set(outbox.length(self._client))
+        waiting = outbox.first(self._client)
+        if waiting is None:
+            return IDLE_SECONDS
+        if now - waiting.written_at > EXPIRES_SECONDS:
+            return self._done(waiting, "expired")
+        try:
+            deliver(self._receiver, waiting, now)
+        except DeliveryError as error:
+            known, attempts = self._failing
+            self._failing = (waiting.id, attempts + 1 if known == waiting.id else 1)
+            _log.warning("notification not taken", delivery=waiting.id, attempt=self._failing[1], error=str(error))
+            if error.final:
+                return self._done(waiting, "refused")
+            self._counter.labels("failed").inc()
+            return retry_seconds(self._failing[1], error.after, random)
+        return self._done(waiting, "delivered")
+
+    def _done(self, waiting: outbox.Waiting, outcome: str) -> float:
+        outbox.remove(self._client, waiting)
+        self._counter.labels(outcome).inc()
+        return 0.0
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise DeliveryError(f"{file} cannot be read: {type(error).__name__}") from error
+
+
+def _is_url(text: str) -> bool:
+    try:
+        return urlsplit(text).scheme in {"https", "http"}
+    except ValueError:  # brackets that hold no IPv6 address
+        return False
+
+
+def _context(ca_file: Path | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=None if ca_file is None else str(ca_file))
+    except (OSError, ssl.SSLError) as error:
+        raise DeliveryError(f"{ca_file} holds no CA: {type(error).__name__}") from error
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context

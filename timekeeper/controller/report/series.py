@@ -1,0 +1,148 @@
+"""Prometheus series of budgets, from the leader's memory; only the leader exports them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fairgpu.states import BudgetState
+from timekeeper.controller.state.accounts import Account
+from timekeeper.controller.state.figures import Figures
+from timekeeper.domain.forecast import lasts_until, runs_out_early
+from timekeeper.domain.money import GPU_SECOND, SECOND
+
+AMOUNTS: Mapping[str, tuple[str, Callable[[Account, Figures], float]]] = {
+    "allowance_gpu_seconds": (
+        "What the budget allows in each period.",
+        lambda account, _: (account.budget.allowance or 0) / GPU_SECOND,
+    ),
+    "available_gpu_seconds": (
+        "What may be spent in the present period, with all that was added to it.",
+        lambda _, found: (found.limits.available or 0) / GPU_SECOND,
+    ),
+    "spent_gpu_seconds": (
+        "What was spent in the present period; falls to 0 where the next one begins.",
+        lambda _, found: found.spent / GPU_SECOND,
+    ),
+    "remaining_gpu_seconds": (
+        "What is left in the present period; negative once overspent.",
+        lambda _, found: found.remaining / GPU_SECOND,
+    ),
+    "spending_gpus": (
+        "What running reservations spend: GPU-seconds a second.",
+        lambda _, found: found.rate / GPU_SECOND,
+    ),
+    "committed_gpu_seconds": (
+        "What pods that were let in may still spend, where admission is safe.",
+        lambda _, found: found.committed / GPU_SECOND,
+    ),
+    "period_start_timestamp_seconds": (
+        "When the present period began.",
+        lambda _, found: found.period.start / SECOND,
+    ),
+    "period_end_timestamp_seconds": (
+        "When the next period begins.",
+        lambda _, found: found.period.end / SECOND,
+    ),
+}
+"""Figures of a budget by the name of their metric, each with its help text and its value."""
+
+
+@dataclass(frozen=True, slots=True)
+class BooksRead:
+    """The leader's memory at the moment of a scrape; `accounts` in no order, each with its figures."""
+
+    sessions: int
+    accounts: Sequence[tuple[Account, Figures]]
+
+
+class BookSeries(Collector):
+    """Reads the leader's memory with each scrape, so a replaced leader exports nothing."""
+
+    def __init__(self, read: Callable[[], BooksRead | None], most: int) -> None:
+        """Takes the reader and the limit.
+
+        Args:
+            read: returns the leader's memory; None while this process does not lead.
+            most: the most budgets that get series of their own; 0 for none.
+        """
+        self._read = read
+        self._most = most
+
+    def describe(self) -> Iterator[Metric]:
+        """Describes nothing in advance, as only a leader has series."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the series of the leader; none in other processes."""
+        books = self._read()
+        if books is None:
+            return
+        limited = [found for found in books.accounts if found[1].limits.available is not None]
+        told = sorted(limited, key=lambda found: (not found[0].is_budget, found[0].name))[: self._most]
+        yield _gauge("fairgpu_timekeeper_sessions", "Sessions on the meter.", books.sessions)
+        yield _gauge("fairgpu_timekeeper_accounts", "Accounts that are kept.", len(books.accounts))
+        yield _gauge(
+            "fairgpu_timekeeper_budgets_without_series",
+            "Budgets that are left out of the fairgpu_budget metrics, as timekeeper.jobs.budget_series has it.",
+            len(limited) - len(told),
+        )
+        yield from _budgets(told)
+
+
+def _budgets(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
+    for name, (text, value) in AMOUNTS.items():
+        family = GaugeMetricFamily(f"fairgpu_budget_{name}", text, labels=["budget"])
+        for account, found in told:
+            family.add_metric([account.name], value(account, found))
+        yield family
+    yield from _forecasts(told)
+    yield _states(told)
+
+
+def _states(told: Sequence[tuple[Account, Figures]]) -> Metric:
+    states = GaugeMetricFamily(
+        "fairgpu_budget_state",
+        "1 for the state that the budget is in, 0 for the others.",
+        labels=["budget", "state"],
+    )
+    for account, found in told:
+        for state in BudgetState:
+            states.add_metric([account.name, state.value], float(found.state is state))
+    return states
+
+
+def _forecasts(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
+    rates = GaugeMetricFamily(
+        "fairgpu_budget_burn_rate_gpus",
+        "What was spent over the last hour and the last day: GPU-seconds a second.",
+        labels=["budget", "window"],
+    )
+    ends = GaugeMetricFamily(
+        "fairgpu_budget_exhaustion_timestamp_seconds",
+        "When nothing is left at the rate of a window; absent where that is not before the period's end.",
+        labels=["budget", "window"],
+    )
+    early = GaugeMetricFamily(
+        "fairgpu_budget_runs_out_early",
+        "1 where nothing is left before the period's end, both as the last hour went and as the last day did.",
+        labels=["budget"],
+    )
+    for account, found in told:
+        end, left = found.period.end, found.remaining
+        for window, burn in (("1h", found.burns.hour), ("1d", found.burns.day)):
+            if burn is not None:
+                rates.add_metric([account.name, window], burn.rate / GPU_SECOND)
+                exhaustion = lasts_until(left, burn, burn.until, end)
+                if exhaustion is not None:
+                    ends.add_metric([account.name, window], exhaustion / SECOND)
+        last = found.burns.hour.until if found.burns.hour is not None else 0
+        early.add_metric([account.name], float(left <= 0 or runs_out_early(left, found.burns, last, end)))
+    yield from (rates, ends, early)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)

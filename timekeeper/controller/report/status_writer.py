@@ -1,0 +1,331 @@
+"""Writes the statuses of budgets, grants and corrections."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+
+import structlog
+
+from timekeeper.controller.report.statuses import (
+    Json,
+    budget_status,
+    checkpoint_of,
+    conditions_of,
+    correction_status,
+    grant_status,
+    lasting,
+    refused_order,
+    timeless,
+    with_conditions,
+)
+from timekeeper.controller.state.accounts import Account, Checkpoint, moves_by_account, told
+from timekeeper.controller.state.books import Books
+from timekeeper.domain.charges import Assignments
+from timekeeper.domain.money import SECOND, display
+from timekeeper.domain.orders import NAME_TAKEN, NO_BUDGET, REFUSED, OrderEntry, condition_reason
+from timekeeper.domain.periods import Period
+from timekeeper.domain.pricing import FOREVER
+from timekeeper.domain.timestamps import DAY, format_instant
+from timekeeper.sources.base import ChangedMeanwhileError, RefusedError, Source, uid_of
+
+PATIENCE = 10 * SECOND
+"""How long an order waits for its budget before it says so: the two are often applied together."""
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class OrderAnswers:
+    """Remembers whom it has answered, in one term of leadership."""
+
+    source: Source
+    books: Books
+    _answered: set[tuple[str, str]] = field(default_factory=set)
+    _without_budget: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def write(self, now: int) -> int:
+        """Writes the statuses of grants and corrections that were dealt with; how many.
+
+        Raises:
+            SourceError: the API server does not answer; the next call writes the rest.
+        """
+        view = self.books.budgets
+        present = {("grant", name) for name in view.grant_objects}
+        present |= {("correction", name) for name in view.correction_objects}
+        self._answered &= present
+        self._without_budget = {order: due for order, due in self._without_budget.items() if order in present}
+        count = 0
+        for name, item in view.grant_objects.items():
+            count += self._write("grant", name, item, self._grant, self.source.write_grant_status, now)
+        for name, item in view.correction_objects.items():
+            count += self._write("correction", name, item, self._correction, self.source.write_correction_status, now)
+        return count
+
+    def _write(
+        self,
+        kind: str,
+        name: str,
+        item: Json,
+        answer: Callable[[str, Json, int, int], Json | None],
+        write: Callable[[str, Json], None],
+        now: int,
+    ) -> bool:
+        before = item.get("status") or {}
+        if before.get("applied") is True or (kind, name) in self._answered:
+            return False
+        generation = int((item.get("metadata") or {}).get("generation") or 0)
+        status = answer(name, before, generation, now)
+        if status is None:
+            return False
+        try:
+            write(name, status)
+        except RefusedError as error:
+            _log.warning("status refused", kind=kind, name=name, error=str(error))
+        except ChangedMeanwhileError as error:
+            _log.info("object deleted before its status was written", kind=kind, name=name, error=str(error))
+        if (kind, name) in self._without_budget:
+            self._without_budget[(kind, name)] = FOREVER
+        else:
+            self._answered.add((kind, name))
+        return True
+
+    def _waiting(self, kind: str, name: str, budget: str, generation: int, now: int, before: Json) -> Json | None:
+        """What is said of an order whose budget is not there: it may yet come, and until then the order is none."""
+        due = self._without_budget.setdefault((kind, name), now + PATIENCE)
+        if budget in self.books.budgets.objects:
+            return None  # the budget's own status says what is wrong with it
+        if now < due or condition_reason(before) == NO_BUDGET:
+            return None
+        message = (
+            f"There is no GPUBudget {budget}: this {kind} is applied once there is one. If the name is wrong, delete "
+            "it and make another under a name of its own."
+        )
+        return refused_order(NO_BUDGET, message, generation, now, before)
+
+    def _grant(self, name: str, before: Json, generation: int, now: int) -> Json | None:
+        books = self.books
+        fault = books.budgets.grant_faults.get(name)
+        if fault is not None:
+            return refused_order("Invalid", str(fault), generation, now, before)
+        grant = books.budgets.grants[name]
+        account = books.accounts.get(grant.budget)
+        if account is None:
+            return self._waiting("grant", name, grant.budget, generation, now, before)
+        self._without_budget.pop(("grant", name), None)
+        if name not in account.grants:
+            return None
+        taken = account.grants[name]
+        made_in = account.period_at(min(grant.created or now, now))
+        if taken is not None and is_another(taken, grant.amount, made_in):
+            return refused_order(NAME_TAKEN, name_taken(taken, "grant"), generation, now, before)
+        return grant_status(grant, None if taken is None else taken.period, generation, now, before)
+
+    def _correction(self, name: str, before: Json, generation: int, now: int) -> Json | None:
+        books = self.books
+        fault = books.budgets.correction_faults.get(name)
+        if fault is not None:
+            return refused_order("Invalid", str(fault), generation, now, before)
+        found = books.budgets.corrections[name]
+        account = books.accounts.get(found.budget)
+        if account is None:
+            return self._waiting("correction", name, found.budget, generation, now, before)
+        self._without_budget.pop(("correction", name), None)
+        if name in account.refused:
+            return refused_order(REFUSED, account.refused[name], generation, now, before)
+        period = account.period_at(found.effective)
+        taken = account.corrections.get(name)
+        if period is None or taken is None:
+            return None
+        if is_another(taken, found.amount, period):
+            return refused_order(NAME_TAKEN, name_taken(taken, "correction"), generation, now, before)
+        return correction_status(found, period, generation, now, before)
+
+
+def is_another(taken: OrderEntry, amount: int, period: Period | None) -> bool:
+    """Whether what the ledger holds under an order's name is not that order: the name had been used before.
+
+    An order that was made anew as it was, such as from a backup of the cluster, is the same one in the same period.
+    """
+    return taken.amount != amount or (period is not None and taken.period != period.start)
+
+
+def name_taken(taken: OrderEntry, kind: str) -> str:
+    """What is said of an order whose name was used before."""
+    return (
+        f"Nothing was done: the ledger holds a {kind} of this name, of {display(taken.amount)} GPU-hours in the period "
+        f"from {format_instant(taken.period)}, and each name counts once, also where its object was deleted. Make this "
+        "one under another name."
+    )
+
+
+REFRESH = 60 * SECOND
+"""Figures that change all the time are written this often at most."""
+CONFIRM = 600 * SECOND
+"""A status of which nothing but its time is new is written this often at most."""
+TURN_SECONDS = 0.25
+"""How long writing keeps the other jobs waiting: with ten thousand budgets it takes minutes."""
+
+LAST_SECONDS = 5.0
+"""How much longer it waits for the last answers, with which a pass is whole."""
+AT_ONCE = 16
+"""How many statuses are sent at once: an API server takes milliseconds for each, and many beside each other."""
+READY = 64
+"""How many are ready to be sent, so that sending goes on while the other jobs have their turn."""
+
+FORGOTTEN_BY_A_KILLED_REDIS = 60 * SECOND
+"""Far longer than the time of acknowledged writes that a killed Redis can lose."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A status that is being written to a budget, and its checkpoint."""
+
+    name: str
+    uid: str
+    at: int
+    status: Json
+    checkpoint: Checkpoint | None
+    version: str
+    """The resourceVersion of the budget that it was drafted for, so that no older status replaces a newer one."""
+
+
+@dataclass(slots=True)
+class StatusWriter:
+    """Writes budget statuses that have changed, in one term; `leading` says whether the term lasts."""
+
+    source: Source
+    books: Books
+    clock: Callable[[], float] = time.monotonic
+    leading: Callable[[], bool] = lambda: True
+    _written: dict[str, tuple[int, Json]] = field(default_factory=dict)
+    _waiting: list[str] = field(default_factory=list)
+    _moves: dict[str, dict[str, Assignments]] = field(default_factory=dict)
+    _sent: dict[Future[None], _Draft] = field(default_factory=dict)
+    _pool: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(AT_ONCE, "status"))
+    """Sends the statuses; its threads end with the writer."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether the last call to write stopped before the last budget."""
+        return bool(self._waiting or self._sent)
+
+    def write(self, settled_at: int) -> int:
+        """Writes the statuses that have changed, for TURN_SECONDS at most; returns their number.
+
+        The next call continues with the rest.
+
+        Args:
+            settled_at: the instant of the last reconciliation, in nanoseconds since 1970.
+
+        Raises:
+            SourceError: the API server does not answer; the next call writes the rest.
+        """
+        until = self.clock() + TURN_SECONDS
+        objects, count = self.books.budgets.objects, 0
+        if not self.waiting:
+            self._begin_anew(objects)
+        while self.waiting:
+            self._send_on(objects, settled_at)
+            limit = until if self._waiting else until + LAST_SECONDS
+            wait(self._sent, max(limit - self.clock(), 0), FIRST_COMPLETED)
+            count += self._gather()
+            if self.clock() >= limit:
+                return count
+        self._forget_left(settled_at)
+        return count
+
+    def _begin_anew(self, objects: Mapping[str, Json]) -> None:
+        """Queues all budgets, those that were written longest ago first."""
+        present = {name: uid_of(item) for name, item in objects.items()}
+        self._written = {uid: self._written[uid] for uid in present.values() if uid in self._written}
+        last = {name: self._written[uid][0] if uid in self._written else 0 for name, uid in present.items()}
+        self._moves = moves_by_account(self.books.assignments)
+        self._waiting = sorted(objects, key=lambda name: last[name], reverse=True)
+
+    def _send_on(self, objects: Mapping[str, Json], now: int) -> None:
+        """Submits the next statuses that must be written to the pool.
+
+        Only the caller's thread reads and changes the leader's memory.
+        """
+        while self._waiting and len(self._sent) < READY:
+            name = self._waiting.pop()
+            draft = self._draft(name, objects[name], now) if name in objects else None
+            if draft is not None:
+                self._sent[self._pool.submit(self._send, draft)] = draft
+
+    def _send(self, draft: _Draft) -> None:
+        if not self.leading():
+            raise ChangedMeanwhileError("another process leads by now")
+        self.source.write_budget_status(draft.name, draft.status, draft.version)
+
+    def _gather(self) -> int:
+        """Records the outcomes of the statuses that were sent; returns the number that were written.
+
+        Raises:
+            SourceError: the API server does not answer.
+        """
+        finished = [future for future in self._sent if future.done()]
+        errors = [(self._sent.pop(future), future.exception()) for future in finished]
+        written = sum(self._note(draft, error) for draft, error in errors)
+        for _, error in errors:
+            if error is not None and not isinstance(error, RefusedError | ChangedMeanwhileError):
+                raise error
+        return written
+
+    def _note(self, draft: _Draft, error: BaseException | None) -> bool:
+        """Records the outcome of a status; returns whether it was written."""
+        if isinstance(error, RefusedError):
+            _log.warning("budget's status refused", budget=draft.name, error=str(error))
+            self._written[draft.uid] = (draft.at, draft.status)
+            return False
+        if error is not None:
+            _log.info("budget's status not written", budget=draft.name, error=str(error))
+            return False
+        self._written[draft.uid] = (draft.at, draft.status)
+        account = self.books.accounts.get(draft.name)
+        if account is not None and draft.checkpoint is not None:
+            account.checkpoint = draft.checkpoint
+        return True
+
+    def _draft(self, name: str, item: Json, now: int) -> _Draft | None:
+        """A budget's status, if it must be written."""
+        books = self.books
+        account = books.accounts.get(name)
+        found = books.figures.get(name)
+        fault = books.budgets.budget_faults.get(name)
+        generation = int((item.get("metadata") or {}).get("generation") or 0)
+        status: Json = {}
+        if account is not None and found is not None:
+            status = budget_status(account, found, now)
+            moves = told(self._moves.get(name, {}), found.period.start)
+            if moves:
+                status["checkpoint"]["moves"] = moves
+        conditions = conditions_of(found, books.conflicts.get(name, {}), fault, now)
+        written_at, written = self._written.get(uid_of(item), (0, item.get("status") or {}))
+        status = with_conditions(status, conditions, written, generation, now)
+        wanted = REFRESH if timeless(status) != timeless(written) else CONFIRM
+        if lasting(status) == lasting(written) and now - written_at < wanted:
+            return None
+        checkpoint = None if account is None or found is None else checkpoint_of(account, found, now)
+        version = str((item.get("metadata") or {}).get("resourceVersion") or "")
+        return _Draft(name, uid_of(item), now, status, checkpoint, version)
+
+    def _forget_left(self, now: int) -> None:
+        """Drops finalized sessions that a written checkpoint contains, and after a day all others."""
+        accounts = self.books.accounts
+        self.books.left = [
+            (left_at, metered)
+            for left_at, metered in self.books.left
+            if now - left_at < FORGOTTEN_BY_A_KILLED_REDIS
+            or (
+                now - left_at < DAY
+                and any(_still_needed(accounts[name], left_at) for name, _ in metered.acknowledged.periods)
+            )
+        ]
+
+
+def _still_needed(account: Account, left_at: int) -> bool:
+    return account.checkpoint is None or account.checkpoint.time < left_at

@@ -1,0 +1,260 @@
+"""What GPUBudget and GPUGrant objects say of themselves: pure documents."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from timekeeper.controller.state.accounts import Account, Checkpoint
+from timekeeper.controller.state.figures import Figures
+from timekeeper.domain.credits import OWN, Credit, burn
+from timekeeper.domain.forecast import Burn, lasts_until, runs_out_early
+from timekeeper.domain.money import GPU_SECOND, SECOND, display
+from timekeeper.domain.orders import Correction, Grant
+from timekeeper.domain.periods import Period
+from timekeeper.domain.state import Admission
+from timekeeper.domain.timestamps import format_exact, format_instant
+
+Json = dict[str, Any]
+THRESHOLDS = (("HalfSpent", 50), ("MostlySpent", 80), ("Exhausted", 100))
+
+PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", "forecast", "committed")
+"""What changes with every second; on its own it is written down only now and then."""
+
+
+def budget_status(account: Account, found: Figures, now: int) -> Json:
+    """A budget's figures and its checkpoint, without conditions.
+
+    Args:
+        account: the budget's account.
+        found: its figures.
+        now: when the figures were taken, in nanoseconds since 1970.
+    """
+    pots = account.pots.get(found.period.start, {})
+    status: Json = {
+        "observedGeneration": account.budget.generation,
+        "spent": _money(found.spent),
+        "granted": _money(found.granted),
+        "state": found.state.value,
+        "burnRate": f"{found.rate / GPU_SECOND:.2f}",
+        **checkpoint_status(account, found, now),
+    }
+    if pots:
+        expiring = account.expiring(found.period).values()
+        left = burn(account.own_money(found.period), expiring, found.period.end, found.spent)
+        status["expiring"] = [
+            {"grant": name, **_money(amount), "expires": format_instant(pots[name].expires)}
+            for name, amount in sorted(left.credits.items(), key=lambda item: (pots[item[0]].expires, item[0]))
+            if not pots[name].expired
+        ]
+    if found.limits.available is not None:
+        status["available"] = _money(found.limits.available)
+        status["remaining"] = _money(found.remaining)
+        exhaustion = projected_exhaustion(found, now)
+        if exhaustion is not None:
+            status["projectedExhaustion"] = format_instant(exhaustion)
+    if account.budget.admission is Admission.SAFE:
+        status["committed"] = {**_money(found.committed), "lapsedPods": found.lapsed}
+    forecast = _forecast(found, now)
+    if forecast:
+        status["forecast"] = forecast
+    return status
+
+
+def checkpoint_status(account: Account, found: Figures, now: int) -> Json:
+    """The part of a status from which an account starts again in an emptied store; arguments as for budget_status()."""
+    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
+    checkpoint: Json = {
+        "period": format_instant(found.period.start),
+        "time": format_exact(now),
+        "closedMicroGPUSeconds": str(standing.finalized),
+        "version": standing.version,
+    }
+    if standing.previous_spent is not None:
+        checkpoint["previousMicroGPUSeconds"] = str(standing.previous_spent)
+    if pots:
+        checkpoint["pots"] = [_credit(pot) for _, pot in sorted(pots.items())]
+    period = {"start": format_instant(found.period.start), "end": format_instant(found.period.end)}
+    exhausted = {} if found.exhausted_at is None else {"exhaustedAt": format_exact(found.exhausted_at)}
+    return {"period": period, "checkpoint": checkpoint, **exhausted}
+
+
+def checkpoint_of(account: Account, found: Figures, now: int) -> Checkpoint:
+    """The same, as the leader keeps it."""
+    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
+    return Checkpoint(
+        found.period,
+        now,
+        standing.finalized,
+        found.exhausted_at,
+        tuple(pots.values()),
+        standing.previous_spent,
+        standing.version,
+    )
+
+
+def projected_exhaustion(found: Figures, now: int) -> int | None:
+    """When nothing is left at the present rate; None if not in this period."""
+    if found.remaining <= 0 or found.rate <= 0:
+        return None
+    moment = now + found.remaining * SECOND // found.rate
+    return moment if moment < found.period.end else None
+
+
+def conditions_of(
+    found: Figures | None,
+    conflicts: Mapping[str, str],
+    fault: Exception | None,
+    now: int = 0,
+) -> list[Json]:
+    """What holds of a budget: whether it can be used, has all its namespaces, is spent, lasts.
+
+    Args:
+        found: its figures; None where there are none yet.
+        conflicts: the namespaces that it names and another budget pays for.
+        fault: why it cannot be used.
+        now: when the figures were taken, in nanoseconds since 1970.
+    """
+    conditions = [
+        _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),
+        _condition(
+            "Conflict",
+            bool(conflicts),
+            "NamespaceTaken" if conflicts else "NoConflict",
+            "; ".join(f"{namespace} is paid for by the older budget {payer}" for namespace, payer in conflicts.items())
+            or "Every namespace is paid for by this budget.",
+        ),
+    ]
+    if found is not None and found.limits.available is not None:
+        for kind, percent in THRESHOLDS:
+            reached = found.spent * 100 >= found.limits.available * percent
+            reason = "Reached" if reached else "NotReached"
+            message = f"{'At least' if reached else 'Less than'} {percent} percent of what is available is spent."
+            conditions.append(_condition(kind, reached, reason, message))
+        conditions.append(_runs_out_early(found, now))
+    return conditions
+
+
+def _runs_out_early(found: Figures, now: int) -> Json:
+    """Whether the period outlasts the money; the instants themselves change all the time and stand in `forecast`."""
+    kind = "RunsOutEarly"
+    if found.remaining <= 0:
+        return _condition(kind, True, "Spent", "All that is available is spent before the period's end.")
+    if runs_out_early(found.remaining, found.burns, now, found.period.end):
+        message = "At the rate of the last hour, and at that of the last day, nothing is left before the period's end."
+        return _condition(kind, True, "AtTheRateOfHourAndDay", message)
+    message = "At the rate of the last hour, or at that of the last day, the money outlasts the period."
+    return _condition(kind, False, "OutlastsThePeriod", message)
+
+
+def _forecast(found: Figures, now: int) -> Json:
+    stretches: dict[str, Burn | None] = {"lastHour": found.burns.hour, "lastDay": found.burns.day}
+    return {name: _stretch(burn, found, now) for name, burn in stretches.items() if burn is not None}
+
+
+def _stretch(burn: Burn, found: Figures, now: int) -> Json:
+    stretch = {
+        "since": format_instant(burn.since),
+        "spent": _money(burn.spent),
+        "burnRate": f"{burn.rate / GPU_SECOND:.2f}",
+    }
+    exhaustion = lasts_until(found.remaining, burn, now, found.period.end)
+    return stretch if exhaustion is None else {**stretch, "projectedExhaustion": format_instant(exhaustion)}
+
+
+def with_conditions(status: Json, conditions: Iterable[Json], before: Json, generation: int, now: int) -> Json:
+    """The status with its conditions, each with the time since when it is as it is.
+
+    Args:
+        status: the other fields.
+        conditions: type, status, reason and message of each.
+        before: the status as the object has it now.
+        generation: of the spec that they are about.
+        now: nanoseconds since 1970.
+    """
+    known = {item.get("type"): item for item in before.get("conditions") or []}
+    stamped = []
+    for condition in conditions:
+        last = known.get(condition["type"], {})
+        same = last.get("status") == condition["status"]
+        since = last["lastTransitionTime"] if same and last.get("lastTransitionTime") else format_instant(now)
+        stamped.append({**condition, "observedGeneration": generation, "lastTransitionTime": since})
+    return {**status, "conditions": stamped}
+
+
+def lasting(status: Json) -> Json:
+    """The part of a status that must be written as soon as it changes."""
+    return {key: value for key, value in timeless(status).items() if key not in PASSING}
+
+
+def timeless(status: Json) -> Json:
+    """A status without the times and versions of its checkpoint and its forecast: they pass where nothing else does."""
+    rest = dict(status)
+    if "checkpoint" in rest:
+        rest["checkpoint"] = {**rest["checkpoint"], "time": "", "version": 0}
+    if rest.setdefault("forecast", {}):
+        spending = {name: found for name, found in rest["forecast"].items() if found["burnRate"] != "0.00"}
+        rest["forecast"] = {name: {**found, "since": ""} for name, found in spending.items()}
+    return rest
+
+
+def grant_status(grant: Grant, period: int | None, generation: int, now: int, before: Json) -> Json:
+    """What a grant says of itself once it was dealt with: applied to the period that starts then, or lapsed."""
+    if period is None:
+        message = "The period in which this grant was made is over and was never metered: nothing was added."
+        lapsed = [_condition("Applied", False, "Lapsed", message)]
+        return with_conditions({"applied": False, "observedGeneration": generation}, lapsed, before, generation, now)
+    status = {
+        "observedGeneration": generation,
+        "applied": True,
+        "period": format_instant(period),
+        "appliedAt": format_exact(now),
+        "microGPUSeconds": str(grant.amount),
+    }
+    until = "" if grant.expires is None else f" until {format_instant(grant.expires)}"
+    done = "added to" if grant.amount > 0 else "taken from"
+    message = f"{display(abs(grant.amount))} GPU-hours were {done} {grant.budget}{until}."
+    applied = [_condition("Applied", True, "Added" if grant.amount > 0 else "Taken", message)]
+    return with_conditions(status, applied, before, generation, now)
+
+
+def correction_status(found: Correction, period: Period, generation: int, now: int, before: Json) -> Json:
+    """What a correction says of itself once it is in the ledger."""
+    status = {
+        "observedGeneration": generation,
+        "applied": True,
+        "period": format_instant(period.start),
+        "appliedAt": format_exact(now),
+        "microGPUSeconds": str(found.amount),
+    }
+    more = "more" if found.amount > 0 else "less"
+    message = (
+        f"{found.budget} has spent {display(abs(found.amount))} GPU-hours {more} in the period from "
+        f"{format_instant(period.start)}."
+    )
+    return with_conditions(status, [_condition("Applied", True, "Corrected", message)], before, generation, now)
+
+
+def refused_order(reason: str, message: str, generation: int, now: int, before: Json) -> Json:
+    """What a grant or a correction says of itself that cannot be applied."""
+    condition = _condition("Applied", False, reason, message)
+    return with_conditions({"applied": False, "observedGeneration": generation}, [condition], before, generation, now)
+
+
+def _credit(pot: Credit) -> Json:
+    written: Json = {"microGPUSeconds": str(pot.amount), "expires": format_exact(pot.expires)}
+    if pot.name != OWN:
+        written["grant"] = pot.name
+    if pot.since:
+        written["sinceMicroGPUSeconds"] = str(pot.since)
+    if pot.expired:
+        written["lapsed"] = True
+    return written
+
+
+def _money(amount: int) -> Json:
+    return {"gpuHours": display(amount), "microGPUSeconds": str(amount)}
+
+
+def _condition(kind: str, holds: bool, reason: str, message: str) -> Json:  # noqa: FBT001 - the condition's status
+    return {"type": kind, "status": str(holds), "reason": reason, "message": message[:32768]}

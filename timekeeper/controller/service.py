@@ -1,0 +1,245 @@
+"""The process of `fairgpu timekeeper jobs`: it watches the cluster, campaigns to lead, and runs the leader's tasks."""
+
+from __future__ import annotations
+
+import logging
+import random
+import signal
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import redis
+import structlog
+from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.schedulers.background import BackgroundScheduler
+
+from fairgpu import leadership, names
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.cluster.connect import connect
+from fairgpu.leadership import Term
+from timekeeper.audit.auditing import AuditEnvironment, request_of
+from timekeeper.audit.cluster import ClusterView, read_cluster
+from timekeeper.controller.audit_job import AuditMeasures, Auditor
+from timekeeper.controller.export_job import Exporter
+from timekeeper.controller.leader_tasks import LeaderTasks, TaskEnvironment
+from timekeeper.controller.metrics import ExportMeasures, JobMeasures, StoreMeasures, serve_measures
+from timekeeper.controller.report.notifications import NotificationSender, Receiver
+from timekeeper.controller.report.series import BookSeries
+from timekeeper.controller.state.books import controller_rules
+from timekeeper.export.destination import destination
+from timekeeper.ledger.connection import connect as connect_to_store
+from timekeeper.ledger.shared import highest_epoch
+from timekeeper.settings import JobsSettings, NotificationSettings, TimekeeperSettings
+from timekeeper.sources.base import Source
+from timekeeper.sources.kubernetes import KubernetesSource
+from timekeeper.standalone import file_lock
+from timekeeper.standalone.folder import FolderSource
+
+LOOPBACK = "127.0.0.1"
+LOCK_FILE = "timekeeper.lock"
+RETRY_SECONDS = 1.0
+SLOW_TASK_SECONDS = 1.0
+"""The interval of tasks whose results people read, such as events."""
+HEALTH_SECONDS = 15.0
+"""The interval of the store's health check: a usual scrape interval of Prometheus."""
+FIRST_AUDIT_SECONDS = 300.0
+"""The delay of the first audit: a new leader first has to settle what it took over."""
+OWN_THREADS = "own-threads"
+STUCK_SECONDS = 120.0
+"""The process is unhealthy once no task has ended for so long."""
+
+_log = structlog.get_logger()
+
+
+def run(
+    settings: TimekeeperSettings,
+    environ: Mapping[str, str],
+    standalone: Path | None,
+) -> int:
+    """Runs until SIGTERM or SIGINT; returns the exit status.
+
+    Raises:
+        NoClusterError: no folder is named, and no API server is configured.
+        CommandError: a setting cannot be used.
+    """
+    folder = standalone or settings.folder
+    api = connect(environ) if folder is None else None
+    rules = controller_rules(settings)
+    ending = _end_signal()
+    client = connect_to_store(settings.redis)
+    source = _source(api, folder, settings.usage.labels)
+    term, measures = Term(time.monotonic), JobMeasures()
+    notified = settings.notifications
+    most = notified.max_waiting if notified.url_file is not None else 0
+    identity = f"{socket.gethostname()}_{uuid.uuid4()}"
+    environment = TaskEnvironment(
+        client, source, term, time.time_ns, most, identity, settings.jobs.without_notice_seconds
+    )
+    tasks = LeaderTasks(environment, rules, measures)
+    measures.registry.register(BookSeries(tasks.books, settings.jobs.budget_series))
+    host = settings.jobs.metrics_host if api else LOOPBACK
+    server = serve_measures(host, settings.jobs.metrics_port, measures, lambda: _healthy(tasks))
+    source.start(ending.wait)
+    campaign = _campaign(settings.jobs, api, folder, environment, ending)
+    tasks.pod_writer.start(ending)
+    scheduler = schedule(tasks, settings.jobs)
+    store = StoreMeasures(measures.registry)
+    schedule_apart(scheduler, "health", lambda: store.look(client), HEALTH_SECONDS)
+    auditor = _auditor(settings, client, source, term, measures, ending)
+    schedule_apart(scheduler, "audit", auditor.audit, settings.jobs.audit_seconds, FIRST_AUDIT_SECONDS)
+    exporter = _exporter(settings, client, term, measures, ending)
+    sender = _sender(settings.notifications, client, term, measures, ending)
+    ending.wait()
+    scheduler.shutdown(wait=True)
+    answer = settings.redis.timeout_seconds
+    _join((campaign, answer), (sender, notified.timeout_seconds), (exporter, answer))
+    server.shutdown()
+    server.server_close()
+    client.close()
+    return 0
+
+
+def _end_signal() -> threading.Event:
+    """An event that SIGTERM and SIGINT set."""
+    ending = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ending.set())
+    return ending
+
+
+def _join(*threads: tuple[threading.Thread | None, float]) -> None:
+    """Waits for the threads that exist to end, for each at most its number of seconds."""
+    for thread, seconds in threads:
+        if thread is not None:
+            thread.join(seconds)
+
+
+def _source(api: KubernetesAPI | None, folder: Path | None, kept_labels: Sequence[str]) -> Source:
+    if api is None:
+        return FolderSource(folder or Path(), time.time_ns)
+    return KubernetesSource(api, time.time_ns, random.random, kept_labels)
+
+
+def _auditor(
+    settings: TimekeeperSettings,
+    client: redis.Redis,
+    source: Source,
+    term: Term,
+    measures: JobMeasures,
+    ending: threading.Event,
+) -> Auditor:
+    def look() -> ClusterView | None:
+        return read_cluster(source.mirrors, settings.metering.default_budget)
+
+    audit_environment = AuditEnvironment(client, look, time.time_ns, ending.wait)
+    return Auditor(audit_environment, request_of(settings), source, term, AuditMeasures(measures.registry))
+
+
+def _sender(
+    settings: NotificationSettings, client: redis.Redis, term: Term, measures: JobMeasures, ending: threading.Event
+) -> threading.Thread | None:
+    if settings.url_file is None:
+        return None
+    receiver = Receiver(settings.url_file, settings.secret_file, settings.ca_file, settings.timeout_seconds)
+    sender = NotificationSender(client, receiver, term, measures.notifications, measures.notifications_pending)
+    arguments = (ending.wait, time.time, random.random)
+    thread = threading.Thread(target=sender.run, args=arguments, name="sender", daemon=True)
+    thread.start()
+    return thread
+
+
+def _exporter(
+    settings: TimekeeperSettings, client: redis.Redis, term: Term, measures: JobMeasures, ending: threading.Event
+) -> threading.Thread | None:
+    export_measures = ExportMeasures(measures.registry)
+    place = destination(settings.export)
+    if place is None:
+        return None
+    exporter = Exporter(client, place, term, settings.usage.hourly_days, export_measures)
+    arguments = (ending.wait, time.time_ns)
+    thread = threading.Thread(target=exporter.run, args=arguments, name="exporter", daemon=True)
+    thread.start()
+    return thread
+
+
+def schedule(tasks: LeaderTasks, settings: JobsSettings) -> BackgroundScheduler:
+    """Schedules the tasks of the leader: one thread runs them all, as they share the leader's memory."""
+    logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it logs each run, and each delay
+    scheduler = BackgroundScheduler(
+        executors={"default": ThreadPoolExecutor(1), OWN_THREADS: ThreadPoolExecutor(2)},
+        job_defaults={"coalesce": True, "max_instances": 1, "misfire_grace_time": None},
+        timezone="UTC",
+    )
+    jobs: list[tuple[Callable[[], None], float]] = [
+        (tasks.react, settings.react_seconds),
+        (tasks.settle, settings.settle_seconds),
+        (tasks.release, settings.react_seconds),
+        (tasks.remove_finalizers, settings.react_seconds),
+        (tasks.tell, SLOW_TASK_SECONDS),
+        (tasks.evict, SLOW_TASK_SECONDS),
+        (tasks.notify, SLOW_TASK_SECONDS),
+        (tasks.archive, SLOW_TASK_SECONDS),
+        (tasks.write, settings.status_seconds),
+        (tasks.write_on, settings.react_seconds),
+    ]
+    for job, seconds in jobs:
+        scheduler.add_job(job, "interval", seconds=seconds, id=job.__name__, next_run_time=datetime.now(UTC))
+    scheduler.start()
+    return scheduler
+
+
+def schedule_apart(
+    scheduler: BackgroundScheduler, name: str, job: Callable[[], None], seconds: float, first: float = 0
+) -> None:
+    """Schedules a job that shares no memory with the leader's tasks, and so waits for none of them.
+
+    It first runs `first` seconds from now, and then every `seconds`.
+    """
+    begin = datetime.now(UTC) + timedelta(seconds=first)
+    scheduler.add_job(job, "interval", seconds=seconds, id=name, executor=OWN_THREADS, next_run_time=begin)
+
+
+def _campaign(
+    settings: JobsSettings,
+    api: KubernetesAPI | None,
+    folder: Path | None,
+    environment: TaskEnvironment,
+    ending: threading.Event,
+) -> threading.Thread:
+    def floor() -> int:
+        return highest_epoch(environment.client)
+
+    def campaign() -> None:
+        if api is None:
+            _campaign_for_lock((folder or Path()) / LOCK_FILE, environment.term, floor, ending)
+            return
+        options = leadership.LeaseOptions(
+            names.SYSTEM_NAMESPACE,
+            settings.lease_name,
+            environment.holder,
+            settings.lease_seconds,
+            settings.lease_seconds / 5,
+        )
+        leadership.campaign(api, options, environment.term, floor, time.monotonic, ending.wait)
+
+    thread = threading.Thread(target=campaign, name="campaign", daemon=True)
+    thread.start()
+    return thread
+
+
+def _campaign_for_lock(file: Path, term: Term, floor: Callable[[], int], ending: threading.Event) -> None:
+    while not ending.is_set():
+        try:
+            file_lock.campaign(file, term, floor, ending.wait)
+        except redis.RedisError as error:
+            _log.warning("no term begun: the store does not answer", error=str(error))
+            ending.wait(RETRY_SECONDS)
+
+
+def _healthy(tasks: LeaderTasks) -> bool:
+    return time.monotonic() - tasks.progressed_at < STUCK_SECONDS

@@ -1,0 +1,216 @@
+"""Accounts as the leader knows them, and the payers of namespaces that moved, as checkpoints record them.
+
+The store records every move. Where it was emptied, a session that began before a move would be charged to the later
+payer from its start, so checkpoints record the moves too.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
+from typing import Any
+
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.charges import Assignments
+from timekeeper.domain.credits import OWN, Credit
+from timekeeper.domain.forecast import BurnRecord
+from timekeeper.domain.orders import OrderEntry
+from timekeeper.domain.periods import Period, first_period, periods_until
+from timekeeper.domain.timestamps import DAY, HOUR, TimeError, format_exact, parse_instant
+from timekeeper.ledger.totals import PeriodTotals, Summary
+
+Json = dict[str, Any]
+
+
+def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[str, Assignments]]:
+    """The namespaces that have moved, under each account that paid for them."""
+    found: dict[str, dict[str, Assignments]] = {}
+    for namespace, known in assignments.items():
+        if len(known) > 1:
+            for _, account in known:
+                found.setdefault(account, {})[namespace] = known
+    return found
+
+
+def told(moves: Mapping[str, Assignments], since: int) -> list[Json]:
+    """The moves after an instant, as a checkpoint records them; earlier ones change no figure of later periods."""
+    return [
+        {"namespace": namespace, "payers": [{"account": name, "from": format_exact(at)} for at, name in known]}
+        for namespace, known in sorted(moves.items())
+        if known[-1][0] > since
+    ]
+
+
+def read_moves(budgets: Iterable[Json]) -> dict[str, Assignments]:
+    """The payers of namespaces by the checkpoints of budgets; the checkpoint with the latest move counts."""
+    found: dict[str, Assignments] = {}
+    for item in budgets:
+        for move in ((item.get("status") or {}).get("checkpoint") or {}).get("moves") or ():
+            try:
+                known = tuple((parse_instant(payer["from"]), str(payer["account"])) for payer in move["payers"])
+                namespace = str(move["namespace"])
+            except (TimeError, KeyError, TypeError):
+                continue
+            if known and (namespace not in found or known[-1] > found[namespace][-1]):
+                found[namespace] = known
+    return found
+
+
+DEFAULT_PREFIX = "namespace:"
+"""Begins the account of a namespace that no budget names; no budget can have such a name."""
+
+KEPT_STANDINGS = 2
+"""The latest periods whose totals an account keeps, however old they are."""
+TOLD_OF = DAY + HOUR
+"""The window of the longest burn rate, and an hour more."""
+
+
+_end = attrgetter("end")
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """The sum that deleted pods had spent in a period, by a budget's status: an emptied store starts again from it.
+
+    `pots` is the money that the period had beside its own, `struck` what the period before it had spent. `version` is
+    how often the account had been changed: a store that knows of less went back to an earlier state.
+    """
+
+    period: Period
+    time: int
+    amount: int
+    exhausted_at: int | None = None
+    pots: tuple[Credit, ...] = ()
+    struck: int | None = None
+    version: int = 0
+
+
+@dataclass(slots=True)
+class Account:
+    """One account as the leader knows it.
+
+    `grants` and `corrections` are those that the store has, by name, None for a grant whose period was never metered;
+    `refused` is why corrections cannot be applied, `unconfirmed` the grants that no replica was known to hold when they
+    were last sent.
+    `standings` and `pots` hold what the store last answered, by period; `summary` what readers were last told, less
+    what is spent; `burn` what had been spent by when.
+    """
+
+    name: str
+    budget: Budget
+    periods: list[Period] = field(default_factory=list)
+    standings: dict[int, PeriodTotals] = field(default_factory=dict)
+    pots: dict[int, dict[str, Credit]] = field(default_factory=dict)
+    grants: dict[str, OrderEntry | None] = field(default_factory=dict)
+    unconfirmed: set[str] = field(default_factory=set)
+    corrections: dict[str, OrderEntry] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    checkpoint: Checkpoint | None = None
+    summary: Summary | None = None
+    burn: BurnRecord | None = None
+
+    @property
+    def is_budget(self) -> bool:
+        """Whether the account is that of a GPUBudget."""
+        return not self.name.startswith(DEFAULT_PREFIX)
+
+    @property
+    def version(self) -> int:
+        """The number of changes of the account when the store last answered."""
+        return max((standing.version for standing in self.standings.values()), default=0)
+
+    def holds_credit(self, name: str) -> bool:
+        """Whether a grant is among the credits of a period."""
+        return any(name in pots for pots in self.pots.values())
+
+    def terms_before(self, following: Period) -> tuple[int, int]:
+        """The allowance of the preceding period and the most that it could roll over, as of its closing."""
+        kept = self.standings[following.start].terms
+        return kept if kept is not None else (self.budget.allowance or 0, self.budget.rollover)
+
+    def own_money(self, period: Period, allowance: int | None = None) -> int:
+        """A period's money without its credits: the allowance, grants that expire with it, and the rollover."""
+        pots = self.pots.get(period.start, {})
+        beside = sum(pot.amount for name, pot in pots.items() if name != OWN)
+        given = (self.budget.allowance or 0) if allowance is None else allowance
+        return given + self.standings[period.start].granted - beside
+
+    def expiring(self, period: Period) -> dict[str, Credit]:
+        """A period's credits without the rollover."""
+        return {name: pot for name, pot in self.pots.get(period.start, {}).items() if name != OWN}
+
+    def present(self, now: int) -> Period:
+        """The period that contains an instant; the latest one where none is open there."""
+        found = self.period_at(now)
+        return found if found is not None and found.start in self.standings else self.periods[-1]
+
+    def totals(self) -> dict[int, int]:
+        """The amount spent in each known period, by the period's start."""
+        return {start: standing.total for start, standing in self.standings.items()}
+
+    def forget_old_periods(self, now: int) -> None:
+        """Drops the totals of old periods, except those that burn rates need. A new leader reads the latest alone, too.
+
+        To be called once the balances of these periods are closed.
+        """
+        if len(self.standings) <= KEPT_STANDINGS:
+            return
+        kept = {period.start for period in self.periods[-KEPT_STANDINGS:]}
+        kept |= {period.start for period in self.periods_after(now - TOLD_OF)}
+        self.standings = {start: found for start, found in self.standings.items() if start in kept}
+        self.pots = {start: found for start, found in self.pots.items() if start in kept}
+
+    def periods_after(self, instant: int) -> Sequence[Period]:
+        """The periods that end after an instant, in order."""
+        return self.periods[bisect_right(self.periods, instant, key=_end) :]
+
+    def period_at(self, instant: int) -> Period | None:
+        """The open period that contains an instant; None where there is none."""
+        index = bisect_right(self.periods, instant, key=_end)
+        return self.periods[index] if index < len(self.periods) and self.periods[index].start <= instant else None
+
+
+def default_account(namespace: str) -> str:
+    """The account of a namespace that no budget names."""
+    return f"{DEFAULT_PREFIX}{namespace}"
+
+
+def default_budget(namespace: str, template: Budget) -> Budget:
+    """The budget of a default account."""
+    return replace(template, name=default_account(namespace), namespaces=frozenset({namespace}))
+
+
+def reassigned(
+    assignments: Mapping[str, Assignments], payers: Mapping[str, Budget], namespaces: Iterable[str], now: int
+) -> dict[str, Assignments]:
+    """The namespaces whose payer changes now, each with all its payers.
+
+    Args:
+        assignments: the payers of each namespace until now.
+        payers: the budget that pays for each namespace that one names.
+        namespaces: further namespaces that are metered.
+        now: nanoseconds since 1970.
+    """
+    changed: dict[str, Assignments] = {}
+    for namespace in {*payers, *namespaces, *assignments}:
+        account = payers[namespace].name if namespace in payers else default_account(namespace)
+        known = assignments.get(namespace, ())
+        if not known:
+            changed[namespace] = ((0, account),)
+        elif known[-1][1] != account:
+            changed[namespace] = (*(entry for entry in known if entry[0] < now), (now, account))
+    return changed
+
+
+def periods_to_open(account: Account, now: int) -> list[Period]:
+    """The periods that must be open by an instant and are not, from the checkpoint's on where there is one."""
+    if account.periods:
+        return list(periods_until(account.budget.period, account.periods[-1], now))
+    checkpoint = account.checkpoint
+    if checkpoint is None:
+        return [first_period(account.budget.period, now)]
+    if checkpoint.period.holds(now):
+        return [checkpoint.period]
+    return [checkpoint.period, *periods_until(account.budget.period, checkpoint.period, now)]

@@ -1,0 +1,272 @@
+"""The leader's memory of the ledger and the cluster, the rules it follows, and the periods and grants that are due."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import zip_longest
+
+from fairgpu.charging import ChargeRules
+from fairgpu.commands import CommandError
+from fairgpu.states import NamespaceState
+from timekeeper.controller.state.accounts import Account, Checkpoint, default_account, default_budget, periods_to_open
+from timekeeper.controller.state.figures import Figures
+from timekeeper.controller.state.observing import BudgetView, PodView
+from timekeeper.controller.state.sessions import MeteredSession
+from timekeeper.domain.budgets import Budget, BudgetError, parse_budget
+from timekeeper.domain.charges import Assignments
+from timekeeper.domain.orders import Grant
+from timekeeper.domain.periods import Period, PeriodRule
+from timekeeper.domain.pricing import BY_WORDS, FOREVER, Bill, PricePoint, Prices
+from timekeeper.domain.sessions import MeterFrom
+from timekeeper.domain.timestamps import SKEW, from_datetime
+from timekeeper.domain.windows import Retention
+from timekeeper.ledger.settlement import Opening
+from timekeeper.settings import MeteringSettings, TimekeeperSettings
+
+
+def controller_rules(settings: TimekeeperSettings) -> ControllerRules:
+    """The rules of the controller, from the settings.
+
+    Raises:
+        CommandError: the default budget cannot be used.
+    """
+    metering = settings.metering
+    return ControllerRules(
+        prices=_prices(metering),
+        charge=ChargeRules(metering.best_effort_floor_percent, metering.unknown_device_mib),
+        meter_from=metering.meter_from,
+        bill=metering.bill,
+        template=_template(metering),
+        holds_pods=metering.end_proof == "finalizer",
+        replica_wait_seconds=settings.redis.replica_wait_seconds,
+        labels=settings.usage.labels,
+        retention=Retention(settings.usage.hourly_days, settings.usage.months, settings.export.wanted),
+    )
+
+
+def _prices(settings: MeteringSettings) -> Prices:
+    prices = {
+        model: tuple(
+            sorted(
+                (PricePoint(from_datetime(point.effective_from), Fraction(point.price)) for point in points),
+                key=lambda point: point.effective_from,
+            )
+        )
+        for model, points in settings.prices.items()
+    }
+    return prices | {BY_WORDS: (PricePoint(0, Fraction(1)),)}
+
+
+def _template(settings: MeteringSettings) -> Budget:
+    if settings.default_budget is None:
+        return Budget("default")
+    item = {"metadata": {"name": "default"}, "spec": {**settings.default_budget, "namespaces": ["default"]}}
+    try:
+        return parse_budget(item)
+    except BudgetError as error:
+        raise CommandError(f"timekeeper.metering.default_budget: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerRules:
+    """The admin's decisions.
+
+    Attributes:
+        prices: the price of each model over time, as configured.
+        charge: what a reservation costs.
+        meter_from: what starts the meter.
+        bill: the part of a reservation that is charged.
+        template: the budget of a namespace that none names; without an allowance it limits nothing.
+        labels: the labels of pods that are kept with their use.
+        retention: how long each kind of record is kept.
+        holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
+        replica_wait_seconds: how long closes and grants wait for a replica of the store, where there is one.
+    """
+
+    prices: Prices = field(default_factory=dict)
+    charge: ChargeRules = field(default_factory=ChargeRules)
+    meter_from: MeterFrom = MeterFrom.BIND
+    bill: Bill = Bill.RESERVED
+    template: Budget = field(default_factory=lambda: Budget("default"))
+    holds_pods: bool = False
+    replica_wait_seconds: float = 1.0
+    labels: tuple[str, ...] = ()
+    retention: Retention = field(default_factory=Retention)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoverySnapshot:
+    """The memory of before the store was read again, kept until the store holds all of it.
+
+    Attributes:
+        checkpoints: the totals of each account, without the sessions that are computed again.
+        metered: the uids of the sessions that are computed again: metered then, or ended shortly before.
+    """
+
+    checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
+    metered: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class Books:
+    """The leader's memory.
+
+    Attributes:
+        assignments: the payers of each namespace, each with the instant from which it pays.
+        payers: the budget that pays for each namespace that one names.
+        conflicts: for each budget, the namespaces that it names and that another one pays for.
+        prices: the prices as they are charged.
+        figures: the figures of each account, as last published.
+        told: the state of each namespace, as last published.
+        left: finalized sessions, and when the store took them, until a checkpoint holds them.
+        memory: the memory of before the store was read again; None once it is not needed.
+        payers_unreadable: namespaces whose payers the store holds and cannot be read, and why: their sessions wait.
+        unreadable: accounts whose data in the store could not be read when it was read last, and why.
+        failed: accounts with which a step of the present round failed, and why: the steps after it leave them out, and
+            what the store and readers hold of them stays as it is.
+        not_settled: accounts of which something was not settled or published when that was last tried, and why.
+    """
+
+    rules: ControllerRules
+    budgets: BudgetView = field(default_factory=BudgetView)
+    pods: PodView = field(default_factory=PodView)
+    accounts: dict[str, Account] = field(default_factory=dict)
+    assignments: dict[str, Assignments] = field(default_factory=dict)
+    payers: dict[str, Budget] = field(default_factory=dict)
+    conflicts: dict[str, dict[str, str]] = field(default_factory=dict)
+    prices: Prices = field(default_factory=dict)
+    figures: dict[str, Figures] = field(default_factory=dict)
+    told: dict[str, NamespaceState] = field(default_factory=dict)
+    left: list[tuple[int, MeteredSession]] = field(default_factory=list)
+    memory: RecoverySnapshot | None = None
+    payers_unreadable: dict[str, str] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    not_settled: dict[str, str] = field(default_factory=dict)
+
+    def payers_since(self, namespace: str, instant: int) -> set[str]:
+        """The accounts that have paid for a namespace from an instant on."""
+        known = self.assignments.get(namespace, ())
+        ends = [since for since, _ in known[1:]]
+        return {name for (_, name), end in zip_longest(known, ends) if end is None or end > instant}
+
+    def account_of(self, namespace: str) -> str:
+        """The account that pays for a namespace now."""
+        known = self.assignments.get(namespace)
+        return known[-1][1] if known else self.payer_named(namespace)
+
+    def payer_named(self, namespace: str) -> str:
+        """The account that pays for a namespace by what the budgets say now."""
+        return self.payers[namespace].name if namespace in self.payers else default_account(namespace)
+
+    def namespaces_of(self) -> dict[str, list[str]]:
+        """The namespaces that each account pays for now."""
+        found: dict[str, list[str]] = {}
+        for namespace, known in self.assignments.items():
+            found.setdefault(known[-1][1], []).append(namespace)
+        return found
+
+    def sessions_under(self, names: Iterable[str]) -> list[MeteredSession]:
+        """The sessions of the namespaces that these accounts pay for, or once did."""
+        wanted = set(names)
+        return [
+            metered
+            for namespace in self.pods.sessions.namespaces()
+            if any(account in wanted for _, account in self.assignments.get(namespace, ()))
+            for metered in self.pods.sessions.of_namespace(namespace)
+        ]
+
+    def concerned(self, uids: Iterable[str]) -> set[str]:
+        """The accounts that sessions are or were charged to."""
+        found: set[str] = set()
+        for uid in uids:
+            metered = self.pods.sessions.get(uid)
+            if metered is not None:
+                found.add(self.account_of(metered.session.namespace))
+                found |= {account for account, _ in metered.acknowledged.periods}
+        return found
+
+    def refresh_budgets(self) -> set[str]:
+        """Gives each account its present budget; returns the accounts whose budget changed."""
+        changed: set[str] = set()
+        for name, account in self.accounts.items():
+            if account.is_budget:
+                # The period rule of a deleted budget is kept.
+                gone = Budget(name, period=self.budgets.last_rule(name) or PeriodRule())
+                budget = self.budgets.budgets.get(name, gone)
+            else:
+                budget = default_budget(name.partition(":")[2], self.rules.template)
+            if budget != account.budget:
+                account.budget = budget
+                changed.add(name)
+        return changed
+
+    def paid_until(self, name: str) -> int:
+        """The instant until which an account pays, or paid, for any namespace; 0 where it never did."""
+        ends = [0]
+        for known in self.assignments.values():
+            for index, (_, account) in enumerate(known):
+                if account == name:
+                    ends.append(known[index + 1][0] if index + 1 < len(known) else FOREVER)
+        return max(ends)
+
+    def ensure_accounts(self, names: Iterable[str]) -> None:
+        """Creates the accounts that are missing."""
+        for name in names:
+            if name not in self.accounts:
+                self.accounts[name] = Account(name, Budget(name))
+
+
+def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Account, Period, Opening]]:
+    """The periods that these accounts must open by now, each restored from its checkpoint where there is one."""
+    openings = []
+    for account in (books.accounts[name] for name in sorted(names) if name not in books.failed):
+        until = now
+        gone = account.is_budget and account.name not in books.budgets.budgets
+        if gone and account.periods and account.periods[-1].end <= now:
+            until = min(now, books.paid_until(account.name) - 1)  # it pays while a namespace is assigned to it
+        checkpoint = account.checkpoint
+        for period in periods_to_open(account, until):
+            opening = Opening(account.name, period.start, period.end, known=bool(account.periods))
+            if checkpoint is not None and checkpoint.period.start == period.start:
+                opening = replace(
+                    opening,
+                    checkpoint=checkpoint.amount,
+                    exhausted_at=checkpoint.exhausted_at,
+                    version=checkpoint.version,
+                )
+            openings.append((account, period, opening))
+    return openings
+
+
+def due_grants(
+    books: Books, names: Container[str], now: int
+) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
+    """The grants that the store has not taken, with their periods; and the grants whose period never opened.
+
+    A grant that outlives its period goes to the first period before its expiry, unless it was applied to a period that
+    is no longer known: its remainder then is among the credits that were carried over, if any is left.
+    """
+    due: list[tuple[Grant, Period]] = []
+    lapsed: list[tuple[Account, str]] = []
+    for grant in books.budgets.grants.values():
+        account = books.accounts.get(grant.budget) if grant.budget in names else None
+        if account is None or not account.is_budget or grant.budget not in books.budgets.budgets:
+            continue
+        known = account.holds_credit(grant.name) and grant.name not in account.unconfirmed
+        if grant.refused or grant.name in account.grants or known:
+            continue
+        instant = grant.created or now
+        period = account.period_at(instant if instant < now + SKEW else now)
+        if period is None and now < instant < now + SKEW:
+            continue  # the period opens once our clock reaches it
+        if period is None and grant.expires is not None and not grant.applied:
+            later = next(iter(account.periods_after(instant)), None)
+            period = later if later is not None and later.start < grant.expires else None
+        if period is None:
+            lapsed.append((account, grant.name))
+            continue
+        due.append((grant, period))
+    return due, lapsed

@@ -1,0 +1,106 @@
+"""Commitments: the amounts that admitted pods may still spend, which safe admission reserves.
+
+The rule is Slurm's, which with AccountingStorageEnforce=safe starts a job only where its limit of GPU time pays for
+its whole run (https://slurm.schedmd.com/resource_limits.html): a job's time limit is a pod's activeDeadlineSeconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from timekeeper.controller.state.books import Books
+from timekeeper.domain.charges import cost, rate_now
+from timekeeper.domain.pods import PodFacts
+from timekeeper.domain.reservations import rate_at
+from timekeeper.domain.state import Admission
+
+
+def left_to_run(deadline: int | None, ran: int, default: int) -> int:
+    """The time that a pod may still run, in nanoseconds.
+
+    Args:
+        deadline: its activeDeadlineSeconds in nanoseconds; None where it has none.
+        ran: how long it has run; 0 while it waits.
+        default: what a pod without a deadline counts as going to run, however long it has.
+    """
+    return default if deadline is None else max(deadline - ran, 0)
+
+
+def commitment(rate: int, deadline: int | None, ran: int, default: int) -> int:
+    """The amount that a pod of a rate (microGPU-seconds a second) may still spend; times as for left_to_run()."""
+    return cost(rate, left_to_run(deadline, ran, default))
+
+
+def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+    """For each account with safe admission, the sum of its pods' commitments, in microGPU-seconds.
+
+    Running pods count as far as they still may run. Pods that were let in and wait for a node count whole, for as
+    long as the budget says: the money was promised to them, and one that fits no node must not hold it for ever. Gated
+    ones were promised nothing, whoever set the gate, and neither were those that came in as over budget.
+    """
+    sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
+    if not sums:
+        return sums
+    for metered in books.sessions_under(sums):
+        session, name = metered.session, books.account_of(metered.session.namespace)
+        if name in sums and session.end is None:
+            facts = books.pods.facts.get(session.uid)
+            deadline = None if facts is None else facts.deadline
+            default = books.accounts[name].budget.default_commit
+            sums[name] += commitment(rate_now(session.tariff, now), deadline, now - session.start, default)
+    for facts in books.pods.facts.values():
+        name = books.account_of(facts.namespace)
+        if name in sums and _promised(facts) and not _lapsed(books, facts, now):
+            sums[name] += commitment_of(books, facts, now)
+    return sums
+
+
+def lapsed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+    """For each account with safe admission, how many pods wait for a node for longer than money is kept for them."""
+    counts = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
+    for facts in books.pods.facts.values() if counts else ():
+        name = books.account_of(facts.namespace)
+        if name in counts and _promised(facts) and _lapsed(books, facts, now):
+            counts[name] += 1
+    return counts
+
+
+def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
+    """For each account with safe admission, what the pods behind its gate need: they come before any newcomer.
+
+    One for which not even a whole period's money would do waits for a grant, and holds back nobody.
+    """
+    sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
+    if not sums:
+        return sums
+    for facts in books.pods.facts.values():
+        name = books.account_of(facts.namespace)
+        if name in sums and _waits(facts) and facts.gated:
+            account = books.accounts[name]
+            available = account.budget.limits(account.standings[account.present(now).start].granted).available
+            needed = commitment_of(books, facts, now)
+            sums[name] += needed if available is not None and needed <= available else 0
+    return sums
+
+
+def commitment_of(books: Books, facts: PodFacts, now: int) -> int:
+    """The amount that a pod without devices may spend, at the dearest price."""
+    if facts.reservation is None:
+        return 0
+    rate = rate_at(facts.reservation, books.prices, now, books.rules.charge)
+    budget = books.accounts[books.account_of(facts.namespace)].budget
+    return commitment(rate, facts.deadline, 0, budget.default_commit)
+
+
+def _promised(facts: PodFacts) -> bool:
+    return facts.reservation is not None and _waits(facts) and not facts.gated and not facts.admitted_over_budget
+
+
+def _lapsed(books: Books, facts: PodFacts, now: int) -> bool:
+    since = books.pods.let_in.get(facts.uid, facts.created)
+    return now - since >= books.accounts[books.account_of(facts.namespace)].budget.pending_commit
+
+
+def _waits(facts: PodFacts) -> bool:
+    """Whether only FairGPU's gate or a node is missing: behind a gate of somebody else it may wait for weeks."""
+    return not facts.bound and not facts.terminal and not facts.gated_elsewhere

@@ -1,0 +1,475 @@
+"""Prices as they were charged, kept outside the store: settings that an admin has changed tell them no more.
+
+Sessions that run are computed anew in an emptied store, and what was metered is never priced again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any
+
+import redis
+import structlog
+
+from timekeeper.controller.state.accounts import Account, Checkpoint
+from timekeeper.controller.state.books import Books, RecoverySnapshot
+from timekeeper.controller.state.sessions import (
+    Acknowledged,
+    Key,
+    MeteredSession,
+    Meters,
+    Posted,
+    first_known,
+    forgotten,
+    posting,
+    use_of,
+    without_use,
+)
+from timekeeper.domain.budgets import Budget
+from timekeeper.domain.charges import rate_now, segments
+from timekeeper.domain.credits import OWN, Credit
+from timekeeper.domain.periods import Period, PeriodRule, boundary_after
+from timekeeper.domain.pricing import FOREVER, Prices, amended, by_words, price_changes, prices_in_force
+from timekeeper.domain.reservations import Tariff, rate_at, tariff
+from timekeeper.domain.sessions import Session
+from timekeeper.domain.timestamps import DAY, TimeError, parse_instant
+from timekeeper.ledger import reading, shared
+from timekeeper.ledger.client import described, isolate_failures
+from timekeeper.ledger.codec import RecordError, decode_prices, encode_prices
+from timekeeper.ledger.reading import FINALIZED, UNREADABLE_AMOUNT, StoredAccount, StoredAmount, load_accounts
+
+PRICES = ":prices"
+"""Where they stand among the checkpoints; no account can be called so."""
+
+MENDED_WITHIN = 2 * DAY
+"""How long after a period a new leader takes up an amount in it that could not be settled. An open session's amounts in
+older periods are final."""
+
+_log = structlog.get_logger()
+
+
+def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]]:
+    """The prices as a document; none where they are what the settings say of all time."""
+    lists = (charged, configured)
+    moments = {0, *(point.effective_from for prices in lists for points in prices.values() for point in points)}
+    if all(_in_force(charged, at) == _in_force(configured, at) for at in moments):
+        return {}
+    return {PRICES: {"prices": encode_prices(charged)}}
+
+
+def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction]]:
+    named = prices_in_force(prices, instant)
+    return by_words(prices, instant) and len(named) > 1, named
+
+
+def read_prices(documents: Mapping[str, Any]) -> Prices:
+    """The prices among what was kept; none where they are not there, or cannot be read."""
+    try:
+        return decode_prices((documents.get(PRICES) or {}).get("prices", "{}"))
+    except (RecordError, AttributeError) as error:
+        _log.error("prices cannot be read", error=str(error))
+        return {}
+
+
+def later_prices(stored: Prices, kept: Prices, now: int) -> Prices:
+    """Those of which a change was charged by last: a store may be empty, or have gone back to before it."""
+    return kept if last_change(kept, now) > last_change(stored, now) else stored
+
+
+def first_forgotten(stored: Prices, charged: Prices, now: int) -> int:
+    """The first change up to an instant that a store does not know of; that instant where it knows of all."""
+    return min(price_changes(charged, last_change(stored, now), now + 1), default=now)
+
+
+def last_change(prices: Prices, now: int) -> int:
+    """When the latest change up to an instant was, in nanoseconds since 1970; below 0 where there are no prices."""
+    return max(price_changes(prices, 0, now + 1), default=0 if prices else -1)
+
+
+def load(client: redis.Redis, books: Books, now: int) -> set[str]:
+    """Takes over what the store holds; the accounts that were known here and are lost there.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    remembered = books.accounts
+    books.memory = books.memory or remember(books)
+    books.budgets.take_stored(*reading.budgets_and_faults(client))
+    _take_assignments(client, books)
+    stored, books.unreadable = _readable(client, reading.account_names(client))
+    books.failed = dict(books.unreadable)
+    books.accounts = {
+        account.name: Account(
+            account.name,
+            Budget(account.name),
+            list(account.periods),
+            dict(account.totals),
+            {start: dict(pots) for start, pots in account.credits.items()},
+            grants=dict(account.grants),
+            corrections=dict(account.corrections),
+            checkpoint=books.memory.checkpoints.get(account.name),
+            burn=account.burn,
+        )
+        for account in stored
+    }
+    there = books.accounts.keys() | books.unreadable.keys()
+    lost = {name for name, account in remembered.items() if account.periods and name not in there}
+    books.figures, books.told = {}, {}
+    _take_sessions(client, books, stored)
+    _take_amounts(client, books, stored, now)
+    for name in lost:
+        books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.memory.checkpoints.get(name))
+    books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
+    books.ensure_accounts(books.unreadable)
+    return lost
+
+
+def _readable(client: redis.Redis, names: Sequence[str]) -> tuple[list[StoredAccount], dict[str, str]]:
+    """The accounts that can be read, and why others cannot."""
+    stored: list[StoredAccount] = []
+    failed = isolate_failures(names, lambda found: stored.extend(load_accounts(client, found)))
+    for name, error in failed.items():
+        _log.error("account not readable", account=name, error=described(error))
+    return stored, {name: f"it cannot be read: {described(error)}" for name, error in failed.items()}
+
+
+def remember(books: Books) -> RecoverySnapshot:
+    """What is known now of what the store should hold; nothing for a leader that has only begun."""
+    again = [*books.pods.sessions.all(), *(metered for _, metered in books.left)]
+    computed: dict[Key, int] = {}
+    for metered in again:
+        for key, posted in metered.acknowledged.periods.items():
+            if posted.finalized:
+                computed[key] = computed.get(key, 0) + posted.amount
+    checkpoints = {}
+    for name, account in books.accounts.items():
+        if account.standings:
+            start, standing = max(account.standings.items())
+            period = next(period for period in account.periods if period.start == start)
+            pots = tuple(account.pots.get(start, {}).values())
+            gone = max(standing.finalized - computed.get((name, start), 0), 0)
+            sums = (gone, standing.exhausted_at, pots, standing.previous_spent)
+            # No time: whoever has left is brought back, and not a part of it.
+            checkpoints[name] = Checkpoint(period, 0, *sums, account.version)
+    return RecoverySnapshot(checkpoints, frozenset(metered.session.uid for metered in again))
+
+
+def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
+    """Gives accounts that the store has lost, or has of an earlier state, the checkpoint that they start again from.
+
+    That is what this leader remembers or, where that is of a later version, the one in the budget's status, or
+    among those that are `kept` of accounts without a budget.
+
+    Returns:
+        The accounts that the store does not hold, and those that went back to an earlier state.
+    """
+    lost, behind = set[str](), set[str]()
+    for name, account in books.accounts.items():
+        item = books.budgets.objects.get(name) or ({"status": kept[name]} if name in kept else None)
+        if item is not None:
+            written = read_checkpoint(item, account.budget.period)
+            if written is not None and (account.checkpoint is None or written.version > account.checkpoint.version):
+                account.checkpoint = written
+        if account.checkpoint is None or name in books.failed:
+            continue
+        if not account.periods:
+            lost.add(name)
+        elif account.checkpoint.version > account.version:
+            behind.add(name)
+        else:
+            account.checkpoint = None
+    return lost, behind
+
+
+def bring_back(books: Books, behind: set[str]) -> None:
+    """Puts sessions back on the meter that have left since the checkpoint that their account starts again from.
+
+    Where the store still holds them, it takes no notice.
+    """
+    for left_at, metered in books.left:
+        names = {account for account, _ in metered.acknowledged.periods}
+        started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
+        checkpoints = [account.checkpoint for account in started]
+        if all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
+            metered.acknowledged = forgotten(metered.acknowledged)
+            _replace(books.pods.sessions, metered)
+    books.left = []
+
+
+def _replace(sessions: Meters, metered: MeteredSession) -> None:
+    """Puts a session on the meter in place of what the store still has of it: that it is open, and some of its cost."""
+    stored = sessions.get(metered.session.uid)
+    if stored is not None:
+        metered.acknowledged = stored.acknowledged
+        sessions.drop(stored)
+    sessions.keep(metered)
+
+
+def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None:
+    """The checkpoint in a GPUBudget's status; None where there is none that can be read."""
+    status = item.get("status") or {}
+    found = status.get("checkpoint") or {}
+    try:
+        start = parse_instant(found.get("period"))
+        time = parse_instant(found.get("time"))
+        amount = int(found["closedMicroGPUSeconds"])
+        present = status.get("period") or {}
+        ours = present.get("end") is not None and parse_instant(present.get("start")) == start
+        end = parse_instant(present["end"]) if ours else boundary_after(rule, start)
+        exhausted = status.get("exhaustedAt")
+        exhausted_at = parse_instant(exhausted) if exhausted and ours else None
+        pots = tuple(_read_pot(pot) for pot in found.get("pots") or ())
+        struck = int(found["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in found else None
+        version = int(found.get("version", 0))
+    except (TimeError, KeyError, TypeError, ValueError):
+        return None
+    return Checkpoint(Period(start, end), time, amount, exhausted_at, pots, struck, version)
+
+
+def _read_pot(found: dict[str, Any]) -> Credit:
+    return Credit(
+        name=str(found.get("grant", OWN)),
+        amount=int(found["microGPUSeconds"]),
+        expires=parse_instant(found["expires"]),
+        since=int(found.get("sinceMicroGPUSeconds", 0)),
+        expired=found.get("lapsed") is True,
+    )
+
+
+def _take_assignments(client: redis.Redis, books: Books) -> None:
+    """What this leader knows counts: a store that differs went back to what was before."""
+    stored, faults = reading.assignments_and_faults(client)
+    books.payers_unreadable = {name: why for name, why in faults.items() if name not in books.assignments}
+    shared.write_assignments(
+        client, {name: known for name, known in books.assignments.items() if stored.get(name) != known}
+    )
+    books.assignments = {**stored, **books.assignments}
+
+
+def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount]) -> None:
+    """Takes over the sessions that the store has records of; their amounts are read apart."""
+    sessions = books.pods.sessions
+    for metered in sessions.all():
+        metered.acknowledged = forgotten(metered.acknowledged)
+    for account in stored:
+        for record in account.ended:
+            metered = sessions.keep(MeteredSession(without_use(record)))
+            metered.acknowledged = Acknowledged(
+                session=without_use(record), use=use_of(record), closed=True, ended_under=account.name
+            )
+    for account in stored:
+        for record in account.sessions:
+            metered = sessions.keep(MeteredSession(without_use(record)))
+            paying = books.account_of(record.namespace) == account.name
+            metered.acknowledged = _with_record(metered, record, account.name, paying=paying)
+    index = ((session.uid, account.name) for account in stored for session in account.sessions)
+    shared.renew_index(client, index, books.unreadable.keys())
+
+
+def _with_record(metered: MeteredSession, record: Session, account: str, *, paying: bool) -> Acknowledged:
+    """Adds an account's record of an open session to what is known of the session.
+
+    An earlier leader may have written an end or a move in part. A record of the end counts more than one of an open
+    session, and the record of the account that pays now more than another's.
+
+    Args:
+        metered: the session.
+        record: the record.
+        account: the account that holds it.
+        paying: whether that account pays for the namespace now.
+    """
+    known = metered.acknowledged
+    if known.closed or known.ended_under:
+        return known._replace(closed=False, also_open=known.also_open | {account})
+    if known.open_under and not paying:
+        return known._replace(also_open=known.also_open | {account})
+    session = without_use(record)
+    return Acknowledged(
+        session=metered.session if metered.session == session else session,
+        use=use_of(record),
+        open_under=account,
+        also_open=known.also_open | {known.open_under} - {""},
+    )
+
+
+def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount], now: int) -> None:
+    """Takes over the amounts of the sessions that are metered: a period holds one of every pod that ever ran in it."""
+    wanted = _amounts_that_matter(books, stored, now)
+    found: dict[str, dict[Key, StoredAmount]] = {}
+
+    def read(names: Sequence[str]) -> None:
+        chosen = set(names)
+        for key, amounts in reading.amounts_of(client, [item for item in wanted if item[0] in chosen]).items():
+            for uid, amount in amounts.items():
+                found.setdefault(uid, {})[key] = amount
+
+    for name, error in isolate_failures({account for account, *_ in wanted}, read).items():
+        books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {described(error)}"
+        _log.error("account not readable", account=name, error=described(error))
+    for uid, amounts_found in found.items():
+        metered = books.pods.sessions.get(uid)
+        if metered is not None:
+            metered.acknowledged = _with_amounts(books, metered, amounts_found, now)
+
+
+def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) -> list[tuple[str, int, list[str]]]:
+    """The amounts that may still change: each as an account, the start of a period, and the uids of sessions.
+
+    These are the latest periods of each account with the sessions that may be in them, the last one of ended sessions,
+    and those of open sessions in all periods that ended within MENDED_WITHIN.
+    """
+    payers: dict[str, set[str]] = {}
+    for namespace, known in books.assignments.items():
+        for _, name in known:
+            payers.setdefault(name, set()).add(namespace)
+    wanted: list[tuple[str, int, list[str]]] = []
+    for account in stored:
+        found = [m for name in payers.get(account.name, ()) for m in books.pods.sessions.of_namespace(name)]
+        uids = [metered.session.uid for metered in found]
+        starts = {start: list(uids) for start in account.totals if uids}
+        for period in books.accounts[account.name].periods_after(now - MENDED_WITHIN):
+            if period.start not in starts:
+                starts[period.start] = [m.session.uid for m in found if _is_open_before(m, period.end)]
+        for session in account.ended:
+            last = books.accounts[account.name].period_at((session.end or 0) - 1)
+            if last is not None and last.start not in starts:
+                starts.setdefault(last.start, []).append(session.uid)
+        wanted.extend((account.name, start, uids) for start, uids in starts.items() if uids)
+    return wanted
+
+
+def _is_open_before(metered: MeteredSession, instant: int) -> bool:
+    """Whether an open session began before an instant."""
+    return not metered.acknowledged.closed and metered.session.start < instant
+
+
+def _with_amounts(books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount], now: int) -> Acknowledged:
+    """Adds the store's amounts in these periods to an acknowledged session.
+
+    A period whose amount cannot be read is not final, and those after it are not: the store takes it once it is mended.
+    """
+    known = metered.acknowledged
+    periods = {
+        key: Posted(amount.amount, amount.last_point, amount.flag == FINALIZED)
+        for key, amount in amounts.items()
+        if amount is not UNREADABLE_AMOUNT
+    }
+    if known.closed:
+        return known._replace(periods=periods, closed=_holds_all(books, metered.session, amounts))
+    ends = {(name, start): books.accounts[name].period_at(start) for name, start in amounts}
+    over = {key: found.end for key, found in ends.items() if found is not None and found.end <= now}
+    unsettled = [end for key, end in over.items() if not _is_final(books, metered.session, key, end, amounts[key])]
+    final = [end for end in over.values() if end < min(unsettled, default=now + 1)]
+    settled_until = max([first_known(known.use), *final])
+    going_on = {key: found for key, found in periods.items() if not _ends_by(ends[key], settled_until)}
+    payers = books.assignments.get(metered.session.namespace, ())
+    posted_at, posted_rate = posting(metered.session, payers, going_on, known.open_under)
+    return known._replace(periods=going_on, settled_until=settled_until, posted_at=posted_at, posted_rate=posted_rate)
+
+
+def _ends_by(period: Period | None, instant: int) -> bool:
+    return period is not None and period.end <= instant
+
+
+def _holds_all(books: Books, session: Session, amounts: Mapping[Key, StoredAmount]) -> bool:
+    """Whether the periods that were read hold all of an ended session.
+
+    The store may have taken its end and refused, or never got, its amount in an earlier period.
+    """
+    payers, end = books.assignments.get(session.namespace, ()), session.end or session.start
+
+    def periods(name: str) -> list[Period]:
+        account = books.accounts[name]
+        return [period for period in account.periods if period.start in account.standings]
+
+    for span in segments(payers, periods, session.start, end):
+        found = amounts.get((span.account, span.period))
+        if (
+            found is None
+            or found.amount != found.posted
+            or found.last_point is None
+            or found.last_point.until < span.end
+        ):
+            return False
+    return True
+
+
+def _is_final(books: Books, session: Session, key: Key, end: int, amount: StoredAmount) -> bool:
+    """Whether a period that is over holds all of a session: all is posted, up to the end of its last stretch there."""
+    account, start = key
+    payers = books.assignments.get(session.namespace, ())
+    period = Period(start, end)
+    stretches = segments(payers, lambda name: (period,) if name == account else (), session.start, end)
+    last = max((span.end for span in stretches), default=start)
+    return amount.amount == amount.posted and amount.last_point is not None and amount.last_point.until >= last
+
+
+def reprice(books: Books, now: int) -> bool:
+    """Takes over the configured prices from now on. What was metered keeps the rates that it had.
+
+    Whether they have changed: then the store must hear of them, but not before it holds every session with its new
+    rates. A leader that ends in between leaves the change to the next one.
+    """
+    # Where nothing was ever charged, the configured past is the only one there is.
+    prices = amended(books.prices or books.rules.prices, books.rules.prices, now)
+    if prices == books.prices:
+        return False
+    books.prices = prices
+    for metered in books.pods.sessions.all():
+        session = metered.session
+        if metered.reservation is not None and session.end is None:
+            later = tariff(metered.reservation, prices, max(now, session.start), books.rules.charge)
+            rates = from_now_on(session.tariff, later)
+            if rates != session.tariff:
+                metered.session = replace(session, tariff=rates)
+    return True
+
+
+def bring_rates_up(books: Books, since: int) -> None:
+    """Gives sessions of a store that went back to before a change of prices the rates that they had from then on.
+
+    Args:
+        books: with the prices as they were charged.
+        since: the first change that the store did not know of, in nanoseconds since 1970.
+    """
+    for metered in books.pods.sessions.all():
+        session = metered.session
+        if metered.reservation is None or metered.acknowledged.closed:
+            continue
+        rates = tariff(metered.reservation, books.prices, max(since, session.start), books.rules.charge)
+        known = from_now_on(session.tariff, rates)
+        if known != session.tariff:
+            metered.session = replace(session, tariff=known)
+
+
+def catch_rates_up(books: Books, now: int) -> None:
+    """Gives sessions the rates of changes of prices that came while their account could not be settled.
+
+    The store has the new prices then, and the sessions' records have the old rates. A session that has neither the rate
+    before a change nor the one after it is charged by other rules than the present ones, and keeps its rates.
+    """
+    rules, changes = books.rules.charge, price_changes(books.prices, 0, now + 1)
+    for metered in books.pods.sessions.all():
+        session, reservation = metered.session, metered.reservation
+        if reservation is None or metered.acknowledged.closed:
+            continue
+        for change in changes:
+            if not session.start < change < (session.end or FOREVER):
+                continue
+            before = rate_at(reservation, books.prices, change - 1, rules)
+            after = rate_at(reservation, books.prices, change, rules)
+            if rate_now(session.tariff, change) == before != after:
+                later = tariff(reservation, books.prices, change, rules)
+                metered.session = replace(session, tariff=from_now_on(session.tariff, later))
+                break
+
+
+def from_now_on(rates: Tariff, later: Tariff) -> Tariff:
+    """The rates until the first instant of `later`, and from then on those of `later`."""
+    since, rate = later[0]
+    past = tuple(entry for entry in rates if entry[0] < since)
+    if past and past[-1][1] == rate:
+        return past + later[1:]
+    return past + later

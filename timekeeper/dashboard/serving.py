@@ -1,0 +1,174 @@
+"""The files of the page, read from the package once: compressed, named by what they hold, and tied together.
+
+There is no build step. Every file is served under a path that carries the version of them all, so that a browser may
+keep it for ever; only the document itself is asked for again.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
+
+from fairgpu.serving.messages import Request, Response
+
+DOCUMENT = "index.html"
+VERSION_MARK = b"{{version}}"
+VERSION_LENGTH = 16
+
+CONTENT_TYPES = {
+    ".html": "text/html; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".svg": "image/svg+xml",
+    "": "text/plain; charset=utf-8",
+}
+"""By the end of a file's name; the one without is a licence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file as it is served.
+
+    Attributes:
+        body: its bytes.
+        gzipped: the same, compressed (RFC 1952).
+        content_type: its media type.
+        etag: its entity tag (RFC 9110 section 8.8.3); weak, since both codings share it.
+    """
+
+    body: bytes
+    gzipped: bytes
+    content_type: str
+    etag: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """All files; `by_name` has their paths in the folder, without the document."""
+
+    version: str
+    document: Asset
+    by_name: Mapping[str, Asset]
+
+
+def read_assets() -> Assets:
+    """The page as this package has it.
+
+    Raises:
+        OSError: a file cannot be read.
+        KeyError: there is no document, or a file is of an unknown type.
+    """
+    return assets_of(dict(_read(files(__package__) / "static")))
+
+
+def assets_of(contents: Mapping[str, bytes]) -> Assets:
+    """Files, by their paths, as they are served.
+
+    Raises:
+        KeyError: there is no document, or a file is of an unknown type.
+    """
+    whole = sha256()
+    for name, body in sorted(contents.items()):
+        whole.update(f"{name}\0{len(body)}\0".encode() + body)
+    version = whole.hexdigest()[:VERSION_LENGTH]
+    document = contents[DOCUMENT].replace(VERSION_MARK, version.encode())
+    others = {name: _asset(name, body) for name, body in contents.items() if name != DOCUMENT}
+    return Assets(version, _asset(DOCUMENT, document), others)
+
+
+def _asset(name: str, body: bytes) -> Asset:
+    content_type = CONTENT_TYPES[PurePosixPath(name).suffix]
+    return Asset(body, gzip.compress(body, mtime=0), content_type, f'W/"{sha256(body).hexdigest()[:VERSION_LENGTH]}"')
+
+
+def _read(folder: Traversable, prefix: str = "") -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            yield from _read(entry, f"{prefix}{entry.name}/")
+        else:
+            yield prefix + entry.name, entry.read_bytes()
+
+
+PREFIX = "/page/"
+
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Nothing from elsewhere, no script or style inside the document, nowhere to send a form, no frame around it, and no
+text that becomes markup (https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/)."""
+
+PROTECTION: tuple[tuple[bytes, bytes], ...] = (
+    (b"content-security-policy", POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=(), payment=(), usb=()"),
+    (b"vary", b"accept-encoding"),
+)
+
+FOR_EVER = b"public, max-age=31536000, immutable"
+ASK_AGAIN = b"no-cache"
+KEEP_NOT = b"no-store"
+
+Route = Callable[[Request], Awaitable[Response]]
+
+
+def page_routes(assets: Assets) -> dict[tuple[str, str], Route]:
+    """The routes of the document and of every file, by method and path."""
+    served = {"/": _route(assets.document, ASK_AGAIN)}
+    for name, asset in assets.by_name.items():
+        served[f"{PREFIX}{assets.version}/{name}"] = _route(asset, FOR_EVER)
+    return {(method, path): route for path, route in served.items() for method in ("GET", "HEAD")}
+
+
+def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Response | None:
+    """A file that was asked for under a version that is not this one; None where there is no such file.
+
+    While replicas are being replaced, a document of one may ask the other for its files.
+    """
+    asset = assets.by_name.get(name)
+    if asset is None:
+        return None
+    return answer(asset, KEEP_NOT, accept_encoding, if_none_match="")
+
+
+def answer(asset: Asset, caching: bytes, accept_encoding: str, if_none_match: str) -> Response:
+    """A file, compressed where the client takes that, or 304 where it has it (RFC 9110 sections 12.5.3 and 13.1.2)."""
+    headers = (*PROTECTION, (b"cache-control", caching), (b"etag", asset.etag.encode()))
+    content_type = asset.content_type.encode()
+    if holds(if_none_match, asset.etag):
+        return Response(304, b"", content_type, headers)
+    if takes_gzip(accept_encoding):
+        return Response(200, asset.gzipped, content_type, (*headers, (b"content-encoding", b"gzip")))
+    return Response(200, asset.body, content_type, headers)
+
+
+def takes_gzip(accept_encoding: str) -> bool:
+    """Whether an Accept-Encoding header names gzip without refusing it."""
+    for item in accept_encoding.lower().split(","):
+        coding, _, weight = item.replace(" ", "").partition(";q=")
+        if coding == "gzip":
+            return weight.strip("0.") != "" or not weight
+    return False
+
+
+def holds(if_none_match: str, etag: str) -> bool:
+    """Whether an If-None-Match header has an entity tag, by weak comparison."""
+    tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
+    return "*" in tags or etag.removeprefix("W/") in tags
+
+
+def _route(asset: Asset, caching: bytes) -> Route:
+    async def serve(request: Request) -> Response:
+        accepted = (request.header(b"accept-encoding") or b"").decode("latin-1")
+        held = (request.header(b"if-none-match") or b"").decode("latin-1")
+        return answer(asset, caching, accepted, held)
+
+    return serve

@@ -1,0 +1,151 @@
+"""Attribution of a session's use in showback: model, owner, user, labels, and the reserved share without any price.
+
+A session is attributed once, when it opens: a label that changes later changes nothing on the bill.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any
+
+from fairgpu import names
+from fairgpu.charging import ChargeRules, UnplacedShare
+from fairgpu.demand import peak
+from timekeeper.domain.money import GPU_SECOND
+from timekeeper.domain.reservations import Held, Reservation
+from timekeeper.domain.timestamps import MINUTE, TimeError, parse_instant
+
+TEMPLATE_HASH = "pod-template-hash"
+MINUTES_BETWEEN_SCHEDULE_AND_START = 10 * 24 * 60
+"""The longest delay of a CronJob's Job after which its name still identifies the CronJob."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attribution:
+    """The dimensions that use is attributed to.
+
+    Attributes:
+        model: the models of its devices, sorted and joined by commas; empty where no allocation names them.
+        owner: Kind/name of the controller that created the pod, or Pod/name.
+        user: the creator that admission recorded, a person or a controller; empty where it recorded none.
+        labels: (key, value) of the labels that the admin keeps, sorted.
+        core_rate: GPU time that is reserved, in microGPU-seconds a second.
+        memory_rate: device memory that is reserved, in the same unit: the whole memory of one device is one GPU.
+    """
+
+    model: str = ""
+    owner: str = ""
+    user: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    core_rate: int = 0
+    memory_rate: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A pod's origin by its metadata: owner, user and all of its labels."""
+
+    owner: str = ""
+    user: str = ""
+    labels: Mapping[str, Any] = field(default_factory=dict)
+
+
+def read_origin(metadata: Mapping[str, Any]) -> Origin:
+    """Reads a pod's metadata; a field that is missing or of another type counts as absent.
+
+    An owner that a person wrote into their pod is not believed. The owner counts only where admission recorded that
+    controller as the creator, or recorded no creator.
+    """
+    labels = _mapping(metadata.get("labels"))
+    user = _mapping(metadata.get("annotations")).get(names.CREATED_BY)
+    user = user if isinstance(user, str) else ""
+    owner = _controller(metadata, labels)
+    believed = owner and user in {"", owner}
+    kind_and_name = _cron_job(owner, metadata) if believed else f"Pod/{metadata.get('name', '')}"
+    return Origin(kind_and_name, user, labels)
+
+
+def attribution(
+    origin: Origin, reservation: Reservation, kept_labels: Sequence[str], rules: ChargeRules
+) -> Attribution:
+    """Returns the dimensions that a reservation's use is attributed to.
+
+    Args:
+        origin: the origin of its pod.
+        reservation: the reservation.
+        kept_labels: the keys of labels that are kept; others are dropped, since some have a new value for every pod.
+        rules: the rules by which a request without an allocation counts.
+    """
+    labels = {key: origin.labels[key] for key in kept_labels if isinstance(origin.labels.get(key), str)}
+    return Attribution(
+        model=",".join(sorted({device.model for device in reservation.devices.values()})),
+        owner=origin.owner,
+        user=origin.user,
+        labels=tuple(sorted(labels.items())),
+        core_rate=_peak(reservation, _core),
+        memory_rate=_peak(reservation, lambda held: _memory(held, rules.unknown_device_mib)),
+    )
+
+
+def _peak(reservation: Reservation, share: Any) -> int:
+    steps = [(share(held), keeps) for held, keeps in reservation.init_steps]
+    return peak([share(held) for held in reservation.containers], steps)
+
+
+def _core(held: Held) -> int:
+    if held is None:
+        return 0
+    if isinstance(held, UnplacedShare):
+        return held.core_percent * GPU_SECOND // 100
+    return sum(device.core_percent * GPU_SECOND // 100 for device in held)
+
+
+def _memory(held: Held, unknown_device_mib: int) -> int:
+    if held is None:
+        return 0
+    if isinstance(held, UnplacedShare):
+        of_request = Fraction(held.memory_mib, unknown_device_mib) + Fraction(held.memory_percentage, 100)
+        return int(GPU_SECOND * min(of_request, Fraction(max(held.gpus, 1))))
+    return sum(GPU_SECOND * device.memory_mib // device.total_mib for device in held)
+
+
+def _controller(metadata: Mapping[str, Any], labels: Mapping[str, Any]) -> str:
+    """Returns Kind/name of the controller; a ReplicaSet counts as the Deployment that it is named after."""
+    references = metadata.get("ownerReferences")
+    for reference in references if isinstance(references, list) else []:
+        owner = _mapping(reference)
+        kind, name = owner.get("kind"), owner.get("name")
+        if owner.get("controller") is True and isinstance(kind, str) and isinstance(name, str):
+            suffix = f"-{labels.get(TEMPLATE_HASH, '')}"
+            if kind == "ReplicaSet" and len(suffix) > 1 and name.endswith(suffix):
+                return f"Deployment/{name.removesuffix(suffix)}"
+            return f"{kind}/{name}"
+    return ""
+
+
+def _cron_job(owner: str, metadata: Mapping[str, Any]) -> str:
+    """Returns the CronJob of a Job whose name is a CronJob's name and the minute since 1970 of its schedule.
+
+    The CronJob controller names Jobs so (getJobName in pkg/controller/cronjob of Kubernetes). A Job that a person gave
+    such a name is recognised by its pod, which was not created near that minute.
+    """
+    kind, _, name = owner.partition("/")
+    stem, _, minute = name.rpartition("-")
+    if kind != "Job" or not stem or not (minute.isascii() and minute.isdigit() and len(minute) <= 9):
+        return owner
+    created = _instant(metadata.get("creationTimestamp"))
+    late = None if created is None else created // MINUTE - int(minute)
+    return f"CronJob/{stem}" if late is not None and 0 <= late <= MINUTES_BETWEEN_SCHEDULE_AND_START else owner
+
+
+def _instant(value: Any) -> int | None:
+    try:
+        return parse_instant(value)
+    except TimeError:
+        return None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

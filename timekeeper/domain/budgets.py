@@ -1,0 +1,292 @@
+"""Parses GPUBudget objects into frozen budgets, naming each fault, and determines the payer of each namespace."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from fairgpu.faults import Fault, explain, show
+from timekeeper.domain.money import MoneyError, from_gpu_hours
+from timekeeper.domain.periods import ALLOWED, LAST_DAY_OF_EVERY_MONTH, CronError, Every, PeriodRule, check_cron
+from timekeeper.domain.state import Admission, Enforcement, Limits, OnExhausted
+from timekeeper.domain.timestamps import HOUR, MINUTE, TimeError, parse_duration, parse_instant
+
+WEEKDAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+DEFAULT_MIN_RUNTIME = 10 * MINUTE
+DEFAULT_COMMIT = HOUR
+DEFAULT_PENDING_COMMIT = 24 * HOUR
+DEFAULT_EVICTION_NOTICE = 10 * MINUTE
+
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+_CLOCK = re.compile(r"([01][0-9]|2[0-3]):([0-5][0-9])")
+
+_BROKEN: Mapping[str, Any] = {}
+"""Stands in for a map that is missing: its absence is reported once, not once for each field."""
+
+Value = TypeVar("Value")
+
+
+RESERVED_NAMES = frozenset({"book", "notices", "states"})
+"""Names under which the store keeps what concerns all accounts; the GPUBudget CRD refuses them, too."""
+
+
+class BudgetError(ValueError):
+    """A budget that cannot be used; the message holds every fault."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        super().__init__(explain(faults))
+        self.faults = faults
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The limits of a set of namespaces per period.
+
+    Amounts are microGPU-seconds, durations nanoseconds. `allowance` None is no limit; `rollover` is the most that an
+    unspent allowance adds to the next period.
+    """
+
+    name: str
+    namespaces: frozenset[str] = frozenset()
+    allowance: int | None = None
+    period: PeriodRule = field(default_factory=PeriodRule)
+    rollover: int = 0
+    grace_amount: int | None = None
+    grace_duration: int | None = None
+    on_exhausted: OnExhausted = OnExhausted.DEPRIORITIZE
+    enforcement: Enforcement = Enforcement.ENFORCE
+    min_runtime: int = DEFAULT_MIN_RUNTIME
+    admission: Admission = Admission.SIMPLE
+    default_commit: int = DEFAULT_COMMIT
+    pending_commit: int = DEFAULT_PENDING_COMMIT
+    eviction_notice: int = DEFAULT_EVICTION_NOTICE
+    created: int = 0
+    uid: str = ""
+    generation: int = 0
+
+    def limits(self, granted: int) -> Limits:
+        """Returns the limits of a period to which grants added an amount."""
+        available = None if self.allowance is None else self.allowance + granted
+        return Limits(available, self.grace_amount, self.grace_duration, self.on_exhausted)
+
+
+def parse_budget(item: Mapping[str, Any]) -> Budget:
+    """Parses a GPUBudget object from the API server or from a file.
+
+    Raises:
+        BudgetError: a field is missing or invalid; it names all faults at once.
+    """
+    reader = _Reader([])
+    metadata = reader.mapping(item, "metadata", "")
+    spec = reader.mapping(item, "spec", "")
+    grace = reader.mapping(spec, "grace", "spec") if "grace" in spec else {}
+    budget = Budget(
+        name=reader.value(metadata, "name", "metadata", _name, "a name but book, notices and states", "team-a"),
+        namespaces=reader.value(
+            spec, "namespaces", "spec", _namespaces, "a list of one or more namespace names", "[team-a]"
+        ),
+        allowance=reader.amount(
+            reader.mapping(spec, "allowance", "spec"), "gpuHours", "spec.allowance", optional=False
+        ),
+        period=_period(reader, reader.mapping(spec, "period", "spec")),
+        rollover=_rollover(reader, spec),
+        grace_amount=reader.amount(grace, "gpuHours", "spec.grace", optional=True),
+        grace_duration=reader.duration(grace, "duration", "spec.grace", None),
+        on_exhausted=reader.choice(spec, "onExhausted", "spec", OnExhausted, OnExhausted.DEPRIORITIZE),
+        enforcement=reader.choice(spec, "enforcement", "spec", Enforcement, Enforcement.ENFORCE),
+        min_runtime=reader.duration(spec, "minRuntime", "spec", DEFAULT_MIN_RUNTIME) or 0,
+        admission=reader.choice(spec, "admission", "spec", Admission, Admission.SIMPLE),
+        default_commit=reader.duration(spec, "defaultCommit", "spec", DEFAULT_COMMIT) or 0,
+        pending_commit=reader.duration(spec, "pendingCommit", "spec", DEFAULT_PENDING_COMMIT) or 0,
+        eviction_notice=reader.duration(spec, "evictionNotice", "spec", DEFAULT_EVICTION_NOTICE) or 0,
+        created=reader.instant(metadata, "creationTimestamp"),
+        uid=str(metadata.get("uid", "")),
+        generation=metadata["generation"] if isinstance(metadata.get("generation"), int) else 0,
+    )
+    if reader.faults:
+        raise BudgetError(tuple(reader.faults))
+    return budget
+
+
+def payers(budgets: Iterable[Budget]) -> tuple[dict[str, Budget], dict[str, dict[str, str]]]:
+    """Determines the payer of each namespace, and the budgets that name a namespace which another one pays for.
+
+    Where two budgets name a namespace, the older one pays; of two created in one second, the first by name.
+
+    Returns:
+        The payer of each namespace; and for each budget in conflict, its contested namespaces and their payers' names.
+    """
+    paying: dict[str, Budget] = {}
+    conflicts: dict[str, dict[str, str]] = {}
+    for budget in sorted(budgets, key=lambda budget: (budget.created, budget.name)):
+        for namespace in sorted(budget.namespaces):
+            holder = paying.setdefault(namespace, budget)
+            if holder is not budget:
+                conflicts.setdefault(budget.name, {})[namespace] = holder.name
+    return paying, conflicts
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value):
+        raise ValueError
+    if value in RESERVED_NAMES:
+        raise ValueError
+    return value
+
+
+def _namespaces(value: Any) -> frozenset[str]:
+    if not isinstance(value, list) or not value:
+        raise ValueError
+    if not all(isinstance(name, str) and _NAMESPACE.fullmatch(name) for name in value):
+        raise ValueError
+    return frozenset(value)
+
+
+def _period(reader: _Reader, period: Mapping[str, Any]) -> PeriodRule:
+    if "cron" in period:
+        return _cron_period(reader, period)
+    every = reader.choice(period, "every", "spec.period", Every, None)
+    start = reader.mapping(period, "start", "spec.period") if "start" in period else {}
+    path = "spec.period.start"
+    reader.only_with(start, "dayOfMonth", every, Every.MONTH)
+    reader.only_with(start, "weekday", every, Every.WEEK)
+    hour, minute = reader.value(start, "time", path, _clock, "HH:MM from 00:00 to 23:59", '"09:00"', (0, 0))
+    if every is Every.HOUR and hour:
+        reader.fault(f"{path}.time", start["time"], "00:MM where a period lasts an hour", f'"00:{minute:02d}"')
+    return PeriodRule(
+        every=every or Every.MONTH,
+        zone=reader.value(period, "timeZone", "spec.period", _zone, "a name of the IANA database", "UTC", "UTC"),
+        day_of_month=reader.value(
+            start, "dayOfMonth", path, _day, f"1 to {LAST_DAY_OF_EVERY_MONTH}, as every month has", "1", 1
+        ),
+        weekday=reader.value(start, "weekday", path, WEEKDAYS.index, ", ".join(WEEKDAYS), "Monday", 0),
+        hour=hour,
+        minute=minute,
+    )
+
+
+def _rollover(reader: _Reader, spec: Mapping[str, Any]) -> int:
+    if "rollover" not in spec:
+        return 0
+    cap = reader.amount(reader.mapping(spec, "rollover", "spec"), "gpuHours", "spec.rollover", optional=False)
+    return cap or 0
+
+
+def _cron_period(reader: _Reader, period: Mapping[str, Any]) -> PeriodRule:
+    """Reads a period rule with a cron expression. The API server's defaults give each period a start at 00:00."""
+    for key in ("every", "start"):
+        given = period.get(key)
+        if given and given != {"time": "00:00"}:
+            reader.fault(f"spec.period.{key}", given, "nothing beside cron, which says when", f"no {key}")
+    try:
+        cron = check_cron(period["cron"]) if isinstance(period["cron"], str) else ""
+    except CronError:
+        cron = ""
+    if not cron:
+        reader.fault("spec.period.cron", period["cron"], ALLOWED, '"0 6 1 1,4,7,10 *"')
+    zone = reader.value(period, "timeZone", "spec.period", _zone, "a name of the IANA database", "UTC", "UTC")
+    return PeriodRule(zone=zone, cron=cron)
+
+
+def _clock(value: Any) -> tuple[int, int]:
+    match = _CLOCK.fullmatch(value)
+    if match is None:
+        raise ValueError
+    return int(match[1]), int(match[2])
+
+
+def _zone(value: Any) -> str:
+    if not isinstance(value, str) or not value:
+        raise ValueError
+    try:
+        return ZoneInfo(value).key
+    except (ZoneInfoNotFoundError, OSError) as error:
+        raise ValueError(value) from error
+
+
+def _day(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= LAST_DAY_OF_EVERY_MONTH:
+        raise ValueError
+    return value
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads fields and collects their faults."""
+
+    faults: list[Fault]
+
+    def fault(self, path: str, given: Any, allowed: str, instead: str) -> None:
+        shown = "nothing" if given is None else show(given)
+        self.faults.append(Fault(path=path, given=shown, allowed=allowed, instead=instead))
+
+    def mapping(self, item: Mapping[str, Any], key: str, path: str) -> Mapping[str, Any]:
+        value = item.get(key)
+        if isinstance(value, dict):
+            return value
+        if item is not _BROKEN:
+            self.fault(f"{path}.{key}".lstrip("."), value, "a map", "its fields under it")
+        return _BROKEN
+
+    def value(  # noqa: PLR0913, PLR0917 - a field, its path, its parser, and the words of its fault
+        self,
+        item: Mapping[str, Any],
+        key: str,
+        path: str,
+        read: Any,
+        allowed: str,
+        instead: str,
+        absent: Any = None,
+    ) -> Any:
+        given = item.get(key)
+        if item is _BROKEN or (given is None and absent is not None):
+            return absent
+        try:
+            return read(given)
+        except (ValueError, TypeError):
+            self.fault(f"{path}.{key}", given, allowed, instead)
+            return absent
+
+    def amount(self, item: Mapping[str, Any], key: str, path: str, *, optional: bool) -> int | None:
+        given = item.get(key)
+        if item is _BROKEN or (given is None and optional):
+            return None
+        try:
+            return from_gpu_hours(given)
+        except MoneyError as error:
+            self.fault(f"{path}.{key}", given, str(error), "100")
+            return None
+
+    def duration(self, item: Mapping[str, Any], key: str, path: str, absent: int | None) -> int | None:
+        given = item.get(key)
+        if given is None:
+            return absent
+        try:
+            return parse_duration(given)
+        except TimeError as error:
+            self.fault(f"{path}.{key}", given, str(error), "2h")
+            return absent
+
+    def choice(self, item: Mapping[str, Any], key: str, path: str, kind: type[Value], absent: Value | None) -> Value:
+        allowed = list(kind)  # type: ignore[call-overload] # a type of enums is one that can be listed
+        found: Value = self.value(item, key, path, kind, ", ".join(allowed), str(allowed[0]), absent)
+        return found
+
+    def only_with(self, item: Mapping[str, Any], key: str, every: Every | None, owner: Every) -> None:
+        if key in item and every is not owner:
+            self.fault(
+                f"spec.period.start.{key}", item[key], f"only with every: {owner}", f"every: {owner}, or no {key}"
+            )
+
+    def instant(self, item: Mapping[str, Any], key: str) -> int:
+        given = item.get(key)
+        if given is None:
+            return 0
+        try:
+            return parse_instant(given)
+        except TimeError as error:
+            self.fault(f"metadata.{key}", given, str(error), "nothing: the API server writes it")
+            return 0

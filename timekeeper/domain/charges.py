@@ -1,0 +1,164 @@
+"""Segments of a session at one rate, what they cost, and the hourly points that divide the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from timekeeper.domain.attribution import Attribution
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.periods import Period
+from timekeeper.domain.pricing import FOREVER
+from timekeeper.domain.reservations import Tariff
+from timekeeper.domain.timestamps import HOUR
+
+Assignments = tuple[tuple[int, str], ...]
+"""(from, account): the payer of a namespace from an instant on; the first one also pays for all time before."""
+
+
+def cost(rate: int, nanoseconds: int) -> int:
+    """Returns the cost of a rate (microGPU-seconds a second) over a duration, rounded down."""
+    return rate * nanoseconds // SECOND
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part [start, end) of a session that one period of one account pays for."""
+
+    account: str
+    period: int
+    start: int
+    end: int
+
+
+def segments(
+    assignments: Assignments, periods_of: Callable[[str], Sequence[Period]], start: int, end: int
+) -> Iterator[Segment]:
+    """Yields the segments of [start, end), in order of time within each account.
+
+    Time before an account's first period belongs to no segment: the account did not exist.
+    """
+    for index, (since, account) in enumerate(assignments):
+        first = start if index == 0 else max(start, since)
+        until = min(end, assignments[index + 1][0] if index + 1 < len(assignments) else FOREVER)
+        for period in periods_of(account):
+            if first < period.end and period.start < until:
+                low, high = max(first, period.start), min(until, period.end)
+                if low < high:
+                    yield Segment(account, period.start, low, high)
+
+
+def segment_cost(tariff: Tariff, start: int, end: int) -> int:
+    """Returns the cost of [start, end) in microGPU-seconds."""
+    total = 0
+    for index, (since, rate) in enumerate(tariff):
+        low = start if index == 0 else max(start, since)
+        high = min(end, tariff[index + 1][0]) if index + 1 < len(tariff) else end
+        if low < high:
+            total += cost(rate, high - low)
+    return total
+
+
+def rate_now(tariff: Tariff, now: int) -> int:
+    """Returns the rate at an instant."""
+    rate = tariff[0][1] if tariff else 0
+    for since, later in tariff[1:]:
+        if since <= now:
+            rate = later
+    return rate
+
+
+def amounts(tariff: Tariff, settled: Sequence[Segment]) -> dict[tuple[str, int], int]:
+    """Returns the cumulative amount in each period of each account that the segments touch."""
+    totals: dict[tuple[str, int], int] = {}
+    for segment in settled:
+        key = (segment.account, segment.period)
+        totals[key] = totals.get(key, 0) + segment_cost(tariff, segment.start, segment.end)
+    return totals
+
+
+class HourlyPoint(NamedTuple):
+    """A session's cumulative amounts at an instant, in microGPU-seconds.
+
+    `used` is the GPU time that its reports name; None where it has sent none.
+    """
+
+    until: int
+    billed: int
+    core: int
+    memory: int
+    used: int | None = None
+
+    @property
+    def hour(self) -> int:
+        """The hour that ends at the point, or that the point lies in; hours count from 1970."""
+        return (self.until - 1) // HOUR
+
+
+def hours_of(points: Sequence[HourlyPoint]) -> list[int]:
+    """The hour of each point, counted from 1970."""
+    return [point.hour for point in points]
+
+
+def hourly_points(
+    settled: Sequence[Segment], tariff: Tariff, attribution: Attribution, stored: HourlyPoint | None, billed: int
+) -> list[HourlyPoint]:
+    """Returns the hourly points of a session in one period, the last one at the end of its last segment.
+
+    Args:
+        settled: the segments that the period pays for, in order of time; at least one.
+        tariff: the session's rates.
+        attribution: the session's reserved rates.
+        stored: the last point that the store holds; None for none.
+        billed: the amount billed up to the last point. Where it differs from the cost of the reservation, the part
+            after the stored point is divided by time.
+    """
+    first, last = settled[0].start, settled[-1].end
+    begin = first if stored is None else min(max(stored.until, first), last)
+    already = 0 if stored is None else stored.billed
+    by_rate = billed == _reserved(settled, tariff, last)
+    found = []
+    for moment in (*range(_next_hour(begin), last, HOUR), last):
+        held = sum(max(min(segment.end, moment) - segment.start, 0) for segment in settled)
+        reserved = _reserved(settled, tariff, moment)
+        found.append(
+            HourlyPoint(
+                until=moment,
+                billed=reserved if by_rate else _between(already, billed, moment - begin, last - begin),
+                core=cost(attribution.core_rate, held),
+                memory=cost(attribution.memory_rate, held),
+            )
+        )
+    return found
+
+
+def with_used(points: Sequence[HourlyPoint], stored: HourlyPoint | None, start: int, used: int) -> list[HourlyPoint]:
+    """Returns the points with the GPU time used; the part after the stored point is divided by time.
+
+    Args:
+        points: the points, in order.
+        stored: the last point that the store holds; None for none.
+        start: the later of the session's and the period's start.
+        used: microGPU-seconds up to the last point, cumulative in the period.
+    """
+    if not points:
+        return []
+    begin, already = (start, 0) if stored is None else (stored.until, stored.used or 0)
+    length = points[-1].until - begin
+    return [point._replace(used=_between(already, used, point.until - begin, length)) for point in points]
+
+
+def _next_hour(instant: int) -> int:
+    return (instant // HOUR + 1) * HOUR
+
+
+def _reserved(settled: Sequence[Segment], tariff: Tariff, until: int) -> int:
+    return sum(
+        segment_cost(tariff, segment.start, min(segment.end, until)) for segment in settled if segment.start < until
+    )
+
+
+def _between(start: int, end: int, part: int, whole: int) -> int:
+    """Interpolates between two amounts by part / whole; returns `end` where `whole` is 0."""
+    return start + (end - start) * part // whole if whole > 0 else end

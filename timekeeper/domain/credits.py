@@ -1,0 +1,138 @@
+"""Credits: grants that outlive periods, and the order in which spending uses them up.
+
+A grant that states when it expires is a credit. Spending always burns the available credit that expires first. A
+period's own money expires with the period: its allowance, grants without an expiry, and what was rolled over into it.
+Spending that finds no money left is a debt, which the next money to arrive pays first.
+
+So what is left of a credit depends only on how much was spent when. A credit's arrival is therefore recorded as the
+amount that the period had spent by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+OWN = ""
+"""The name of the period's own money; no grant can have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """One period's share of a grant that outlives periods. Amounts are microGPU-seconds.
+
+    Attributes:
+        name: the grant's.
+        amount: the money that it brought into the period; once it has expired, the part that was burned.
+        expires: when it expires, in nanoseconds since 1970.
+        since: the amount that the period had spent when the grant arrived; 0 where the period began with it.
+        expired: whether it has expired within the period.
+    """
+
+    name: str
+    amount: int
+    expires: int
+    since: int = 0
+    expired: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Burned:
+    """The money that is left: the period's own and each credit's by name. `debt` is spending that no money paid for."""
+
+    own: int
+    credits: Mapping[str, int]
+    debt: int
+
+
+def burn(own: int, period_credits: Iterable[Credit], end: int, spent: int) -> Burned:
+    """Computes what is left of a period's money.
+
+    Of two credits that expire at once, the first by name burns first. A credit that expires at the period's end burns
+    after the period's own money.
+
+    Args:
+        own: the period's own money; below 0 it is a debt from the start.
+        period_credits: the period's credits. An expired one counts with what was burned of it.
+        end: the period's end, when its own money expires.
+        spent: the amount that was spent in the period; below 0 it adds to the period's own money.
+    """
+    own, spent = own - min(spent, 0), max(spent, 0)
+    arriving = sorted(period_credits, key=lambda credit: (credit.since, credit.expires, credit.name))
+    order = [
+        credit.name
+        for credit in sorted(arriving, key=lambda credit: (credit.expires, credit.name))
+        if credit.expires < end
+    ]
+    order += [OWN]
+    order += [
+        credit.name
+        for credit in sorted(arriving, key=lambda credit: (credit.expires, credit.name))
+        if credit.expires >= end
+    ]
+    left, debt, burned = {OWN: max(own, 0)}, max(-own, 0), 0
+    for credit in arriving:
+        until = max(burned, min(credit.since, spent))
+        debt += _take(left, order, until - burned)
+        burned = until
+        paid = min(debt, credit.amount)
+        left[credit.name], debt = credit.amount - paid, debt - paid
+    debt += _take(left, order, spent - burned)
+    return Burned(left.pop(OWN), left, debt)
+
+
+def expiring(own: int, period_credits: Mapping[str, Credit], name: str, end: int, spent: int) -> Credit:
+    """Returns a credit that has expired within a period: it keeps the part that was burned and loses the rest.
+
+    Args:
+        own: the period's own money.
+        period_credits: the period's credits; those that expired earlier are marked as expired.
+        name: the credit that expires.
+        end: the period's end.
+        spent: the amount that the period had spent when the credit expired.
+    """
+    left = burn(own, period_credits.values(), end, spent).credits[name]
+    credit = period_credits[name]
+    return Credit(name, credit.amount - left, credit.expires, credit.since, expired=True)
+
+
+def carried(own: int, period_credits: Mapping[str, Credit], end: int, spent: int) -> Sequence[Credit]:
+    """Returns the credits that the next period begins with: what is left of those that expire after this one's end.
+
+    Args:
+        own: the ending period's own money.
+        period_credits: its credits.
+        end: its end.
+        spent: the amount that was spent in it.
+    """
+    left = burn(own, period_credits.values(), end, spent).credits
+    return [
+        Credit(name, left[name], credit.expires)
+        for name, credit in sorted(period_credits.items())
+        if credit.expires > end and not credit.expired and left[name] > 0
+    ]
+
+
+def rolled_over(cap: int, own: int, period_credits: Iterable[Credit], end: int, spent: int, lasting: int) -> int:
+    """Computes how much of a period's own money rolls over into the next one.
+
+    Args:
+        cap: the most that may be rolled over.
+        own: the ending period's own money.
+        period_credits: its credits.
+        end: its end.
+        spent: the amount that was spent in it.
+        lasting: the part of its own money that may roll over: the allowance, and what was rolled over into it. Grants
+            without an expiry end with their period, so they burn first.
+    """
+    return max(0, min(cap, lasting, burn(own, period_credits, end, spent).own))
+
+
+def _take(left: dict[str, int], order: Sequence[str], amount: int) -> int:
+    """Burns an amount, soonest expiry first, and returns the part that no money paid for."""
+    for name in order:
+        taken = min(left.get(name, 0), amount)
+        if taken > 0:
+            left[name] -= taken
+            amount -= taken
+    return amount

@@ -1,0 +1,184 @@
+"""The burn rate of a budget over the last hour and the last day, and the forecast that follows from it.
+
+An account is sampled every five minutes. A sample is an instant up to which the account was settled, and the amount
+that it had spent by then since its first sample, across periods. The difference between two samples is exactly the
+amount spent between them. A rate is measured from a sample on: over an hour and up to five minutes more, or over a day
+and up to an hour more; `since` is that sample's instant. While the samples do not go back that far, it is the first
+sample's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import DAY, HOUR, MINUTE
+
+FINE: Final = 5 * MINUTE
+"""The distance between samples of the last hour."""
+COARSE: Final = HOUR
+"""The distance between older samples."""
+SHORTEST_MEASURE: Final = 10 * MINUTE
+"""A burn that was measured over a shorter time gives no forecast."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpendSample:
+    """An instant (nanoseconds since 1970), and the microGPU-seconds spent by then since the account's first sample."""
+
+    at: int
+    spent: int
+
+
+@dataclass(frozen=True, slots=True)
+class BurnRecord:
+    """An account's samples, oldest first; at least one.
+
+    Attributes:
+        samples: the samples.
+        period: the period in which the last one was taken.
+        total: the total of that period then.
+    """
+
+    samples: tuple[SpendSample, ...]
+    period: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Burn:
+    """The amount spent between two instants.
+
+    Attributes:
+        since: the first instant.
+        until: the last instant.
+        spent: microGPU-seconds; below 0 where corrections took back more than was spent.
+    """
+
+    since: int
+    until: int
+    spent: int
+
+    @property
+    def rate(self) -> int:
+        """MicroGPU-seconds a second; never below 0."""
+        return max(self.spent, 0) * SECOND // (self.until - self.since)
+
+
+@dataclass(frozen=True, slots=True)
+class Burns:
+    """The burns of the last hour and the last day; None until the account has been settled twice."""
+
+    hour: Burn | None = None
+    day: Burn | None = None
+
+
+def sampled(record: BurnRecord | None, now: int, period: int, totals: Mapping[int, int], offset: int = 0) -> BurnRecord:
+    """Returns the record with a new sample where one is due, else the same record.
+
+    Args:
+        record: the record so far; None for none.
+        now: the instant up to which the account is settled, in nanoseconds since 1970.
+        period: the start of its present period.
+        totals: the totals of that period and of those before it, by their starts.
+        offset: the time before each full five minutes at which a sample is due; it differs between accounts, so that
+            they are not all sampled at once.
+    """
+    spent = None if record is None else _spent(record, period, totals)
+    if record is None or spent is None or now < record.samples[-1].at - HOUR:
+        return BurnRecord((SpendSample(now, 0),), period, totals[period])
+    last = record.samples[-1]
+    first = len(record.samples) == 1 and now - last.at >= MINUTE
+    due = first or (now + offset) // FINE != (last.at + offset) // FINE or period != record.period
+    if now <= last.at or not due:
+        return record
+    samples = _thinned((*record.samples, SpendSample(now, spent)), now)
+    return BurnRecord(samples, period, totals[period])
+
+
+def burns(record: BurnRecord | None, now: int, period: int, totals: Mapping[int, int]) -> Burns:
+    """Returns the burns of the last hour and the last day; arguments as for sampled()."""
+    spent = None if record is None else _spent(record, period, totals)
+    if record is None or spent is None:
+        return Burns()
+    return Burns(
+        hour=_since(record.samples, SpendSample(now, spent), now - HOUR),
+        day=_since(record.samples, SpendSample(now, spent), now - DAY),
+    )
+
+
+def burns_at_last_sample(record: BurnRecord | None) -> Burns:
+    """Returns the burns of the hour and the day that end with the last sample."""
+    if record is None:
+        return Burns()
+    latest = record.samples[-1]
+    return Burns(_since(record.samples, latest, latest.at - HOUR), _since(record.samples, latest, latest.at - DAY))
+
+
+def lasts_until(remaining: int, burn: Burn | None, now: int, before: int) -> int | None:
+    """Returns the instant at which the money runs out at a burn's rate.
+
+    None where that is not before `before`, or where no money is left already.
+
+    Args:
+        remaining: the amount that is left now, in microGPU-seconds.
+        burn: the burn.
+        now: nanoseconds since 1970.
+        before: the end of the period, in nanoseconds since 1970.
+    """
+    if burn is None or burn.spent <= 0 or remaining <= 0:
+        return None
+    moment = now + remaining * (burn.until - burn.since) // burn.spent
+    return moment if moment < before else None
+
+
+def runs_out_early(remaining: int, found: Burns, now: int, before: int) -> bool:
+    """Whether the money runs out before an instant, both at the last hour's and at the last day's rate.
+
+    The long window shows that the burn is significant, the short one that it still goes on
+    (https://sre.google/workbook/alerting-on-slos/, multiwindow alerts).
+    """
+    windows = (found.hour, found.day)
+    if any(burn is None or burn.until - burn.since < SHORTEST_MEASURE for burn in windows):
+        return False
+    return all(lasts_until(remaining, burn, now, before) is not None for burn in windows)
+
+
+def _spent(record: BurnRecord, period: int, totals: Mapping[int, int]) -> int | None:
+    """Returns the amount spent since the first sample; None where a period in between is not known."""
+    if record.period not in totals or period not in totals or period < record.period:
+        return None
+    later = sum(total for start, total in totals.items() if record.period < start <= period)
+    return record.samples[-1].spent + totals[record.period] - record.total + later
+
+
+def _since(samples: Sequence[SpendSample], latest: SpendSample, edge: int) -> Burn | None:
+    index = _base(samples, edge)
+    base = samples[index]
+    following = samples[index + 1] if index + 1 < len(samples) else latest
+    if base.at < edge and following.spent == base.spent and following.at >= edge:
+        base = replace(base, at=edge)  # nothing was spent in between, so the total at the edge is known
+    return Burn(base.at, latest.at, latest.spent - base.spent) if base.at < latest.at else None
+
+
+def _base(samples: Sequence[SpendSample], edge: int) -> int:
+    """Returns the index of the last sample at or before an instant; 0 where all are later."""
+    return max(bisect_right(samples, edge, key=lambda sample: sample.at) - 1, 0)
+
+
+def _thinned(samples: Sequence[SpendSample], now: int) -> tuple[SpendSample, ...]:
+    """Keeps every sample of the last hour and the one before it, and one of each earlier hour of a day."""
+    day, hour = (samples[_base(samples, now - length)] for length in (DAY, HOUR))
+    kept: list[SpendSample] = []
+    for sample in samples:
+        if sample.at < day.at:
+            continue
+        if sample.at < hour.at and kept and sample.at // COARSE == kept[-1].at // COARSE:
+            continue
+        if len(kept) > 1 and kept[-2].spent == kept[-1].spent == sample.spent:
+            kept.pop()
+        kept.append(sample)
+    return tuple(kept)

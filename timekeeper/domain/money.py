@@ -1,0 +1,94 @@
+"""Money is whole microGPU-seconds: one whole GPU for one second at price 1 is 1,000,000 of them.
+
+Amounts are integers because a sum of doubles depends on its order and loses units from 2^53 on. GPU-hours
+(3,600,000,000 microGPU-seconds) are for display; nothing is computed from them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import ROUND_HALF_EVEN, Decimal
+from typing import Any, Final
+
+GPU_SECOND: Final = 1_000_000
+GPU_HOUR: Final = 3600 * GPU_SECOND
+SECOND: Final = 1_000_000_000
+"""Nanoseconds in a second."""
+
+MAX_GPU_HOURS: Final = 999_999_999
+MAX_AMOUNT: Final = 10**24 - 1
+"""The largest amount that the store holds."""
+
+_GPU_HOURS = re.compile(r"(0|[1-9][0-9]{0,8})(\.[0-9]{1,6})?")
+
+
+class MoneyError(ValueError):
+    """A value that is not an amount; the message says what is allowed."""
+
+
+def from_gpu_hours(value: Any) -> int:
+    """Parses GPU-hours as a manifest states them: a whole number, or a quoted decimal of at most six places.
+
+    Raises:
+        MoneyError: the value is anything else. A float is refused unless it is whole: 0.1 has no exact double.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | str) or not _GPU_HOURS.fullmatch(str(value)):
+        raise MoneyError(f'a number from 0 to {MAX_GPU_HOURS}, or a quoted decimal of at most six places such as "2.5"')
+    return int(Decimal(value) * GPU_HOUR)
+
+
+def from_signed_gpu_hours(value: Any) -> int:
+    """Parses an amount as `from_gpu_hours` does, except that it may be below 0 and must not be 0.
+
+    Raises:
+        MoneyError: the value is anything else.
+    """
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = str(value)
+    negative = text.startswith("-")
+    try:
+        amount = from_gpu_hours(text[1:] if negative and not isinstance(value, float) else value)
+    except MoneyError:
+        amount = 0
+    if amount == 0:
+        raise MoneyError(
+            f"a number from -{MAX_GPU_HOURS} to {MAX_GPU_HOURS} but 0, or a quoted decimal of at most six places such "
+            'as "2.5" or "-2.5"'
+        )
+    return -amount if negative else amount
+
+
+def gpu_hours(amount: int) -> float:
+    """Converts an amount to GPU-hours, for display only."""
+    return amount / GPU_HOUR
+
+
+def display(amount: int) -> str:
+    """Formats an amount as GPU-hours with two decimal places, or up to six where it is below one GPU-hour."""
+    hours = Decimal(amount) / GPU_HOUR
+    places = 2 if amount == 0 or abs(hours) >= 1 else 6
+    text = f"{hours:.{places}f}"
+    return text.rstrip("0").rstrip(".") if places > 2 else text
+
+
+_PLACES = Decimal("0.01")
+
+
+@dataclass(frozen=True, slots=True)
+class Currency:
+    """A currency by its code (ISO 4217), and the cost of a GPU-hour in it.
+
+    A GPU-hour is an hour of a whole GPU at price 1: amounts already contain the higher price of dearer models.
+    """
+
+    code: str
+    per_gpu_hour: Decimal
+
+    def worth(self, amount: int) -> float:
+        """Converts microGPU-seconds to the currency, rounded to a hundredth, half to even."""
+        exact = Decimal(amount) * self.per_gpu_hour / GPU_HOUR
+        return float(exact.quantize(_PLACES, ROUND_HALF_EVEN))

@@ -1,0 +1,254 @@
+"""Orders of an admin: GPUGrant and GPUCorrection objects, each with an amount, a reason and an author."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from decimal import ROUND_DOWN, Decimal
+from typing import Any, NamedTuple
+
+from fairgpu.faults import Fault, explain, show
+from timekeeper.domain.money import GPU_HOUR, MoneyError, from_signed_gpu_hours
+from timekeeper.domain.timestamps import TimeError, parse_instant
+
+MAX_REASON = 1024
+MAX_NAME = 253
+REFUSED = "Refused"
+"""The reason in the condition Applied of an order that the ledger refuses as it stands."""
+NAME_TAKEN = "NameTaken"
+"""The reason where the ledger holds another order under its name, whose object has been deleted."""
+NO_BUDGET = "NoBudget"
+"""The reason while no budget has the name that the order gives."""
+UNSIGNED = "unsigned"
+"""Stands for the author of an order that names none."""
+
+
+class OrderEntry(NamedTuple):
+    """The ledger's record of an order: the start of its period, and microGPU-seconds."""
+
+    period: int
+    amount: int
+
+
+class OrderError(ValueError):
+    """An object that cannot be applied; the message holds every fault."""
+
+    def __init__(self, faults: tuple[Fault, ...]) -> None:
+        super().__init__(explain(faults))
+        self.faults = faults
+
+
+def order_note(reason: str, requested_by: str) -> str:
+    """Composes a ledger entry's note; the text in its last parentheses is always the author."""
+    return f"{reason} ({requested_by or UNSIGNED})"
+
+
+def order_amount(spec: Mapping[str, Any], instead: str, faults: list[Fault]) -> int:
+    """Reads `gpuHours` as microGPU-seconds; returns 0 and adds a fault where it is invalid."""
+    try:
+        return from_signed_gpu_hours(spec.get("gpuHours"))
+    except MoneyError as error:
+        faults.append(Fault("spec.gpuHours", show(spec.get("gpuHours")), str(error), instead))
+        return 0
+
+
+def text_faults(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Iterator[Fault]:
+    """Yields the faults of the texts that every order has: its name, its budget and its reason."""
+    texts = {
+        "metadata.name": (metadata.get("name"), MAX_NAME),
+        "spec.budget": (spec.get("budget"), MAX_NAME),
+        "spec.reason": (spec.get("reason"), MAX_REASON),
+    }
+    for path, (value, longest) in texts.items():
+        if not isinstance(value, str) or not value.strip() or len(value) > longest:
+            allowed = f"text of at most {longest} characters"
+            yield Fault(path, show(value), allowed, f"its {path.rpartition('.')[2]}")
+
+
+def refusal(item: Mapping[str, Any]) -> str:
+    """Returns why the ledger refused an order for good, from its status; empty where it did not."""
+    found = _not_applied(mapping(item.get("status")))
+    reason = found.get("reason")
+    return (str(found.get("message", "")) or str(reason)) if reason in {REFUSED, NAME_TAKEN} else ""
+
+
+def condition_reason(status: Mapping[str, Any]) -> str:
+    """Returns the reason of the condition Applied=False in a status; empty where there is none."""
+    return str(_not_applied(status).get("reason", ""))
+
+
+def _not_applied(status: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns the condition Applied=False; an empty one where there is none."""
+    conditions = status.get("conditions")
+    for condition in conditions if isinstance(conditions, list) else []:
+        found = mapping(condition)
+        if (found.get("type"), found.get("status")) == ("Applied", "False"):
+            return found
+    return {}
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Returns the value if it is a mapping, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+class GrantError(OrderError):
+    """A grant that cannot be applied; the message holds every fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Money that is added once to a budget's period, or taken from it.
+
+    Attributes:
+        name: the grant's name, its idempotency key.
+        budget: the budget that gets the money.
+        amount: microGPU-seconds; below 0 where money is taken away.
+        reason: the reason, for readers of the ledger.
+        requested_by: the author; may be empty.
+        created: nanoseconds since 1970, by the API server's clock. The period that holds it gets the money.
+        applied: whether its status says that the ledger holds it.
+        expires: the instant at which the money expires, in nanoseconds since 1970; None where it expires with its
+            period.
+        refused: the reason for which the ledger refused it for good, from its status; empty where it did not.
+    """
+
+    name: str
+    budget: str
+    amount: int
+    reason: str
+    requested_by: str
+    created: int
+    applied: bool = False
+    expires: int | None = None
+    refused: str = ""
+
+    @property
+    def note(self) -> str:
+        """The note of its ledger entry: the reason and the author."""
+        return order_note(self.reason, self.requested_by)
+
+
+def parse_grant(item: Mapping[str, Any]) -> Grant:
+    """Parses a GPUGrant object.
+
+    Raises:
+        GrantError: a field is missing or invalid; it names all faults at once.
+    """
+    metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+    faults: list[Fault] = []
+    amount = order_amount(spec, "100", faults)
+    created = 0
+    try:
+        created = parse_instant(metadata.get("creationTimestamp"))
+    except TimeError as error:
+        faults.append(Fault("metadata.creationTimestamp", show(metadata.get("creationTimestamp")), str(error), "it"))
+    expires = _expiry(spec, amount, created, faults)
+    faults.extend(text_faults(metadata, spec))
+    if faults:
+        raise GrantError(tuple(faults))
+    applied = mapping(item.get("status")).get("applied") is True
+    return Grant(
+        name=metadata["name"],
+        budget=spec["budget"],
+        amount=amount,
+        reason=spec["reason"],
+        requested_by=str(spec.get("requestedBy", "")),
+        created=created,
+        applied=applied,
+        expires=expires,
+        refused=refusal(item),
+    )
+
+
+def _expiry(spec: Mapping[str, Any], amount: int, created: int, faults: list[Fault]) -> int | None:
+    given = spec.get("expires")
+    if given is None:
+        return None
+    allowed, instead = "an RFC 3339 timestamp after the grant was made", "2026-12-31T23:00:00Z"
+    try:
+        expires = parse_instant(given)
+    except TimeError:
+        expires = 0
+    if expires <= created:
+        faults.append(Fault("spec.expires", show(given), allowed, instead))
+    elif amount < 0:
+        allowed = "nothing where gpuHours is below 0: what is taken away does not come back"
+        faults.append(Fault("spec.expires", show(given), allowed, "no expires"))
+    return expires
+
+
+class CorrectionError(OrderError):
+    """A correction that cannot be applied; the message holds every fault."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """An amount by which a budget spent more, or less, than the ledger said.
+
+    Attributes:
+        name: the correction's name, its idempotency key.
+        budget: the budget whose spending is corrected.
+        amount: microGPU-seconds; below 0 where less was spent.
+        effective: an instant in the corrected period, in nanoseconds since 1970.
+        namespace: the namespace whose use is corrected; empty for the budget as a whole.
+        reason: the reason, for readers of the ledger.
+        requested_by: the author; may be empty.
+        applied: whether its status says that the ledger holds it.
+        refused: the reason for which the ledger refused it for good, from its status; empty where it did not.
+    """
+
+    name: str
+    budget: str
+    amount: int
+    effective: int
+    namespace: str
+    reason: str
+    requested_by: str
+    applied: bool = False
+    refused: str = ""
+
+    @property
+    def note(self) -> str:
+        """The note of its ledger entry: the reason and the author."""
+        return order_note(self.reason, self.requested_by)
+
+
+def parse_correction(item: Mapping[str, Any]) -> Correction:
+    """Parses a GPUCorrection object.
+
+    Raises:
+        CorrectionError: a field is missing or invalid; it names all faults at once.
+    """
+    metadata, spec = mapping(item.get("metadata")), mapping(item.get("spec"))
+    faults: list[Fault] = []
+    amount = order_amount(spec, "-2.5", faults)
+    effective = 0
+    try:
+        effective = parse_instant(spec.get("effectivePeriod"))
+    except TimeError:
+        allowed = "an RFC 3339 timestamp within the period that is corrected"
+        faults.append(Fault("spec.effectivePeriod", show(spec.get("effectivePeriod")), allowed, "2026-01-01T00:00:00Z"))
+    faults.extend(text_faults(metadata, spec))
+    if faults:
+        raise CorrectionError(tuple(faults))
+    return Correction(
+        name=metadata["name"],
+        budget=spec["budget"],
+        amount=amount,
+        effective=effective,
+        namespace=str(spec.get("namespace", "")),
+        reason=spec["reason"],
+        requested_by=str(spec.get("requestedBy", "")),
+        applied=mapping(item.get("status")).get("applied") is True,
+        refused=refusal(item),
+    )
+
+
+def no_less_than(spent: int) -> str:
+    """Describes the least amount that a correction of a period may have, given the amount spent in it.
+
+    The figure is rounded towards 0, so that a correction with exactly this amount is accepted.
+    """
+    most = max(Decimal(spent) / GPU_HOUR, Decimal(0)).quantize(Decimal("0.000001"), ROUND_DOWN)
+    return f"no less than {-most.normalize():f}, as no more was spent in this period"

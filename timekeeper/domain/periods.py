@@ -1,0 +1,165 @@
+"""Accounting periods: their rules, their boundaries, and cron expressions that set these.
+
+A cron expression has five fields, as in crontab(5) of Debian's cron, on the wall clock. Days count from Sunday = 0 (7
+is Sunday, too), and names are allowed. Where day of month and day of week are both restricted, either is enough. A day
+that a month does not have is skipped; L is the last day.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import lru_cache
+from itertools import takewhile
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim, CronSimError
+
+from timekeeper.domain.timestamps import from_datetime, to_datetime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+FIELDS = 5
+AROUND = timedelta(hours=26)
+"""More than any jump of a wall clock: a zone that crosses the date line skips a day."""
+ALLOWED = "minute hour day-of-month month day-of-week, as in crontab(5), with one number for the minute"
+
+
+class CronError(ValueError):
+    """An invalid cron expression, or one that begins periods too often or never; the message says what is allowed."""
+
+
+@lru_cache(maxsize=1024)
+def check_cron(expression: str) -> str:
+    """Returns the expression if it has moments and these are at least an hour apart.
+
+    Raises:
+        CronError: they are not, or the expression is invalid.
+    """
+    try:
+        if len(expression.split()) != FIELDS or not expression.isascii():
+            raise CronError(ALLOWED)
+        schedule = CronSim(expression, datetime(2000, 1, 1))  # noqa: DTZ001 - wall-clock time
+        if len(schedule.minutes) != 1:
+            raise CronError(f"{ALLOWED}: a period lasts an hour at least")
+        next(schedule)
+    except CronSimError as error:
+        raise CronError(f"{ALLOWED} ({error})") from error
+    except (StopIteration, ValueError, AssertionError) as error:
+        raise error if isinstance(error, CronError) else CronError(f"{ALLOWED}, on a day that there is") from error
+    return expression
+
+
+def moments_around(expression: str, local: datetime) -> list[datetime]:
+    """Returns the moments within about a day of a wall-clock time, and at least one more on either side."""
+    before = next(CronSim(expression, local - AROUND, reverse=True))
+    coming = CronSim(expression, before)
+    inside = list(takewhile(lambda moment: moment <= local + AROUND, coming))
+    return [before, *inside, coming.dt]
+
+
+LAST_DAY_OF_EVERY_MONTH = 28
+
+
+class Every(StrEnum):
+    """The length of a period."""
+
+    HOUR = "hour"
+    DAY = "day"
+    WEEK = "week"
+    MONTH = "month"
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodRule:
+    """A rule that sets when periods start. `weekday` counts from Monday = 0; hourly periods use only the minute.
+
+    A `cron` expression overrides all other fields but the zone.
+    """
+
+    every: Every = Every.MONTH
+    zone: str = "UTC"
+    day_of_month: int = 1
+    weekday: int = 0
+    hour: int = 0
+    minute: int = 0
+    cron: str = ""
+
+    def __post_init__(self) -> None:
+        if self.cron:
+            check_cron(self.cron)
+        if not 1 <= self.day_of_month <= LAST_DAY_OF_EVERY_MONTH:
+            raise ValueError(f"day of month {self.day_of_month} is not in every month")
+        ZoneInfo(self.zone)
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """[start, end) in nanoseconds since 1970; the start identifies the period."""
+
+    start: int
+    end: int
+
+    def holds(self, instant: int) -> bool:
+        """Whether the instant lies in it."""
+        return self.start <= instant < self.end
+
+
+def boundary_before(rule: PeriodRule, instant: int) -> int:
+    """Returns the last start of a period at or before the instant."""
+    return max(boundary for boundary in _boundaries_near(rule, instant) if boundary <= instant)
+
+
+def boundary_after(rule: PeriodRule, instant: int) -> int:
+    """Returns the first start of a period after the instant."""
+    return min(boundary for boundary in _boundaries_near(rule, instant) if boundary > instant)
+
+
+def first_period(rule: PeriodRule, instant: int) -> Period:
+    """Returns the period that holds the instant, for an account that has no period yet."""
+    return Period(boundary_before(rule, instant), boundary_after(rule, instant))
+
+
+def following_period(rule: PeriodRule, last: Period) -> Period:
+    """Returns the period after `last`: it starts where `last` ends, whichever rule set that end."""
+    return Period(last.end, boundary_after(rule, last.end))
+
+
+def periods_until(rule: PeriodRule, last: Period, instant: int) -> Iterator[Period]:
+    """Yields the periods after `last`, up to and including the one that holds the instant."""
+    while last.end <= instant:
+        last = following_period(rule, last)
+        yield last
+
+
+def _boundaries_near(rule: PeriodRule, instant: int) -> set[int]:
+    """Returns starts of periods around an instant: some before and some after it, wherever the clocks jump."""
+    zone = ZoneInfo(rule.zone)
+    local = to_datetime(instant).astimezone(zone).replace(tzinfo=None)
+    folds = (0, 1) if rule.every is Every.HOUR and not rule.cron else (0,)
+    return {
+        from_datetime(moment.replace(tzinfo=zone, fold=fold).astimezone(UTC))
+        for moment in _wall_clock_moments(rule, local)
+        for fold in folds
+    }
+
+
+def _wall_clock_moments(rule: PeriodRule, local: datetime) -> list[datetime]:
+    if rule.cron:
+        return moments_around(rule.cron, local)
+    midnight = local.replace(hour=0, minute=0, second=0, microsecond=0)
+    clock = timedelta(hours=rule.hour, minutes=rule.minute)
+    if rule.every is Every.HOUR:
+        hour = local.replace(minute=rule.minute, second=0, microsecond=0)
+        # A zone that crosses the date line skips a whole day of hours.
+        return [hour + timedelta(hours=offset) for offset in (-26, -25, -24, *range(-3, 4), 24, 25, 26)]
+    if rule.every is Every.DAY:
+        return [midnight + clock + timedelta(days=offset) for offset in range(-3, 4)]
+    if rule.every is Every.WEEK:
+        monday = midnight - timedelta(days=midnight.weekday())
+        return [monday + clock + timedelta(days=rule.weekday + 7 * offset) for offset in range(-2, 3)]
+    months = [local.year * 12 + local.month - 1 + offset for offset in range(-2, 3)]
+    return [datetime(month // 12, month % 12 + 1, rule.day_of_month) + clock for month in months]  # noqa: DTZ001 - wall-clock time

@@ -1,0 +1,155 @@
+"""Prices of GPU models over time, and the amount billed for a reservation: all of it, its use, or the larger of both.
+
+Use comes from the pod's own reports, which FairGPU cannot verify. It is therefore bounded by what the pod can have
+used: its reservation, or the whole of its devices where it may borrow what other pods leave idle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from fractions import Fraction
+
+from fairgpu.allocation import DeviceShare
+from fairgpu.models import match
+from timekeeper.domain.money import GPU_SECOND
+
+
+class Bill(StrEnum):
+    """The quantity that is billed: the reservation, its use, or the larger of both."""
+
+    RESERVED = "reserved"
+    USED = "used"
+    MAX = "max"
+
+
+def billed(bill: Bill, reserved: int, used: int, ceiling: int) -> int:
+    """Returns the amount billed.
+
+    Args:
+        bill: the quantity that is billed.
+        reserved: the cost of the reservation.
+        used: the amount of its reports.
+        ceiling: the most that it can have used: `reserved`, or its whole devices where it may borrow.
+    """
+    if bill is Bill.RESERVED:
+        return reserved
+    believed = min(max(used, 0), max(ceiling, reserved))
+    return believed if bill is Bill.USED else max(reserved, believed)
+
+
+ANY_MODEL = "*"
+"""The key of the price for every model that has no price of its own."""
+BY_WORDS = ":by-words"
+"""A key that is no model: from its first point on, keys are runs of words; before it, they are whole model names."""
+REMOVED = Fraction(-1)
+"""Stands for a price from the instant on at which the settings no longer name the model."""
+ONE = Fraction(1)
+"""The price of a model that has none."""
+FOREVER = 1 << 62
+"""Later than any instant that matters."""
+
+
+@dataclass(frozen=True, slots=True)
+class PricePoint:
+    """A price from an instant (nanoseconds since 1970) on: GPU-hours charged for an hour of a whole GPU."""
+
+    effective_from: int
+    price: Fraction
+
+
+Prices = Mapping[str, tuple[PricePoint, ...]]
+"""Each model's points in order of time."""
+
+
+def price_at(prices: Prices, model: str, instant: int) -> Fraction:
+    """Returns a model's price at an instant: that of the best matching key, else that of ANY_MODEL, else 1."""
+    if by_words(prices, instant):
+        found = [
+            (matched, price)
+            for key in prices
+            if (matched := match(key, model)) is not None and (price := named_price(prices, key, instant)) is not None
+        ]
+        if found:
+            return max(found)[1]
+    elif (price := named_price(prices, model, instant)) is not None:
+        return price
+    price = named_price(prices, ANY_MODEL, instant)
+    return ONE if price is None else price
+
+
+def by_words(prices: Prices, instant: int) -> bool:
+    """Whether keys are runs of words at an instant."""
+    points = prices.get(BY_WORDS, ())
+    return bool(points) and points[0].effective_from <= instant
+
+
+def named_price(prices: Prices, key: str, instant: int) -> Fraction | None:
+    """Returns the price of a key at an instant; None where it has none."""
+    if key == BY_WORDS:
+        return None
+    for point in reversed(prices.get(key, ())):
+        if point.effective_from <= instant:
+            return None if point.price == REMOVED else point.price
+    return None
+
+
+def prices_in_force(prices: Prices, instant: int) -> dict[str, Fraction]:
+    """Returns the price of each key at an instant; ANY_MODEL always has one."""
+    named = {key: price for key in prices if (price := named_price(prices, key, instant)) is not None}
+    return {ANY_MODEL: ONE} | named
+
+
+def dearest_at(prices: Prices, instant: int) -> Fraction:
+    """Returns the highest price of any model at an instant, for a reservation whose devices are unknown."""
+    return max(prices_in_force(prices, instant).values())
+
+
+def price_changes(prices: Prices, after: int, before: int) -> tuple[int, ...]:
+    """Returns the instants strictly between two others at which any price changes, in order."""
+    moments = {point.effective_from for points in prices.values() for point in points}
+    return tuple(sorted(moment for moment in moments if after < moment < before))
+
+
+def amended(history: Prices, configured: Prices, now: int) -> Prices:
+    """Returns the prices after an admin changed the setting: as configured from now on, before now as they were.
+
+    Metered use is never priced again, so a point that is configured for the past takes effect now. A key that the
+    settings no longer name has no price from now on; with one, it would still match models that other keys name.
+    """
+    result: dict[str, tuple[PricePoint, ...]] = {}
+    moments = (now, *price_changes(configured, now, FOREVER))
+    for key in sorted({*history, *configured, ANY_MODEL} - {BY_WORDS}):
+        points = [point for point in history.get(key, ()) if point.effective_from < now]
+        for moment in moments:
+            price = price_at(configured, key, moment) if key == ANY_MODEL else named_price(configured, key, moment)
+            shown = REMOVED if price is None else price
+            if shown != (points[-1].price if points else REMOVED):
+                points.append(PricePoint(moment, shown))
+        if points:
+            result[key] = tuple(points)
+    if by_words(configured, now):
+        known = [point for point in history.get(BY_WORDS, ()) if point.effective_from < now]
+        result[BY_WORDS] = tuple(known[:1]) or (PricePoint(now, Fraction(1)),)
+    return result
+
+
+def device_rate(device: DeviceShare, price: Fraction, best_effort_floor_percent: int) -> int:
+    """Returns the rate of one vGPU: its price times the larger of its shares of GPU time and memory, rounded up.
+
+    A best-effort share (core 0) is charged as at least the floor, since it uses the GPU time that others leave.
+    """
+    core = device.core_percent or best_effort_floor_percent
+    held, whole = core, 100
+    if device.memory_mib * whole > held * device.total_mib:
+        held, whole = device.memory_mib, device.total_mib
+    # Equal to arithmetic with Fraction and fifty times as fast: a new leader computes it for every pod.
+    return -(-GPU_SECOND * price.numerator * held // (price.denominator * whole))
+
+
+def devices_rate(devices: Sequence[DeviceShare], prices: Prices, instant: int, best_effort_floor_percent: int) -> int:
+    """Returns the rate of several vGPUs at an instant."""
+    return sum(
+        device_rate(device, price_at(prices, device.model, instant), best_effort_floor_percent) for device in devices
+    )

@@ -1,0 +1,320 @@
+"""Turns the reports of a session into cumulative totals, and the totals into the part of each period.
+
+A session's time consists of segments, each paid for by one period of one account. The base of a segment is the total at
+which it began. A period's part is the growth of the total over its segments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import NamedTuple
+
+from fairgpu.allocation import DeviceShare
+from fairgpu.charging import ChargeRules
+from timekeeper.domain.charges import Segment
+from timekeeper.domain.money import GPU_SECOND, SECOND
+from timekeeper.domain.pricing import Prices, device_rate, price_at
+from timekeeper.domain.reservations import Held, Reservation, rate_at
+from timekeeper.domain.timestamps import MINUTE
+
+Key = tuple[str, int]
+Base = tuple[str, int, int]
+"""An account, the start of one of its periods, and the total at which a segment in that period began."""
+Bases = tuple[Base, ...]
+"""In order of time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """The segments of a session that are not final.
+
+    Attributes:
+        start: when the session began, in nanoseconds since 1970.
+        segments: in order of time; the last one goes on, or the session ended in it.
+        shortened: whether the session ended before an instant up to which it had been settled.
+    """
+
+    start: int
+    segments: Sequence[Segment]
+    shortened: bool = False
+
+
+def extended(known: Bases, course: Course, total_at: Callable[[int], int]) -> Bases:
+    """Returns the bases, with those of segments that have begun since.
+
+    Args:
+        known: the bases so far. Those of segments after the session's end are dropped.
+        course: the segments that are not final.
+        total_at: returns the total of all reports that were received before an instant.
+    """
+    keys = {(segment.account, segment.period) for segment in course.segments}
+    wanted = [index for index, (account, period, _) in enumerate(known) if (account, period) in keys]
+    position, new = 0, 0
+    for number, segment in enumerate(course.segments):
+        if position < len(wanted) and known[wanted[position]][:2] == (segment.account, segment.period):
+            position, new = position + 1, number + 1
+    kept = known[: wanted[position - 1] + 1] if course.shortened and position else known
+    added = [
+        (segment.account, segment.period, total_at(segment.start) if segment.start > course.start else 0)
+        for segment in course.segments[new:]
+    ]
+    return _without_past((*kept, *added), keys)
+
+
+def parts(bases: Bases, total: int) -> dict[Key, int]:
+    """Returns each period's part of a total.
+
+    Args:
+        bases: the totals at which segments began.
+        total: the total by now.
+    """
+    found: dict[Key, int] = {}
+    if not bases:
+        return found
+    for (account, period, base), following in zip(bases, [*(base for *_, base in bases[1:]), total], strict=True):
+        found[account, period] = found.get((account, period), 0) + max(following - base, 0)
+    return found
+
+
+def _without_past(bases: Bases, keys: Collection[Key]) -> Bases:
+    """Keeps the bases of periods that may still change, and the base that follows each of them."""
+    held = [(account, period) in keys for account, period, _ in bases]
+    return tuple(base for index, base in enumerate(bases) if held[index] or (index and held[index - 1]))
+
+
+MAX_BOOTS = 64
+"""The most sidecar starts that are stored for a pod."""
+QUARTER = 15 * MINUTE
+"""Periods begin at multiples of it, offset by the phases in the marks. Between two such instants only the last sample
+is kept."""
+RECENT = 2 * MINUTE
+"""Samples of this recent time are all kept: a leader may still observe that another segment begins between them."""
+MAX_SAMPLES = 400
+"""The quarters of an hour of four days, for a time without any leader."""
+
+
+class HeldDevice(NamedTuple):
+    """One device that a session holds.
+
+    Attributes:
+        uuid: the device.
+        shares: the number of its containers' vGPUs on the device.
+        price: GPU-hours charged for an hour of the whole device, as of when the session began.
+        total_mib: the device's memory.
+        rate: the rate that its containers reserve of the device at one time, in microGPU-seconds a second.
+    """
+
+    uuid: str
+    shares: int
+    price: Fraction
+    total_mib: int
+    rate: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTerms:
+    """The terms of a session's reports, fixed when it opens.
+
+    Attributes:
+        start: its start, in nanoseconds since 1970.
+        devices: the devices that it holds.
+        billed: whether use is billed, so that money is added up.
+        rate: the rate that it reserves when it opens, in microGPU-seconds a second.
+        most: the highest rate of its use: `rate`, or that of its whole devices where it may borrow.
+    """
+
+    start: int
+    devices: tuple[HeldDevice, ...]
+    billed: bool = False
+    rate: int = 0
+    most: int = 0
+
+    def most_gpu(self, instant: int) -> int:
+        """Returns the most GPU time that the session can have used by an instant, in microGPU-seconds."""
+        return sum(device.shares for device in self.devices) * max(instant - self.start, 0) * GPU_SECOND // SECOND
+
+    def most_money(self, instant: int) -> int:
+        """Returns the price of the most GPU time that it can have used by an instant, in microGPU-seconds."""
+        rate = sum((device.shares * device.price for device in self.devices), Fraction(0))
+        return int(rate * max(instant - self.start, 0) * GPU_SECOND / SECOND)
+
+    @property
+    def whole(self) -> int:
+        """The rate at which all of its devices are reserved."""
+        return sum(device.rate for device in self.devices)
+
+
+class Counter(NamedTuple):
+    """A container's cumulative counters of one device since its sidecar started."""
+
+    uuid: str
+    busy_ns: int
+    span_ns: int
+    memory_peak_mib: int
+
+
+class Boot(NamedTuple):
+    """The latest report of one start of a sidecar, and its totals of GPU time and money in microGPU-seconds."""
+
+    name: str
+    sequence: int
+    gpu: int
+    money: int
+
+
+class Sample(NamedTuple):
+    """The totals of all reports by an instant.
+
+    Attributes:
+        at: the instant at which the last of them was received, in nanoseconds since 1970.
+        gpu: GPU time, in microGPU-seconds.
+        money: the price of it, or of memory over time where that is more; 0 where use is not billed.
+        missing: the reserved rate of the devices that no report has named.
+    """
+
+    at: int
+    gpu: int
+    money: int
+    missing: int
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """The state of a session's reports.
+
+    Attributes:
+        boots: the starts of its sidecar, the latest last.
+        named: the devices that a report has named, by their index among those that the session holds.
+        samples: the totals in order of time; empty while no report has named a device.
+    """
+
+    boots: tuple[Boot, ...] = ()
+    named: tuple[int, ...] = ()
+    samples: tuple[Sample, ...] = ()
+
+
+class Marks(NamedTuple):
+    """The leader's marks in a session's time; instants are nanoseconds since 1970.
+
+    Attributes:
+        closed: samples before it are final: a report that arrives later counts as received at this instant or later.
+        settled: totals before it are not needed any more.
+        phases: the offsets from a multiple of QUARTER at which periods may begin before the next reconciliation.
+    """
+
+    closed: int = 0
+    settled: int = 0
+    phases: tuple[int, ...] = (0,)
+
+
+class Received(NamedTuple):
+    """A report and the instant at which it was received."""
+
+    boot: str
+    sequence: int
+    counters: tuple[Counter, ...]
+    at: int
+
+
+def report_terms(
+    reservation: Reservation, start: int, prices: Prices, charge: ChargeRules, *, billed: bool
+) -> ReportTerms:
+    """Returns the terms of a reservation's reports; without devices where no allocation names them."""
+    floor = charge.best_effort_floor_percent
+    found: dict[str, HeldDevice] = {}
+    held_beside = [(held, True) for held in reservation.containers]
+    for held, beside in (*held_beside, *reservation.init_steps):
+        for share in _shares(held):
+            known = found.get(share.uuid)
+            if known is None:
+                known = HeldDevice(share.uuid, 0, price_at(prices, share.model, start), share.total_mib, 0)
+            rate = known.rate + (device_rate(share, known.price, floor) if beside else 0)
+            found[share.uuid] = HeldDevice(share.uuid, known.shares + 1, known.price, known.total_mib, rate)
+    rate = rate_at(reservation, prices, start, charge)
+    most = rate_at(_whole(reservation), prices, start, charge) if reservation.lends else rate
+    return ReportTerms(start, tuple(found.values()), billed, rate, most)
+
+
+def taken(terms: ReportTerms, known: Intake, report: Received, marks: Marks) -> Intake | None:
+    """Returns the state after a report; None where the same boot has sent this report or a later one before."""
+    before = next((boot for boot in known.boots if boot.name == report.boot), None)
+    if before is not None and report.sequence <= before.sequence:
+        return None
+    last = known.samples[-1] if known.samples else None
+    at = max(report.at, marks.closed, last.at if last else 0)
+    age = max(at - terms.start, 0)
+    gpu, money, named = _amounts(terms, report.counters, age)
+    boot = Boot(
+        report.boot, report.sequence, max(gpu, before.gpu if before else 0), max(money, before.money if before else 0)
+    )
+    boots = (*(other for other in known.boots if other is not before), boot)[-MAX_BOOTS:]
+    all_named = tuple(sorted({*known.named, *named}))
+    if not all_named:
+        return replace(known, boots=boots)
+    added_gpu, added_money = boot.gpu - (before.gpu if before else 0), boot.money - (before.money if before else 0)
+    sample = Sample(
+        at,
+        min((last.gpu if last else 0) + added_gpu, terms.most_gpu(at)),
+        min((last.money if last else 0) + added_money, terms.most_money(at)) if terms.billed else 0,
+        sum(device.rate for place, device in enumerate(terms.devices) if place not in all_named),
+    )
+    return Intake(boots, all_named, _coalesced((*known.samples, sample), marks))
+
+
+def sample_before(samples: Sequence[Sample], instant: int) -> Sample | None:
+    """Returns the totals of the reports received before an instant; None where there were none."""
+    return next((sample for sample in reversed(samples) if sample.at < instant), None)
+
+
+def _amounts(terms: ReportTerms, counters: Sequence[Counter], age: int) -> tuple[int, int, set[int]]:
+    """Returns GPU time and money of one report in microGPU-seconds, and the indexes of the devices that it names."""
+    places = {device.uuid: place for place, device in enumerate(terms.devices)}
+    busy, occupied = dict[int, int](), dict[int, Fraction]()
+    for counter in counters:
+        place = places.get(counter.uuid)
+        if place is None:
+            continue
+        device = terms.devices[place]
+        used, span = min(counter.busy_ns, age), min(counter.span_ns, age)
+        memory = Fraction(span * min(counter.memory_peak_mib, device.total_mib), device.total_mib)
+        busy[place] = min(busy.get(place, 0) + used, device.shares * age)
+        sum_ = occupied.get(place, Fraction(0)) + max(Fraction(used), memory)
+        occupied[place] = min(sum_, Fraction(device.shares * age))
+    priced = sum((found * terms.devices[place].price for place, found in occupied.items()), Fraction(0))
+    money = int(priced * GPU_SECOND / SECOND) if terms.billed else 0
+    return sum(busy.values()) * GPU_SECOND // SECOND, money, set(busy)
+
+
+def _coalesced(samples: tuple[Sample, ...], marks: Marks) -> tuple[Sample, ...]:
+    """Drops the samples that no settlement needs any more."""
+    newest = samples[-1].at
+
+    def cell(sample: Sample) -> tuple[int, ...]:
+        return sample.at >= marks.closed, *((sample.at - phase) // QUARTER for phase in marks.phases)
+
+    kept = [
+        sample
+        for sample, following in pairwise(samples)
+        if following.at >= marks.settled
+        and (cell(sample) != cell(following) or newest - following.at < RECENT)
+        and sample.at != following.at
+    ]
+    return (*kept, samples[-1])[-MAX_SAMPLES:]
+
+
+def _shares(held: Held) -> Sequence[DeviceShare]:
+    return held if isinstance(held, tuple) else ()
+
+
+def _whole(reservation: Reservation) -> Reservation:
+    def whole(held: Held) -> Held:
+        return tuple(replace(device, core_percent=100) for device in held) if isinstance(held, tuple) else held
+
+    return replace(
+        reservation,
+        containers=tuple(whole(held) for held in reservation.containers),
+        init_steps=tuple((whole(held), keeps) for held, keeps in reservation.init_steps),
+    )

@@ -1,0 +1,142 @@
+"""The GPU reservation of a pod, and the rate that the pod is charged while it holds it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairgpu import names
+from fairgpu.allocation import AllocationError, DeviceShare, decode
+from fairgpu.charging import ChargeRules, UnplacedShare, unplaced_rate
+from fairgpu.demand import is_native_sidecar, peak
+from fairgpu.quantity import QuantityError, parse_count
+from timekeeper.domain.pricing import FOREVER, Prices, dearest_at, devices_rate, price_changes
+
+Held = tuple[DeviceShare, ...] | UnplacedShare | None
+"""A container's devices; its request where no allocation names its devices; or None."""
+Tariff = tuple[tuple[int, int], ...]
+"""(from, rate): each rate holds from its instant until the next one's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """The GPUs and shares that a pod holds.
+
+    Attributes:
+        containers: the share of each main container.
+        init_steps: the share of each init container, and whether it keeps running beside the later ones.
+        lends: whether it may use GPU time beyond its share (elastic, best effort).
+        placed: whether an allocation names the devices.
+    """
+
+    containers: tuple[Held, ...]
+    init_steps: tuple[tuple[Held, bool], ...] = ()
+    lends: bool = False
+    placed: bool = True
+
+    @property
+    def devices(self) -> dict[str, DeviceShare]:
+        """The devices that it holds shares of, by uuid."""
+        held = [*self.containers, *(step for step, _ in self.init_steps)]
+        return {device.uuid: device for share in held if isinstance(share, tuple) for device in share}
+
+
+def read_reservation(pod: Mapping[str, Any]) -> Reservation | None:
+    """Parses a bound pod's reservation from its allocation, or from its request where that is invalid or missing.
+
+    None for a pod without a GPU.
+    """
+    spec = _mapping(pod.get("spec"))
+    containers = _dictionaries(spec.get("containers"))
+    init = _dictionaries(spec.get("initContainers"))
+    requests = {str(item.get("name")): _request(item) for item in (*containers, *init)}
+    annotations = _mapping(_mapping(pod.get("metadata")).get("annotations"))
+    placed = _placed(annotations.get(names.ALLOCATION), spec.get("nodeName"), requests)
+    if placed is None and not any(requests.values()):
+        return None
+    held: Mapping[str, Held] = requests if placed is None else placed
+
+    def of(item: Mapping[str, Any]) -> Held:
+        return held.get(str(item.get("name"))) or None
+
+    lends = annotations.get(names.CORE_POLICY) == "elastic" or any(
+        request is not None and request.core_percent == 0 for request in requests.values()
+    )
+    return Reservation(
+        containers=tuple(of(item) for item in containers),
+        init_steps=tuple((of(item), is_native_sidecar(item)) for item in init),
+        lends=lends,
+        placed=placed is not None,
+    )
+
+
+def rate_at(reservation: Reservation, prices: Prices, instant: int, rules: ChargeRules) -> int:
+    """Returns the rate at an instant, in microGPU-seconds a second: the peak over init steps and main containers."""
+
+    def rate(held: Held) -> int:
+        if held is None:
+            return 0
+        if isinstance(held, UnplacedShare):
+            price = dearest_at(prices, instant)
+            return unplaced_rate(held, price, rules)
+        return devices_rate(held, prices, instant, rules.best_effort_floor_percent)
+
+    return peak(
+        [rate(held) for held in reservation.containers], [(rate(held), keeps) for held, keeps in reservation.init_steps]
+    )
+
+
+def tariff(reservation: Reservation, prices: Prices, start: int, rules: ChargeRules) -> Tariff:
+    """Returns the rates from the start of a reservation on, one for each instant at which they change."""
+    rates: list[tuple[int, int]] = []
+    for instant in (start, *price_changes(prices, start, FOREVER)):
+        rate = rate_at(reservation, prices, instant, rules)
+        if not rates or rates[-1][1] != rate:
+            rates.append((instant, rate))
+    return tuple(rates)
+
+
+def _placed(
+    text: Any, node: Any, requests: Mapping[str, UnplacedShare | None]
+) -> dict[str, tuple[DeviceShare, ...]] | None:
+    """Returns the devices of each container; None unless the annotation is valid and covers the pod's every request."""
+    if not isinstance(text, str):
+        return None
+    try:
+        allocation = decode(text)
+    except AllocationError:
+        return None
+    devices = {container.name: container.devices for container in allocation.containers}
+    accounted = all(len(devices.get(name, ())) == request.gpus for name, request in requests.items() if request)
+    if allocation.node != node or not devices.keys() <= requests.keys() or not accounted:
+        return None
+    return devices if any(devices.values()) else None
+
+
+def _request(container: Mapping[str, Any]) -> UnplacedShare | None:
+    limits = _mapping(_mapping(container.get("resources")).get("limits"))
+    if not any(name in limits for name in names.CANONICAL_RESOURCES):
+        return None
+    gpus = _count(limits.get(names.GPU, 1), 1)
+    return UnplacedShare(
+        gpus=gpus,
+        core_percent=_count(limits.get(names.GPU_CORE), 100 * gpus),
+        memory_mib=_count(limits.get(names.GPU_MEMORY), 0),
+        memory_percentage=_count(limits.get(names.GPU_MEMORY_PERCENTAGE), 0),
+    )
+
+
+def _count(value: Any, absent: int) -> int:
+    try:
+        return absent if value is None else parse_count(value)
+    except QuantityError:
+        return absent
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _dictionaries(value: Any) -> Sequence[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

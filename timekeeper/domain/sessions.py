@@ -1,0 +1,239 @@
+"""Meter sessions: the time for which a pod's reservation is charged, and the proof of its end.
+
+A node's clock never sets a start. Every instant is bounded by the API server's timestamps and by the timekeeper's own
+observations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from timekeeper.domain.attribution import Attribution
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.pods import PodFacts
+from timekeeper.domain.reservations import Tariff
+from timekeeper.domain.timestamps import MINUTE, TimeError, parse_instant
+
+NODE_SKEW = 10 * SECOND
+"""The most that a node's clock may be behind the API server's without its timestamps being corrected."""
+
+
+class MeterFrom(StrEnum):
+    """The event that starts the meter: the pod is bound to its node, or is first observed running."""
+
+    BIND = "bind"
+    RUNNING = "running"
+
+
+class EndProof(StrEnum):
+    """The proofs of a session's end, best first."""
+
+    FINISHED = "finished"
+    """The latest finishedAt of its containers, at a terminal phase."""
+    TERMINAL = "terminal"
+    """The terminal phase was observed, without any finishedAt."""
+    DELETED = "deleted"
+    """The watch reported its deletion, or a finalizer kept the deleted pod."""
+    LAST_SEEN = "last-seen"
+    """The pod was missing after a time without observation; the end is its last known sign of life."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One pod's reservation on the meter. Instants are nanoseconds since 1970.
+
+    Attributes:
+        tariff: its rates over time, the first from `start`.
+        end: its end; None while it runs.
+        proof: the proof of its end.
+        use_bases: (account, period, microGPU-seconds): the total of its reports at the start of each of its segments,
+            in order of time, where use is billed.
+        use_missing: the reserved rate of the devices that no report has named, where use is billed and a report has
+            named another one; and the reserved rate of all devices, in microGPU-seconds a second.
+        use_total: the total of its reports when the record was written, where use is billed; None before the first.
+        namespace_uid: the uid of the pod's namespace, as a deleted namespace may be created again; empty where it was
+            not observed.
+        attribution: the dimensions that its use is attributed to; None in records of earlier versions.
+        report_bases: (account, period, microGPU-seconds): the total of reported GPU time at these starts.
+    """
+
+    uid: str
+    namespace: str
+    pod: str
+    node: str
+    start: int
+    tariff: Tariff
+    end: int | None = None
+    proof: EndProof | None = None
+    use_bases: tuple[tuple[str, int, int], ...] = ()
+    namespace_uid: str = ""
+    attribution: Attribution | None = None
+    report_bases: tuple[tuple[str, int, int], ...] = ()
+    use_total: int | None = None
+    use_missing: tuple[int, int] = (0, 0)
+
+
+def start_of(pod: PodFacts, now: int, meter_from: MeterFrom = MeterFrom.BIND) -> int | None:
+    """Returns the start of the meter of a pod that is observed for the first time; None while it holds nothing.
+
+    A pod without a valid allocation was not bound by FairGPU's scheduler, and no node agent gives it devices. Its
+    binding costs nothing, whichever event starts the meter: its meter starts once one of its GPU containers has
+    started.
+
+    Args:
+        pod: the pod as observed now.
+        now: the instant of the observation.
+        meter_from: the event that starts the meter.
+    """
+    if not pod.bound or pod.reservation is None:
+        return None
+    # The kubelet's startedAt is by the node's clock, so only our own observation counts.
+    if not pod.reservation.placed:
+        return now if pod.started else None
+    if meter_from is MeterFrom.RUNNING:
+        return now if pod.running else None
+    scheduled = max(pod.created, now if pod.scheduled is None else pod.scheduled)
+    return min(scheduled, now)
+
+
+def alive_until(now: int, node_silent_since: int | None, reported: int | None) -> int:
+    """Returns the instant up to which a running session is charged: now, or its last sign of life on a silent node.
+
+    Once the node reports again, the whole gap is charged, because the reservation was held all along.
+
+    Args:
+        now: the instant up to which the watch is current.
+        node_silent_since: the node Lease's renewTime while the node's Ready condition is Unknown; else None.
+        reported: the last authenticated report of this pod, or None.
+    """
+    if node_silent_since is None:
+        return now
+    return min(now, max(node_silent_since, node_silent_since if reported is None else reported))
+
+
+def ended(session: Session, end: int, proof: EndProof, now: int) -> Session:
+    """Returns the session with its end, bounded by its start and by now."""
+    return replace(session, end=max(session.start, min(end, now)), proof=proof)
+
+
+def end_at_terminal_phase(session: Session, pod: PodFacts, now: int) -> Session:
+    """Ends the session of a pod that is observed in a terminal phase at `now`."""
+    finished = finished_at(pod)
+    if finished is None:
+        return ended(session, now, EndProof.TERMINAL, now)
+    return ended(session, finished, EndProof.FINISHED, now)
+
+
+def finished_at(pod: PodFacts) -> int | None:
+    """Returns the instant at which a pod's containers had finished; None where its status does not state it.
+
+    The kubelet stamps it by the node's clock. Where the kubelet claims to have had the pod well before it was bound,
+    the clock is behind by at least that difference, which is added. Else a pod on such a node would cost nothing.
+    """
+    if pod.finished is None or pod.begun is None:
+        return pod.finished
+    behind = max(pod.created, pod.scheduled or 0) - pod.begun
+    return pod.finished + (behind if behind > NODE_SKEW else 0)
+
+
+def end_found_terminal(session: Session, pod: PodFacts, now: int) -> Session:
+    """Ends the session of a pod that is first observed in a terminal phase.
+
+    Without any finishedAt, the last change of its conditions is its last proof of life. The pod may have failed long
+    ago: pods that a node refuses or evicts stay on the API server for weeks.
+    """
+    if pod.finished is None:
+        return ended(session, pod.changed or session.start, EndProof.LAST_SEEN, now)
+    return end_at_terminal_phase(session, pod, now)
+
+
+def end_with_finalizer(session: Session, pod: PodFacts, now: int, silent_since: int | None) -> Session:
+    """Ends the session of a pod that its finalizer keeps, from the object alone where it states an end.
+
+    So every leader finds the same end, whenever it observes the pod.
+
+    Args:
+        session: the session.
+        pod: the pod, terminal or removed.
+        now: the instant of the observation.
+        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None where the
+            node reports.
+    """
+    if pod.terminal and (pod.finished is not None or pod.changed is not None):
+        finished = finished_at(pod)
+        end = pod.changed if finished is None else finished
+        proof = EndProof.TERMINAL if pod.finished is None else EndProof.FINISHED
+        return ended(session, end or now, proof, now)
+    return end_at_deletion(session, pod, now if pod.deleted is None else min(pod.deleted, now), silent_since)
+
+
+def end_at_deletion(session: Session, last: PodFacts | None, received: int, silent_since: int | None) -> Session:
+    """Ends the session of a pod whose deletion the watch reported.
+
+    Args:
+        session: the session.
+        last: the pod's last version, which may be terminal with a finishedAt.
+        received: the instant at which the deletion was received.
+        silent_since: the instant up to which a pod on a silent node counts as alive (see alive_until); None where the
+            node reports.
+    """
+    if last is not None and last.terminal and last.finished is not None:
+        return end_at_terminal_phase(session, last, received)
+    if silent_since is not None and silent_since < received:
+        return ended(session, silent_since, EndProof.LAST_SEEN, received)
+    return ended(session, received, EndProof.DELETED, received)
+
+
+def end_found_missing(session: Session, last_seen: int, now: int) -> Session:
+    """Ends the session of a pod that is missing after a time without observation."""
+    return ended(session, last_seen, EndProof.LAST_SEEN, now)
+
+
+Json = Mapping[str, Any]
+
+LONGEST_UNNOTICED = 5 * MINUTE
+"""The longest time for which a silent node may count as ready: the node controller's default
+--node-monitor-grace-period is 50 s
+(https://kubernetes.io/docs/reference/command-line-tools-reference/kube-controller-manager/)."""
+
+
+def silent_nodes(nodes: Iterable[Json], lease_of: Callable[[], Mapping[str, Json]]) -> dict[str, int]:
+    """Returns the nodes whose Ready condition is Unknown, and the last sign of life of each, in nanoseconds since 1970.
+
+    A node's last sign of life is the last renewal of its Lease. The kubelet stamps it by the node's clock, so it is
+    bounded by the instant at which the node controller noticed the silence: it is not later, and at most
+    LONGEST_UNNOTICED earlier.
+
+    Args:
+        nodes: the Node objects.
+        lease_of: returns their Leases by name; called only where a node is silent.
+    """
+    silent = [(str(node["metadata"]["name"]), condition) for node in nodes if (condition := _unknown_ready(node))]
+    if not silent:
+        return {}
+    leases = lease_of()
+    return {name: _last_sign_of_life(leases.get(name), condition) for name, condition in silent}
+
+
+def _unknown_ready(node: Json) -> Json | None:
+    """Returns the Ready condition of a node if it is Unknown, else None."""
+    for condition in (node.get("status") or {}).get("conditions") or []:
+        if condition.get("type") == "Ready":
+            return condition if condition.get("status") == "Unknown" else None
+    return None
+
+
+def _last_sign_of_life(lease: Json | None, condition: Json) -> int:
+    renewed = _instant(((lease or {}).get("spec") or {}).get("renewTime")) or 0
+    noticed = _instant(condition.get("lastTransitionTime"))
+    return renewed if noticed is None else min(max(renewed, noticed - LONGEST_UNNOTICED), noticed)
+
+
+def _instant(value: Any) -> int | None:
+    try:
+        return parse_instant(value)
+    except TimeError:
+        return None

@@ -1,0 +1,122 @@
+"""The state of a budget: a pure function of its limits, its spending, the instant of its exhaustion, and now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fairgpu.states import BudgetState
+
+
+class OnExhausted(StrEnum):
+    """The treatment of new pods once grace is used up."""
+
+    DEPRIORITIZE = "deprioritize"
+    HOLD = "hold"
+
+
+class Enforcement(StrEnum):
+    """The effect of the state: shown only, applied to new pods, or to running pods too."""
+
+    OBSERVE = "observe"
+    ENFORCE = "enforce"
+    EVICT = "evict"
+
+
+class Admission(StrEnum):
+    """The condition for a new pod: a budget that is not exhausted, or one that can pay for the pod's whole run."""
+
+    SIMPLE = "simple"
+    SAFE = "safe"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The limits of spending in a period.
+
+    Attributes:
+        available: allowance and grants, in microGPU-seconds; None for no limit.
+        grace_amount: the most that spending may exceed what is available, in microGPU-seconds; None sets no limit.
+        grace_duration: the length of grace after exhaustion, in nanoseconds; None sets no limit.
+        on_exhausted: the treatment of new pods after grace.
+
+    There is no grace at all where neither amount nor duration is given.
+    """
+
+    available: int | None
+    grace_amount: int | None = None
+    grace_duration: int | None = None
+    on_exhausted: OnExhausted = OnExhausted.DEPRIORITIZE
+
+
+def exhaustion(limits: Limits, spend: int, exhausted_at: int | None, now: int) -> int | None:
+    """Returns the instant at which spending first reached what is available; None while it is below.
+
+    Money that lifts a budget over its spending (a grant, a raised allowance, a correction) clears the instant, and the
+    next exhaustion starts a new grace.
+    """
+    if limits.available is None or spend < limits.available:
+        return None
+    return now if exhausted_at is None else exhausted_at
+
+
+def state(limits: Limits, spend: int, exhausted_at: int | None, now: int) -> BudgetState:
+    """Computes the budget's state at an instant.
+
+    Args:
+        limits: the limits of the period.
+        spend: microGPU-seconds spent in this period.
+        exhausted_at: when spending first reached what is available, in nanoseconds since 1970; None counts as now.
+        now: nanoseconds since 1970.
+    """
+    if limits.available is None:
+        return BudgetState.UNLIMITED
+    if spend < limits.available:
+        return BudgetState.OPEN
+    if _in_grace(limits, spend - limits.available, now - (now if exhausted_at is None else exhausted_at)):
+        return BudgetState.GRACE
+    return BudgetState.HELD if limits.on_exhausted is OnExhausted.HOLD else BudgetState.OVER
+
+
+def published(true_state: BudgetState, enforcement: Enforcement) -> BudgetState:
+    """Returns the state that admission acts on: under `observe`, a limited budget counts as open."""
+    if enforcement is Enforcement.OBSERVE and true_state is not BudgetState.UNLIMITED:
+        return BudgetState.OPEN
+    return true_state
+
+
+def next_change(limits: Limits, spend: int, rate: int, exhausted_at: int | None, now: int) -> int | None:
+    """Returns the first instant after now at which the state changes if the rate stays the same; None if never.
+
+    Args:
+        limits: the limits of the period.
+        spend: microGPU-seconds spent by now.
+        rate: microGPU-seconds a second.
+        exhausted_at: when spending reached what is available, or None.
+        now: nanoseconds since 1970.
+    """
+    if limits.available is None:
+        return None
+    if spend < limits.available:
+        return _reached(limits.available - spend, rate, now)
+    if state(limits, spend, exhausted_at, now) is not BudgetState.GRACE:
+        return None
+    moments: list[int | None] = []
+    if limits.grace_duration is not None:
+        moments.append((now if exhausted_at is None else exhausted_at) + limits.grace_duration)
+    if limits.grace_amount is not None:
+        moments.append(_reached(limits.available + limits.grace_amount - spend, rate, now))
+    return min((moment for moment in moments if moment is not None), default=None)
+
+
+def _in_grace(limits: Limits, overspent: int, elapsed: int) -> bool:
+    if limits.grace_amount is None and limits.grace_duration is None:
+        return False
+    within_amount = limits.grace_amount is None or overspent < limits.grace_amount
+    within_duration = limits.grace_duration is None or elapsed < limits.grace_duration
+    return within_amount and within_duration
+
+
+def _reached(amount: int, rate: int, now: int) -> int | None:
+    """Returns the instant at which `amount` more will have been spent, rounded up."""
+    return now - (-amount * 10**9 // rate) if rate > 0 else None

@@ -1,0 +1,76 @@
+"""Instants are whole nanoseconds since 1970-01-01T00:00:00Z, so that no duration is ever rounded."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from timekeeper.domain.money import SECOND
+
+MINUTE: Final = 60 * SECOND
+HOUR: Final = 60 * MINUTE
+DAY: Final = 24 * HOUR
+SKEW: Final = MINUTE
+"""The most that the API server's clock may be ahead of ours for its timestamps to be believed."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_RFC3339 = re.compile(r"(\d{4}-\d\d-\d\d)[Tt](\d\d:\d\d:\d\d)(?:\.(\d{1,12}))?([Zz]|[+-]\d\d:\d\d)", re.ASCII)
+_DURATION = re.compile(r"(?:(\d{1,5})d)?(?:(\d{1,5})h)?(?:(\d{1,5})m)?(?:(\d{1,5})s)?", re.ASCII)
+
+
+class TimeError(ValueError):
+    """A value that is not an instant or not a duration."""
+
+
+def parse_instant(value: Any) -> int:
+    """Parses an RFC 3339 timestamp, as Kubernetes writes `Time` and `MicroTime`.
+
+    Raises:
+        TimeError: the value is not one, or no such moment exists.
+    """
+    match = _RFC3339.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise TimeError(f"{value!r} is no RFC 3339 timestamp such as 2026-01-31T09:00:00Z")
+    date, clock, fraction, zone = match.groups()
+    try:
+        moment = datetime.fromisoformat(f"{date}T{clock}{'+00:00' if zone in 'Zz' else zone}")
+        nanoseconds = int((fraction or "0").ljust(9, "0")[:9])
+        return from_datetime(moment) + nanoseconds
+    except (ValueError, OverflowError) as error:
+        raise TimeError(f"{value!r} is no moment: {error}") from error
+
+
+def from_datetime(moment: datetime) -> int:
+    """Converts an aware datetime to an instant, exact to its microsecond."""
+    return (moment - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def to_datetime(instant: int) -> datetime:
+    """Converts an instant to a datetime in UTC, truncated to microseconds."""
+    return _EPOCH + timedelta(microseconds=instant // 1000)
+
+
+def format_instant(instant: int) -> str:
+    """Formats an instant as RFC 3339 in UTC, rounded down to the second, like Kubernetes' `Time`."""
+    return to_datetime(instant).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def format_exact(instant: int) -> str:
+    """Formats an instant as RFC 3339 in UTC with as many decimal places as it needs."""
+    fraction = instant % SECOND
+    text = to_datetime(instant - fraction).strftime("%Y-%m-%dT%H:%M:%S")
+    return f"{text}.{fraction:09d}".rstrip("0") + "Z" if fraction else f"{text}Z"
+
+
+def parse_duration(value: Any) -> int:
+    """Parses whole days, hours, minutes and seconds in this order (`2d`, `36h`, `1h30m`) to nanoseconds.
+
+    Raises:
+        TimeError: the value is anything else.
+    """
+    match = _DURATION.fullmatch(value) if isinstance(value, str) and value else None
+    if match is None:
+        raise TimeError('whole days, hours, minutes and seconds in this order, such as "2d", "36h" or "1h30m"')
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return days * DAY + hours * HOUR + minutes * MINUTE + seconds * SECOND

@@ -1,0 +1,183 @@
+"""Use by its dimensions: their encoding in the store, the keys of queries, and the capacity of nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from fairgpu import names
+from fairgpu.quantity import QuantityError, parse_count
+from timekeeper.domain.attribution import Attribution
+from timekeeper.domain.charges import cost
+from timekeeper.domain.money import GPU_SECOND
+from timekeeper.domain.windows import Window
+
+UNKNOWN = "__unallocated__"
+"""Stands for an unknown value, as in OpenCost."""
+IDLE = "__idle__"
+"""Stands for capacity that no pod held, as in OpenCost."""
+PLAIN = ("namespace", "budget", "model", "node", "owner", "user")
+LABEL = "label:"
+UNATTRIBUTED = '[""]'
+"""The dimensions of a restored checkpoint: its attribution is lost."""
+Key = tuple[str, ...]
+"""The values of some dimensions, in the order of the query."""
+_ABSENT: tuple[Any, ...] = ("", "", "", "", {})
+
+
+class Dimensions(NamedTuple):
+    """The dimensions that an hour's use is attributed to; labels are (key, value) pairs; an empty value is unknown."""
+
+    namespace: str
+    node: str = ""
+    model: str = ""
+    owner: str = ""
+    user: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+
+
+def dimensions(namespace: str, node: str, attribution: Attribution | None) -> str:
+    """Encodes the dimensions of an hour's use as the store holds them."""
+    return _encoded(dimension_values(namespace, node, attribution))
+
+
+def dimension_values(namespace: str, node: str, attribution: Attribution | None) -> list[Any]:
+    """Returns the dimensions of an hour's use as the list that is stored."""
+    found = attribution or Attribution()
+    return values_of(Dimensions(namespace, node, found.model, found.owner, found.user, found.labels))
+
+
+def values_of(found: Dimensions) -> list[Any]:
+    """Converts dimensions to the list that is stored; unknown values at its end are left out."""
+    values: list[Any] = [*found[:5], dict(found.labels)]
+    while len(values) > 1 and not values[-1]:
+        values.pop()
+    return values
+
+
+def of_values(values: Sequence[Any]) -> Dimensions:
+    """Reverses `values_of`; further values from later versions are ignored."""
+    namespace, node, model, owner, user, labels = [*values, *_ABSENT[len(values) - 1 :]][:6]
+    return Dimensions(namespace, node, model, owner, user, tuple(sorted(labels.items())))
+
+
+def asks_for_details(names: Iterable[str]) -> bool:
+    """Whether a query needs a dimension that the folded section without details lacks."""
+    return not {*names} <= {"namespace", "budget", "model"}
+
+
+def asks_for_sums(names: Iterable[str]) -> bool:
+    """Whether the stored sums over many hours have all dimensions of a query."""
+    return {*names} <= {"namespace", "budget", "model", "user"}
+
+
+def keys_of(
+    names: Sequence[str], account: str, found: Sequence[Sequence[Any]], namespaces: frozenset[str] | None = None
+) -> list[Key | None]:
+    """Returns the key of each list that `values_of` made.
+
+    Args:
+        names: names from PLAIN, or a label's key after `label:`.
+        account: the account that pays.
+        found: the lists.
+        namespaces: the only namespaces that get a key; None for all.
+    """
+    columns = [_column(name, account, found) for name in names]
+    keys: list[Key | None] = [*zip(*columns, strict=True)] if columns else [()] * len(found)
+    if namespaces is None:
+        return keys
+    return [key if (values[0] or UNKNOWN) in namespaces else None for key, values in zip(keys, found, strict=True)]
+
+
+def _column(name: str, account: str, found: Sequence[Sequence[Any]]) -> list[str]:
+    """Returns the values of one dimension."""
+    if name == "budget":
+        return [account] * len(found)
+    if name.startswith(LABEL):
+        label, place = name.removeprefix(LABEL), Dimensions._fields.index("labels")
+        return [(values[place].get(label) if len(values) > place else None) or UNKNOWN for values in found]
+    position = Dimensions._fields.index(name)
+    return [(values[position] if len(values) > position else None) or UNKNOWN for values in found]
+
+
+def _encoded(values: Sequence[Any]) -> str:
+    return json.dumps(values, separators=(",", ":"), ensure_ascii=False)
+
+
+UsageRow = tuple[int, int, int, int, int, int, int | None]
+"""A row as a plain tuple, of which a million are read at a time: hour, hours, index of its dimensions, figures."""
+
+
+class UsageFigures(NamedTuple):
+    """Billed, reserved and used amounts, in microGPU-seconds; `used` is None where nothing was reported."""
+
+    billed: int = 0
+    core: int = 0
+    memory: int = 0
+    used: int | None = None
+
+    def plus(self, other: UsageFigures) -> UsageFigures:
+        """Returns the sum of both."""
+        used = self.used if other.used is None else other.used + (self.used or 0)
+        return UsageFigures(self.billed + other.billed, self.core + other.core, self.memory + other.memory, used)
+
+
+class Row(NamedTuple):
+    """The use of some hours, from `hour` on (counted from 1970), with the same dimensions."""
+
+    hour: int
+    hours: int
+    dimensions: Dimensions
+    figures: UsageFigures
+
+
+@dataclass(slots=True)
+class Use:
+    """Rows as they are read: dimensions as lists of values, and rows that refer to them by index."""
+
+    dimensions: list[list[Any]] = field(default_factory=list)
+    raw_rows: list[UsageRow] = field(default_factory=list)
+
+    def rows(self) -> list[Row]:
+        """Returns the rows with their dimensions."""
+        known = [of_values(values) for values in self.dimensions]
+        return [
+            Row(hour, hours, known[place], UsageFigures(billed, core, memory, used))
+            for hour, hours, place, billed, core, memory, used in self.raw_rows
+        ]
+
+    def between(self, first: int, end: int) -> Use:
+        """Returns the rows that begin in the hours from `first` up to `end`."""
+        return Use(self.dimensions, [row for row in self.raw_rows if first <= row[0] < end])
+
+
+Points = Mapping[int, int]
+"""The nodes' capacity from each instant (nanoseconds since 1970) on, in microGPU-seconds a second."""
+
+
+def capacity_rate(nodes: Iterable[Mapping[str, Any]]) -> int:
+    """Returns the capacity of nodes, in microGPU-seconds a second: their whole GPUs by FairGPU's extended resource."""
+    return sum(_percent(node) * GPU_SECOND // 100 for node in nodes)
+
+
+def capacity_of(points: Points, window: Window, now: int) -> int:
+    """Returns the capacity of the nodes in a window, in microGPU-seconds, for the time that has passed and is known."""
+    ordered = sorted(points)
+    total = 0
+    for since, following in pairwise([*ordered, now]):
+        start, end = max(since, window.start), min(following, window.end, now)
+        total += cost(points[since], max(end - start, 0))
+    return total
+
+
+def _percent(node: Mapping[str, Any]) -> int:
+    status = node.get("status")
+    capacity = status.get("capacity") if isinstance(status, dict) else None
+    value = capacity.get(names.GPU_CORE) if isinstance(capacity, dict) else None
+    try:
+        return 0 if value is None else parse_count(value)
+    except QuantityError:
+        return 0

@@ -1,0 +1,258 @@
+"""Folds hours that are long past into days, and packs many rows into one value.
+
+A day in which a period ends is folded separately before and after that end, so that each period keeps its own use.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import zlib
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import orjson
+
+from timekeeper.domain.timestamps import DAY, HOUR, to_datetime
+from timekeeper.domain.usage import Dimensions, Row, UsageFigures, Use, values_of
+
+HOURS_OF_A_DAY = DAY // HOUR
+FOREVER = 1 << 62
+VERSION = 2
+FEWER = 2
+"""Sums are kept only where there are at least this many times as many rows."""
+_HEAD = struct.Struct(">B?II")
+_HEAD_1 = struct.Struct(">B?I")
+"""The head of version 1, which has no sums."""
+
+
+class _Sections(NamedTuple):
+    """The sections of a packed value; each is compressed, and sums may be empty."""
+
+    wide: bool
+    plain: bytes
+    sums: bytes
+    detailed: bytes
+
+
+class FoldedError(ValueError):
+    """The stored value is not folded use, or a later timekeeper wrote it."""
+
+
+def month_of(hour: int) -> str:
+    """Returns the month of an hour that counts from 1970, in UTC, such as 2026-11."""
+    return to_datetime(hour * HOUR).strftime("%Y-%m")
+
+
+def fold(rows: Iterable[Row], edges: Sequence[int]) -> list[Row]:
+    """Folds rows into days: rows of the same day and dimensions are added up.
+
+    Args:
+        rows: hours, or days that were folded before.
+        edges: the starts of periods (nanoseconds since 1970), in order; use on either side of one stays separate.
+    """
+    hours = [edge // HOUR for edge in edges]
+    sums: dict[tuple[int, int, Dimensions], UsageFigures] = {}
+    for row in rows:
+        start, end = _day_between_edges(row.hour, hours)
+        place = (min(start, row.hour), max(end, row.hour + row.hours), row.dimensions)
+        known = sums.get(place)
+        sums[place] = row.figures if known is None else known.plus(row.figures)
+    return [Row(start, end - start, to, figures) for (start, end, to), figures in sorted(sums.items())]
+
+
+def added_up(rows: Iterable[Row]) -> list[Row]:
+    """Adds up the rows of the same hours and dimensions."""
+    sums: dict[tuple[int, int, Dimensions], UsageFigures] = {}
+    for row in rows:
+        place = (row.hour, row.hours, row.dimensions)
+        known = sums.get(place)
+        sums[place] = row.figures if known is None else known.plus(row.figures)
+    return [Row(*place, figures) for place, figures in sorted(sums.items(), key=lambda item: item[0])]
+
+
+def pack(rows: Iterable[Row]) -> bytes:
+    """Packs rows as they are stored, in three sections for three kinds of queries.
+
+    The sections are: rows without nodes, owners, users and labels; where these are few, the sums over all hours by
+    namespace, model and user; and the rows with all dimensions. A head states the version, whether a figure takes more
+    than 64 bits, and the lengths of the first two sections.
+    """
+    ordered = list(rows)
+    plain, sums = _without_details(ordered), _over_all_hours(ordered)
+    kept = sums if FEWER * len(sums) <= len(ordered) else []
+    largest = max((abs(figure or 0) for row in (*ordered, *plain, *kept) for figure in row.figures), default=0)
+    sections = [zlib.compress(_document(found)) if found else b"" for found in (plain, kept)]
+    head = _HEAD.pack(VERSION, largest >= 1 << 63, *map(len, sections))
+    return head + b"".join(sections) + zlib.compress(_document(ordered))
+
+
+def read_folded(
+    blob: bytes, to: Use, first: int = 0, end: int = FOREVER, *, details: bool = True, sums: bool = False
+) -> None:
+    """Adds the packed rows that touch the hours from `first` up to `end`.
+
+    Args:
+        blob: a value that `pack` made.
+        to: the use that the rows are added to.
+        first: the first hour, counted from 1970.
+        end: the hour after the last one.
+        details: whether the query needs nodes, owners, users or labels.
+        sums: whether one sum of all these hours is enough, by namespace, model and user at most.
+
+    Raises:
+        FoldedError: the value is not folded use, or a later timekeeper wrote it.
+    """
+    sections = _sections(blob)
+    if sums and sections.sums and _read(sections.sums, sections, to, first, end, whole=True):
+        return
+    _read(sections.detailed if details else sections.plain, sections, to, first, end)
+
+
+def _sections(blob: bytes) -> _Sections:
+    version = blob[0] if blob else 0
+    head = {1: _HEAD_1, VERSION: _HEAD}.get(version)
+    if head is None or len(blob) < head.size:
+        raise FoldedError(f"use folded in version {version}: this timekeeper reads versions up to {VERSION}")
+    _, wide, *lengths = head.unpack_from(blob)
+    plain_end = head.size + lengths[0]
+    sums_end = plain_end + sum(lengths[1:])
+    return _Sections(wide, blob[head.size : plain_end], blob[plain_end:sums_end], blob[sums_end:])
+
+
+def _read(packed: bytes, sections: _Sections, to: Use, first: int, end: int, *, whole: bool = False) -> bool:
+    """Adds a section's rows that touch some hours; `whole` adds all of them or, if any lies outside, none.
+
+    Returns:
+        Whether the section was added.
+    """
+    if not packed:
+        return True
+    # orjson parses integers of more than 64 bits as floats.
+    document = (json.loads if sections.wide else orjson.loads)(zlib.decompress(packed))
+    if whole and document["r"]:
+        hours, lengths, *_ = document["r"]
+        if hours[0] < first or hours[0] + lengths[0] > end:
+            return False
+    offset = len(to.dimensions)
+    to.dimensions += document["d"]
+    hour_column, *columns = document["r"] or ([],)
+    # Rows stand in the order of their hours, and none is longer than a day.
+    if not whole:
+        low, high = bisect_right(hour_column, first - HOURS_OF_A_DAY), bisect_left(hour_column, end)
+        hour_column, *columns = (column[low:high] for column in (hour_column, *columns))
+    to.raw_rows += [
+        (hour, hours, place + offset, billed, core, memory, used)
+        for hour, hours, place, billed, core, memory, used in zip(hour_column, *columns, strict=True)
+        if hour + hours > first
+    ]
+    return True
+
+
+def totals_of(blob: bytes) -> list[UsageFigures]:
+    """Returns the total of each section; all must be equal, as they hold the same rows.
+
+    Raises:
+        FoldedError: the value is not folded use, or a later timekeeper wrote it.
+    """
+    sections = _sections(blob)
+    totals = []
+    for packed in (sections.detailed, sections.plain, sections.sums):
+        found = Use()
+        _read(packed, sections, found, 0, FOREVER, whole=True)
+        total = UsageFigures()
+        for row in found.rows():
+            total = total.plus(row.figures)
+        if packed:
+            totals.append(total)
+    return totals
+
+
+def unfold(blob: bytes) -> list[Row]:
+    """Returns all rows that were packed.
+
+    Raises:
+        FoldedError: the value is not folded use, or a later timekeeper wrote it.
+    """
+    found = Use()
+    read_folded(blob, found)
+    return found.rows()
+
+
+def _document(rows: Iterable[Row]) -> bytes:
+    places: dict[Dimensions, int] = {}
+    rows_by_hour = [
+        (row.hour, row.hours, places.setdefault(row.dimensions, len(places)), *row.figures)
+        for row in sorted(rows, key=lambda row: row.hour)
+    ]
+    document = {"d": [values_of(found) for found in places], "r": list(zip(*rows_by_hour, strict=True))}
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _without_details(rows: Iterable[Row]) -> list[Row]:
+    sums: dict[tuple[int, int, Dimensions], UsageFigures] = {}
+    for row in rows:
+        place = (row.hour, row.hours, Dimensions(row.dimensions.namespace, model=row.dimensions.model))
+        known = sums.get(place)
+        sums[place] = row.figures if known is None else known.plus(row.figures)
+    return [Row(*place, figures) for place, figures in sums.items()]
+
+
+def _over_all_hours(rows: Sequence[Row]) -> list[Row]:
+    """Sums rows by namespace, model and user, each over the hours of all of them."""
+    first = min((row.hour for row in rows), default=0)
+    hours = max((row.hour + row.hours for row in rows), default=0) - first
+    sums: dict[Dimensions, UsageFigures] = {}
+    for row in rows:
+        found = row.dimensions
+        place = Dimensions(found.namespace, model=found.model, user=found.user)
+        known = sums.get(place)
+        sums[place] = row.figures if known is None else known.plus(row.figures)
+    return [Row(first, hours, place, figures) for place, figures in sums.items()]
+
+
+def _day_between_edges(hour: int, edges: Sequence[int]) -> tuple[int, int]:
+    """Returns the part of an hour's day, between two edges, that holds the hour."""
+    start = hour // HOURS_OF_A_DAY * HOURS_OF_A_DAY
+    end = start + HOURS_OF_A_DAY
+    index = bisect_right(edges, hour)
+    if index and edges[index - 1] > start:
+        start = edges[index - 1]
+    if index < len(edges) and edges[index] < end:
+        end = edges[index]
+    return start, end
+
+
+_NAME = re.compile(rb"([hd]) (\d+) (\d+)")
+
+
+class PackedPart(NamedTuple):
+    """The name of a packed value: the hours that its rows lie in.
+
+    Attributes:
+        hourly: whether its rows are hours; days otherwise.
+        first: the first hour, counted from 1970.
+        end: the hour after the last one.
+    """
+
+    hourly: bool
+    first: int
+    end: int
+
+    @property
+    def name(self) -> str:
+        """Its name in the store."""
+        return f"{'h' if self.hourly else 'd'} {self.first} {self.end}"
+
+    @property
+    def month(self) -> str:
+        """The month in which it begins; days of two months never share a part."""
+        return month_of(self.first)
+
+
+def parse_part(name: bytes) -> PackedPart | None:
+    """Parses the name of a part; None for a name in an earlier format."""
+    match = _NAME.fullmatch(name)
+    return PackedPart(match[1] == b"h", int(match[2]), int(match[3])) if match else None

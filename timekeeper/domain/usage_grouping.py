@@ -1,0 +1,200 @@
+"""Adds use up by time step and dimensions."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.usage import IDLE, Key, UsageFigures, Use, keys_of
+from timekeeper.domain.windows import Window
+
+Place = tuple[int, Key]
+"""The index of a step and a key; items come in this order."""
+MOST_SUMS = 400_000
+"""The most sums, by step and key, of one query: some 150 MB."""
+Cells = dict[Key, list[Any]]
+"""The sums of a step by key; each list of figures is updated in place."""
+
+
+class FoldedHoursError(ValueError):
+    """Hours were folded into days that the steps would divide.
+
+    Attributes:
+        start: the start of such folded hours, in nanoseconds since 1970.
+        end: their end.
+    """
+
+    def __init__(self, start: int, end: int) -> None:
+        super().__init__("folded hours cannot be divided")
+        self.start = start
+        self.end = end
+
+
+class TooManySumsError(ValueError):
+    """A query has more sums by step and key than a worker has memory for."""
+
+
+class Group(NamedTuple):
+    """The figures of one key in one step."""
+
+    step: Window
+    key: Key
+    figures: UsageFigures
+
+
+class Steps:
+    """The steps of a window, with a lookup by hour."""
+
+    def __init__(self, windows: Iterable[Window]) -> None:
+        """Takes one or more steps in order, each beginning where the one before ends."""
+        self.windows = list(windows)
+        self._starts = [window.start // HOUR for window in self.windows]
+        self._first, self._end = self._starts[0], self.windows[-1].end // HOUR
+
+    def index(self, hour: int, hours: int) -> int | None:
+        """Returns the index of the step that holds some hours; None where they lie outside the window.
+
+        Raises:
+            FoldedHoursError: the hours lie across a step's edge.
+        """
+        following = hour + hours
+        if following <= self._first or hour >= self._end:
+            return None
+        index = bisect_right(self._starts, hour) - 1
+        if index < 0 or following * HOUR > self.windows[index].end:
+            raise FoldedHoursError(hour * HOUR, following * HOUR)
+        return index
+
+
+class _CellsOfHours(dict[tuple[int, int], Cells | None]):
+    """The sums by (first hour, number of hours); None where the hours lie outside the window."""
+
+    def __init__(self, steps: Steps, cells: Sequence[Cells]) -> None:
+        super().__init__()
+        self._steps = steps
+        self._cells = cells
+
+    def __missing__(self, hours: tuple[int, int]) -> Cells | None:
+        index = self._steps.index(*hours)
+        found = self[hours] = None if index is None else self._cells[index]
+        return found
+
+
+class UsageSums:
+    """The sums of a query by step and key."""
+
+    def __init__(self, steps: Steps, aggregate: Sequence[str]) -> None:
+        self.steps = steps
+        self.aggregate = tuple(aggregate)
+        self.cells: list[Cells] = [{} for _ in steps.windows]
+        self._of_hours = _CellsOfHours(steps, self.cells)
+        self._size = 0
+
+    def add(self, account: str, use: Use, namespaces: frozenset[str] | None = None) -> None:
+        """Adds the use of an account; only that of `namespaces` where some are given.
+
+        Raises:
+            FoldedHoursError: a row lies across a step's edge.
+            TooManySumsError: there are too many steps and keys.
+        """
+        if not use.raw_rows:
+            return
+        keys = keys_of(self.aggregate, account, use.dimensions, namespaces)
+        of_hours, new = self._of_hours, 0
+        for hour, hours, place, billed, core, memory, used in use.raw_rows:
+            key = keys[place]
+            if key is None:
+                continue
+            cells = of_hours[hour, hours]
+            if cells is None:
+                continue
+            cell = cells.get(key)
+            if cell is None:
+                cells[key] = [billed, core, memory, used]
+                new += 1
+                continue
+            cell[0] += billed
+            cell[1] += core
+            cell[2] += memory
+            if used is not None:
+                cell[3] = used + (cell[3] or 0)
+
+        self._grow(new)
+
+    def add_sums(self, hour: int, hours: int, found: Cells) -> None:
+        """Adds the sums of some hours.
+
+        Raises:
+            FoldedHoursError: the hours lie across a step's edge.
+            TooManySumsError: there are too many steps and keys.
+        """
+        cells = self._of_hours[hour, hours]
+        if cells is None:
+            return
+        before = len(cells)
+        for key, (billed, core, memory, used) in found.items():
+            cell = cells.setdefault(key, [0, 0, 0, None])
+            cell[0] += billed
+            cell[1] += core
+            cell[2] += memory
+            if used is not None:
+                cell[3] = used + (cell[3] or 0)
+
+        self._grow(len(cells) - before)
+
+    def _grow(self, new: int) -> None:
+        self._size += new
+        if self._size > MOST_SUMS:
+            raise TooManySumsError(f"more than {MOST_SUMS} sums")
+
+    def add_idle(self, capacity: Sequence[int], held: UsageSums) -> None:
+        """Adds the idle capacity of each step, with which core and memory add up to the capacity.
+
+        Nothing is idle where pods held more than the known capacity.
+
+        Args:
+            capacity: the capacity of each step, in microGPU-seconds.
+            held: all use in the same steps.
+        """
+        for cells, whole, all_held in zip(self.cells, capacity, held.cells, strict=True):
+            if whole > 0:
+                core = sum(cell[1] for cell in all_held.values())
+                memory = sum(cell[2] for cell in all_held.values())
+                cells[(IDLE,) * len(self.aggregate)] = [0, max(whole - core, 0), max(whole - memory, 0), None]
+
+    def count(self, after: Place | None) -> int:
+        """Returns the number of places after one."""
+        first = 0 if after is None else after[0]
+        here = sum(is_after((first, key), after) for key in self.cells[first]) if first < len(self.cells) else 0
+        return here + sum(map(len, self.cells[first + 1 :]))
+
+    def page(self, after: Place | None, limit: int) -> tuple[list[Group], Place | None]:
+        """Returns the items after a place, in order, and the place of the last one; None where no more follow."""
+        places = list(islice(self._places(after), limit + 1))
+        windows, cells = self.steps.windows, self.cells
+        items = [Group(windows[index], key, UsageFigures(*cells[index][key])) for index, key in places[:limit]]
+        return items, places[limit - 1] if len(places) > limit else None
+
+    def _places(self, after: Place | None) -> Iterator[Place]:
+        first = 0 if after is None else after[0]
+        for index in range(first, len(self.cells)):
+            found = (key for key in self.cells[index] if index > first or is_after((index, key), after))
+            yield from ((index, key) for key in sorted(found, key=key_order))
+
+
+def order(value: str) -> tuple[bool, str]:
+    """Sort key of a value: values that begin with two underscores stand for none and come last."""
+    return value.startswith("__"), value
+
+
+def key_order(key: Key) -> tuple[tuple[bool, str], ...]:
+    """Sort key of the keys in a step."""
+    return tuple([order(value) for value in key])
+
+
+def is_after(place: Place, after: Place | None) -> bool:
+    """Whether a place comes after another; every place comes after None."""
+    return after is None or (place[0], key_order(place[1])) > (after[0], key_order(after[1]))

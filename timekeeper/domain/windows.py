@@ -1,0 +1,169 @@
+"""Windows and steps of usage queries, and the retention of use and ledgers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import DAY, HOUR, MINUTE, TimeError, from_datetime, parse_instant, to_datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The retention that the admin sets.
+
+    Attributes:
+        hourly_days: the whole days before today whose use is kept by the hour.
+        months: the whole months before the present one that are kept.
+        exported: whether a month is kept until it has been exported.
+    """
+
+    hourly_days: int = 8
+    months: int = 13
+    exported: bool = False
+
+
+WEEK: Final = 7 * DAY
+MAX_STEPS: Final = 10_000
+WINDOWS: Final = (
+    "today, yesterday, week, month, lastweek, lastmonth, a span up to now such as 90m, 36h, 7d or 2w, one that ended "
+    'before such as "7d offset 1d", or a start and an end joined by a comma: two RFC 3339 timestamps such as '
+    "2026-01-01T00:00:00Z,2026-02-01T00:00:00Z, or two Unix times in seconds"
+)
+STEPS: Final = "hour, day, week, month, or a number of hours, days or weeks such as 6h or 2d"
+
+_SPAN = re.compile(r"([1-9][0-9]{0,5})([mhdw])(?: offset ([1-9][0-9]{0,5})([mhdw]))?", re.ASCII)
+_UNIX_PAIR = re.compile(r"([0-9]{1,12})[,-]([0-9]{1,12})", re.ASCII)
+_STEP = re.compile(r"([1-9][0-9]{0,4})([hdw])", re.ASCII)
+_UNITS = {"m": MINUTE, "h": HOUR, "d": DAY, "w": WEEK}
+_EARLIEST = 0
+_LATEST = parse_instant("2200-01-01T00:00:00Z")
+
+
+class WindowError(ValueError):
+    """An invalid window or step; the message says what is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """[start, end) in nanoseconds since 1970, both at whole hours."""
+
+    start: int
+    end: int
+
+
+def parse_window(text: str, now: int) -> Window:
+    """Parses a window.
+
+    Raises:
+        WindowError: the text is not a window, or the window ends before it starts.
+    """
+    start, end = _named(text, now) or _span(text, now) or _pair(text)
+    if not _EARLIEST <= start < end <= _LATEST:
+        raise WindowError(f"{WINDOWS}; the end after the start, both from 1970 to 2200")
+    return Window(start // HOUR * HOUR, -(-end // HOUR) * HOUR)
+
+
+def parse_step(text: str) -> str:
+    """Parses a step and returns the shortest way to write it, as answers do.
+
+    Raises:
+        WindowError: the text is not a step.
+    """
+    named = {"hour": "1h", "day": "1d", "week": "1w", "month": "month"}.get(text, text)
+    if named != "month" and not _STEP.fullmatch(named):
+        raise WindowError(STEPS)
+    return named
+
+
+def steps(window: Window, step: str | None) -> Iterator[Window]:
+    """Divides a window into steps, the first from its start on; months begin on their first day.
+
+    Raises:
+        WindowError: there are more than MAX_STEPS.
+    """
+    if step is None:
+        yield window
+        return
+    following = _following(step)
+    start, count = window.start, 0
+    while start < window.end:
+        count += 1
+        if count > MAX_STEPS:
+            raise WindowError(f"a step that cuts the window into at most {MAX_STEPS} pieces")
+        end = min(following(start), window.end)
+        yield Window(start, end)
+        start = end
+
+
+def _following(step: str) -> Callable[[int], int]:
+    match = _STEP.fullmatch(step)
+    if match is None:
+        return lambda start: month_start(start, 1)
+    length = int(match[1]) * _UNITS[match[2]]
+    return lambda start: start + length
+
+
+def _named(text: str, now: int) -> tuple[int, int] | None:
+    today = now // DAY * DAY
+    # Weeks begin on Sunday, as in OpenCost; 1970 began on a Thursday.
+    sunday = today - (to_datetime(today).isoweekday() % 7) * DAY
+    first = month_start(now, 0)
+    named = {
+        "today": (today, today + DAY),
+        "yesterday": (today - DAY, today),
+        "week": (sunday, now + 1),
+        "month": (first, now + 1),
+        "lastweek": (sunday - WEEK, sunday),
+        "lastmonth": (month_start(first, -1), first),
+    }
+    return named.get(text)
+
+
+def _span(text: str, now: int) -> tuple[int, int] | None:
+    """Parses a duration up to now: days and weeks end with today; hours and minutes end with the present one.
+
+    A duration with an offset ended that long before now, and is not rounded.
+    """
+    match = _SPAN.fullmatch(text)
+    if match is None:
+        return None
+    length, unit = int(match[1]) * _UNITS[match[2]], match[2]
+    if match[3]:
+        end = now - int(match[3]) * _UNITS[match[4]]
+    else:
+        whole = DAY if unit == "w" else _UNITS[unit]
+        end = now // whole * whole + whole
+    return max(end - length, 0), end
+
+
+def _pair(text: str) -> tuple[int, int]:
+    unix = _UNIX_PAIR.fullmatch(text)
+    if unix is not None:
+        return int(unix[1]) * SECOND, int(unix[2]) * SECOND
+    start, comma, end = text.partition(",")
+    if not comma:
+        raise WindowError(WINDOWS)
+    try:
+        return parse_instant(start), parse_instant(end)
+    except TimeError as error:
+        raise WindowError(WINDOWS) from error
+
+
+def parse_month(month: str) -> int:
+    """Returns the start of a month that is written as 2026-11.
+
+    Raises:
+        TimeError: the text is not a month.
+    """
+    return parse_instant(f"{month}-01T00:00:00Z")
+
+
+def month_start(instant: int, later: int) -> int:
+    """Returns the start of an instant's month, or of the month `later` months after it."""
+    first = to_datetime(instant).replace(day=1, hour=0, minute=0, second=0, microsecond=0)
+    months = first.year * 12 + first.month - 1 + later
+    return from_datetime(first.replace(year=months // 12, month=months % 12 + 1))

@@ -1,1 +1,0 @@
-"""Who is asking, and what they may do: pods by their tokens, people and services by the cluster's own rules."""

@@ -1,1 +1,0 @@
-"""What the leader keeps in memory: accounts, metered sessions, and what follows from them."""

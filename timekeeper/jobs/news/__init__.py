@@ -1,1 +1,0 @@
-"""What is told of budgets and orders: statuses, events, notifications, series."""

@@ -1,0 +1,236 @@
+"""Runs scripts on Redis, many in one round trip, and turns Redis's errors into StoreErrors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+from redis.exceptions import (
+    BusyLoadingError,
+    ClusterDownError,
+    MasterDownError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    RedisError,
+    ResponseError,
+)
+
+from timekeeper.ledger.scripts import script
+
+PIPELINE_CALLS = 1000
+PUT_AT_ONCE = 1000
+"""The most arguments of one command, in pairs; Lua's stack holds some thousands."""
+
+_OF_6 = re.compile(r"Error running script \(call to f_[0-9a-f]{40}\): @user_script:\d+: (?:@user_script: \d+: -(\w+))?")
+"""The beginning of Redis 6.2's reply where a script fails; the group is the code of the server's own error."""
+_OF_7 = re.compile(r"(\w+).*script: [0-9a-f]{40}, on @user_script:\d+\.?", re.DOTALL)
+"""The whole of such a reply of Redis 7. It begins with the code, unless redis-py has a type for that."""
+_SERVER_CODES = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY"})
+"""The codes of a server that takes no writes from any client at the moment."""
+_SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
+"""redis-py's types for some of these codes; it removes the code from their text."""
+
+
+class StoreError(RuntimeError):
+    """Redis refused a change; nothing of it was done."""
+
+
+class StoreUnavailableError(StoreError):
+    """Redis does not answer or is not ready. The change may have been done or not; the caller may repeat it."""
+
+
+class ScriptError(StoreError):
+    """A script failed on the data of its keys; other accounts are not affected."""
+
+
+class StoreEmptyError(StoreError):
+    """The account or period is not in the store: it was emptied, or never opened."""
+
+
+class OverdrawnError(StoreError):
+    """A correction would take back more than was spent.
+
+    Attributes:
+        spent: microGPU-seconds that were spent in the period.
+    """
+
+    def __init__(self, spent: int) -> None:
+        super().__init__(f"{spent} microGPU-seconds were spent in this period, and no correction takes that below 0")
+        self.spent = spent
+
+
+class FencedError(StoreError):
+    """A leader with a higher fencing token has written: this one was replaced and must stop."""
+
+
+_REFUSALS: Mapping[str, type[StoreError]] = {
+    "EMPTY": StoreEmptyError,
+    "FENCED": FencedError,
+    "DATA": ScriptError,
+    **dict.fromkeys(("FORMAT", "AMOUNT", "ACTION", "CUTS", "TWICE", "OVERFLOW"), StoreError),
+}
+"""The type of an error that a script of the ledger returns, by the error's first word."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A script by name, its keys and its arguments."""
+
+    script: str
+    keys: tuple[str, ...]
+    arguments: tuple[str | int | bytes, ...]
+
+
+def described(error: Exception) -> str:
+    """An error's type and text. The repr of redis-py's errors has neither."""
+    return f"{type(error).__name__}: {error}"
+
+
+def run(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+    """Runs scripts in their order. Each answer is the script's reply, or the StoreError that it ended in.
+
+    Raises:
+        StoreUnavailableError: Redis does not answer; some of the calls may have been done.
+    """
+    answers: list[Any] = []
+    for start in range(0, len(calls), PIPELINE_CALLS):
+        answers.extend(_run_chunk(client, calls[start : start + PIPELINE_CALLS]))
+    return answers
+
+
+def run_one(client: redis.Redis, call: Call) -> Any:
+    """Runs one script.
+
+    Raises:
+        StoreError: the script was refused or failed.
+    """
+    (answer,) = run(client, [call])
+    if isinstance(answer, StoreError):
+        raise answer
+    return answer
+
+
+def put(client: redis.Redis, command: str, key: str, arguments: Sequence[str | int]) -> None:
+    """Runs a command that writes to one key, also on a store without free memory.
+
+    Many arguments are divided over several calls; without arguments nothing is sent.
+
+    Raises:
+        StoreError: Redis refused the command, or does not answer.
+    """
+    parts = [arguments[start : start + PUT_AT_ONCE] for start in range(0, len(arguments), PUT_AT_ONCE)]
+    for answer in run(client, [Call("put", (key,), (command, *part)) for part in parts]):
+        if isinstance(answer, StoreError):
+            raise answer
+
+
+def _run_chunk(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+    answers = _execute(client, calls)
+    missing = [index for index, answer in enumerate(answers) if isinstance(answer, NoScriptError)]
+    if missing:
+        # A restarted or promoted Redis does not have the scripts: they are loaded, and the calls that failed run again.
+        _load(client, {calls[index].script for index in missing})
+        for index, answer in zip(missing, _execute(client, [calls[index] for index in missing]), strict=True):
+            answers[index] = answer
+    if any(_is_read_only(answer) for answer in answers):
+        _drop_connections(client)
+    return [_translated(answer) for answer in answers]
+
+
+def _drop_connections(client: redis.Redis) -> None:
+    """Drops connections to a server that has become a replica: behind Sentinels a new connection leads to the master.
+
+    redis-py does so by itself for commands, but not where a script got the error.
+    """
+    pool = getattr(client, "connection_pool", None)
+    if pool is not None:
+        pool.disconnect(inuse_connections=False)
+
+
+def _execute(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
+    pipeline = client.pipeline(transaction=False)
+    for call in calls:
+        pipeline.evalsha(script(call.script).sha, len(call.keys), *call.keys, *call.arguments)
+    try:
+        return pipeline.execute(raise_on_error=False)
+    except RedisError as error:
+        raise StoreUnavailableError(f"Redis does not answer: {error}") from error
+
+
+def _load(client: redis.Redis, names: set[str]) -> None:
+    try:
+        for name in names:
+            client.script_load(script(name).text)
+    except RedisError as error:
+        raise StoreUnavailableError(f"Redis takes no scripts: {error}") from error
+
+
+def _translated(answer: Any) -> Any:
+    if not isinstance(answer, RedisError):
+        return answer
+    kind, _, message = str(answer).partition(" ")
+    if kind == "OVERDRAWN":
+        return OverdrawnError(int(message))
+    if kind in _REFUSALS:
+        return _REFUSALS[kind](message)
+    if _failed_on_data(answer):
+        return ScriptError(str(answer))
+    return StoreUnavailableError(str(answer))  # loading, read-only, out of memory, without replicas
+
+
+def _failed_on_data(answer: RedisError) -> bool:
+    """Whether a script failed on its data, and not because the server takes no writes."""
+    if not isinstance(answer, ResponseError) or isinstance(answer, _SERVER_ERRORS):
+        return False
+    reply = _OF_6.match(str(answer)) or _OF_7.fullmatch(str(answer))
+    return reply is not None and reply[1] not in _SERVER_CODES
+
+
+def _is_read_only(answer: Any) -> bool:
+    """Whether a server refused a write as a replica does."""
+    if isinstance(answer, ReadOnlyError):
+        return True
+    reply = _OF_6.match(str(answer)) if isinstance(answer, ResponseError) else None
+    return reply is not None and reply[1] == "READONLY"
+
+
+_WRONG_TYPE = re.compile(r"(^|caused error: )WRONGTYPE ")
+"""The text of Redis, and of redis-py's pipelines, where a key holds another type."""
+
+
+def concerns_all(error: Exception) -> bool:
+    """Whether an error comes from the store or the term, so that every account would meet it."""
+    if isinstance(error, redis.RedisError):
+        return _WRONG_TYPE.search(str(error)) is None
+    return isinstance(error, FencedError | StoreUnavailableError)
+
+
+def isolate_failures(names: Iterable[str], act: Callable[[list[str]], object]) -> dict[str, Exception]:
+    """Acts on accounts together; where the data of one makes that fail, on halves, down to single accounts.
+
+    Args:
+        names: the accounts.
+        act: the action on several accounts; it may be repeated.
+
+    Returns:
+        The accounts on which the action failed, each with its error. An error that concerns all accounts is raised.
+    """
+    failed: dict[str, Exception] = {}
+    groups = [sorted(names)]
+    while groups:
+        group = groups.pop()
+        try:
+            act(group)
+        except Exception as error:
+            if not group or concerns_all(error):
+                raise
+            if len(group) == 1:
+                failed[group[0]] = error
+            else:
+                middle = len(group) // 2
+                groups += [group[middle:], group[:middle]]
+    return failed

@@ -1,0 +1,213 @@
+"""The stored form of sessions, assignments, prices and samples (JSON), and the form in which scripts take points."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from timekeeper.domain.attribution import Attribution
+from timekeeper.domain.charges import Assignments, HourlyPoint, hours_of
+from timekeeper.domain.forecast import BurnRecord, SpendSample
+from timekeeper.domain.pricing import PricePoint, Prices
+from timekeeper.domain.sessions import EndProof, Session
+
+UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""The errors that reading a stored document of another form raises."""
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class RecordError(ValueError):
+    """A stored document is not of the form that the timekeeper writes."""
+
+
+def encode_session(session: Session) -> str:
+    """A session as JSON, without its amounts."""
+    document: dict[str, Any] = {
+        "uid": session.uid,
+        "namespace": session.namespace,
+        "pod": session.pod,
+        "node": session.node,
+        "start": session.start,
+        "tariff": session.tariff,
+    }
+    if session.end is not None and session.proof is not None:
+        document |= {"end": session.end, "proof": session.proof.value}
+    if session.namespace_uid:
+        document["namespaceUid"] = session.namespace_uid
+    if session.use_bases:
+        document["use"] = session.use_bases
+    if session.attribution is not None:
+        document["for"] = _attribution_document(session.attribution)
+    if session.report_bases:
+        document["reported"] = session.report_bases
+    if session.use_total is not None:
+        document["tally"] = [session.use_total, []]
+    if session.use_missing[0]:
+        document["unmeasured"] = session.use_missing
+    return _encode(document)
+
+
+def decode_session(text: str | bytes) -> Session:
+    """Reads a session.
+
+    Raises:
+        RecordError: the text is no session.
+    """
+    try:
+        document = json.loads(as_text(text))
+        rates = tuple((whole_number(since), whole_number(rate)) for since, rate in document["tariff"])
+        if not rates:
+            raise RecordError("no session: it has no rate")
+        return Session(
+            uid=plain_text(document["uid"]),
+            namespace=plain_text(document["namespace"]),
+            pod=plain_text(document["pod"]),
+            node=plain_text(document["node"]),
+            start=whole_number(document["start"]),
+            tariff=rates,
+            end=whole_number(document["end"]) if document.get("end") is not None else None,
+            proof=EndProof(document["proof"]) if "proof" in document else None,
+            use_bases=_bases(document.get("use", ())),
+            namespace_uid=plain_text(document.get("namespaceUid", "")),
+            attribution=_attribution(document["for"]) if "for" in document else None,
+            report_bases=_bases(document.get("reported", ())),
+            use_total=whole_number(document["tally"][0]) if "tally" in document else None,
+            use_missing=_pair(document.get("unmeasured", (0, 0))),
+        )
+    except UNREADABLE as error:
+        raise RecordError(f"no session: {error!r}") from error
+
+
+def whole_number(value: Any) -> int:
+    """The value itself, which must be a whole number of JSON.
+
+    Raises:
+        RecordError: the value is of another type.
+    """
+    if type(value) is not int:
+        raise RecordError(f"{value!r} is no whole number")
+    return value
+
+
+def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
+    """The values themselves, each of which must be a whole number of JSON.
+
+    Raises:
+        RecordError: a value is of another type.
+    """
+    return tuple(whole_number(value) for value in values)
+
+
+def plain_text(value: Any) -> str:
+    """The value itself, which must be a string of JSON.
+
+    Raises:
+        RecordError: the value is of another type.
+    """
+    if type(value) is not str:
+        raise RecordError(f"{value!r} is no text")
+    return value
+
+
+def _bases(document: Any) -> tuple[tuple[str, int, int], ...]:
+    return tuple((plain_text(account), whole_number(period), whole_number(base)) for account, period, base in document)
+
+
+def _pair(document: Any) -> tuple[int, int]:
+    first, second = document
+    return whole_number(first), whole_number(second)
+
+
+def _attribution_document(given: Attribution) -> list[Any]:
+    return [given.model, given.owner, given.user, dict(given.labels), given.core_rate, given.memory_rate]
+
+
+def _attribution(document: Any) -> Attribution:
+    model, owner, user, labels, core_rate, memory_rate = document
+    kept = tuple(sorted((plain_text(key), plain_text(value)) for key, value in labels.items()))
+    return Attribution(
+        plain_text(model), plain_text(owner), plain_text(user), kept, whole_number(core_rate), whole_number(memory_rate)
+    )
+
+
+def encode_assignments(assignments: Assignments) -> str:
+    """A namespace's payers as JSON: each account, with the instant from which it pays."""
+    return _encode(assignments)
+
+
+def decode_assignments(text: str | bytes) -> Assignments:
+    """Reads a namespace's payers.
+
+    Raises:
+        RecordError: the text lists no payers.
+    """
+    try:
+        payers = tuple((whole_number(since), plain_text(account)) for since, account in json.loads(as_text(text)))
+    except UNREADABLE as error:
+        raise RecordError(f"no assignments: {error!r}") from error
+    if not payers or any(not account or "}" in account for _, account in payers):
+        raise RecordError("no assignments: each must name an account, and there must be one")
+    return payers
+
+
+def encode_prices(prices: Prices) -> str:
+    """Prices over time as JSON; each price is a fraction, so that none is rounded."""
+    points = {model: [[point.effective_from, str(point.price)] for point in prices[model]] for model in sorted(prices)}
+    return json.dumps(points, separators=(",", ":"))
+
+
+def decode_prices(text: str | bytes) -> Prices:
+    """Reads prices.
+
+    Raises:
+        RecordError: the text holds no prices.
+    """
+    try:
+        document: Mapping[str, Any] = json.loads(text)
+        return {
+            model: tuple(PricePoint(whole_number(since), Fraction(price)) for since, price in points)
+            for model, points in document.items()
+        }
+    except UNREADABLE as error:
+        raise RecordError(f"no prices: {error!r}") from error
+
+
+def encode_burn(record: BurnRecord) -> str:
+    """An account's samples of spending as JSON."""
+    samples = [[sample.at, sample.spent] for sample in record.samples]
+    return _encode([record.period, record.total, samples])
+
+
+def decode_burn(text: str | bytes) -> BurnRecord:
+    """Reads an account's samples of spending.
+
+    Raises:
+        RecordError: the text holds none.
+    """
+    try:
+        period, total, samples = json.loads(as_text(text))
+        first, *others = (SpendSample(whole_number(at), whole_number(spent)) for at, spent in samples)
+        return BurnRecord((first, *others), whole_number(period), whole_number(total))
+    except UNREADABLE as error:
+        raise RecordError(f"no samples: {error!r}") from error
+
+
+def as_text(value: Any) -> str:
+    """A value of the store as text: bytes are UTF-8."""
+    return value.decode() if isinstance(value, bytes) else str(value)
+
+
+def encode_hourly_points(points: Sequence[HourlyPoint]) -> str:
+    """Points as the script reads them: hour, instant, billed, core, memory, used (- for unknown) and a semicolon."""
+    return "".join(
+        f"{hour} {at.until} {at.billed} {at.core} {at.memory} {'-' if at.used is None else at.used};"
+        for hour, at in zip(hours_of(points), points, strict=True)
+    )
+
+
+def encode_optional(instant: int | None) -> str:
+    """An instant in nanoseconds as text; empty for None."""
+    return "" if instant is None else str(instant)

@@ -1,0 +1,315 @@
+"""Removes and compacts old data of accounts: periods, months, amounts, hours, and empty accounts.
+
+Each change is one script call on one account.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import redis
+
+from timekeeper.domain.charges import Assignments
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import DAY, HOUR
+from timekeeper.domain.usage import Row
+from timekeeper.domain.usage_folding import PackedPart, added_up, fold, month_of, pack, parse_part, unfold
+from timekeeper.domain.windows import month_start, parse_month
+from timekeeper.ledger import keys, shared
+from timekeeper.ledger.client import Call, run_one
+from timekeeper.ledger.exports import note_late_changes
+from timekeeper.ledger.usage import read_rows
+
+
+def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: Sequence[int], earliest: int) -> None:
+    """Removes an account's folded months from before an instant, and whole periods with their entries.
+
+    The month in which the earliest remaining period began stays, too: a correction of that period may still change it.
+
+    Args:
+        client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
+        account: the account's name.
+        before: nanoseconds since 1970, the first of a month.
+        periods: the starts of the periods to remove.
+        earliest: the start of the earliest period that stays.
+
+    Raises:
+        StoreError: the store refused the change, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
+    """
+    names = keys.AccountKeys(account)
+    folded: Any = client.hkeys(names.folded)
+    kept_from = month_of(min(before, earliest) // HOUR)
+    parts = [name for name in folded if (part := parse_part(name)) is not None and part.month < kept_from]
+    ledger = (names.ledger, names.segments, names.segment_order)
+    kept = (names.head, names.periods, names.folded, *ledger, names.grants, names.corrections)
+    touched = (*kept, *_of_periods(names, periods))
+    arguments: tuple[Any, ...] = (epoch, earliest, len(periods), *periods, *parts)
+    run_one(client, Call("prune", touched, arguments))
+
+
+def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequence[int]) -> bool:
+    """Removes an account that holds neither sessions nor use nor entries; False, with no change, for any other.
+
+    Raises:
+        StoreError: the store refused the change, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
+    """
+    names = keys.AccountKeys(account)
+    holding = (names.head, names.sessions, names.ended, names.hour_index, names.folded, names.segments, names.ledger)
+    further = (names.segment_order, names.periods, names.grants, names.corrections, *_of_periods(names, periods))
+    if not run_one(client, Call("drop_account", (*holding, *further), (epoch,))):
+        return False
+    client.srem(keys.ACCOUNTS, account)
+    client.srem(keys.RESTORED, account)
+    client.hdel(keys.BUDGETS, account)
+    return True
+
+
+def forget_payer(client: redis.Redis, changed: dict[str, Assignments], removed: Sequence[str]) -> None:
+    """Writes the payers of namespaces after an account was removed, and removes namespaces that have none left."""
+    shared.write_assignments(client, changed)
+    if removed:
+        client.hdel(keys.NAMESPACES, *removed)
+
+
+def _of_periods(names: keys.AccountKeys, periods: Sequence[int]) -> Iterator[str]:
+    for start in periods:
+        yield from (names.period(start), names.amounts(start), names.credits(start))
+
+
+AT_ONCE = 500
+"""Amounts in one script call, and in one step of a scan."""
+_AMOUNT = re.compile(rb"\d+ \d+ (?P<amount>\d+) (?P=amount) (?P<flag>[ocg])( [0-9 -]+)?( @(?P<noted>\d+))?")
+"""The stored amount of a session whose whole amount is in the ledger."""
+FOLDED_AFTER = DAY
+"""The time for which no leader may have known a session; longer than a leader remembers sessions that ended."""
+
+
+def fold_amounts(
+    client: redis.Redis, epoch: int, now: int, place: tuple[str, int], known: Callable[[str], bool], *, over: bool
+) -> int:
+    """Folds the amounts of a period that are due, marks those that will be, and returns the number folded.
+
+    Args:
+        client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
+        now: nanoseconds since 1970.
+        place: the account, and the period's start.
+        known: whether the leader still knows the session of a uid.
+        over: whether the period ended so long ago that no open session is settled in it any more.
+
+    Raises:
+        StoreError: the store refused the change, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
+    """
+    account, start = place
+    names = keys.AccountKeys(account)
+    touched = (names.period(start), names.amounts(start), names.head)
+    folded, cursor, begun = 0, 0, False
+    while cursor or not begun:
+        answer: Any = client.hscan(names.amounts(start), cursor, count=AT_ONCE)
+        (cursor, rows), begun = answer, True
+        changes = list(_changes(rows.items(), now, known, over=over))
+        for first in range(0, len(changes), AT_ONCE):
+            arguments = [part for change in changes[first : first + AT_ONCE] for part in change]
+            folded += int(run_one(client, Call("fold_amounts", touched, (epoch, now // SECOND, *arguments))))
+    return folded
+
+
+def with_amounts(client: redis.Redis, account: str, starts: Sequence[int]) -> set[int]:
+    """The starts of those periods that hold the amount of any session.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    names = keys.AccountKeys(account)
+    pipeline = client.pipeline(transaction=False)
+    for start in starts:
+        pipeline.exists(names.amounts(start))
+    return {start for start, exists in zip(starts, pipeline.execute(), strict=True) if exists}
+
+
+def _changes(
+    rows: Iterable[tuple[bytes, bytes]], now: int, known: Callable[[str], bool], *, over: bool
+) -> Iterator[tuple[str, bytes, bytes]]:
+    """The changes to amounts: `note` or `fold`, the uid, and the stored text that the change expects."""
+    for uid, text in rows:
+        amount = _AMOUNT.fullmatch(text)  # an unreadable amount stays, and the auditor reports it
+        if amount is None or not (over or amount["flag"] == b"g") or known(uid.decode()):
+            continue
+        if amount["noted"] is None:
+            yield "note", uid, text
+        elif now - int(amount["noted"]) * SECOND >= FOLDED_AFTER:
+            yield "fold", uid, text
+
+
+MOST_ROWS = 4_000
+"""The number of rows after which a step takes no further hour."""
+LARGE_PART = 256 * 1024
+"""The size in bytes from which on no rows are added to a packed value."""
+
+
+@dataclass(frozen=True, slots=True)
+class _StoredHours:
+    """An account's hours with their revisions, and its packed values."""
+
+    folds: bytes
+    revisions: Mapping[int, bytes]
+    parts: Sequence[PackedPart]
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """Hours and packed values to remove, and the packed values that replace them."""
+
+    hours: Sequence[int]
+    replaced: Sequence[PackedPart]
+    new: Mapping[str, bytes]
+
+
+def fold_hours(client: redis.Redis, epoch: int, account: str, before: int, edges: Sequence[int]) -> bool:
+    """Folds an account's hours that end before an instant into days; True where none is left to fold.
+
+    One call folds the hours of one step. It also returns False where the hours changed while they were read.
+
+    Args:
+        client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
+        account: the account's name.
+        before: nanoseconds since 1970. A month that ended a day or longer before it is closed: folding into it counts
+            as a late change.
+        edges: the starts of the account's periods, in order.
+
+    Raises:
+        StoreError: the store refused the change, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
+    """
+    names = keys.AccountKeys(account)
+    stored = _stored_hours(client, names)
+    limit = before // HOUR
+    hours, all_hours = _next_hours(client, names, stored, limit)
+    due = sorted(part for part in stored.parts if part.hourly and part.first < limit)
+    if not hours and not due:
+        return True
+    rows = _rows(client, names, hours)
+    replaced = due[:1]
+    for blob in _blobs(client, names, replaced):
+        rows += unfold(blob)
+    new = _packed([row for row in rows if row.hour >= limit], hourly=True)
+    months = _by_month(row for row in rows if row.hour < limit)
+    for month, rows_of_month in months.items():
+        target = _with_room(client, names, [part for part in stored.parts if not part.hourly and part.month == month])
+        before_rows = [row for blob in _blobs(client, names, target) for row in unfold(blob)]
+        replaced = [*replaced, *target]
+        new |= _packed(fold([*before_rows, *rows_of_month], edges), hourly=False)
+    note_late_changes(client, [month for month in months if month_start(parse_month(month), 1) + DAY <= before])
+    return _replace(client, epoch, names, stored, _Change(hours, replaced, new)) and all_hours and len(due) <= 1
+
+
+def pack_hours(client: redis.Redis, epoch: int, account: str, before: int) -> bool:
+    """Packs an account's hours that end before an instant, still as hours; True where none is left to pack.
+
+    One call packs the hours of one step. It also returns False where the hours changed while they were read.
+
+    Args:
+        client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
+        account: the account's name.
+        before: nanoseconds since 1970.
+
+    Raises:
+        StoreError: the store refused the change, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
+    """
+    names = keys.AccountKeys(account)
+    stored = _stored_hours(client, names)
+    hours, all_hours = _next_hours(client, names, stored, before // HOUR)
+    if not hours:
+        return True
+    replaced = _with_room(client, names, [part for part in stored.parts if part.hourly])
+    rows = _rows(client, names, hours)
+    for blob in _blobs(client, names, replaced):
+        rows += unfold(blob)
+    change = _Change(hours, replaced, _packed(added_up(rows), hourly=True))
+    return _replace(client, epoch, names, stored, change) and all_hours
+
+
+def _stored_hours(client: redis.Redis, names: keys.AccountKeys) -> _StoredHours:
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hget(names.head, "folds")
+    pipeline.hgetall(names.hour_index)
+    pipeline.hkeys(names.folded)
+    folds, index, parts = pipeline.execute()
+    parsed = [part for name in parts if (part := parse_part(name)) is not None]
+    return _StoredHours(folds or b"0", {int(hour): revision for hour, revision in index.items()}, parsed)
+
+
+def _next_hours(
+    client: redis.Redis, names: keys.AccountKeys, stored: _StoredHours, limit: int
+) -> tuple[list[int], bool]:
+    """The earliest hours before the limit, as many as one step takes, and whether these are all of them."""
+    due = sorted(hour for hour in stored.revisions if hour < limit)
+    pipeline = client.pipeline(transaction=False)
+    for hour in due:
+        pipeline.hlen(names.rows_of(hour))
+    taken, count = list[int](), 0
+    for hour, size in zip(due, pipeline.execute(), strict=True):
+        if count >= MOST_ROWS:
+            break
+        taken.append(hour)
+        count += size
+    return taken, len(taken) == len(due)
+
+
+def _rows(client: redis.Redis, names: keys.AccountKeys, hours: Sequence[int]) -> list[Row]:
+    pipeline = client.pipeline(transaction=False)
+    for hour in hours:
+        pipeline.hgetall(names.rows_of(hour))
+    answers = zip(hours, pipeline.execute(), strict=True)
+    return read_rows([(hour, field, value) for hour, fields in answers for field, value in fields.items()])
+
+
+def _blobs(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[bytes]:
+    blobs: Any = client.hmget(names.folded, [part.name for part in parts]) if parts else []
+    return [blob for blob in blobs if blob is not None]
+
+
+def _with_room(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
+    """The smallest of two likely packed values that may still grow; empty where neither may.
+
+    Only two are read: the one that ends last, which grows, and the shortest one, which a late change began.
+    """
+    if not parts:
+        return []
+    likely = [max(parts, key=lambda part: part.end), min(parts, key=lambda part: part.end - part.first)]
+    blobs: Any = client.hmget(names.folded, [part.name for part in likely])
+    sizes = [(len(blob), part) for blob, part in zip(blobs, likely, strict=True) if blob is not None]
+    return [part for size, part in sorted(sizes)[:1] if size < LARGE_PART]
+
+
+def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
+    """Rows as one packed value under its name; empty without rows."""
+    if not rows:
+        return {}
+    part = PackedPart(hourly, min(row.hour for row in rows), max(row.hour + row.hours for row in rows))
+    return {part.name: pack(rows)}
+
+
+def _replace(client: redis.Redis, epoch: int, names: keys.AccountKeys, stored: _StoredHours, change: _Change) -> bool:
+    """Makes the change; False, with no change made, where the account's hours have changed since they were read."""
+    expected = [part for hour in change.hours for part in (hour, stored.revisions[hour])]
+    old = [part.name for part in change.replaced]
+    new = [part for packed in change.new.items() for part in packed]
+    arguments: tuple[Any, ...] = (epoch, stored.folds, len(change.hours), *expected, len(old), *old, *new)
+    return bool(run_one(client, Call("pack_hours", (names.head, names.hours, names.folded), arguments)))
+
+
+def _by_month(rows: Iterable[Row]) -> dict[str, list[Row]]:
+    ordered = sorted(rows, key=lambda row: row.hour)
+    return {month: list(group) for month, group in groupby(ordered, key=lambda row: month_of(row.hour))}

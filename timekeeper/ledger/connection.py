@@ -1,0 +1,290 @@
+"""Connects to the store, and asks its servers about themselves: identity, clock, replicas and memory."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import redis
+from redis.backoff import NoBackoff
+from redis.cluster import ClusterNode, RedisCluster
+from redis.retry import Retry
+from redis.sentinel import Sentinel
+
+from timekeeper.ledger import keys
+from timekeeper.ledger.redis_cluster import ClusterStore
+from timekeeper.settings import CLUSTER_PORT, SENTINEL_PORT, RedisSettings, RedisTLS, address
+
+MOST_MARKS = 100_000
+"""The most marks that are tried for one node. A node that takes writes has slots, so that a far lower number fits."""
+
+Answer = TypeVar("Answer")
+
+
+def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> list[tuple[redis.Redis, str]]:
+    """The servers that take writes, each with the key of its mark.
+
+    Args:
+        client: the store.
+        accounts: only the servers of these accounts are wanted; None for all servers.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    cluster: Any = client
+    if not isinstance(cluster, ClusterStore):
+        return [(client, keys.MARK)]
+    wanted = None if accounts is None else {cluster.address_of(keys.AccountKeys(name).head) for name in accounts}
+    return [
+        (server, _mark_at(cluster, address))
+        for address, server in cluster.primaries()
+        if wanted is None or address in wanted
+    ]
+
+
+def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> list[Answer]:
+    """The answer of each server that takes writes. Where a node does not answer, its successor is asked.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    cluster: Any = client
+    try:
+        return [question(server) for server, _ in servers_of(client)]
+    except (redis.ConnectionError, redis.TimeoutError):
+        if not isinstance(cluster, ClusterStore):
+            raise
+        cluster.look_again()
+        return [question(server) for server, _ in servers_of(client)]
+
+
+def identity(client: redis.Redis) -> tuple[str, bool]:
+    """The run and history of each server, as one text, and whether the store was ever led.
+
+    The text changes where data may be lost: a restarted server has another run_id, and a promoted replica has another
+    run_id and another replication id (https://redis.io/docs/latest/commands/info/).
+    """
+    return " ".join(ask_each(client, _run_of)), bool(client.exists(keys.BOOK_EPOCH))
+
+
+def store_clock(client: redis.Redis) -> int:
+    """The time by the servers' clocks, in nanoseconds since 1970; the earliest, where there are several servers.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    return min(ask_each(client, _clock_of))
+
+
+def _clock_of(server: redis.Redis) -> int:
+    seconds, microseconds = server.time()
+    return (int(seconds) * 1_000_000 + int(microseconds)) * 1000
+
+
+def _run_of(server: redis.Redis) -> str:
+    pipeline = server.pipeline(transaction=False)
+    pipeline.info("server")
+    pipeline.info("replication")
+    of_server, of_replication = pipeline.execute()
+    return f"{of_server['run_id']}/{of_replication['master_replid']}"
+
+
+def _mark_at(cluster: ClusterStore, address: str) -> str:
+    """The first mark whose key lies on a node."""
+    for key in map(keys.mark, range(MOST_MARKS)):
+        if cluster.address_of(key) == address:
+            return key
+    raise redis.ConnectionError(f"{address} has no slots any more: the cluster has changed meanwhile")
+
+
+MARK_SECONDS = 10 * 365 * 86400
+"""The time for which the store keeps a mark."""
+
+
+def replicated(client: redis.Redis, epoch: int, seconds: float, accounts: Sequence[str] | None = None) -> bool:
+    """Whether a replica of each server holds all writes from before this call; True for a server without replicas.
+
+    WAIT covers only writes of its own connection (https://redis.io/commands/wait). The writes in question may have used
+    another connection, or come from an earlier attempt. So a mark is written first: replicas apply writes in the
+    server's order, and a replica with the mark has every earlier write.
+
+    Args:
+        client: the store.
+        epoch: the leader's fencing token, the mark's value.
+        seconds: the longest wait for one server; 0 for no wait. It must be less than the client's timeout.
+        accounts: the accounts that were written to, as the other servers of a cluster matter not; None for all.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    milliseconds = int(seconds * 1000)
+    if milliseconds == 0:
+        return True
+    return all(_holds(server, mark, epoch, milliseconds) for server, mark in servers_of(client, accounts))
+
+
+def _holds(server: redis.Redis, mark: str, epoch: int, milliseconds: int) -> bool:
+    if not _has_replica(server):
+        return True
+    pipeline = server.pipeline(transaction=False)
+    pipeline.set(mark, str(epoch))
+    pipeline.expire(mark, MARK_SECONDS)
+    pipeline.wait(1, milliseconds)
+    *written, holders = pipeline.execute(raise_on_error=False)
+    for answer in (*written, holders):
+        # Without free memory a server refuses both writes, so that the mark keeps its old value and expiry.
+        if isinstance(answer, Exception) and not isinstance(answer, redis.exceptions.OutOfMemoryError):
+            raise answer
+    return int(holders) >= 1
+
+
+def _has_replica(server: redis.Redis) -> bool:
+    replication: Any = server.info("replication")
+    return int(replication.get("connected_slaves", 0)) > 0
+
+
+PODS_SHARE = 0.8
+"""The part of maxmemory up to which reports and new sessions are written."""
+ASK_SECONDS = 1.0
+"""The time for which an answer about memory is used."""
+
+
+def is_full_for_pods(client: redis.Redis) -> bool:
+    """Whether any server uses PODS_SHARE of its maxmemory or more; never for a server without maxmemory.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    return any(ask_each(client, lambda server: _is_full(server.info("memory"))))
+
+
+class MemoryWatch:
+    """Asks the servers about their memory at most once in ASK_SECONDS. Used by one thread."""
+
+    def __init__(self, client: redis.Redis, clock: Callable[[], float]) -> None:
+        """`clock` is a monotonic one, in seconds."""
+        self._client = client
+        self._clock = clock
+        self._asked_at = float("-inf")
+        self._full = False
+
+    def is_full(self) -> bool:
+        """Whether the store was full for pods, at most ASK_SECONDS ago.
+
+        Raises:
+            redis.RedisError: the store does not answer.
+        """
+        now = self._clock()
+        if now - self._asked_at >= ASK_SECONDS:
+            self._full, self._asked_at = is_full_for_pods(self._client), now
+        return self._full
+
+
+def _is_full(info: Any) -> bool:
+    """Whether a server is full, by the figure that Redis compares with maxmemory.
+
+    That figure leaves out the buffers of replicas and of the append-only file.
+    """
+    limit = int(info.get("maxmemory", 0))
+    used = int(info["used_memory"]) - int(info.get("mem_not_counted_for_evict", 0))
+    return limit > 0 and used >= PODS_SHARE * limit
+
+
+RETRIES = 1
+"""One retry renews a connection that Redis has dropped; more would make callers wait for a Redis that is away."""
+HEALTH_SECONDS = 30
+"""The idle time after which a connection is tested before it is used."""
+
+
+def connect(settings: RedisSettings) -> redis.Redis:
+    """A client with bounds on every wait; its answers are bytes. It connects with its first command.
+
+    The client of a Redis Cluster is a ClusterStore, which has redis.Redis's commands on keys.
+    """
+    if settings.cluster.nodes:
+        return cast("redis.Redis", ClusterStore(lambda: _cluster(settings)))
+    if settings.sentinel.nodes:
+        return _behind_sentinels(settings)
+    tls = _tls(settings.tls) if settings.url.startswith("rediss:") else {}
+    client: redis.Redis = redis.Redis.from_url(
+        settings.url, retry=_retry(), **_bounds(settings), **_credentials(settings), **tls
+    )
+    return client
+
+
+def _behind_sentinels(settings: RedisSettings) -> redis.Redis:
+    """A client of the server that the Sentinels name as the master; they are asked before each new connection."""
+    watched = settings.sentinel
+    tls = _flag(settings.tls)
+    secret = watched.password.get_secret_value() if watched.password is not None else None
+    sentinels = Sentinel(
+        [address(node, SENTINEL_PORT) for node in watched.nodes],
+        sentinel_kwargs={
+            **_bounds(settings),
+            **tls,
+            "retry": Retry(NoBackoff(), 0),  # the next Sentinel is asked instead
+            "username": watched.username,
+            "password": secret,
+        },
+    )
+    client: redis.Redis = sentinels.master_for(
+        watched.master, retry=_retry(), **_bounds(settings), **_credentials(settings), **tls
+    )
+    return client
+
+
+def _cluster(settings: RedisSettings) -> RedisCluster:
+    """A client of a cluster. It asks the nodes in the settings for the others, each time, as addresses may change."""
+    return RedisCluster(
+        startup_nodes=[ClusterNode(*address(node, CLUSTER_PORT)) for node in settings.cluster.nodes],
+        dynamic_startup_nodes=False,
+        retry=_retry(),
+        **_bounds(settings),
+        **_credentials(settings),
+        **_flag(settings.tls),
+    )
+
+
+def _retry() -> Retry:
+    return Retry(NoBackoff(), RETRIES)
+
+
+def _bounds(settings: RedisSettings) -> dict[str, Any]:
+    return {
+        "socket_timeout": settings.timeout_seconds,
+        "socket_connect_timeout": settings.timeout_seconds,
+        "health_check_interval": HEALTH_SECONDS,
+    }
+
+
+def _credentials(settings: RedisSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    if settings.username is not None:
+        options["username"] = settings.username
+    if settings.password is not None:
+        options["password"] = settings.password.get_secret_value()
+    return options
+
+
+def _flag(settings: RedisTLS) -> dict[str, Any]:
+    return {"ssl": True, **_tls(settings)} if settings.enabled else {}
+
+
+def _tls(settings: RedisTLS) -> dict[str, Any]:
+    """redis-py's options for TLS. Its defaults verify the server's certificate and name."""
+    names = {
+        "ssl_ca_certs": settings.ca_file,
+        "ssl_certfile": settings.certificate_file,
+        "ssl_keyfile": settings.key_file,
+    }
+    options: dict[str, Any] = {name: str(file) for name, file in names.items() if file is not None}
+    return options | {"ssl_min_version": ssl.TLSVersion.TLSv1_2}
+
+
+def unreachable_message(error: Exception) -> str:
+    """The error text of a command for which the store does not answer, as it never does from a workstation."""
+    return (
+        f"the store does not answer: {error}. It is reached from inside the cluster alone: put before this command\n"
+        "    kubectl -n fairgpu-system exec deploy/fairgpu-timekeeper -c jobs --"
+    )

@@ -1,0 +1,115 @@
+"""Converts a store of format 1 to the present format, account by account, in steps that may be repeated.
+
+The stored format number is raised before the first step: from then on a timekeeper that knows only the old format
+does not lead. The key `converting` says that accounts may still be in the old format; the last step removes it. A
+leader that is killed in between leaves the rest to the next leader. An account that cannot be converted does not hold
+up the others; the next leader tries it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import redis
+import structlog
+
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.usage_folding import PackedPart, parse_part
+from timekeeper.domain.windows import month_start, parse_month
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.client import Call, StoreError, described, isolate_failures, put, run_one
+
+ROWS_AT_ONCE = 500
+ACCOUNTS_AT_ONCE = 500
+
+_log = structlog.get_logger()
+
+
+def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) -> int:
+    """Converts the accounts that are in an earlier format, and returns their number.
+
+    Args:
+        client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
+        step: called with its name before each step.
+
+    Raises:
+        StoreError: the store refused a change, a later timekeeper wrote it, or Redis does not answer.
+        redis.RedisError: Redis does not answer.
+    """
+    check_format(client)
+    stored_format: Any = client.get(keys.BOOK_FORMAT)
+    if stored_format is not None and int(stored_format) < keys.FORMAT:
+        # The store went back to a state from before its conversion.
+        put(client, "SET", keys.BOOK_CONVERTING, [int(stored_format)])
+        put(client, "SET", keys.BOOK_FORMAT, [keys.FORMAT])
+    if client.get(keys.BOOK_CONVERTING) is None:
+        return 0
+    names, converted = reading.account_names(client), list[str]()
+
+    def convert(chosen: list[str]) -> None:
+        for name in _unconverted(client, chosen):
+            step("convert")
+            _convert(client, epoch, keys.AccountKeys(name))
+            converted.append(name)
+
+    failed: dict[str, Exception] = {}
+    for start in range(0, len(names), ACCOUNTS_AT_ONCE):
+        failed |= isolate_failures(names[start : start + ACCOUNTS_AT_ONCE], convert)
+    for name, error in failed.items():
+        _log.error("account not converted", account=name, error=described(error))
+    if not failed:
+        step("converted")
+        client.delete(keys.BOOK_CONVERTING)
+    return len(converted)
+
+
+def check_format(client: redis.Redis) -> None:
+    """Checks that this timekeeper knows the store's format.
+
+    Raises:
+        StoreError: a later timekeeper wrote the store.
+        redis.RedisError: Redis does not answer.
+    """
+    stored_format: Any = client.get(keys.BOOK_FORMAT)
+    if stored_format is not None and int(stored_format) > keys.FORMAT:
+        raise StoreError(
+            f"the store is of format {int(stored_format)}, and this timekeeper knows formats up to {keys.FORMAT}: "
+            "install the timekeeper that wrote it, or a later one"
+        )
+
+
+def _unconverted(client: redis.Redis, names: Sequence[str]) -> list[str]:
+    pipeline = client.pipeline(transaction=False)
+    for name in names:
+        account = keys.AccountKeys(name)
+        pipeline.exists(account.hours)
+        pipeline.hkeys(account.folded)
+    answers = pipeline.execute()
+    accounts = zip(names, answers[::2], answers[1::2], strict=True)
+    return [name for name, rows, parts in accounts if rows or any(parse_part(part) is None for part in parts)]
+
+
+def _convert(client: redis.Redis, epoch: int, account: keys.AccountKeys) -> None:
+    months: Any = client.hkeys(account.folded)
+    for month in months:
+        if parse_part(month) is None:
+            run_one(client, Call("convert_folded", (account.head, account.folded), (epoch, month, _days_of(month))))
+    cursor, begun = 0, False
+    while cursor or not begun:
+        cursor, rows = _page(client, account, cursor)
+        begun = True
+        if rows:
+            run_one(client, Call("convert_hours", (account.head, account.hours), (epoch, *rows)))
+
+
+def _page(client: redis.Redis, account: keys.AccountKeys, cursor: int) -> tuple[int, list[bytes]]:
+    answer: Any = client.hscan(account.hours, cursor, count=ROWS_AT_ONCE)
+    following, rows = answer
+    return int(following), list(rows)
+
+
+def _days_of(month: bytes) -> str:
+    start = parse_month(month.decode())
+    return PackedPart(hourly=False, first=start // HOUR, end=month_start(start, 1) // HOUR).name

@@ -1,0 +1,261 @@
+"""Ledger entries in the store: their fields in the stream, and older entries packed into segments.
+
+The store holds an entry for the end of every pod that ever ran. Its note (proof, start, end and the namespace's uid) is
+packed into a quarter of its text.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha1
+from itertools import takewhile
+from typing import Any, NamedTuple
+from uuid import UUID
+
+import redis
+
+from timekeeper.domain.money import SECOND
+from timekeeper.domain.timestamps import TimeError, format_exact, parse_instant
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import Call, StoreError, run_one
+from timekeeper.ledger.codec import as_text
+
+PROOFS = ("finished", "terminal", "deleted", "last-seen")
+"""The proofs of an end. Never reordered: the store holds their places."""
+_PACKED, _MASK = 0x80, 0xC0
+"""The two highest bits of a continuation byte in UTF-8, with which no text begins."""
+_TIMES = struct.Struct(">BIIII")
+
+
+class Ending(NamedTuple):
+    """The end of a session, as a note holds it. Instants are nanoseconds since 1970; `uid` is the namespace's."""
+
+    proof: str
+    start: int
+    end: int
+    uid: str = ""
+
+
+def ending_note(ending: Ending) -> str:
+    """An ending as a note."""
+    times = f"{ending.proof} {format_exact(ending.start)} {format_exact(ending.end)}"
+    return f"{times} {ending.uid}" if ending.uid else times
+
+
+def read_ending(note: str) -> Ending | None:
+    """Reads the ending in a note; None unless `ending_note` gives exactly this text for it."""
+    proof, *rest = note.split(" ")
+    if proof not in PROOFS or len(rest) not in {2, 3}:
+        return None
+    try:
+        found = Ending(proof, parse_instant(rest[0]), parse_instant(rest[1]), *rest[2:])
+        same = ending_note(found) == note and found.uid in {"", str(UUID(found.uid or "0" * 32))}
+    except (TimeError, ValueError):
+        return None
+    return found if same else None
+
+
+def pack_note(note: str) -> bytes:
+    """Packs the note of an ending into bytes; any other note stays text."""
+    ending = read_ending(note)
+    if ending is None:
+        return note.encode()
+    times = [part for instant in (ending.start, ending.end) for part in divmod(instant, SECOND)]
+    try:
+        head = _TIMES.pack(_PACKED | PROOFS.index(ending.proof), *times)
+    except struct.error:
+        return note.encode()
+    return head + (UUID(ending.uid).bytes if ending.uid else b"")
+
+
+def unpack_note(stored: bytes) -> str:
+    """The note that was packed."""
+    if not stored or stored[0] & _MASK != _PACKED or len(stored) not in {_TIMES.size, _TIMES.size + 16}:
+        return stored.decode(errors="replace")
+    head, *times = _TIMES.unpack_from(stored)
+    start, end = (seconds * SECOND + rest for seconds, rest in (times[:2], times[2:]))
+    uid = str(UUID(bytes=stored[_TIMES.size :])) if len(stored) > _TIMES.size else ""
+    return ending_note(Ending(PROOFS[head & 0x03], start, end, uid))
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One ledger entry. Its `id` serves as a cursor: milliseconds of Redis's clock, a dash, and a counter."""
+
+    id: str
+    kind: str
+    period: int
+    amount: int
+    at: int
+    session: str
+    namespace: str
+    pod: str
+    note: str
+
+
+def entry_order(identifier: str) -> tuple[int, int]:
+    """The sort key of an entry, from its id or from a cursor without the counter."""
+    milliseconds, _, counter = identifier.partition("-")
+    return int(milliseconds), int(counter or 0)
+
+
+def read_entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
+    """Reads an entry of the stream."""
+    stored = {as_text(key): value for key, value in fields.items()}
+    note = stored.pop("x")
+    text = {key: as_text(value) for key, value in stored.items()}
+    return LedgerEntry(
+        id=as_text(name),
+        kind=text["k"],
+        period=int(text["p"]),
+        amount=int(text["a"]),
+        at=int(text["t"]),
+        session=text["u"],
+        namespace=text["n"],
+        pod=text["d"],
+        note=unpack_note(note) if isinstance(note, bytes) else note,
+    )
+
+
+SEGMENT_ENTRIES = 1000
+"""The most entries of a segment."""
+VERSION = 1
+MILLISECOND = 1_000_000
+_HEAD = struct.Struct(">BI")
+_UID = 16
+_START = Ending(PROOFS[0], 0, 0)
+
+
+class SegmentError(StoreError):
+    """A stored value is no segment, or one that a later timekeeper wrote."""
+
+
+def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
+    """Packs one or more entries, in their order, into a segment."""
+    uids = [_uid_bytes(entry.session) for entry in entries]
+    columns = list(zip(*_rows(entries, uids), strict=True))
+    packed = zlib.compress(json.dumps(columns, separators=(",", ":")).encode(), 9)
+    return _HEAD.pack(VERSION, len(packed)) + packed + b"".join(uids)
+
+
+def unpack_entries(segment: bytes) -> list[LedgerEntry]:
+    """The entries of a segment, in their order.
+
+    Raises:
+        SegmentError: these bytes are no segment, or a later timekeeper wrote it.
+    """
+    try:
+        version, length = _HEAD.unpack_from(segment)
+        if version != VERSION:
+            raise SegmentError(f"a segment of version {version}: this timekeeper reads version {VERSION}")
+        columns = json.loads(zlib.decompress(segment[_HEAD.size : _HEAD.size + length]))
+        uids = segment[_HEAD.size + length :]
+        return list(_entries(zip(*columns, strict=True), uids))
+    except (struct.error, zlib.error, ValueError, TypeError, IndexError) as error:
+        raise SegmentError(f"no segment: {error!r}") from error
+
+
+def _rows(entries: Iterable[LedgerEntry], uids: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
+    """Each entry as its difference from the entry before."""
+    before, ended = (0, 0), _START
+    for entry, uid in zip(entries, uids, strict=True):
+        place = entry_order(entry.id)
+        ending = read_ending(entry.note)
+        shown = ending or ended
+        yield (
+            place[0] - before[0],
+            place[1],
+            entry.kind,
+            entry.period,
+            entry.amount,
+            entry.at - place[0] * MILLISECOND,
+            None if uid else entry.session,
+            entry.namespace,
+            entry.pod,
+            None if ending else entry.note,
+            shown.proof,
+            shown.start - ended.start,
+            shown.end - shown.start,
+            shown.uid,
+        )
+        before, ended = place, shown
+
+
+def _entries(rows: Iterable[tuple[Any, ...]], uids: bytes) -> Iterator[LedgerEntry]:
+    milliseconds, start, taken = 0, 0, 0
+    for passed, counter, kind, period, amount, at, session, namespace, pod, note, proof, later, lasted, owner in rows:
+        milliseconds += passed
+        start += later
+        uid = session
+        if session is None:
+            uid = str(UUID(bytes=uids[taken : taken + _UID]))
+            taken += _UID
+        yield LedgerEntry(
+            id=f"{milliseconds}-{counter}",
+            kind=kind,
+            period=period,
+            amount=amount,
+            at=milliseconds * MILLISECOND + at,
+            session=uid,
+            namespace=namespace,
+            pod=pod,
+            note=ending_note(Ending(proof, start, start + lasted, owner)) if note is None else note,
+        )
+
+
+def _uid_bytes(text: str) -> bytes:
+    """A pod's uid as bytes; empty where the text is not written as the API server writes it."""
+    try:
+        found = UUID(text)
+    except ValueError:
+        return b""
+    return found.bytes if str(found) == text else b""
+
+
+def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> bool:
+    """Packs an account's entries that were written before an instant; True where none is left to pack.
+
+    Args:
+        client: the store; its answers are bytes.
+        epoch: the leader's fencing token.
+        account: the account's name.
+        before: nanoseconds since 1970, by the clock of the leaders that wrote the entries.
+
+    Raises:
+        StoreError: the store refused the change, or Redis does not answer.
+        SegmentError: the latest segment cannot be read.
+        redis.RedisError: Redis does not answer.
+    """
+    names = keys.AccountKeys(account)
+    due = _due(client, names, 1, before) and _due(client, names, SEGMENT_ENTRIES, before)
+    if not due:
+        return True
+    known: Any = client.hkeys(names.segments)
+    old_name = max(known, key=_last_of, default=b"")
+    old: Any = client.hget(names.segments, old_name) if old_name else None
+    grown = unpack_entries(old) if old is not None else []
+    if len(grown) >= SEGMENT_ENTRIES:
+        old_name, old, grown = b"", None, []
+    taken = due[: SEGMENT_ENTRIES - len(grown)]
+    entries = [*grown, *taken]
+    replaced = (old_name.decode(), sha1(old, usedforsecurity=False).hexdigest()) if old is not None else ("", "")
+    name = f"{taken[-1].id} {max(entry.period for entry in entries)}"
+    arguments = (epoch, taken[0].id, taken[-1].id, name, pack_entries(entries), *replaced)
+    done = run_one(
+        client, Call("pack_ledger", (names.head, names.ledger, names.segments, names.segment_order), arguments)
+    )
+    return bool(done) and len(taken) == len(due) < SEGMENT_ENTRIES
+
+
+def _due(client: redis.Redis, names: keys.AccountKeys, most: int, before: int) -> list[LedgerEntry]:
+    """The first entries that are not packed yet, at most `most`, up to the first one that is not due."""
+    found: Any = client.xrange(names.ledger, "-", "+", most)
+    return list(takewhile(lambda entry: entry.at < before, (read_entry(name, fields) for name, fields in found)))
+
+
+def _last_of(name: bytes) -> tuple[int, int]:
+    return entry_order(name.decode().partition(" ")[0])

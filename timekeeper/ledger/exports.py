@@ -1,0 +1,132 @@
+"""Records of the exported files of months, and of changes to a month after it was closed.
+
+Every function may raise redis.RedisError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import redis
+import structlog
+
+from timekeeper.domain.charges import Assignments
+from timekeeper.domain.usage import Row
+from timekeeper.domain.usage_folding import fold, parse_part
+from timekeeper.domain.windows import Window
+from timekeeper.ledger import keys, reading
+from timekeeper.ledger.client import put
+from timekeeper.ledger.codec import UNREADABLE, RecordError
+from timekeeper.ledger.usage import accounts_usage
+
+_log = structlog.get_logger()
+
+BATCH = 200
+"""Accounts in one read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The exported file of a month.
+
+    Attributes:
+        change: the number of the month's last late change that the file holds.
+        sha256: the SHA-256 of the CSV in the file.
+        rows: the number of rows in the file.
+        tag: the destination's name for this version of the file.
+        adopted: whether the file held more than the store, and was left unchanged.
+    """
+
+    change: int
+    sha256: str
+    rows: int
+    tag: str
+    adopted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Exports:
+    """All months: the number of each month's last late change, and its exported file."""
+
+    changes: Mapping[str, int]
+    written: Mapping[str, Export]
+
+    def is_confirmed(self, month: str) -> bool:
+        """Whether the file holds all that the store knows of a month."""
+        export = self.written.get(month)
+        return export is not None and export.change == self.changes.get(month, 0)
+
+
+def load(client: redis.Redis) -> Exports:
+    """Reads the records of all months. A month with an unreadable record counts as not exported."""
+    # Files first: a change between the two reads makes a month due once more, and is never missed.
+    written: Any = client.hgetall(keys.EXPORTS)
+    changes: Any = client.hgetall(keys.LATE_CHANGES)
+    exports = {}
+    for month, text in written.items():
+        try:
+            exports[month.decode()] = _decode(text)
+        except UNREADABLE as error:
+            _log.error("export record unreadable", month=repr(month), error=repr(error))
+    return Exports({month.decode(): int(number) for month, number in changes.items()}, exports)
+
+
+def note_late_changes(client: redis.Redis, months: Iterable[str]) -> None:
+    """Counts a late change of each of these months. Called before the change, so that no change is missed.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
+    for month in months:
+        put(client, "HINCRBY", keys.LATE_CHANGES, [month, 1])
+
+
+def note_written(client: redis.Redis, month: str, export: Export) -> None:
+    """Records the exported file of a month.
+
+    Raises:
+        StoreError: the store refused the write, or Redis does not answer.
+    """
+    put(client, "HSET", keys.EXPORTS, [month, json.dumps(asdict(export), separators=(",", ":"))])
+
+
+def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:
+    """The months in which any of these accounts holds folded hours."""
+    months: set[str] = set()
+    for start in range(0, len(accounts), BATCH):
+        pipeline = client.pipeline(transaction=False)
+        for name in accounts[start : start + BATCH]:
+            pipeline.hkeys(keys.AccountKeys(name).folded)
+        parts = (parse_part(part) for names in pipeline.execute() for part in names)
+        months.update(part.month for part in parts if part is not None and not part.hourly)
+    return months
+
+
+def month_rows(client: redis.Redis, window: Window) -> Iterator[tuple[str, Sequence[Row]]]:
+    """Each account with its rows of a month that has ended, folded into days.
+
+    Raises:
+        StoreError: the store refused to read.
+    """
+    assignments: Mapping[str, Assignments] = reading.assignments(client)
+    names = reading.account_names(client)
+    for start in range(0, len(names), BATCH):
+        chunk = names[start : start + BATCH]
+        pipeline = client.pipeline(transaction=False)
+        for name in chunk:
+            pipeline.hkeys(keys.AccountKeys(name).periods)
+        edges = {name: sorted(map(int, starts)) for name, starts in zip(chunk, pipeline.execute(), strict=True)}
+        for usage in accounts_usage(client, chunk, assignments, window):
+            yield usage.account, fold(usage.rows(), edges[usage.account])
+
+
+def _decode(text: bytes) -> Export:
+    known = {field.name for field in fields(Export)}
+    export = Export(**{name: value for name, value in json.loads(text).items() if name in known})
+    kinds = type(export.change), type(export.sha256), type(export.rows), type(export.tag), type(export.adopted)
+    if kinds != (int, str, int, str, bool):
+        raise RecordError("no export: a field is of another type")
+    return export

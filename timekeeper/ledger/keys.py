@@ -1,0 +1,246 @@
+"""The keys of the store, and the format of each value.
+
+All keys of an account (a budget, or a namespace that no budget pays for) carry the account's name as the hash tag, so
+that a script may touch several of them on a Redis Cluster. Amounts are decimal strings of microGPU-seconds: Lua's
+numbers are doubles, exact only up to 2^53. Instants are decimal strings of nanoseconds since 1970. A period is
+named by its start.
+
+    fairgpu:{ACCOUNT}:head            hash    epoch     the highest fencing token that wrote; lower ones are refused
+                                              version   grows with each change: a lower one than before means that
+                                                        this shard went back to an earlier state
+                                              period    start of the latest period
+                                              previous  start of the period before it
+                                              settled   the instant of the last settlement of its sessions
+                                              past      changes whenever hourly use that is more than a day old is
+                                                        changed, removed or lost
+                                              folds     the number of times that hours were packed or folded
+                                              summary   the account's figures for readers, as JSON
+                                              burn      samples of spending over the last day, as JSON
+                                              An absent key means that this shard was emptied: only
+                                              open_period.lua writes then, and it starts from a checkpoint.
+    fairgpu:{ACCOUNT}:periods         hash    START -> end, of each period ever opened
+    fairgpu:{ACCOUNT}:period:START    hash    total       spent: checkpoint + ledger entries + unposted amounts
+                                              checkpoint  the part of total that was taken from checkpoints, after the
+                                                          store had been lost or had gone back
+                                              granted     added by grants and by credits carried into the period
+                                              gone        the part of total that finalized sessions spent
+                                              folded      the part of gone whose amounts were removed
+                                              passed      a further part of total whose amounts were removed: of
+                                                          sessions that were still open when the period ended
+                                              exhausted   when the total first reached what was available, or empty
+                                              struck      the total of the period before it at the moment when that
+                                                          one's rest was carried over; absent before that
+                                              terms       "allowance rollover" of the period before it at that moment
+    fairgpu:{ACCOUNT}:amounts:START   hash    UID -> "epoch counter amount posted flag": a session's cumulative amount
+                                              in the period, the revision that set it, the part of it that the ledger
+                                              holds, and the flag: o (open), c (closed) or g (closed and finalized).
+                                              After the first hourly point follow " until core memory used" of the last
+                                              point. Once no leader knows the session, " @SECOND" follows: when that was
+                                              noted. A day later the amount is folded into the period's sums
+    fairgpu:{ACCOUNT}:hours:HOUR      hash    DIMENSIONS -> "billed core memory used": the use of one hour, which the
+                                              ledger's entries are attributed to. Hours count from 1970, dimensions are
+                                              JSON, used is - where nothing was reported
+    fairgpu:{ACCOUNT}:hours:HOUR:sums hash    DIMENSIONS -> the sum of these rows by namespace and model
+    fairgpu:{ACCOUNT}:hours:index     hash    HOUR -> the number of writes to the hour's hashes, of each hour with rows
+    fairgpu:{ACCOUNT}:pots:START      hash    NAME -> "amount expires since flag": a credit within this period. The
+                                              amount is what the credit brought or, under the flag l (expired), what
+                                              was spent of it; since is what the period had spent when the credit came.
+                                              The empty name is the rollover
+    fairgpu:{ACCOUNT}:folded          hash    "h FIRST END" -> packed rows of older hours; "d FIRST END" -> packed rows
+                                              of days of one month. The rows lie in the hours from FIRST up to END
+    fairgpu:{ACCOUNT}:sessions        hash    UID -> open session as JSON
+    fairgpu:{ACCOUNT}:ended           hash    UID -> closed session as JSON, while its pod is on the API server
+    fairgpu:{ACCOUNT}:grants          hash    NAME -> "START amount"
+    fairgpu:{ACCOUNT}:corrections     hash    NAME -> "START amount"
+    fairgpu:{ACCOUNT}:ledger          stream  k kind, p period, a amount, t instant, u session, n namespace,
+                                              d pod, x note (packed, see entries.py)
+    fairgpu:{ACCOUNT}:segments        hash    "ID PERIOD" -> older entries, packed (see entries.py): the id of the last
+                                              entry, and the latest period of any
+    fairgpu:{ACCOUNT}:segment-order   zset    "TIME-COUNTER NAME" of each segment, the id in 20 digits each (all scores
+                                              are 0), so that a page finds its segment. A set that lacks any segment is
+                                              not used
+
+    fairgpu:{book}:epoch              string  the latest fencing token that was given to a leader
+    fairgpu:{book}:term               string  "TERM HOLDER": the term that got the latest token, and its leader
+    fairgpu:{book}:format             string  the highest FORMAT that a leader wrote in; lower ones do not lead
+    fairgpu:{book}:converting         string  the format that the store had, while accounts may still be in it
+    fairgpu:{book}:accounts           set     the name of each account
+    fairgpu:{book}:namespaces         hash    NAMESPACE -> [[from, account], ...] as JSON: the namespace's payers
+    fairgpu:{book}:budgets            hash    NAME -> the GPUBudget as JSON, in its last valid version; it stays after
+                                              the object is deleted
+    fairgpu:{book}:prices             string  the price of each model over time, as JSON
+    fairgpu:{book}:watched            string  the latest instant at which all open sessions were known to live
+    fairgpu:{book}:restored           set     the accounts with spending that cannot be attributed to a pod
+    fairgpu:{book}:capacity           hash    INSTANT -> the capacity of all nodes from then on, in microGPU-seconds a
+                                              second
+    fairgpu:{book}:late               hash    MONTH -> the number of changes to it after it was closed
+    fairgpu:{book}:exports            hash    MONTH -> the record of its exported file, as JSON
+    fairgpu:{book}:mark               string  the token of the leader that last waited for a replica; never read
+    fairgpu:{mark-N}:mark             string  the same at one node of a Redis Cluster
+    fairgpu:{book}:open               zset    "UID ACCOUNT" of each open session, by uid (all scores are 0)
+
+    fairgpu:{states}:head             hash    id        the store id: new whenever the store was emptied, or a server of
+                                                        it was restarted or replaced; cursors of another id are void
+                                              servers   the runs of the servers that held the store at publication
+                                              version   grows with each change
+                                              epoch     as above
+                                              prices, default, charge: as in GET /v1/states
+    fairgpu:{states}:values           hash    NAMESPACE -> its published state as JSON, as in GET /v1/states
+    fairgpu:{states}:changes          zset    NAMESPACE -> the version in which it last changed
+    fairgpu:states                    channel the version, whenever it grows
+
+    fairgpu:{notices}:head            hash    epoch, as above
+    fairgpu:{notices}:told            hash    UID of a budget -> its announced milestones, as JSON
+    fairgpu:{notices}:outbox          stream  m: messages that are still to be delivered, as JSON
+
+    fairgpu:{UID}:report              hash    terms: what a session may report, and state: its reports so far, both as
+                                              JSON (see reports.py); closed: the instant before which reports add
+                                              nothing any more; settled: the one before which reports are not read any
+                                              more; phase: the offset of period starts from a quarter of an hour; at:
+                                              the time of the pod's last report; used: the GPU time of all reports, in
+                                              microGPU-seconds, where they name a device. Of a pod whose session has
+                                              closed, at and used alone are kept
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PREFIX = "fairgpu"
+
+FORMAT = 2
+"""The version of these formats. It grows when a timekeeper writes what an earlier one would read wrongly."""
+
+BOOK_FORMAT = f"{PREFIX}:{{book}}:format"
+BOOK_CONVERTING = f"{PREFIX}:{{book}}:converting"
+BOOK_EPOCH = f"{PREFIX}:{{book}}:epoch"
+BOOK_TERM = f"{PREFIX}:{{book}}:term"
+ACCOUNTS = f"{PREFIX}:{{book}}:accounts"
+NAMESPACES = f"{PREFIX}:{{book}}:namespaces"
+BUDGETS = f"{PREFIX}:{{book}}:budgets"
+PRICES = f"{PREFIX}:{{book}}:prices"
+WATCHED = f"{PREFIX}:{{book}}:watched"
+RESTORED = f"{PREFIX}:{{book}}:restored"
+CAPACITY = f"{PREFIX}:{{book}}:capacity"
+LATE_CHANGES = f"{PREFIX}:{{book}}:late"
+EXPORTS = f"{PREFIX}:{{book}}:exports"
+MARK = f"{PREFIX}:{{book}}:mark"
+OPEN_SESSIONS = f"{PREFIX}:{{book}}:open"
+
+NOTICES_HEAD = f"{PREFIX}:{{notices}}:head"
+NOTICES_ANNOUNCED = f"{PREFIX}:{{notices}}:told"
+NOTICES_OUTBOX = f"{PREFIX}:{{notices}}:outbox"
+
+STATES_HEAD = f"{PREFIX}:{{states}}:head"
+STATES_VALUES = f"{PREFIX}:{{states}}:values"
+STATES_CHANGES = f"{PREFIX}:{{states}}:changes"
+STATES_CHANNEL = f"{PREFIX}:states"
+
+
+@dataclass(frozen=True, slots=True)
+class AccountKeys:
+    """The keys of one account."""
+
+    account: str
+
+    def __post_init__(self) -> None:
+        if not self.account or "}" in self.account:
+            raise ValueError(f"{self.account!r} cannot be a hash tag")
+
+    def _key(self, suffix: str) -> str:
+        return f"{PREFIX}:{{{self.account}}}:{suffix}"
+
+    @property
+    def head(self) -> str:
+        """The account's own fields: token, version, latest periods, summary."""
+        return self._key("head")
+
+    @property
+    def periods(self) -> str:
+        """The end of each period."""
+        return self._key("periods")
+
+    def period(self, start: int) -> str:
+        """A period's sums."""
+        return self._key(f"period:{start}")
+
+    def amounts(self, start: int) -> str:
+        """A period's amount of each session."""
+        return self._key(f"amounts:{start}")
+
+    @property
+    def amounts_of_periods(self) -> str:
+        """The prefix of the keys of amounts; the period's start follows."""
+        return self._key("amounts:")
+
+    def credits(self, start: int) -> str:
+        """A period's credits."""
+        return self._key(f"pots:{start}")
+
+    @property
+    def sessions(self) -> str:
+        """The open sessions."""
+        return self._key("sessions")
+
+    @property
+    def ended(self) -> str:
+        """The closed sessions whose pods are still on the API server."""
+        return self._key("ended")
+
+    @property
+    def grants(self) -> str:
+        """The grants that were applied."""
+        return self._key("grants")
+
+    @property
+    def hours(self) -> str:
+        """The prefix of the keys of hours. In format 1 it is the key of all rows."""
+        return self._key("hours")
+
+    @property
+    def hour_index(self) -> str:
+        """The hours that have rows."""
+        return self._key("hours:index")
+
+    def rows_of(self, hour: int | str) -> str:
+        """The use of an hour, by dimensions."""
+        return self._key(f"hours:{hour}")
+
+    def sums_of(self, hour: int | str) -> str:
+        """The sums of an hour's rows by namespace and model."""
+        return self._key(f"hours:{hour}:sums")
+
+    @property
+    def corrections(self) -> str:
+        """The corrections that were applied."""
+        return self._key("corrections")
+
+    @property
+    def folded(self) -> str:
+        """Older hours, packed unchanged or folded into days."""
+        return self._key("folded")
+
+    @property
+    def segments(self) -> str:
+        """Older entries, packed."""
+        return self._key("segments")
+
+    @property
+    def segment_order(self) -> str:
+        """The names of segments in the order of their entries."""
+        return self._key("segment-order")
+
+    @property
+    def ledger(self) -> str:
+        """The entries that are not packed yet."""
+        return self._key("ledger")
+
+
+def mark(number: int) -> str:
+    """The key of one of many marks. They spread over all slots, so that each node of a cluster holds some."""
+    return f"{PREFIX}:{{mark-{number}}}:mark"
+
+
+def report(uid: str) -> str:
+    """The reports of a pod."""
+    return f"{PREFIX}:{{{uid}}}:report"

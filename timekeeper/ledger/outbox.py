@@ -1,0 +1,120 @@
+"""The announced milestones of budgets, and the messages that are still to be delivered."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import redis
+import structlog
+
+from timekeeper.domain.milestones import Announced, Milestone
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import Call, run_one
+from timekeeper.ledger.codec import UNREADABLE
+
+CHANGES_PER_CALL = 500
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """The milestones that count as announced for a budget from now on, and a message.
+
+    Attributes:
+        uid: the budget's uid.
+        announced: its milestones; None where the budget was deleted.
+        message: the message to deliver; empty for none.
+    """
+
+    uid: str
+    announced: Announced | None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message in the outbox. Its id never changes, and begins with the time of its writing in milliseconds."""
+
+    id: str
+    message: str
+
+    @property
+    def written_at(self) -> float:
+        """Seconds since 1970, by the store's clock."""
+        return int(self.id.partition("-")[0]) / 1000
+
+
+def write(client: redis.Redis, epoch: int, most: int, changes: Sequence[Change]) -> int:
+    """Records announced milestones and puts their messages into the outbox: for each budget both or neither.
+
+    Args:
+        client: the store.
+        epoch: the leader's fencing token.
+        most: the most messages that may wait.
+        changes: the budgets' changes.
+
+    Returns:
+        The number of messages dropped, the oldest first, because more than `most` would wait.
+
+    Raises:
+        StoreError: the store refused the change, or Redis does not answer.
+    """
+    dropped = 0
+    touched = (keys.NOTICES_HEAD, keys.NOTICES_ANNOUNCED, keys.NOTICES_OUTBOX)
+    for start in range(0, len(changes), CHANGES_PER_CALL):
+        arguments: list[str | int] = [epoch, most]
+        for change in changes[start : start + CHANGES_PER_CALL]:
+            arguments += (change.uid, "" if change.announced is None else _encode(change.announced), change.message)
+        dropped += int(run_one(client, Call("notify", touched, tuple(arguments))))
+    return dropped
+
+
+def announced(client: redis.Redis) -> dict[str, Announced]:
+    """The announced milestones of each budget, by its uid. Unreadable ones are announced again.
+
+    Raises:
+        redis.RedisError: Redis does not answer.
+    """
+    found: Any = client.hgetall(keys.NOTICES_ANNOUNCED)
+    known = {}
+    for uid, text in found.items():
+        try:
+            known[uid.decode()] = _decode(text)
+        except UNREADABLE as error:
+            _log.error("announcement record unreadable", uid=repr(uid), error=repr(error))
+    return known
+
+
+def first(client: redis.Redis) -> Waiting | None:
+    """The message that has waited longest. May raise redis.RedisError."""
+    found: Any = client.xrange(keys.NOTICES_OUTBOX, "-", "+", 1)
+    return Waiting(found[0][0].decode(), found[0][1][b"m"].decode()) if found else None
+
+
+def remove(client: redis.Redis, waiting: Waiting) -> None:
+    """Takes a message out, delivered or given up. May raise redis.RedisError."""
+    client.xdel(keys.NOTICES_OUTBOX, waiting.id)
+
+
+def length(client: redis.Redis) -> int:
+    """The number of messages that wait. May raise redis.RedisError."""
+    return int(client.xlen(keys.NOTICES_OUTBOX))
+
+
+def _encode(record: Announced) -> str:
+    available = None if record.available is None else str(record.available)
+    return json.dumps([record.period, available, sorted(record.milestones)], separators=(",", ":"))
+
+
+def _decode(text: bytes) -> Announced:
+    period, available, milestones = json.loads(text)
+    known = {milestone.value: milestone for milestone in Milestone}
+    return Announced(
+        int(period),
+        None if available is None else int(available),
+        frozenset(known[name] for name in milestones if name in known),
+    )

@@ -1,0 +1,383 @@
+"""Reads accounts, ledgers, sessions and what is common to all accounts. Every function may raise redis.RedisError."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import redis
+
+from timekeeper.domain.budgets import parse_budget
+from timekeeper.domain.charges import Assignments, HourlyPoint
+from timekeeper.domain.credits import Credit
+from timekeeper.domain.forecast import BurnRecord
+from timekeeper.domain.orders import OrderEntry
+from timekeeper.domain.periods import Period
+from timekeeper.domain.pricing import Prices
+from timekeeper.domain.sessions import Session
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import Call, described, run_one
+from timekeeper.ledger.codec import UNREADABLE, as_text, decode_assignments, decode_burn, decode_prices, decode_session
+from timekeeper.ledger.entries import SEGMENT_ENTRIES, LedgerEntry, entry_order, read_entry, unpack_entries
+from timekeeper.ledger.totals import PeriodTotals, read_totals
+
+Value = TypeVar("Value")
+
+BATCH = 500
+FINALIZED = "g"
+"""The flag of a finalized session's amount."""
+_WHOLE = re.compile(r"[0-9]{1,40}")
+SUMS = ["total", "granted", "gone", "exhausted", "struck", "terms"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAmount:
+    """A session's cumulative amount in a period, the part of it that the ledger holds, and its last hourly point.
+
+    `last_point` is cumulative, and its billed figure is the posted amount; None before the first point.
+    """
+
+    amount: int
+    posted: int
+    flag: str
+    last_point: HourlyPoint | None = None
+
+    @property
+    def used(self) -> int:
+        """The GPU time that is attributed to hours so far, in microGPU-seconds."""
+        return (self.last_point.used or 0) if self.last_point is not None else 0
+
+
+UNREADABLE_AMOUNT = StoredAmount(0, -1, "")
+"""Stands for an amount that cannot be read. None that can be is posted below 0."""
+
+
+def account_names(client: redis.Redis) -> list[str]:
+    """Every account, by name."""
+    return sorted(as_text(name) for name in client.smembers(keys.ACCOUNTS))
+
+
+def period_totals(client: redis.Redis, account: str, period: int) -> PeriodTotals | None:
+    """The totals of a period; None where it was never opened."""
+    return totals_of(client.hmget(keys.AccountKeys(account).period(period), SUMS))
+
+
+def period_at(client: redis.Redis, account: str, instant: int) -> Period | None:
+    """The period of an account that holds an instant; None where there is none."""
+    ends: Any = client.hgetall(keys.AccountKeys(account).periods)
+    periods = (Period(int(start), int(end)) for start, end in ends.items())
+    return next((period for period in periods if period.holds(instant)), None)
+
+
+def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, OrderEntry], dict[str, OrderEntry]]:
+    """The grants and the corrections that an account has taken, by name."""
+    names = keys.AccountKeys(account)
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hgetall(names.grants)
+    pipeline.hgetall(names.corrections)
+    grants, corrections = pipeline.execute()
+    return orders_by_name(grants), orders_by_name(corrections)
+
+
+def credits_of(client: redis.Redis, account: str, period: int) -> dict[str, Credit]:
+    """A period's credits, by name."""
+    return credits_by_name(client.hgetall(keys.AccountKeys(account).credits(period)))
+
+
+def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, StoredAmount]:
+    """The amount of each session in a period."""
+    return _amounts(client.hgetall(keys.AccountKeys(account).amounts(period)))
+
+
+def amounts_of(
+    client: redis.Redis, wanted: Sequence[tuple[str, int, Sequence[str]]]
+) -> dict[tuple[str, int], dict[str, StoredAmount]]:
+    """The amounts of some sessions in several periods, given as account, start and the sessions' uids.
+
+    UNREADABLE_AMOUNT stands for one that cannot be read: the store refuses to settle that session, and no other.
+    """
+    amounts: dict[tuple[str, int], dict[str, StoredAmount]] = {}
+    for start in range(0, len(wanted), BATCH):
+        chunk = wanted[start : start + BATCH]
+        pipeline = client.pipeline(transaction=False)
+        for account, period, uids in chunk:
+            pipeline.hmget(keys.AccountKeys(account).amounts(period), list(uids))
+        for (account, period, uids), texts in zip(chunk, pipeline.execute(), strict=True):
+            found = zip(uids, texts, strict=True)
+            amounts[account, period] = {uid: _amount_or_mark(text) for uid, text in found if text is not None}
+    return amounts
+
+
+def checkpoint(client: redis.Redis, account: str, period: int) -> int:
+    """The checkpoint in a period's total, in microGPU-seconds; 0 without one."""
+    return int(client.hget(keys.AccountKeys(account).period(period), "checkpoint") or 0)
+
+
+def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> list[LedgerEntry]:
+    """Ledger entries after an id, oldest first, at most `limit`; from the first entry where the id is empty.
+
+    Raises:
+        StoreError: Redis does not answer, or does not run the script.
+        SegmentError: older entries are packed in a format that this timekeeper does not know.
+    """
+    names = keys.AccountKeys(account)
+    entries: list[LedgerEntry] = []
+    while True:
+        missing = limit - len(entries)
+        most_segments = -(-missing // SEGMENT_ENTRIES) + 1
+        call = Call("read_ledger", (names.ledger, names.segments, names.segment_order), (after, most_segments, missing))
+        segments, last, latest = run_one(client, call)
+        place = entry_order(after) if after else (-1, 0)
+        found = [entry for segment in segments for entry in unpack_entries(segment) if entry_order(entry.id) > place]
+        found += [read_entry(name, dict(zip(fields[::2], fields[1::2], strict=True))) for name, fields in latest]
+        entries += found[:missing]
+        if last or len(entries) >= limit:
+            return entries
+        after = entries[-1].id
+
+
+def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
+    """The figures of accounts as the leader published them, as JSON, with the present spending and the samples of it.
+
+    Accounts without published figures are left out.
+    """
+    pipeline = client.pipeline(transaction=False)
+    for name in accounts:
+        pipeline.hmget(keys.AccountKeys(name).head, ["summary", "burn"])
+    answers = zip(accounts, pipeline.execute(), strict=True)
+    found = {name: {**json.loads(text), "burn": as_text(burn or "")} for name, (text, burn) in answers if text}
+    for name, summary in found.items():
+        pipeline.hget(keys.AccountKeys(name).period(summary["period_start"]), "total")
+    for summary, total in zip(found.values(), pipeline.execute(), strict=True):
+        summary["spent"] = int(total) if total is not None else summary["spent"]
+    return {name: json.dumps(summary) for name, summary in found.items()}
+
+
+def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str, str]]:
+    """(uid, account) of open sessions after a uid, by uid."""
+    low = f"({after} \xff" if after else "-"
+    members = client.zrangebylex(keys.OPEN_SESSIONS, low, "+", 0, limit)
+    return [_uid_and_account(member) for member in members]
+
+
+def sessions(client: redis.Redis, found: Sequence[tuple[str, str]]) -> dict[str, Session]:
+    """The open sessions among these (uid, account), by uid."""
+    pipeline = client.pipeline(transaction=False)
+    for uid, account in found:
+        pipeline.hget(keys.AccountKeys(account).sessions, uid)
+    answers = zip(found, pipeline.execute(), strict=True)
+    return {uid: decode_session(text) for (uid, _), text in answers if text is not None}
+
+
+def assigned_namespaces(client: redis.Redis) -> list[str]:
+    """The namespaces that ever had a payer."""
+    names: Any = client.hkeys(keys.NAMESPACES)
+    return [as_text(name) for name in names]
+
+
+def count_namespaces(client: redis.Redis) -> int:
+    """The number of namespaces that ever had a payer."""
+    return int(client.hlen(keys.NAMESPACES))
+
+
+def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Assignments]:
+    """The payers of some namespaces over time; namespaces that never had a payer are left out."""
+    if not namespaces:
+        return {}
+    texts: Any = client.hmget(keys.NAMESPACES, list(namespaces))
+    found = zip(namespaces, texts, strict=True)
+    return _readable({name: text for name, text in found if text is not None}, decode_assignments)[0]
+
+
+def assignments(client: redis.Redis) -> dict[str, Assignments]:
+    """The payers of each namespace over time; namespaces with unreadable payers are left out."""
+    return assignments_and_faults(client)[0]
+
+
+def assignments_and_faults(client: redis.Redis) -> tuple[dict[str, Assignments], dict[str, str]]:
+    """The payers of each namespace over time; and for each namespace with unreadable payers the reason."""
+    return _readable(client.hgetall(keys.NAMESPACES), decode_assignments)
+
+
+def namespaces(client: redis.Redis) -> list[str]:
+    """Every namespace that is or was assigned to an account, by name."""
+    return sorted(as_text(name) for name in client.hkeys(keys.NAMESPACES))
+
+
+def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, str]]:
+    """Each GPUBudget in its last valid version; and for each unreadable one the reason."""
+
+    def decode(text: Any) -> Any:
+        item = json.loads(text)
+        parse_budget(item)
+        return item
+
+    return _readable(client.hgetall(keys.BUDGETS), decode)
+
+
+def prices(client: redis.Redis) -> Prices:
+    """The price of each model over time, as it was charged.
+
+    Raises:
+        RecordError: the stored prices cannot be read.
+    """
+    text = client.get(keys.PRICES)
+    return decode_prices(text) if text is not None else {}
+
+
+def watched(client: redis.Redis) -> int | None:
+    """The latest instant at which all open sessions were known to live; None without a readable one."""
+    return whole(client.get(keys.WATCHED))
+
+
+def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
+    """The GPU time in each pod's reports, in microGPU-seconds; None for a pod that never sent any."""
+    pipeline = client.pipeline(transaction=False)
+    for uid in uids:
+        pipeline.hget(keys.report(uid), "used")
+    answers = pipeline.execute() if uids else []
+    return [whole(answer) for answer in answers]
+
+
+def totals_of(sums: Sequence[Any], version: Any = None) -> PeriodTotals | None:
+    """The totals of a period, from its SUMS and the account's version; None where it was never opened."""
+    return None if sums[0] is None else read_totals([*sums, version])
+
+
+def orders_by_name(found: Mapping[Any, Any]) -> dict[str, OrderEntry]:
+    """Reads the applied grants or corrections of an account."""
+    return {as_text(name): OrderEntry(*map(int, as_text(text).split(" "))) for name, text in found.items()}
+
+
+def credits_by_name(found: Mapping[Any, Any]) -> dict[str, Credit]:
+    """Reads the stored credits of a period."""
+    result = {}
+    for key, text in found.items():
+        amount, expires, since, flag = as_text(text).split(" ")
+        name = as_text(key)
+        result[name] = Credit(name, int(amount), int(expires), int(since), flag == "l")
+    return result
+
+
+def whole(text: Any) -> int | None:
+    """Reads a stored whole number from 0 up; None for an absent value or any other text."""
+    digits = "" if text is None else text.decode(errors="replace") if isinstance(text, bytes) else str(text)
+    return int(digits) if _WHOLE.fullmatch(digits) else None
+
+
+def _readable(found: Mapping[Any, Any], decode: Callable[[Any], Value]) -> tuple[dict[str, Value], dict[str, str]]:
+    """The readable fields of a hash; and for each unreadable one the reason."""
+    values, faults = dict[str, Value](), dict[str, str]()
+    for key, text in found.items():
+        name = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
+        try:
+            values[name] = decode(text)
+        except UNREADABLE as error:
+            faults[name] = described(error)
+    return values, faults
+
+
+def _amounts(found: Mapping[Any, Any]) -> dict[str, StoredAmount]:
+    return {as_text(uid): read_amount(text) for uid, text in found.items()}
+
+
+def read_amount(text: Any) -> StoredAmount:
+    """Reads the stored amount of a session in a period."""
+    _, _, amount, posted, flag, *point = as_text(text).partition(" @")[0].split(" ")
+    if not point:
+        return StoredAmount(int(amount), int(posted), flag)
+    until, core, memory, used = point
+    last_point = HourlyPoint(int(until), int(posted), int(core), int(memory), None if used == "-" else int(used))
+    return StoredAmount(int(amount), int(posted), flag, last_point)
+
+
+def _amount_or_mark(text: Any) -> StoredAmount:
+    try:
+        return read_amount(text)
+    except ValueError:
+        return UNREADABLE_AMOUNT
+
+
+def _uid_and_account(member: Any) -> tuple[str, str]:
+    uid, _, account = as_text(member).partition(" ")
+    return uid, account
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAccount:
+    """An account as the store holds it: its periods in order; totals and credits by the period's start."""
+
+    name: str
+    periods: tuple[Period, ...]
+    totals: Mapping[int, PeriodTotals]
+    sessions: tuple[Session, ...]
+    ended: tuple[Session, ...]
+    grants: Mapping[str, OrderEntry]
+    corrections: Mapping[str, OrderEntry]
+    credits: Mapping[int, Mapping[str, Credit]]
+    burn: BurnRecord | None = None
+
+
+def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int = 2) -> list[StoredAccount]:
+    """Reads accounts with their sessions and the sums of their latest periods; unknown accounts are left out."""
+    accounts = []
+    for start in range(0, len(names), BATCH):
+        chunk = names[start : start + BATCH]
+        pipeline = client.pipeline(transaction=False)
+        for name in chunk:
+            account = keys.AccountKeys(name)
+            for key in (account.periods, account.sessions, account.ended):
+                pipeline.hgetall(key)
+            pipeline.hgetall(account.grants)
+            pipeline.hgetall(account.corrections)
+            pipeline.hmget(account.head, ["burn", "version"])
+        answers = pipeline.execute()
+        found = [_RawAccount(name, *answers[6 * index : 6 * index + 6]) for index, name in enumerate(chunk)]
+        accounts.extend(_with_totals(client, [item for item in found if item.periods], latest_periods))
+    return accounts
+
+
+@dataclass(frozen=True, slots=True)
+class _RawAccount:
+    name: str
+    periods: Mapping[Any, Any]
+    sessions: Mapping[Any, Any]
+    ended: Mapping[Any, Any]
+    grants: Mapping[Any, Any]
+    corrections: Mapping[Any, Any]
+    head: Sequence[Any]
+
+
+def _with_totals(client: redis.Redis, found: Sequence[_RawAccount], latest_periods: int) -> list[StoredAccount]:
+    pipeline = client.pipeline(transaction=False)
+    periods_of = []
+    for item in found:
+        periods = sorted((int(start), int(end)) for start, end in item.periods.items())
+        periods_of.append([Period(start, end) for start, end in periods])
+        for start, _ in periods[-latest_periods:]:
+            sums = keys.AccountKeys(item.name).period(start)
+            pipeline.hmget(sums, SUMS)
+            pipeline.hgetall(keys.AccountKeys(item.name).credits(start))
+    answers = iter(pipeline.execute())
+    accounts = []
+    for item, periods_found in zip(found, periods_of, strict=True):
+        latest = [(period.start, next(answers), next(answers)) for period in periods_found[-latest_periods:]]
+        burn, version = item.head
+        totals = {start: totals_of(sums, version) for start, sums, _ in latest}
+        accounts.append(
+            StoredAccount(
+                item.name,
+                tuple(periods_found),
+                {start: sums for start, sums in totals.items() if sums is not None},
+                tuple(decode_session(text) for text in item.sessions.values()),
+                tuple(decode_session(text) for text in item.ended.values()),
+                orders_by_name(item.grants),
+                orders_by_name(item.corrections),
+                {start: credits_by_name(found) for start, _, found in latest if found},
+                decode_burn(burn) if burn else None,
+            )
+        )
+    return accounts

@@ -1,0 +1,316 @@
+"""A session's reports in the store: their terms, their state, the leader's marks, and the intake of new reports."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from fractions import Fraction
+from typing import Any, NamedTuple
+
+import redis
+import structlog
+
+from timekeeper.domain.reports import Boot, Counter, HeldDevice, Intake, Marks, Received, ReportTerms, Sample, taken
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import Call, ScriptError, StoreError, concerns_all, run
+from timekeeper.ledger.codec import UNREADABLE, RecordError, plain_text, whole_numbers
+from timekeeper.ledger.reading import whole
+from timekeeper.ledger.redis_cluster import ClusterStore
+
+REPORT_SECONDS = 35 * 86400
+"""The time for which the store keeps a pod's reports after the last one."""
+
+_log = structlog.get_logger()
+TERMS_AT_ONCE = 100
+"""Sessions in one script call that writes their terms."""
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class SessionReports(NamedTuple):
+    """The terms and the state of a session's reports."""
+
+    terms: ReportTerms
+    intake: Intake
+
+
+def encode_terms(terms: ReportTerms) -> str:
+    """The terms of a session's reports as JSON."""
+    devices = [[uuid, shares, str(price), total, own] for uuid, shares, price, total, own in terms.devices]
+    return _encode([terms.start, devices, int(terms.billed), terms.rate, terms.most])
+
+
+def decode_terms(text: str | bytes) -> ReportTerms:
+    """Reads the terms of a session's reports.
+
+    Raises:
+        RecordError: the text holds no terms.
+    """
+    try:
+        start, devices, billed, rate, most = json.loads(text)
+        held = tuple(_held(*device) for device in devices)
+        start, rate, most = whole_numbers((start, rate, most))
+        return ReportTerms(start, held, bool(billed), rate, most)
+    except UNREADABLE as error:
+        raise RecordError(f"no terms of reports: {error!r}") from error
+
+
+def _held(uuid: Any, shares: Any, price: Any, total: Any, own: Any) -> HeldDevice:
+    shares, total, own = whole_numbers((shares, total, own))
+    found = HeldDevice(plain_text(uuid), shares, Fraction(price), total, own)
+    if found.total_mib < 1:
+        raise RecordError(f"a device of {total} MiB")
+    return found
+
+
+def encode_intake(intake: Intake) -> str:
+    """The state of a session's reports as JSON."""
+    return _encode([intake.boots, intake.named, intake.samples])
+
+
+def decode_intake(text: str | bytes | None) -> Intake:
+    """Reads the state of a session's reports; without a text the state before the first report.
+
+    Raises:
+        RecordError: the text holds no such state.
+    """
+    if text is None:
+        return Intake()
+    try:
+        boots, named, samples = json.loads(text)
+        return Intake(
+            tuple(Boot(plain_text(name), *whole_numbers(figures)) for name, *figures in boots),
+            whole_numbers(named),
+            tuple(Sample(*whole_numbers(sample)) for sample in samples),
+        )
+    except UNREADABLE as error:
+        raise RecordError(f"no state of reports: {error!r}") from error
+
+
+def known_terms(uid: str, text: str | bytes | None) -> ReportTerms | None:
+    """The terms of a pod's reports; None where the store holds no readable ones."""
+    try:
+        return None if text is None else decode_terms(text)
+    except RecordError as error:
+        _log.error("report terms unreadable", uid=uid, error=str(error))
+        return None
+
+
+def known_intake(uid: str, text: str | bytes | None) -> Intake:
+    """The state of a pod's reports; an unreadable one counts as lost."""
+    try:
+        return decode_intake(text)
+    except RecordError as error:
+        _log.error("reports unreadable", uid=uid, error=str(error))
+        return Intake()
+
+
+def encode_phases(phases: Sequence[int]) -> str:
+    """The phases of periods, in nanoseconds, separated by spaces."""
+    return " ".join(map(str, phases))
+
+
+def known_phases(text: str | bytes | None) -> tuple[int, ...]:
+    """The phases of periods; the phase 0 (whole quarters of an hour) where the store holds no readable one."""
+    phases = [whole(phase) for phase in (text or b"").split()]
+    return tuple(phase for phase in phases if phase is not None) or (0,)
+
+
+def write_terms(client: redis.Redis, terms: Mapping[str, ReportTerms], phases: Mapping[str, Sequence[int]]) -> None:
+    """Writes the terms of sessions' reports, by uid, and the offsets of their periods from a quarter of an hour."""
+    encoded = [(uid, encode_terms(each), encode_phases(phases.get(uid, (0,)))) for uid, each in terms.items()]
+    store: Any = client
+    # The reports of two sessions lie in two slots of a cluster, and a script takes keys of one.
+    at_once = 1 if isinstance(store, ClusterStore) else TERMS_AT_ONCE
+    calls = []
+    for start in range(0, len(encoded), at_once):
+        part = encoded[start : start + at_once]
+        written = [value for _, text, phase in part for value in (text, phase)]
+        calls.append(Call("write_terms", tuple(keys.report(uid) for uid, *_ in part), (REPORT_SECONDS, *written)))
+    for call, answer in zip(calls, run(client, calls), strict=True):
+        if isinstance(answer, StoreError):
+            raise answer
+        for key, error in zip(call.keys, answer, strict=True):
+            if isinstance(error, redis.RedisError):
+                _log.error("report terms not written", key=key, error=str(error))
+
+
+def close_and_read(client: redis.Redis, wanted: Sequence[tuple[str, Marks]]) -> list[SessionReports | None]:
+    """Closes sessions' time up to an instant, and reads their reports in the same step.
+
+    The use before that instant does not change any more.
+
+    Returns:
+        Each session's reports; None where the store holds no readable terms for it.
+
+    Raises:
+        StoreError: Redis does not answer, or does not run the script.
+    """
+    calls = [
+        Call(
+            "read_report",
+            (keys.report(uid),),
+            (marks.closed, marks.settled, encode_phases(marks.phases), REPORT_SECONDS),
+        )
+        for uid, marks in wanted
+    ]
+    found: list[SessionReports | None] = []
+    for (uid, _), answer in zip(wanted, run(client, calls), strict=True):
+        if isinstance(answer, ScriptError):
+            _log.error("reports unreadable", uid=uid, error=str(answer))
+        elif isinstance(answer, StoreError):
+            raise answer
+        found.append(_read(uid, answer) if isinstance(answer, list) else None)
+    return found
+
+
+def _read(uid: str, answer: list[Any]) -> SessionReports | None:
+    terms = known_terms(uid, answer[0])
+    return None if terms is None else SessionReports(terms, known_intake(uid, answer[1] or None))
+
+
+FIELDS = ["terms", "state", "closed", "settled", "phase"]
+CHANGED, EARLY = 0, 2
+"""The script's answers where the state has changed meanwhile, and where a report comes too early."""
+ATTEMPTS = 8
+"""The most attempts to add a report to a state that changes meanwhile; after that the report counts as too early."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A report of one pod, or a bare proof that it lives.
+
+    Attributes:
+        uid: the pod's uid, as its token proves.
+        boot: the id of the sidecar's start; empty for a bare proof of life.
+        sequence: the report's number within that start.
+        received_at: nanoseconds since 1970.
+        counters: the use of each device by each container; empty for a bare proof of life.
+        last: whether the sidecar ends, so that no other report of this start follows.
+    """
+
+    uid: str
+    boot: str
+    sequence: int
+    received_at: int
+    counters: tuple[Counter, ...] = ()
+    last: bool = False
+
+
+class IntakeOutcome(Enum):
+    """The outcome of a submission."""
+
+    TAKEN = "taken"
+    OLDER = "older"
+    """A later report of the same start was taken before. Nothing changed."""
+    EARLY = "early"
+    """The pod's previous report was taken too short a time ago. Nothing changed."""
+    FULL = "full"
+    """The store has no memory left for reports. Nothing changed."""
+    NOT_RUNNING = "not-running"
+    """No session of this pod is open: it is not bound yet, or has ended. Nothing changed."""
+
+
+class ReportIntake:
+    """Writes reports over connections of its own. Blocks; used by one thread."""
+
+    def __init__(self, client: redis.Redis, pause: int = 0, is_full: Callable[[], bool] = lambda: False) -> None:
+        """Takes the store, and the bounds on writes.
+
+        Args:
+            client: the store.
+            pause: the least time between two writes of a pod, in nanoseconds.
+            is_full: whether the store has no memory left for reports; may raise redis.RedisError.
+        """
+        self._client = client
+        self._pause = pause
+        self._is_full = is_full
+
+    def take(self, submissions: Sequence[Submission]) -> list[IntakeOutcome | Exception]:
+        """Takes submissions, and returns the outcome of each.
+
+        Raises:
+            redis.RedisError: Redis does not answer; nothing was taken.
+            StoreUnavailableError: Redis stopped answering; some may have been taken, and all may be sent again.
+        """
+        if self._is_full():
+            return [IntakeOutcome.FULL] * len(submissions)
+        outcomes: list[IntakeOutcome | Exception] = [IntakeOutcome.NOT_RUNNING] * len(submissions)
+        left = list(range(len(submissions)))
+        for _ in range(ATTEMPTS):
+            if not left:
+                break
+            left = self._attempt(submissions, left, outcomes)
+        return outcomes
+
+    def _attempt(
+        self, submissions: Sequence[Submission], chosen: Sequence[int], outcomes: list[IntakeOutcome | Exception]
+    ) -> list[int]:
+        """Takes some of the submissions and sets their outcomes; returns those whose state changed meanwhile."""
+        known = self._read([submissions[index] for index in chosen])
+        calls, writers = list[Call](), list[int]()
+        for index in chosen:
+            outcomes[index], call = _judged(known, submissions[index], self._pause)
+            if call is not None:
+                calls.append(call)
+                writers.append(index)
+        left = []
+        for index, answer in zip(writers, run(self._client, calls), strict=True):
+            if isinstance(answer, Exception):
+                outcomes[index] = answer
+            elif answer == CHANGED:
+                left.append(index)
+            elif answer == EARLY:
+                outcomes[index] = IntakeOutcome.EARLY
+        for index in left:
+            outcomes[index] = IntakeOutcome.EARLY  # the outcome if this was the last attempt
+        return left
+
+    def _read(self, submissions: Sequence[Submission]) -> dict[str, list[Any] | None]:
+        """The state of the pods' reports, by uid; None where no session of the pod is open."""
+        pipeline = self._client.pipeline(transaction=False)
+        uids = list(dict.fromkeys(submission.uid for submission in submissions))
+        for name in uids:
+            uid = name.encode()
+            pipeline.zrangebylex(keys.OPEN_SESSIONS, b"[" + uid + b" ", b"(" + uid + b"!", start=0, num=1)
+            pipeline.hmget(keys.report(name), FIELDS)
+        answers = pipeline.execute(raise_on_error=False)
+        for answer in answers:
+            if isinstance(answer, Exception) and concerns_all(answer):
+                raise answer
+        return dict(zip(uids, map(_fields, answers[::2], answers[1::2]), strict=True))
+
+
+def _fields(members: Any, fields: Any) -> list[Any] | None:
+    """The fields of a pod's reports, all None where the key is no hash; None where no session of the pod is open."""
+    if not members or isinstance(members, Exception):
+        return None
+    return [None] * len(FIELDS) if isinstance(fields, Exception) else list(fields)
+
+
+def _judged(known: dict[str, list[Any] | None], given: Submission, pause: int) -> tuple[IntakeOutcome, Call | None]:
+    """Decides a submission's outcome and the write that it needs; later reports of the pod build on it.
+
+    Where the store holds no terms, a report only proves that the pod lives. Nothing is lost: reports are cumulative.
+    """
+    fields, touched = known[given.uid], (keys.report(given.uid),)
+    if fields is None:
+        return IntakeOutcome.NOT_RUNNING, None
+    terms_text, state, closed, settled, phases = fields
+    terms = known_terms(given.uid, terms_text)
+    if not given.boot or terms is None:
+        return IntakeOutcome.TAKEN, Call("keep_alive", touched, (given.received_at, REPORT_SECONDS, pause))
+    marks = Marks(whole(closed) or 0, whole(settled) or 0, known_phases(phases))
+    report = Received(given.boot, given.sequence, given.counters, given.received_at)
+    before = known_intake(given.uid, state)
+    following = taken(terms, before, report, marks)
+    if following is None:
+        return IntakeOutcome.OLDER, None
+    text = encode_intake(following)
+    used = following.samples[-1].gpu if following.samples else ""
+    known[given.uid] = [terms_text, text, closed, settled, phases]
+    at_once = given.last or all(boot.name != given.boot for boot in before.boots)
+    written = (state or "", closed or "", text, given.received_at, used, REPORT_SECONDS, pause, int(at_once))
+    return IntakeOutcome.TAKEN, Call("take_report", touched, written)

@@ -1,0 +1,61 @@
+-- Sets credits of a period: the amount that was carried over into it or, of an expired credit, the part that was spent.
+-- Each difference is added to the period's granted sum and becomes a ledger entry. A repeated call changes nothing.
+--
+-- KEYS  head, period, credits (the key pots:START), ledger
+-- ARGV  epoch, instant, start, the spending of the period before it or empty, that period's allowance and the part of it
+--       that may be rolled over or empty, then for each credit:
+--         name, amount, expiry, spending of the period when it came, o (open) or l (expired), kind, note
+-- Returns total, granted, gone, exhausted, struck, terms, version.
+local head, period, pots, ledger = unpack(KEYS)
+local epoch, instant, start, struck, terms = ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
+local granted, refused = open_sum(head, period, epoch, 'granted')
+if refused then
+  return refused
+end
+local granted_high, granted_low = signed(granted)
+if not granted_high then
+  return redis.error_reply('DATA what was granted, ' .. granted .. ', is no whole number of at most 24 digits')
+end
+local changes = {}
+for position = 6, #ARGV, 7 do
+  local name, amount, expires, since, flag, kind, note = unpack(ARGV, position, position + 6)
+  local high, low = limbs(amount)
+  if not high then
+    return redis.error_reply('AMOUNT ' .. tostring(amount) .. ' is no whole number from 0 to 10^24 - 1')
+  end
+  local old, old_flag = '0', ''
+  local known = redis.call('HGET', pots, name)
+  if known then
+    old, old_flag = string.match(known, '^(%d+) %d+ %d+ (%a)$')
+  end
+  if old_flag ~= 'l' then
+    local old_high, old_low = limbs(old)
+    if not old_high then
+      return redis.error_reply('DATA the pot ' .. name .. ' cannot be read: ' .. known)
+    end
+    high, low = carry(high - old_high, low - old_low)
+    granted_high, granted_low = carry(granted_high + high, granted_low + low)
+    changes[#changes + 1] = {name = name, text = amount .. ' ' .. expires .. ' ' .. since .. ' ' .. flag,
+      difference = decimal(high, low), kind = kind, note = note}
+  end
+end
+if granted_high >= HIGH_LIMIT or granted_high < -HIGH_LIMIT then
+  return redis.error_reply('OVERFLOW the grants pass 24 digits')
+end
+expect_types(ledger, pots)
+changed(head, epoch)
+redis.call('HSET', period, 'granted', decimal(granted_high, granted_low))
+if struck ~= '' then
+  redis.call('HSET', period, 'struck', struck)
+end
+if terms ~= '' then
+  redis.call('HSET', period, 'terms', terms)
+end
+for _, change in ipairs(changes) do
+  redis.call('HSET', pots, change.name, change.text)
+  if change.difference ~= '0' then
+    redis.call('XADD', ledger, '*', 'k', change.kind, 'p', start, 'a', change.difference, 't', instant, 'u', '',
+      'n', '', 'd', change.name, 'x', change.note)
+  end
+end
+return standing(head, period)

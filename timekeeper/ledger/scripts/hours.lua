@@ -1,0 +1,242 @@
+-- The hourly use that entries are attributed to: rows of "billed core memory used" for each hour and dimensions, and the
+-- sums of these rows by namespace and model. Put before each script.
+local CUT = '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d*%-?)$'
+local ROW = '^(%-?%d+) (%-?%d+) (%-?%d+) (%-?%d*)$'
+local TAKEN = '^ (%d+) (%d+) (%d+) (%d*%-?)$'
+
+-- A figure of a cut, held to 24 digits; nothing where it is no figure.
+local function bounded(text)
+  if text == '-' or limbs(text) then
+    return text
+  end
+  return string.find(text, '^%d+$') and string.rep('9', 24) or nil
+end
+
+-- The cuts of a text; nothing where one of them cannot be read.
+local function read_cuts(text)
+  local cuts = {}
+  for part in string.gmatch(text or '', '([^;]*);') do
+    local hour, instant, billed, core, memory, used = string.match(part, CUT)
+    if not hour or not bounded(used) then
+      return nil
+    end
+    local figures = {bounded(billed), bounded(core), bounded(memory), bounded(used)}
+    cuts[#cuts + 1] = {hour = hour, instant = instant, figures = figures}
+  end
+  return cuts
+end
+
+-- A remembered cut without the note of when its session was first known to be over for good.
+local function without_note(cut)
+  return (string.gsub(cut, ' @%d+$', ''))
+end
+
+-- Two limbs of a figure, held to 24 digits; what is no figure counts as nothing.
+local function figure(text)
+  local sign, digits = string.match(text or '', '^(%-?)(%d+)$')
+  if not digits then
+    return 0, 0
+  end
+  local high, low = limbs(bounded(digits))
+  if sign == '-' then
+    return carry(-high, -low)
+  end
+  return high, low
+end
+
+-- Adds the difference of two sets of figures to a row that is still to be written.
+local function add_to_row(rows, field, before, after)
+  local row = rows[field] or {high = {0, 0, 0, 0}, low = {0, 0, 0, 0}}
+  rows[field] = row
+  for place = 1, 4 do
+    local old_high, old_low = figure(before[place])
+    local new_high, new_low = figure(after[place])
+    row.high[place], row.low[place] =
+      saturated(carry(row.high[place] + new_high - old_high, row.low[place] + new_low - old_low))
+  end
+  row.reported = row.reported or after[4] ~= '-'
+end
+
+-- Adds a session's points to the rows of their hours, and returns the text of the last point that is to be stored.
+local function take_cuts(rows, item, posted)
+  local last = item.cuts[#item.cuts]
+  local until_when, core, memory, used = string.match(item.cut or '', TAKEN)
+  local taken = {posted, core or '0', memory or '0', used or '-'}
+  local from_the_first = not until_when
+  if not until_when and (item.cut or '') ~= '' then
+    -- A remembered cut that cannot be read says nothing of core, memory and used: only what is new of the amount is
+    -- put down, to the last hour.
+    taken = {posted, last.figures[2], last.figures[3], last.figures[4]}
+    from_the_first = false
+  end
+  for index, cut in ipairs(item.cuts) do
+    local later = until_when and (#cut.instant > #until_when
+      or (#cut.instant == #until_when and cut.instant > until_when))
+    if from_the_first or later or index == #item.cuts then
+      if cut.figures[4] == '-' then
+        cut.figures[4] = taken[4]
+      end
+      add_to_row(rows, cut.hour .. ' ' .. item.dimensions, taken, cut.figures)
+      taken = cut.figures
+    end
+  end
+  return ' ' .. last.instant .. ' ' .. taken[2] .. ' ' .. taken[3] .. ' ' .. taken[4]
+end
+
+-- Changes `past`, so that readers that remember the use of closed days read it again.
+local function change_the_past(head, how)
+  redis.call('HSET', head, 'past', redis.call('HGET', head, 'version') .. ' ' .. how)
+end
+
+-- The key of an hour's rows.
+local function key_of_rows(hours, hour)
+  return hours .. ':' .. hour
+end
+
+-- The key of an hour's sums by namespace and model, beside the key of its rows.
+local function key_of_sums(hours, hour)
+  return hours .. ':' .. hour .. ':sums'
+end
+
+-- The last place of a JSON string that begins at a place; nothing where it does not end.
+local function end_of_string(text, place)
+  local at = string.find(text, '["\\]', place + 1)
+  while at and string.sub(text, at, at) == '\\' do
+    at = string.find(text, '["\\]', at + 2)
+  end
+  return at
+end
+
+-- The namespace and the model alone of what a row is put down to.
+local function without_details(dimensions)
+  local parts, place = {}, 2
+  while #parts < 3 and string.sub(dimensions, place, place) == '"' do
+    local last = end_of_string(dimensions, place)
+    if not last then
+      break
+    end
+    parts[#parts + 1], place = string.sub(dimensions, place, last), last + 2
+  end
+  if parts[3] and parts[3] ~= '""' then
+    return '[' .. parts[1] .. ',"",' .. parts[3] .. ']'
+  end
+  return '[' .. (parts[1] or '""') .. ']'
+end
+
+-- A row as it will stand: what stands already grows by it. A row that would be all nothing is not begun.
+local function grown_row(known, row)
+  local empty = not known and not row.reported and not row.begun
+  local sums, texts = {}, {}
+  if known then
+    sums = {string.match(known, ROW)}
+  end
+  for place = 1, 4 do
+    local high, low = figure(sums[place])
+    texts[place] = decimal(saturated(carry(high + row.high[place], low + row.low[place])))
+    empty = empty and texts[place] == '0'
+  end
+  if not row.reported and (not known or sums[4] == '-') then
+    texts[4] = '-'
+  end
+  return not empty and table.concat(texts, ' ') or nil
+end
+
+-- Adds a row to those of other dimensions in the same namespace and of the same model.
+local function add_to_sum(sums, dimensions, row)
+  local to = without_details(dimensions)
+  local sum = sums[to] or {high = {0, 0, 0, 0}, low = {0, 0, 0, 0}, begun = true}
+  sums[to] = sum
+  for place = 1, 4 do
+    sum.high[place], sum.low[place] =
+      saturated(carry(sum.high[place] + row.high[place], sum.low[place] + row.low[place]))
+  end
+  sum.reported = sum.reported or row.reported
+end
+
+-- The sums of hours as they will stand with these rows added, by hour.
+local function grown_sums(hours, rows)
+  local by_hour, texts = {}, {}
+  for field, row in pairs(rows) do
+    local hour, dimensions = string.match(field, '^(%d+) (.*)$')
+    by_hour[hour] = by_hour[hour] or {}
+    add_to_sum(by_hour[hour], dimensions, row)
+  end
+  for hour, sums in pairs(by_hour) do
+    texts[hour] = {}
+    for to, sum in pairs(sums) do
+      texts[hour][to] = grown_row(redis.call('HGET', key_of_sums(hours, hour), to), sum)
+    end
+  end
+  return texts
+end
+
+-- Rows and their sums as they will stand.
+local function grown_rows(hours, rows, instant)
+  local closed = math.floor(tonumber(instant) / 3600000000000) - 24
+  local grown, begun = {texts = {}, past = false}, {}
+  for field, row in pairs(rows) do
+    local hour, dimensions = string.match(field, '^(%d+) (.*)$')
+    if tonumber(hour) < closed then
+      grown.past = true
+    end
+    local writes = redis.call('HGET', hours .. ':index', hour)
+    if writes and not string.find(writes, '^%d+$') then
+      error('the index of hours cannot be read: ' .. writes)
+    end
+    local text = grown_row(redis.call('HGET', key_of_rows(hours, hour), dimensions), row)
+    if text then
+      grown.texts[hour] = grown.texts[hour] or {}
+      grown.texts[hour][dimensions] = text
+      begun[field] = row
+    end
+  end
+  grown.sums = grown_sums(hours, begun)
+  return grown
+end
+
+-- Writes the sums of an hour as they are to stand.
+local function write_sums(hours, hour, texts)
+  for to, text in pairs(texts) do
+    redis.call('HSET', key_of_sums(hours, hour), to, text)
+  end
+end
+
+-- Writes rows as they are to stand, each into the hash of its hour, and their sums into the hash beside it. The index
+-- holds how often each hour was written to. Called once a change.
+local function write_rows(hours, grown, head, instant)
+  if grown.past then
+    change_the_past(head, 'written at ' .. instant)
+  end
+  for hour, texts in pairs(grown.texts) do
+    redis.call('HINCRBY', hours .. ':index', hour, 1)
+    for dimensions, text in pairs(texts) do
+      redis.call('HSET', key_of_rows(hours, hour), dimensions, text)
+    end
+    write_sums(hours, hour, grown.sums[hour])
+  end
+end
+
+-- Rows of the hours from `first` on and before `finish`, each hour followed by the content of the hash that `key_of`
+-- names, until there are `most`; and the hours that were not read, each followed by its revision. The latest hours are
+-- those that change: they come first.
+local function read_hours(hours, first, finish, most, key_of)
+  local index, wanted = redis.call('HGETALL', hours .. ':index'), {}
+  for position = 1, #index, 2 do
+    local hour = tonumber(index[position])
+    if hour >= first and hour < finish then
+      wanted[#wanted + 1] = {number = hour, hour = index[position], revision = index[position + 1]}
+    end
+  end
+  table.sort(wanted, function(one, other) return one.number > other.number end)
+  local rows, unread, count = {}, {}, 0
+  for _, each in ipairs(wanted) do
+    if count < most then
+      local found = redis.call('HGETALL', key_of(hours, each.hour))
+      rows[#rows + 1], rows[#rows + 2] = each.hour, found
+      count = count + #found / 2
+    else
+      unread[#unread + 1], unread[#unread + 2] = each.hour, each.revision
+    end
+  end
+  return rows, unread
+end

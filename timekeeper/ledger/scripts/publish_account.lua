@@ -1,0 +1,16 @@
+-- Writes the instant at which a period's money ran out, and the account's figures for readers.
+--
+-- KEYS  head, period
+-- ARGV  epoch, exhausted, summary, samples (nothing where they have not changed)
+local refused = refusal(KEYS[1], ARGV[1])
+if refused then
+  return refused
+end
+expect_hashes(KEYS[2])
+write_though_full(KEYS[1])
+redis.call('HSET', KEYS[1], 'epoch', ARGV[1], 'summary', ARGV[3])
+if ARGV[4] ~= '' then
+  redis.call('HSET', KEYS[1], 'burn', ARGV[4])
+end
+redis.call('HSET', KEYS[2], 'exhausted', ARGV[2])
+return 1

@@ -1,0 +1,38 @@
+-- Publishes changed states of namespaces under one new version, and wakes the readers that wait for it.
+--
+-- KEYS  head, values, changes
+-- ARGV  epoch, a new id, channel, prices, default, charge, which servers hold the store, then namespace and state of
+--       each change
+-- Returns the id and the version.
+local head, values, changes = unpack(KEYS)
+local epoch, id, channel, prices, default, charge, servers = unpack(ARGV, 1, 7)
+local known = redis.call('HMGET', head, 'epoch', 'id', 'prices', 'default', 'charge', 'servers')
+local version = redis.call('HGET', head, 'version') or '0'
+expect_hashes(values)
+redis.call('ZCARD', changes)
+if known[1] and tonumber(epoch) < tonumber(known[1]) then
+  return redis.error_reply('FENCED epoch ' .. epoch .. ' was followed by ' .. known[1])
+end
+-- A restarted or replaced server may have lost versions that readers have received: a new id makes all of them void.
+if known[6] ~= servers then
+  known[2] = false
+end
+-- So do all versions where the latest one is no number that can be counted up.
+if #version > 15 or string.find(version, '%D') then
+  known[2], version = false, '0'
+end
+local same = #ARGV == 7 and known[2] and known[3] == prices and known[4] == default and known[5] == charge
+local following = string.format('%.0f', tonumber(version) + (same and 0 or 1))
+
+write_though_full(head)
+redis.call('HSET', head, 'epoch', epoch, 'id', known[2] or id, 'prices', prices, 'default', default,
+  'charge', charge, 'servers', servers, 'version', following)
+if same then
+  return {known[2], following}
+end
+for position = 8, #ARGV, 2 do
+  redis.call('HSET', values, ARGV[position], ARGV[position + 1])
+  redis.call('ZADD', changes, following, ARGV[position])
+end
+redis.call('PUBLISH', channel, following)
+return {known[2] or id, following}

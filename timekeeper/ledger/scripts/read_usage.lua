@@ -1,0 +1,95 @@
+-- Reads the use of an account in a window, and its open sessions with their amounts, at one moment. Pieces that would take
+-- too long are named instead of read: the caller reads them one by one, and runs the script again if they have changed.
+--
+-- KEYS  head, what the keys of hours begin with, folded, sessions, what the keys of amounts begin with (the period's
+--       start follows)
+-- ARGV  what the caller knows of the past or nothing, the hour before which it then needs no rows, the first hour of the
+--       window, the hour after its last one, whether nodes, owners, users or labels are asked for (1 or 0), whether one
+--       sum of the window will do (1 or 0), the most rows to read (the last hour is read whole), the most bytes of packed
+--       rows (the last value is read whole), the most sessions
+-- Returns when its sessions were last settled; the starts of the latest period and of the one before; the past; whether
+-- the caller knows that; hours, each followed by its fields and values; packed values, without sections at their ends
+-- that were not asked for; for each open session that may have added something its record and what stands of it in the
+-- two periods; then the stamp of this moment (version, folds), the hours that were not read, each followed by its
+-- revision, the names of packed values that were not read, and whether sessions were not read.
+-- Returns nothing where the account has no period.
+local head, hours, folded, sessions, amounts = unpack(KEYS)
+local settled, latest, previous, past, version, folds =
+  unpack(redis.call('HMGET', head, 'settled', 'period', 'previous', 'past', 'version', 'folds'), 1, 6)
+if not latest then
+  return false
+end
+local converting = redis.error_reply('FORMAT the use of this account is being converted: ask again in a minute')
+if redis.call('EXISTS', hours) == 1 then
+  return converting
+end
+past = past or '-'
+local known = ARGV[1] == past
+local first, finish = tonumber(ARGV[3]), tonumber(ARGV[4])
+if known then
+  first = math.max(first, tonumber(ARGV[2]))
+end
+local details, one_sum = ARGV[5] == '1', ARGV[6] == '1'
+local most_rows, most_bytes, most_sessions = tonumber(ARGV[7]), tonumber(ARGV[8]), tonumber(ARGV[9])
+
+local rows, unread_hours = read_hours(hours, first, finish, most_rows, details and key_of_rows or key_of_sums)
+
+-- The sections that the caller reads of a packed value of the hours from `from` up to `to` (domain/usage_folding.py).
+local function sections(value, from, to)
+  local HEAD, SECTIONED = 10, 2
+  if string.byte(value, 1) ~= SECTIONED or #value < HEAD then
+    return value
+  end
+  local function length(place)
+    local a, b, c, d = string.byte(value, place, place + 3)
+    return ((a * 256 + b) * 256 + c) * 256 + d
+  end
+  local plain, sums = length(3), length(7)
+  if one_sum and sums > 0 and from >= first and to <= finish then
+    return string.sub(value, 1, HEAD + plain + sums)
+  end
+  return details and value or string.sub(value, 1, HEAD + plain)
+end
+
+local packed, unread_parts, bytes = {}, {}, 0
+for _, name in ipairs(redis.call('HKEYS', folded)) do
+  local from, to = string.match(name, '^[hd] (%d+) (%d+)$')
+  if not from then
+    return converting
+  end
+  from, to = tonumber(from), tonumber(to)
+  if to > first and from < finish then
+    if bytes < most_bytes then
+      packed[#packed + 1] = sections(redis.call('HGET', folded, name), from, to)
+      bytes = bytes + #packed[#packed]
+    else
+      unread_parts[#unread_parts + 1] = name
+    end
+  end
+end
+
+local window_end = string.format('%.0f', finish * 3600000000000)
+local function after_the_window(instant)
+  return instant and (#instant > #window_end or (#instant == #window_end and instant >= window_end))
+end
+
+-- Whether the latest period alone can have hours in the window: then what a session left in the one before says nothing.
+previous = previous or ''
+local one_period = previous == '' or tonumber(ARGV[3]) * 3600000000000 >= tonumber(latest)
+
+local open, too_many = {}, redis.call('HLEN', sessions) > most_sessions
+if not too_many then
+  local records = redis.call('HGETALL', sessions)
+  for position = 1, #records, 2 do
+    local uid, record = records[position], records[position + 1]
+    local amount = redis.call('HGET', amounts .. latest, uid)
+    local posted_until = amount and string.match(amount, '^%d+ %d+ %d+ %d+ %a (%d+)')
+    local later = after_the_window(string.match(record, '"start":(%d+)'))
+    if not later and not (one_period and after_the_window(posted_until)) then
+      open[#open + 1], open[#open + 2] = record, amount
+      open[#open + 1] = not one_period and redis.call('HGET', amounts .. previous, uid) or false
+    end
+  end
+end
+return {settled, {latest, previous}, past, known and 1 or 0, rows, packed, open,
+  {version or '0', folds or '0'}, unread_hours, unread_parts, too_many and 1 or 0}

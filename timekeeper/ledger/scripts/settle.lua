@@ -1,0 +1,158 @@
+-- Sets the cumulative amounts of sessions in one period of one account. Replayable and free of order: an amount is
+-- taken over only under a newer revision. All is checked before the first write, since Redis rolls nothing back.
+--
+-- KEYS  head, period, amounts, sessions, ended, ledger, hours
+-- ARGV  epoch, counter, instant, period's start, then for each session:
+--         uid, amount, action and, unless the action is `hold`, kind, namespace, pod, note, record, dimensions, cuts
+--       hold   sets the amount
+--       open   sets the amount and stores the session as open
+--       post   sets the amount and writes what the ledger does not hold of it as an entry of this kind; and, where a
+--              record is given, that
+--       move   as post; the session goes on under another account
+--       close  as post; the session has ended
+--       finalize_period  as move; and the pod object is deleted. Any action but this and finalize takes that back
+--       finalize  as finalize_period; and the store keeps no record of the session
+-- Each point ("cut") is "hour instant billed core memory used;", cumulative: the part beyond the last stored point is
+-- attributed to its hour. A point before the stored one is skipped, but for the last of those given, which always counts.
+-- Returns total, granted, gone, exhausted, struck, terms, version.
+local head, period, amounts, sessions, ended, ledger, hours = unpack(KEYS)
+local epoch, counter, instant, start = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+
+local refused = refusal(head, epoch)
+if refused then
+  return refused
+end
+local sums = sums_of(period)
+if not sums[1] then
+  return redis.error_reply('EMPTY this period is not open')
+end
+local total_high, total_low = signed(sums[1])
+local gone_high, gone_low = limbs(sums[3])
+if not total_high or not gone_high then
+  return redis.error_reply('DATA the sums of this period cannot be read')
+end
+expect_types(ledger, sessions, ended)  -- the amounts and the hours are read below, before the first write
+
+local LONG = {open = true, post = true, move = true, close = true, finalize_period = true, finalize = true}
+local FINALIZING = {finalize_period = true, finalize = true}
+local items, uids, position = {}, {}, 5
+while position <= #ARGV do
+  local uid, amount, action = ARGV[position], ARGV[position + 1], ARGV[position + 2]
+  local high, low = limbs(amount)
+  if not high then
+    return redis.error_reply('AMOUNT ' .. tostring(amount) .. ' is no whole number from 0 to 10^24 - 1')
+  end
+  local item = {uid = uid, amount = amount, action = action, high = high, low = low}
+  position = position + 3
+  if LONG[item.action] then
+    item.kind, item.namespace, item.pod = ARGV[position], ARGV[position + 1], ARGV[position + 2]
+    item.note, item.record = ARGV[position + 3], ARGV[position + 4]
+    item.dimensions, item.cuts = ARGV[position + 5], read_cuts(ARGV[position + 6])
+    if not item.cuts then
+      return redis.error_reply('CUTS of ' .. item.uid .. ' cannot be read: ' .. tostring(ARGV[position + 6]))
+    end
+    position = position + 7
+  elseif item.action ~= 'hold' then
+    return redis.error_reply('ACTION ' .. tostring(item.action) .. ' is unknown')
+  end
+  items[#items + 1], uids[#uids + 1] = item, item.uid
+end
+if #items == 0 then
+  return standing(head, period)
+end
+
+local PATTERN = '^(%d+) (%d+) (%d+) (%d+) (%a)(.*)$'
+local rows = {}
+local epoch_number, counter_number = tonumber(epoch), tonumber(counter)
+local known = redis.call('HMGET', amounts, unpack(uids))
+local accepted, seen = {}, {}
+for index, item in ipairs(items) do
+  if seen[item.uid] then
+    return redis.error_reply('TWICE ' .. item.uid .. ' stands twice in one settlement')
+  end
+  seen[item.uid] = true
+  local old_epoch, old_counter, old, posted, flag, cut = -1, -1, '0', '0', 'o', ''
+  if known[index] then
+    old_epoch, old_counter, old, posted, flag, cut = string.match(known[index], PATTERN)
+    if not old_epoch then
+      return redis.error_reply('DATA the amount of ' .. item.uid .. ' cannot be read: ' .. known[index])
+    end
+    old_epoch, old_counter = tonumber(old_epoch), tonumber(old_counter)
+    if string.find(cut, '@', 1, true) then
+      cut = without_note(cut)
+    end
+  end
+  local newer = epoch_number > old_epoch or (epoch_number == old_epoch and counter_number > old_counter)
+  local over = (flag == 'g' and FINALIZING[item.action])
+    or (flag == 'c' and (item.action == 'hold' or item.action == 'open'))
+  if newer and not over then
+    local old_high, old_low = limbs_of_digits(old)
+    local posted_high, posted_low = limbs_of_digits(posted)
+    if not old_high or not posted_high then
+      return redis.error_reply('DATA the amount of ' .. item.uid .. ' cannot be read: ' .. known[index])
+    end
+    if flag == 'g' then
+      -- A leader with an old view finalized it: the leader that settles it again has observed its pod.
+      gone_high, gone_low = carry(gone_high - old_high, gone_low - old_low)
+      flag = 'o'
+    end
+    total_high, total_low = carry(total_high + item.high - old_high, total_low + item.low - old_low)
+    item.posted, item.flag, item.cut = posted, flag, cut
+    if item.action ~= 'hold' and item.action ~= 'open' then
+      item.entry = decimal(carry(item.high - posted_high, item.low - posted_low))
+      if #item.cuts > 0 then
+        item.cut = take_cuts(rows, item, posted)
+      end
+      item.posted = item.amount
+      local ending = item.action == 'close' or FINALIZING[item.action]
+      if flag == 'c' then
+        item.kind = 'correction'
+      end
+      item.silent = item.entry == '0' and not (item.kind == 'close' and flag == 'o')
+      if ending then
+        item.flag = FINALIZING[item.action] and 'g' or 'c'
+      end
+      if FINALIZING[item.action] then
+        gone_high, gone_low = carry(gone_high + item.high, gone_low + item.low)
+      end
+    end
+    accepted[#accepted + 1] = item
+  end
+end
+-- A session that ended earlier than was charged gives money back, below 0 too where a correction came before it.
+if total_high < -HIGH_LIMIT or total_high >= HIGH_LIMIT or gone_high >= HIGH_LIMIT then
+  return redis.error_reply('OVERFLOW the total passes 24 digits')
+end
+if #accepted == 0 then
+  return standing(head, period)
+end
+local grown = grown_rows(hours, rows, instant)
+
+sums[7] = changed(head, epoch, 'settled', instant)
+sums[1], sums[3] = decimal(total_high, total_low), decimal(gone_high, gone_low)
+redis.call('HSET', period, 'total', sums[1], 'gone', sums[3])
+local written = {}
+for _, item in ipairs(accepted) do
+  written[#written + 1] = item.uid
+  written[#written + 1] = epoch .. ' ' .. counter .. ' ' .. item.amount .. ' ' .. item.posted .. ' ' .. item.flag
+    .. item.cut
+end
+redis.call('HSET', amounts, unpack(written))
+write_rows(hours, grown, head, instant)
+for _, item in ipairs(accepted) do
+  if item.action == 'open' or (item.action == 'post' and item.record ~= '') then
+    redis.call('HSET', sessions, item.uid, item.record)
+  elseif item.action == 'close' then
+    redis.call('HSET', ended, item.uid, item.record)
+  elseif item.action == 'finalize' then
+    redis.call('HDEL', ended, item.uid)
+  end
+  if item.action == 'close' or FINALIZING[item.action] or item.action == 'move' then
+    redis.call('HDEL', sessions, item.uid)
+  end
+  if item.entry and not item.silent then
+    redis.call('XADD', ledger, '*', 'k', item.kind, 'p', start, 'a', item.entry, 't', instant, 'u', item.uid,
+      'n', item.namespace, 'd', item.pod, 'x', item.note)
+  end
+end
+return sums

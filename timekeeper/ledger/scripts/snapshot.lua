@@ -1,0 +1,42 @@
+-- An account's period as it is at one moment. Writes nothing.
+--
+-- KEYS  head, periods, period, amounts, sessions, ended, grants, corrections, pots, ledger, segments, what the keys of
+--       hours begin with, folded
+-- ARGV  the first hour whose rows are wanted, the hour after the last one, the most rows to read (the last hour is read
+--       whole)
+-- Returns the content of each hash, the id of the ledger's last entry (entries never change, so that those up to it can
+-- be read afterwards), hours, each followed by its fields and values, the hours that were not read, each followed by its
+-- revision, the names of packed rows, the total of the period before this one, empty where it is not known, and the sums
+-- of the hours that were read, each hour followed by its fields and values.
+local found = {}
+for index = 1, 9 do
+  found[index] = redis.call('HGETALL', KEYS[index])
+end
+local last = redis.call('XREVRANGE', KEYS[10], '+', '-', 'COUNT', 1)
+found[10] = last[1] and last[1][1] or ''
+if not last[1] then
+  local latest, counter = -1, -1
+  for _, name in ipairs(redis.call('HKEYS', KEYS[11])) do
+    local id, time, place = string.match(name, '^((%d+)%-(%d+)) ')
+    time, place = tonumber(time), tonumber(place)
+    if time > latest or (time == latest and place > counter) then
+      found[10], latest, counter = id, time, place
+    end
+  end
+end
+local first, finish, most = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
+local rows, unread = read_hours(KEYS[12], first, finish, most, key_of_rows)
+found[11], found[12], found[13] = rows, unread, redis.call('HKEYS', KEYS[13])
+local start, before = string.match(KEYS[3], '%d+$'), nil
+for position = 1, #found[2], 2 do
+  if found[2][position + 1] == start then
+    before = string.sub(KEYS[3], 1, -#start - 1) .. found[2][position]
+  end
+end
+found[14] = before and redis.call('HGET', before, 'total') or ''
+found[15] = {}
+for position = 1, #rows, 2 do
+  local hour = rows[position]
+  found[15][position], found[15][position + 1] = hour, redis.call('HGETALL', key_of_sums(KEYS[12], hour))
+end
+return found

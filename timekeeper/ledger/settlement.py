@@ -1,0 +1,236 @@
+"""Changes to accounts: opening periods, settling sessions, publishing figures.
+
+Each function takes many changes and sends them in one round trip per thousand. For each change it returns the totals of
+the period after it, or the error that refused it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import redis
+
+from timekeeper.domain.charges import HourlyPoint
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.usage import UNATTRIBUTED
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import Call, StoreError, run, run_one
+from timekeeper.ledger.codec import encode_hourly_points, encode_optional
+from timekeeper.ledger.entries import pack_note
+from timekeeper.ledger.totals import PeriodTotals, totals_and_flag_or_error, totals_or_error
+
+MAX_ITEMS = 500
+"""Sessions in one script call; Lua's stack holds some thousands of arguments."""
+
+
+class LedgerAction(StrEnum):
+    """The effect of a settlement beside setting a session's amount."""
+
+    HOLD = "hold"
+    """No further effect."""
+    OPEN = "open"
+    """The session's record is stored as open; a record that exists is replaced."""
+    POST = "post"
+    """The unposted part of the amount becomes a ledger entry."""
+    MOVE = "move"
+    """As POST; the session goes on under another account."""
+    CLOSE = "close"
+    """As POST; the session has ended, its pod is still on the API server."""
+    FINALIZE_PERIOD = "finalize_period"
+    """As MOVE; the pod is gone from the API server, so that only this store and checkpoints know of it."""
+    FINALIZE = "finalize"
+    """As FINALIZE_PERIOD; the store removes the session's record. All its other periods are finalized before."""
+
+
+class Kind(StrEnum):
+    """Why a ledger entry was written."""
+
+    CLOSE = "close"
+    RATE = "rate"
+    PERIOD = "period"
+    HOURLY = "hourly"
+    MOVE = "move"
+    CORRECTION = "correction"
+    GRANT = "grant"
+    CHECKPOINT = "checkpoint"
+    CARRY = "carry"
+    """A credit carried over from the period before."""
+    EXPIRY = "lapse"
+    """The rest of a credit at its expiry, as a negative amount."""
+
+
+class Item(NamedTuple):
+    """A session's cumulative amount in a period; the fields after `action` go into the ledger and the open session.
+
+    `points` divide the amount by hours, and the last one has the amount itself. The hours are attributed to
+    `dimensions`. Without points an entry is attributed to no hour.
+    """
+
+    uid: str
+    amount: int
+    action: LedgerAction = LedgerAction.HOLD
+    kind: Kind = Kind.HOURLY
+    namespace: str = ""
+    pod: str = ""
+    note: str = ""
+    record: str = ""
+    dimensions: str = ""
+    points: tuple[HourlyPoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Revision:
+    """The order of settlements: by the leader's fencing token, then by the counter."""
+
+    epoch: int
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementBatch:
+    """The sessions of one period of one account; each session once."""
+
+    account: str
+    period: int
+    items: Sequence[Item]
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """A period to open.
+
+    Attributes:
+        checkpoint: the spending of sessions that cannot be computed again.
+        known: whether the account was in the store before, so that its absence means that the store was emptied.
+        version: the account's version when the checkpoint was taken.
+    """
+
+    account: str
+    start: int
+    end: int
+    checkpoint: int = 0
+    exhausted_at: int | None = None
+    known: bool = False
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """The figures of an account for readers; `burn` is empty where its samples have not changed."""
+
+    account: str
+    period: int
+    exhausted_at: int | None
+    summary: str
+    burn: str = ""
+
+
+class HeldTerm(NamedTuple):
+    """The number of a term, and its leader."""
+
+    number: int
+    holder: str = ""
+
+
+class LedEpoch(NamedTuple):
+    """The fencing token that a term was given."""
+
+    epoch: int
+    term: HeldTerm
+
+
+def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
+    """Takes a leader's fencing token: higher than any before and at least the term; `holder` is the term's leader.
+
+    Raises:
+        FencedError: a token was given to a later term, or to another holder of this term.
+        StoreError: Redis does not answer, or a later timekeeper wrote in a format that this one does not know.
+    """
+    touched = (keys.BOOK_EPOCH, keys.BOOK_FORMAT, keys.BOOK_CONVERTING, keys.BOOK_TERM)
+    return int(run_one(client, Call("take_epoch", touched, (term, keys.FORMAT, holder))))
+
+
+def open_periods(
+    client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]
+) -> list[PeriodTotals | StoreError]:
+    """Opens periods, and the accounts that the store does not know."""
+    calls = []
+    for opening in openings:
+        account = keys.AccountKeys(opening.account)
+        exhausted_at = encode_optional(opening.exhausted_at)
+        row = f"{(min(max(opening.start + 1, now), opening.end) - 1) // HOUR} {UNATTRIBUTED}"
+        begun = (opening.start, opening.end, opening.checkpoint, exhausted_at, int(opening.known), opening.version, row)
+        touched = (account.head, account.periods, account.period(opening.start), account.ledger, account.hours)
+        calls.append(Call("open_period", touched, (epoch, now, *begun)))
+    return [totals_and_flag_or_error(answer) for answer in run(client, calls)]
+
+
+def settle(
+    client: redis.Redis, revision: Revision, now: int, settlements: Sequence[SettlementBatch]
+) -> list[PeriodTotals | StoreError]:
+    """Sets the cumulative amounts of sessions; one answer for each settlement."""
+    calls, owners = list[Call](), list[int]()
+    for index, settlement in enumerate(settlements):
+        for call in _settle_calls(revision, now, settlement):
+            calls.append(call)
+            owners.append(index)
+    answers: list[Any] = [None] * len(settlements)
+    for index, answer in zip(owners, run(client, calls), strict=True):
+        if not isinstance(answers[index], StoreError):
+            answers[index] = answer
+    return [totals_or_error(answer) for answer in answers]
+
+
+def settle_each(
+    client: redis.Redis, revision: Revision, now: int, settlement: SettlementBatch
+) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
+    """Sets the amounts of a refused settlement's sessions one by one, under the same revision.
+
+    Sessions that the store accepted before stay as they are.
+
+    Returns:
+        The totals of the period, None where no session was accepted; and the error of each refused session, by its uid.
+    """
+    alone = [SettlementBatch(settlement.account, settlement.period, [item]) for item in settlement.items]
+    totals, refused = None, {}
+    for item, answer in zip(settlement.items, settle(client, revision, now, alone), strict=True):
+        if isinstance(answer, StoreError):
+            refused[item.uid] = answer
+        else:
+            totals = answer
+    return totals, refused
+
+
+def publish_accounts(client: redis.Redis, epoch: int, publications: Sequence[Publication]) -> list[StoreError | None]:
+    """Writes the figures of accounts for readers."""
+    calls = []
+    for publication in publications:
+        account = keys.AccountKeys(publication.account)
+        arguments = (epoch, encode_optional(publication.exhausted_at), publication.summary, publication.burn)
+        calls.append(Call("publish_account", (account.head, account.period(publication.period)), arguments))
+    return [answer if isinstance(answer, StoreError) else None for answer in run(client, calls)]
+
+
+def _settle_calls(revision: Revision, now: int, settlement: SettlementBatch) -> Iterator[Call]:
+    account = keys.AccountKeys(settlement.account)
+    period = settlement.period
+    touched = (
+        account.head,
+        account.period(period),
+        account.amounts(period),
+        account.sessions,
+        account.ended,
+        account.ledger,
+        account.hours,
+    )
+    for start in range(0, len(settlement.items), MAX_ITEMS):
+        arguments: list[str | int | bytes] = [revision.epoch, revision.counter, now, period]
+        for item in settlement.items[start : start + MAX_ITEMS]:
+            arguments += (item.uid, item.amount, item.action)
+            if item.action is not LedgerAction.HOLD:
+                arguments += (item.kind, item.namespace, item.pod, pack_note(item.note), item.record)
+                arguments += (item.dimensions, encode_hourly_points(item.points))
+        yield Call("settle", touched, tuple(arguments))

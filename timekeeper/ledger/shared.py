@@ -1,0 +1,182 @@
+"""Writes what is common to all accounts: payers, prices, budgets, open sessions and published states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import redis
+import structlog
+
+from timekeeper.domain.charges import Assignments
+from timekeeper.domain.pricing import Prices
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import Call, ScriptError, StoreError, put, run, run_one
+from timekeeper.ledger.codec import as_text, encode_assignments, encode_prices
+from timekeeper.ledger.reports import REPORT_SECONDS
+from timekeeper.ledger.settlement import HeldTerm
+
+GONE_REPORT_SECONDS = 86400
+"""The time for which a deleted pod's last report is kept; short, as every pod that ever ran has one."""
+STATES_PER_CALL = 2000
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class StatesVersion:
+    """The version of the published states; versions of different ids cannot be compared."""
+
+    id: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The part of the published states that is the same for all namespaces, as in GET /v1/states.
+
+    Attributes:
+        prices: GPU-hours charged for an hour of a whole GPU, by model.
+        default: the state of namespaces that were never named.
+        charge: the admin's settings for charging.
+    """
+
+    prices: Mapping[str, float]
+    default: str
+    charge: Mapping[str, int] = field(default_factory=dict)
+
+
+def write_assignments(client: redis.Redis, changed: Mapping[str, Assignments]) -> None:
+    """Writes the payers of namespaces, and the accounts' names."""
+    if not changed:
+        return
+    namespaces = [part for name, payers in changed.items() for part in (name, encode_assignments(payers))]
+    put(client, "HSET", keys.NAMESPACES, namespaces)
+    put(client, "SADD", keys.ACCOUNTS, sorted({account for payers in changed.values() for _, account in payers}))
+
+
+def write_accounts(client: redis.Redis, names: Sequence[str]) -> None:
+    """Adds names of accounts."""
+    put(client, "SADD", keys.ACCOUNTS, names)
+
+
+def write_budgets(client: redis.Redis, budgets: Mapping[str, Any]) -> None:
+    """Writes budgets in their last valid version."""
+    put(client, "HSET", keys.BUDGETS, [part for name, item in budgets.items() for part in (name, json.dumps(item))])
+
+
+def write_prices(client: redis.Redis, prices: Prices) -> None:
+    """Writes the prices of all models over time, as they are charged."""
+    put(client, "SET", keys.PRICES, [encode_prices(prices)])
+
+
+def highest_epoch(client: redis.Redis) -> int:
+    """The highest fencing token that the store has given out: the floor for the number of a new term."""
+    return int(client.get(keys.BOOK_EPOCH) or 0)
+
+
+def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
+    """Writes down the leader's epoch and term again where the store has lost them, or went back to earlier ones.
+
+    Raises:
+        FencedError: the store has given an epoch to a later leader.
+        StoreError: it was refused, or Redis does not answer.
+    """
+    run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH, keys.BOOK_TERM), (epoch, term.number, term.holder)))
+
+
+def note_restored(client: redis.Redis, accounts: Sequence[str]) -> None:
+    """Records that a part of these accounts' spending cannot be attributed to a pod."""
+    put(client, "SADD", keys.RESTORED, accounts)
+
+
+def write_capacity(client: redis.Redis, instant: int, rate: int) -> None:
+    """Writes the capacity of all nodes from an instant on, in microGPU-seconds a second."""
+    put(client, "HSET", keys.CAPACITY, [str(instant), str(rate)])
+
+
+def write_watched(client: redis.Redis, until: int) -> None:
+    """Writes the latest instant at which all open sessions were known to live."""
+    put(client, "SET", keys.WATCHED, [str(until)])
+
+
+def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]) -> None:
+    """Adds and removes (uid, account) in the index of open sessions.
+
+    A session that moves stands in it all the time: reports of one that does not are refused.
+    """
+    put(client, "ZADD", keys.OPEN_SESSIONS, [part for uid, account in opened for part in ("0", f"{uid} {account}")])
+    if closed:
+        client.zrem(keys.OPEN_SESSIONS, *(f"{uid} {account}" for uid, account in closed))
+
+
+def end_reports(client: redis.Redis, uids: Sequence[str]) -> None:
+    """Reduces the stored reports of pods whose sessions have closed to the last report's time and the GPU time.
+
+    Raises:
+        StoreError: the store refused the change, or Redis does not answer.
+    """
+    answers = run(client, [Call("end_report", (keys.report(uid),), (REPORT_SECONDS,)) for uid in uids])
+    for uid, answer in zip(uids, answers, strict=True):
+        if isinstance(answer, ScriptError):
+            _log.error("reports not ended", uid=uid, error=str(answer))
+        elif isinstance(answer, StoreError):
+            raise answer
+
+
+def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
+    """Lets the stored reports of deleted pods expire after GONE_REPORT_SECONDS."""
+    if not uids:
+        return
+    pipeline = client.pipeline(transaction=False)
+    for uid in uids:
+        pipeline.expire(keys.report(uid), GONE_REPORT_SECONDS)
+    pipeline.execute()
+
+
+def renew_index(client: redis.Redis, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()) -> None:
+    """Makes the index of open sessions hold these (uid, account) and no others.
+
+    They may differ where a leader ended between writing a session and its index entry. The entries of accounts that are
+    `spared` stay.
+    """
+    members: Any = client.zrange(keys.OPEN_SESSIONS, 0, -1)
+    parts = (member.decode().partition(" ") for member in members)
+    known, wanted = {(uid, account) for uid, _, account in parts if account not in spared}, set(sessions)
+    index_sessions(client, sorted(wanted - known), sorted(known - wanted))
+
+
+def publish_states(
+    client: redis.Redis,
+    epoch: int,
+    new_id: str,
+    states: Mapping[str, str],
+    terms: Terms,
+    servers: str = "",
+) -> StatesVersion:
+    """Publishes changed states of namespaces, each as JSON, and wakes the readers that wait for them.
+
+    Args:
+        client: the store.
+        epoch: the leader's fencing token.
+        new_id: the store id to use where the store has none, or where other servers hold the store than at the last
+            publication.
+        states: namespace to its state as JSON.
+        terms: the part that is the same for all namespaces.
+        servers: the runs of the servers that hold the store.
+
+    Raises:
+        StoreError: the store refused the change, or Redis does not answer.
+    """
+    touched = (keys.STATES_HEAD, keys.STATES_VALUES, keys.STATES_CHANGES)
+    prices, charge = (json.dumps(dict(values), sort_keys=True) for values in (terms.prices, terms.charge))
+    head = (epoch, new_id, keys.STATES_CHANNEL, prices, terms.default, charge, servers)
+    changes = list(states.items())
+    version = StatesVersion(new_id, 0)
+    for start in range(0, max(len(changes), 1), STATES_PER_CALL):
+        pairs = [part for change in changes[start : start + STATES_PER_CALL] for part in change]
+        store_id, number = run_one(client, Call("publish_states", touched, (*head, *pairs)))
+        version = StatesVersion(as_text(store_id), int(number or 0))
+    return version

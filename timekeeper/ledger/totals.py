@@ -1,0 +1,177 @@
+"""The totals of an account's period as the scripts return them, and the summary that is published for readers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fairgpu.states import BudgetState
+from timekeeper.domain.credits import Credit, burn
+from timekeeper.domain.forecast import Burns, burns_at_last_sample
+from timekeeper.ledger.client import ScriptError, StoreError
+from timekeeper.ledger.codec import RecordError, as_text, decode_burn
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodTotals:
+    """The sums of an account's period.
+
+    Attributes:
+        total: spent, in microGPU-seconds; below 0 where a correction and a session that gave money back came together.
+        granted: added by grants and by credits carried into the period; negative where more was taken away.
+        finalized: the part of the total that finalized sessions spent: a checkpoint must hold it.
+        exhausted_at: the instant at which spending first reached what was available; None before that.
+        previous_spent: the spending of the period before it when that period's rest was carried over; None before that.
+        new: whether the account was not in the store, or the order not applied, before this change.
+        version: the number of changes to the account.
+        terms: the allowance of the period before it and the part that could be rolled over, when it was carried over.
+    """
+
+    total: int
+    granted: int
+    finalized: int
+    exhausted_at: int | None
+    previous_spent: int | None = None
+    new: bool = False
+    version: int = 0
+    terms: tuple[int, int] | None = None
+
+
+def read_totals(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals:
+    """Reads a period's sums from a script's reply: total, granted, gone, exhausted, struck, terms, version."""
+    texts = ("" if value is None else as_text(value) for value in sums)
+    total, granted, finalized, exhausted, previous_spent, terms, version = texts
+    allowance, _, rollover = terms.partition(" ")
+    return PeriodTotals(
+        int(total),
+        int(granted),
+        int(finalized),
+        int(exhausted) if exhausted else None,
+        int(previous_spent) if previous_spent else None,
+        new,
+        int(version or 0),
+        (int(allowance), int(rollover)) if terms else None,
+    )
+
+
+def totals_or_error(answer: Any) -> PeriodTotals | StoreError:
+    """Reads a period's totals from a script's answer; an error stays one, and an unreadable answer becomes one."""
+    return answer if isinstance(answer, StoreError) else _read_or_error(answer)
+
+
+def totals_and_flag_or_error(answer: Any) -> PeriodTotals | StoreError:
+    """Reads an answer as `totals_or_error` does; its first value says whether this call made the change."""
+    return answer if isinstance(answer, StoreError) else _read_or_error(answer[1:], new=answer[0] == 1)
+
+
+def _read_or_error(sums: Sequence[Any], *, new: bool = False) -> PeriodTotals | StoreError:
+    try:
+        return read_totals(sums, new=new)
+    except ValueError as error:
+        return ScriptError(f"the sums of this period cannot be read: {error}")
+
+
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+
+
+class SummaryError(ValueError):
+    """A stored document is no summary."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """An account in its present period. Amounts are microGPU-seconds, instants nanoseconds since 1970.
+
+    Attributes:
+        name: the budget's name, or the account's where no budget pays.
+        namespaces: the namespaces that spend from it, sorted.
+        state: the published state.
+        enforcement: observe, enforce or evict; empty where no budget pays.
+        period_start: start of the period, inclusive.
+        period_end: its end, exclusive.
+        granted: the amount that grants added to the period.
+        available: allowance and grants; None for no limit.
+        spent: the amount spent in the period.
+        rate: the spending of running reservations, a second.
+        exhausted_at: the instant at which spending first reached what was available; None before that.
+        computed: the state if it were enforced; None where the leader that wrote the summary did not store it.
+        admission: simple or safe.
+        committed: the amount that admitted pods may still spend, where admission is safe.
+        own: the money of the period beside its credits.
+        credits: the grants that expire on their own.
+        grace_amount: the amount by which spending may pass what is available; None sets no limit.
+        grace_duration: the time for which it may after running out, in nanoseconds; None sets no limit.
+        burns: recent spending; read from the store, and not part of the summary's JSON.
+    """
+
+    name: str
+    namespaces: tuple[str, ...]
+    state: BudgetState
+    enforcement: str
+    period_start: int
+    period_end: int
+    granted: int
+    available: int | None
+    spent: int
+    rate: int
+    exhausted_at: int | None
+    computed: BudgetState | None = None
+    admission: str = "simple"
+    committed: int = 0
+    own: int = 0
+    credits: tuple[Credit, ...] = ()
+    grace_amount: int | None = None
+    grace_duration: int | None = None
+    burns: Burns = field(default_factory=Burns)
+
+    @property
+    def expiring(self) -> list[tuple[Credit, int]]:
+        """The credits that have not expired, the soonest first, each with the amount left of it."""
+        if not self.credits:
+            return []
+        left = burn(self.own, self.credits, self.period_end, self.spent).credits
+        there = (pot for pot in self.credits if not pot.expired)
+        return [(pot, left[pot.name]) for pot in sorted(there, key=lambda pot: (pot.expires, pot.name))]
+
+
+def encode_summary(summary: Summary) -> str:
+    """A summary as JSON."""
+    # dataclasses.asdict would copy deeply, and one sweep writes ten thousand summaries.
+    document = {name: getattr(summary, name) for name in Summary.__slots__ if name not in {"burns", "credits"}}
+    document["pots"] = [(pot.name, pot.amount, pot.expires, pot.since, pot.expired) for pot in summary.credits]
+    return _encode(document)
+
+
+def decode_summary(text: str | bytes) -> Summary:
+    """Reads a summary; fields that only later timekeepers write are ignored.
+
+    Raises:
+        SummaryError: the text is no summary.
+    """
+    try:
+        document: dict[str, Any] = json.loads(text)
+        return Summary(
+            name=document["name"],
+            namespaces=tuple(document["namespaces"]),
+            state=BudgetState(document["state"]),
+            enforcement=document["enforcement"],
+            period_start=document["period_start"],
+            period_end=document["period_end"],
+            granted=document["granted"],
+            available=document["available"],
+            spent=document["spent"],
+            rate=document["rate"],
+            exhausted_at=document["exhausted_at"],
+            computed=BudgetState(document["computed"]) if document.get("computed") else None,
+            admission=document.get("admission", "simple"),
+            committed=document.get("committed", 0),
+            own=document.get("own", 0),
+            credits=tuple(Credit(*found) for found in document.get("pots", ())),
+            grace_amount=document.get("grace_amount"),
+            grace_duration=document.get("grace_duration"),
+            burns=burns_at_last_sample(decode_burn(document["burn"]) if document.get("burn") else None),
+        )
+    except (RecordError, ValueError, KeyError, TypeError) as error:
+        raise SummaryError(f"no summary: {error!r}") from error

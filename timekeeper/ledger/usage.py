@@ -1,0 +1,451 @@
+"""Reads the use of accounts, each as of one moment. A large account is read in pieces, each by one short command.
+
+Every function may raise redis.RedisError.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any, NamedTuple
+
+import orjson
+import redis
+
+from timekeeper.domain.attribution import Attribution
+from timekeeper.domain.charges import Assignments, HourlyPoint, hourly_points, segments, with_used
+from timekeeper.domain.periods import Period
+from timekeeper.domain.reports import parts
+from timekeeper.domain.sessions import Session
+from timekeeper.domain.timestamps import HOUR
+from timekeeper.domain.usage import Row, Use, dimension_values
+from timekeeper.domain.usage_folding import FOREVER, read_folded
+from timekeeper.domain.windows import Window
+from timekeeper.ledger import keys
+from timekeeper.ledger.client import Call, StoreError, run, run_one
+from timekeeper.ledger.codec import decode_session
+from timekeeper.ledger.reading import StoredAmount, read_amount, used
+
+SESSIONS_AT_ONCE = 500
+
+
+class Bounds(NamedTuple):
+    """The bounds of one script's reading: rows of hours, bytes of packed rows, and sessions."""
+
+    rows: int
+    packed: int
+    sessions: int
+
+
+ATTEMPTS = (
+    Bounds(2_000, 1 << 20, 500),
+    Bounds(2_000, 1 << 20, 500),
+    Bounds(10_000, 1 << 20, 2_000),
+    Bounds(50_000, 1 << 22, 20_000),
+    Bounds(1 << 40, 1 << 40, 1 << 40),
+)
+"""The bounds of each attempt. They grow: where the pieces change while they are read, one script must read more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """The pieces that a script named instead of reading them, and the versions that they must be read in.
+
+    Attributes:
+        version: the account's version.
+        folds: the number of times that its hours were packed or folded.
+        hours: each unread hour with its revision.
+        parts: the names of unread packed values.
+        sessions: whether the open sessions were not read.
+    """
+
+    version: bytes
+    folds: bytes
+    hours: Sequence[tuple[bytes, bytes]] = ()
+    parts: Sequence[bytes] = ()
+    sessions: bool = False
+
+    @property
+    def nothing(self) -> bool:
+        """Whether everything was read."""
+        return not (self.hours or self.parts or self.sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class Rest:
+    """The pieces of an `Unread`, read. `open` is flat: each session's record, then its amounts in two periods."""
+
+    rows: Sequence[tuple[bytes, Mapping[bytes, bytes]]] = ()
+    packed: Sequence[bytes] = ()
+    open: list[Any] = field(default_factory=list)
+
+
+def read_rest(
+    client: redis.Redis, account: str, unread: Unread, periods: Sequence[bytes | None], *, details: bool = True
+) -> Rest | None:
+    """Reads the unread pieces; None where one of them has changed since the script named them.
+
+    Args:
+        client: the store; its answers are bytes.
+        account: the account's name.
+        unread: the pieces to read.
+        periods: the starts of the latest periods, in which the sessions' amounts are read.
+        details: whether to read the rows of hours; otherwise their sums by namespace and model.
+    """
+    names = keys.AccountKeys(account)
+    key_of = names.rows_of if details else names.sums_of
+    rows = [(hour, _hash(client.hgetall(key_of(hour.decode())))) for hour, _ in unread.hours]
+    packed: list[Any] = [client.hget(names.folded, name) for name in unread.parts]
+    found = _sessions(client, names, periods) if unread.sessions else []
+    pipeline = client.pipeline(transaction=False)
+    pipeline.hmget(names.head, ["version", "folds"])
+    pipeline.hmget(names.hour_index, [hour for hour, _ in unread.hours] or ["-"])
+    (version, folds), revisions = pipeline.execute()
+    same = (folds or b"0") == unread.folds and not any(blob is None for blob in packed)
+    same = same and (not unread.sessions or (version or b"0") == unread.version)
+    if not same or any(now != then for now, (_, then) in zip(revisions, unread.hours, strict=False)):
+        return None
+    return Rest(rows, packed, found)
+
+
+def _sessions(client: redis.Redis, names: keys.AccountKeys, periods: Sequence[bytes | None]) -> list[Any]:
+    records: dict[bytes, bytes] = dict(client.hscan_iter(names.sessions, count=SESSIONS_AT_ONCE))
+    uids, found = list(records), list[Any]()
+    for start in range(0, len(uids), SESSIONS_AT_ONCE):
+        chunk: list[Any] = uids[start : start + SESSIONS_AT_ONCE]
+        columns = [
+            client.hmget(names.amounts(int(period)), chunk) if period else [None] * len(chunk) for period in periods
+        ]
+        for uid, *amounts in zip(chunk, *columns, strict=True):
+            found += [records[uid], *amounts]
+    return found
+
+
+def _hash(found: Any) -> Mapping[bytes, bytes]:
+    result: Mapping[bytes, bytes] = found
+    return result
+
+
+Added = tuple[int, tuple[int, int, int, int | None]]
+"""An hour, and the amounts billed, reserved of core and memory, and used in it; None where nothing was reported."""
+
+
+class Running(NamedTuple):
+    """An open session of an account.
+
+    Attributes:
+        account: the payer.
+        session: the session.
+        amounts: its stored amounts in the latest periods that it was in, the latest first.
+    """
+
+    account: str
+    session: Session
+    amounts: Sequence[tuple[Period, StoredAmount]]
+
+
+def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any]) -> list[Running]:
+    """Reads open sessions from a flat list: each record is followed by its amounts in two periods, the latest first."""
+    found = []
+    for record, *texts in zip(stored[::3], stored[1::3], stored[2::3], strict=True):
+        amounts = zip(periods, texts, strict=False)
+        known = [(period, read_amount(text)) for period, text in amounts if text is not None]
+        found.append(Running(account, decode_session(record), known))
+    return found
+
+
+def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int | None]:
+    """The GPU time in each session's reports, by its uid, in microGPU-seconds.
+
+    Raises:
+        redis.RedisError: the store does not answer.
+    """
+    uids = [running.session.uid for running in sessions]
+    return dict(zip(uids, used(client, uids), strict=True))
+
+
+def added(running: Running, assignments: Mapping[str, Assignments], until: int, count: int | None) -> Iterator[Added]:
+    """The use of an open session that is not posted yet, by hour.
+
+    Args:
+        running: the session.
+        assignments: the payers of namespaces over time.
+        until: the time of its last settlement, in nanoseconds since 1970.
+        count: the GPU time in its reports; None without reports.
+    """
+    known = assignments.get(running.session.namespace, ((0, running.account),))
+    used_now = _used_now(running, count) if count is not None and running.amounts else None
+    for index, (period, amount) in enumerate(running.amounts):
+        yield from _added_in(running, period, amount, known, until, used_now if index == 0 else None)
+
+
+def _used_now(running: Running, count: int) -> int:
+    """The GPU time of the period that a session is in, by its reports."""
+    period, amount = running.amounts[0]
+    bases = running.session.report_bases
+    found = parts(bases, count).get((running.account, period.start), 0) if bases else count
+    return max(found, amount.used)
+
+
+def _added_in(
+    running: Running, period: Period, amount: StoredAmount, known: Assignments, until: int, used_now: int | None
+) -> Iterator[Added]:
+    """The unposted part of an amount and, where `used_now` is given, of GPU time, in the hours since the last point."""
+    account, session, _ = running
+    stretches = [
+        span
+        for span in segments(known, lambda payer: [period] if payer == account else (), session.start, until)
+        if span.account == account
+    ]
+    if amount.amount == amount.posted and not stretches:
+        return
+    taken = amount.last_point or HourlyPoint(0, amount.posted, 0, 0)
+    if stretches:
+        found = hourly_points(
+            stretches, session.tariff, session.attribution or Attribution(), amount.last_point, amount.amount
+        )
+    else:
+        found = [HourlyPoint(taken.until + 1, amount.amount, taken.core, taken.memory)]
+    if used_now is not None:
+        found = with_used(found, amount.last_point, max(session.start, period.start), used_now)
+    yield from _differences(taken, found)
+
+
+def _differences(taken: HourlyPoint, found: Sequence[HourlyPoint]) -> Iterator[Added]:
+    for cut in found:
+        reserved = cut.billed - taken.billed, cut.core - taken.core, cut.memory - taken.memory
+        newly_used = None if cut.used is None else cut.used - (taken.used or 0)
+        if any(reserved) or newly_used:
+            yield cut.hour, (*reserved, newly_used)
+        taken = cut
+
+
+ALWAYS = Window(0, FOREVER)
+_ZEROS = bytes.maketrans(b"123456789", b"000000000")
+_WIDE = b"0" * 19
+"""19 digits, each as a zero: such a number may exceed 64 bits. A text search takes a sixth of a pattern's time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The use of accounts that a caller has read before, and that need not be read again.
+
+    Attributes:
+        past: by account, the value of `past` under which it was read.
+        since: the hour from which on everything is read again.
+    """
+
+    past: Mapping[str, bytes]
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class AccountUsage:
+    """An account's use by hours and dimensions, as of `settled` (nanoseconds since 1970).
+
+    Attributes:
+        account: the account's name.
+        settled: the time of its last settlement.
+        past: a value that changes whenever hourly use that is more than a day old changes.
+        known: whether `past` is the caller's, so that `posted` begins where the caller's knowledge ends.
+        posted: the use that is posted to hours.
+        running: the use of open sessions since.
+    """
+
+    account: str
+    settled: int
+    past: bytes
+    known: bool
+    posted: Use
+    running: Use
+
+    def rows(self) -> list[Row]:
+        """The posted and the running use."""
+        return [*self.posted.rows(), *self.running.rows()]
+
+
+NOTHING_KNOWN = Known({}, 0)
+
+
+class View(NamedTuple):
+    """The detail that a question needs.
+
+    Attributes:
+        details: whether nodes, owners, users or labels are asked for.
+        sums: whether one sum of the window will do, by namespace, model and user at most.
+    """
+
+    details: bool
+    sums: bool
+
+
+DETAILED = View(details=True, sums=False)
+
+
+def accounts_usage(
+    client: redis.Redis,
+    accounts: Sequence[str],
+    assignments: Mapping[str, Assignments],
+    within: Window = ALWAYS,
+    *,
+    view: View = DETAILED,
+    known: Known = NOTHING_KNOWN,
+) -> Iterator[AccountUsage]:
+    """The use of accounts in the hours that touch a window, each account as of one moment.
+
+    Accounts that are not in the store are left out.
+
+    Args:
+        client: the store; its answers are bytes.
+        accounts: the accounts' names.
+        assignments: the payers of namespaces over time.
+        within: the window.
+        view: the detail to read.
+        known: the use that the caller has read before.
+
+    Raises:
+        StoreError: the store refused to read.
+    """
+    found = []
+    for name, answer in _answers(client, accounts, within, known, view):
+        found.append((name, answer, _open_sessions(name, answer, within)))
+    counts = reported(client, [running for _, _, sessions in found for running in sessions])
+    for name, answer, sessions in found:
+        adding = [(each, added(each, assignments, answer.settled, counts[each.session.uid])) for each in sessions]
+        posted = _put_down(answer, within, known, view)
+        yield AccountUsage(name, answer.settled, answer.past, answer.known, posted, _running(adding, within))
+
+
+def restored(client: redis.Redis) -> list[str]:
+    """The accounts with spending that cannot be attributed to a pod, by name."""
+    names: Any = client.smembers(keys.RESTORED)
+    return sorted(name.decode() for name in names)
+
+
+def capacity(client: redis.Redis) -> dict[int, int]:
+    """The capacity of all nodes, in microGPU-seconds a second, from each instant on at which it changed."""
+    rates: Any = client.hgetall(keys.CAPACITY)
+    return {int(instant): int(rate) for instant, rate in rates.items()}
+
+
+class _Answer(NamedTuple):
+    """An account's use as the store holds it at one moment."""
+
+    settled: int
+    periods: Sequence[bytes | None]
+    past: bytes
+    known: bool
+    rows: Sequence[tuple[bytes, Any]]
+    packed: Sequence[bytes]
+    open: Sequence[Any]
+    unread: Unread
+
+
+def _answers(
+    client: redis.Redis, accounts: Sequence[str], within: Window, known: Known, view: View
+) -> Iterator[tuple[str, _Answer]]:
+    answers = run(client, [_read_call(name, within, known, view, ATTEMPTS[0]) for name in accounts])
+    for name, answer in zip(accounts, answers, strict=True):
+        if isinstance(answer, StoreError):
+            raise answer
+        if answer is not None:
+            found = _complete(client, name, _read_answer(answer), within, known, view)
+            if found is not None:
+                yield name, found
+
+
+def _complete(
+    client: redis.Redis, name: str, answer: _Answer | None, within: Window, known: Known, view: View
+) -> _Answer | None:
+    """The answer together with its unread pieces; the script runs again where these change meanwhile."""
+    for bounds in ATTEMPTS[1:]:
+        if answer is None or answer.unread.nothing:
+            return answer
+        rest = read_rest(client, name, answer.unread, answer.periods, details=view.details)
+        if rest is not None:
+            rows, packed = [*answer.rows, *rest.rows], [*answer.packed, *rest.packed]
+            return answer._replace(rows=rows, packed=packed, open=rest.open or answer.open)
+        again = run_one(client, _read_call(name, within, known, view, bounds))
+        answer = None if again is None else _read_answer(again)
+    return answer
+
+
+def _read_call(name: str, within: Window, known: Known, view: View, bounds: Bounds) -> Call:
+    account = keys.AccountKeys(name)
+    touched = (account.head, account.hours, account.folded, account.sessions, account.amounts_of_periods)
+    window = (within.start // HOUR, within.end // HOUR)
+    return Call("read_usage", touched, (known.past.get(name, b""), known.since, *window, *map(int, view), *bounds))
+
+
+def _read_answer(answer: Sequence[Any]) -> _Answer:
+    settled, periods, past, known, rows, packed, sessions, stamp, hours, parts, too_many = answer
+    version, folds = stamp
+    unread = Unread(version, folds, list(zip(hours[::2], hours[1::2], strict=True)), parts, bool(too_many))
+    by_hour = [(hour, found) for hour, found in zip(rows[::2], rows[1::2], strict=True)]
+    return _Answer(int(settled or 0), periods, past, bool(known), by_hour, packed, sessions, unread)
+
+
+def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
+    """The open sessions that may have added use to a window."""
+    if answer.settled <= within.start:
+        return []
+    starts = [int(period) for period in answer.periods if period]
+    ends = [FOREVER, *starts]
+    return read_running(name, [Period(*each) for each in zip(starts, ends, strict=False)], answer.open)
+
+
+def _put_down(answer: _Answer, within: Window, known: Known, view: View) -> Use:
+    """The posted use in the hours of a window, without the hours that the caller knows."""
+    first = max(within.start // HOUR, known.since) if answer.known else within.start // HOUR
+    found = Use()
+    for blob in answer.packed:
+        read_folded(blob, found, first, within.end // HOUR, details=view.details, sums=view.sums)
+    _read_hours(found, answer.rows)
+    return found
+
+
+def _running(sessions: Iterable[tuple[Running, Iterator[Added]]], within: Window) -> Use:
+    """The unposted use of open sessions in a window; it may lie in old hours, where no leader settled since."""
+    first, end = within.start // HOUR, within.end // HOUR
+    found = Use()
+    for (_, session, _), added_since in sessions:
+        place = len(found.dimensions)
+        found.dimensions.append(dimension_values(session.namespace, session.node, session.attribution))
+        found.raw_rows += [(hour, 1, place, *figures) for hour, figures in added_since if first <= hour < end]
+    return found
+
+
+def _read_hours(use: Use, rows: Sequence[tuple[bytes, Any]]) -> None:
+    """Adds the rows of hours to `use`; an hour's rows are a mapping, or a flat list of dimensions and figures."""
+    hours, fields, values = list[int](), list[bytes](), list[bytes]()
+    for text_of_hour, found in rows:
+        flat = [part for pair in found.items() for part in pair] if isinstance(found, dict) else found
+        fields += flat[::2]
+        values += flat[1::2]
+        hours += [int(text_of_hour)] * (len(flat) // 2)
+    if not fields:
+        return
+    places: defaultdict[bytes, int] = defaultdict(count(len(use.dimensions)).__next__)
+    for hour, text, (billed, core, memory, busy) in zip(hours, fields, _figures(values), strict=True):
+        use.raw_rows.append((hour, 1, places[text], billed, core, memory, busy))
+    use.dimensions += orjson.loads(b"[" + b",".join(places) + b"]")
+
+
+def _figures(values: Sequence[bytes]) -> list[list[Any]]:
+    """Parses the figures of all rows at once: a question about all accounts reads some hundred thousand rows."""
+    text = b"[[" + b"],[".join(values) + b"]]"
+    document = text.replace(b" -]", b" null]").replace(b" ", b",")
+    # orjson makes floats of what takes more than 64 bits.
+    wide = _WIDE in document.translate(_ZEROS)
+    figures: list[list[Any]] = (json.loads if wide else orjson.loads)(document)
+    return figures
+
+
+def read_rows(rows: Sequence[tuple[int, bytes, bytes]]) -> list[Row]:
+    """Reads stored rows, given as the hour, and the field and value in the hour's hash."""
+    use = Use()
+    _read_hours(use, [(str(hour).encode(), (field, value)) for hour, field, value in rows])
+    return use.rows()

@@ -1,1 +1,0 @@
-"""What a budget is and what it decides: money, prices, periods, grants, states. Pure functions on frozen values."""

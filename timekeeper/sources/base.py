@@ -1,0 +1,302 @@
+"""The interface to the objects that the timekeeper watches and writes, and the mirrors of watched collections."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+import structlog
+
+from fairgpu.cluster.api import ApiError, Json
+
+_log = structlog.get_logger()
+
+
+class DepartureProof(StrEnum):
+    """The proof that an object was deleted."""
+
+    DELETED = "deleted"
+    """The watch delivered its deletion: the object was deleted at that moment."""
+    MISSED = "missed"
+    """A later list lacks it: the object was deleted at an unknown time after the last confirmation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Departure:
+    """A deleted object.
+
+    Attributes:
+        item: the object in its last observed version.
+        proof: the proof of its deletion.
+        at: the time at which its deletion was received, or the last one at which it existed; nanoseconds since 1970.
+    """
+
+    item: Json
+    proof: DepartureProof
+    at: int
+
+
+class Mirror:
+    """The mirror of one collection: one thread writes it as a reflector's view, and any other thread reads it.
+
+    Objects are replaced whole and never changed in place, so that a caller may keep what it has read.
+    """
+
+    def __init__(self, name: str, now: Callable[[], int], keep: Callable[[Json], bool] = lambda _item: True) -> None:
+        """Makes an empty mirror.
+
+        Args:
+            name: the collection's name in logs.
+            now: a clock, in nanoseconds since 1970.
+            keep: whether to hold an object; others are ignored.
+        """
+        self.name = name
+        self._now = now
+        self._keep = keep
+        self._lock = threading.Lock()
+        """Guards the three fields below."""
+        self._items: dict[str, Json] = {}
+        self._departures: list[Departure] = []
+        self._confirmed_at: int | None = None
+        self._changed = threading.Event()
+
+    @property
+    def confirmed_at(self) -> int | None:
+        """The last time at which the mirror was confirmed to be current (ns since 1970); None before the first list."""
+        with self._lock:
+            return self._confirmed_at
+
+    def items(self) -> list[Json]:
+        """All objects that the mirror holds."""
+        with self._lock:
+            return list(self._items.values())
+
+    def get(self, uid: str) -> Json | None:
+        """The object with this uid; None where the mirror holds none."""
+        with self._lock:
+            return self._items.get(uid)
+
+    def take_departures(self) -> list[Departure]:
+        """Returns the objects that were deleted since the last call; the caller becomes responsible for them."""
+        with self._lock:
+            taken, self._departures = self._departures, []
+            return taken
+
+    def return_departures(self, departures: list[Departure]) -> None:
+        """Gives back deletions that could not be handled; the next call of `take_departures` returns them first."""
+        with self._lock:
+            self._departures = [*departures, *self._departures]
+
+    def wait_for_change(self, seconds: float) -> bool:
+        """Waits until the mirror has changed since the last wait; False where the time passed without a change."""
+        changed = self._changed.wait(seconds)
+        self._changed.clear()
+        return changed
+
+    def replaced(self, items: list[Json]) -> None:
+        """Replaces the mirror by a whole list. Objects that the list lacks were deleted unobserved."""
+        present = {uid_of(item): item for item in items if self._keep(item)}
+        with self._lock:
+            last_seen = self._confirmed_at if self._confirmed_at is not None else self._now()
+            for uid, item in self._items.items():
+                if uid not in present:
+                    self._departures.append(Departure(item, DepartureProof.MISSED, last_seen))
+            self._items = present
+        self._changed.set()
+
+    def changed(self, kind: str, item: Json) -> None:
+        """Applies one event of a watch."""
+        uid = uid_of(item)
+        with self._lock:
+            known = self._items.pop(uid, None)
+            if kind != "DELETED":
+                if self._keep(item):
+                    self._items[uid] = item
+            elif known is not None or self._keep(item):
+                self._departures.append(Departure(item, DepartureProof.DELETED, self._now()))
+        self._changed.set()
+
+    def confirmed(self) -> None:
+        """Records that the mirror is current."""
+        with self._lock:
+            self._confirmed_at = self._now()
+
+    def failed(self, error: ApiError) -> None:
+        """Logs that the API server could not be asked; the mirror stays as it is."""
+        _log.warning("collection not refreshed", collection=self.name, status=error.status, reason=error.reason)
+
+
+def uid_of(item: Json) -> str:
+    """The uid of an object, which a later object of the same name does not share; its name where it has no uid."""
+    metadata = item.get("metadata") or {}
+    return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata.get('name', '')}")
+
+
+CHECKPOINT_SHARDS = 16
+"""The number of objects with the checkpoints of namespaces without a GPUBudget. The timekeeper's Role names each."""
+
+MAX_TERMINATION_SECONDS = 600
+"""The longest termination grace period of an evicted pod, in seconds, whatever its author wrote."""
+
+
+class SourceError(RuntimeError):
+    """A write failed, and may be tried again. Where it is none of the subclasses below, the API server is away."""
+
+
+class ChangedMeanwhileError(SourceError):
+    """The object has changed since the write was decided on, or was deleted."""
+
+
+class RefusedError(SourceError):
+    """This one write is not allowed, by a schema, a policy or a webhook; others may be."""
+
+
+class NotWrittenError(SourceError):
+    """The API server failed on this one object, or did not answer in time; other objects may be written.
+
+    A write that was not answered may have been done or not.
+    """
+
+
+class BlockedError(SourceError):
+    """A PodDisruptionBudget forbids the eviction for now."""
+
+
+class ExistsError(SourceError):
+    """An object of that name exists already."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mirrors:
+    """The collections that the timekeeper watches.
+
+    Attributes:
+        pods: pods that ask for a GPU in canonical form or carry an allocation.
+        nodes: Node objects.
+        node_leases: the Leases that kubelets renew, in kube-node-lease; their names are the nodes'.
+        namespaces: Namespace objects.
+        budgets: GPUBudget objects.
+        grants: GPUGrant objects.
+        corrections: GPUCorrection objects.
+    """
+
+    pods: Mirror
+    nodes: Mirror
+    node_leases: Mirror
+    namespaces: Mirror
+    budgets: Mirror
+    grants: Mirror
+    corrections: Mirror
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectEvent:
+    """An event for people to see beside an object.
+
+    Attributes:
+        regarding: the object.
+        reason: one word in CamelCase.
+        message: what happened, and what to do.
+        warning: whether somebody should look.
+        occasion: the key that distinguishes events of one reason at one object. The next leader that records the same
+            occasion again records the same event. Empty where each event is new.
+    """
+
+    regarding: Json
+    reason: str
+    message: str
+    warning: bool = False
+    occasion: str = ""
+
+    @property
+    def id(self) -> str:
+        """The same for the same occasion; empty where there is none."""
+        if not self.occasion:
+            return ""
+        parts = (uid_of(self.regarding), self.reason, self.occasion)
+        return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:20]
+
+
+class Source(Protocol):
+    """The objects of a cluster. Reads come from mirrors in memory; each write is one request and may raise SourceError.
+
+    Every method may be called from any thread.
+    """
+
+    @property
+    def mirrors(self) -> Mirrors:
+        """The collections; filled once `start` was called."""
+
+    def start(self, wait: Callable[[float], bool]) -> None:
+        """Keeps the mirrors current in threads of its own until `wait` says that everything is to end."""
+
+    def lift_gate(self, pod: Json) -> None:
+        """Takes the budget gate off a pod that still carries it.
+
+        Raises:
+            ChangedMeanwhileError: the pod is gone, or has changed since it was read.
+            RefusedError: a policy or a webhook forbids it.
+            NotWrittenError: the API server failed at this pod.
+        """
+
+    def remove_finalizer(self, pod: Json) -> None:
+        """Takes the meter's finalizer off a pod that still carries it.
+
+        Raises:
+            ChangedMeanwhileError: the pod is gone, or has changed since it was read.
+            RefusedError: a policy or a webhook forbids it.
+            NotWrittenError: the API server failed at this pod.
+        """
+
+    def announce_eviction(self, pod: Json, at: str | None) -> None:
+        """Writes on a pod when it will be evicted; None takes that back.
+
+        Raises:
+            ChangedMeanwhileError: the pod is gone.
+            RefusedError: a policy or a webhook forbids it.
+            NotWrittenError: the API server failed at this pod.
+        """
+
+    def evict(self, pod: Json) -> None:
+        """Asks for a pod's eviction, which PodDisruptionBudgets may put off.
+
+        Raises:
+            BlockedError: one does.
+            ChangedMeanwhileError: the pod is gone.
+            RefusedError: a policy or a webhook forbids it.
+            NotWrittenError: the API server failed at this pod.
+        """
+
+    def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
+        """Replaces a GPUBudget's status, where a resourceVersion is named only in that version of the object.
+
+        Raises:
+            ChangedMeanwhileError: it is gone, or in another version: a write that was given up and came late after all
+                must not put an older status in the place of a newer one.
+        """
+
+    def read_checkpoints(self) -> dict[str, Json]:
+        """The checkpoints of accounts without a GPUBudget, by the account's name; each as in a GPUBudget's status."""
+
+    def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
+        """Replaces those of one shard, from 0 to CHECKPOINT_SHARDS - 1."""
+
+    def write_grant_status(self, name: str, status: Json) -> None:
+        """Replaces a GPUGrant's status."""
+
+    def write_correction_status(self, name: str, status: Json) -> None:
+        """Replaces a GPUCorrection's status."""
+
+    def create_grant(self, grant: Json) -> Json:
+        """Creates a GPUGrant.
+
+        Raises:
+            ExistsError: there is one of that name.
+        """
+
+    def record_event(self, event: ObjectEvent) -> None:
+        """Writes an event; one that cannot be written is logged and forgotten."""

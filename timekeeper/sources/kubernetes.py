@@ -1,0 +1,433 @@
+"""The API server as a source: the fields of objects that are kept in memory, the watches, and the writes."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+import structlog
+
+from fairgpu import names
+from fairgpu.cluster.api import JSON_PATCH, MERGE_PATCH, ApiError, Json, KubernetesAPI
+from fairgpu.cluster.reflector import Collection, reflect
+from timekeeper.domain.attribution import TEMPLATE_HASH
+from timekeeper.sources.base import (
+    CHECKPOINT_SHARDS,
+    MAX_TERMINATION_SECONDS,
+    BlockedError,
+    ChangedMeanwhileError,
+    ExistsError,
+    Mirror,
+    Mirrors,
+    NotWrittenError,
+    ObjectEvent,
+    RefusedError,
+    SourceError,
+)
+
+KIND: Final = ("apiVersion", "kind")
+METADATA: Final = (
+    "name",
+    "namespace",
+    "uid",
+    "resourceVersion",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+)
+ANNOTATIONS: Final = (*names.RESERVED_ANNOTATIONS, names.CORE_POLICY, names.TASK_PRIORITY)
+OWNER: Final = ("kind", "name", "controller")
+SPEC: Final = ("nodeName", "activeDeadlineSeconds", "terminationGracePeriodSeconds")
+STATUS: Final = ("phase", "conditions", "startTime", "containerStatuses", "initContainerStatuses")
+OUR_GATE: Final[Json] = {"name": names.BUDGET_GATE}
+OTHER_GATE: Final[Json] = {"name": ""}
+"""Stands for every other gate, so that ours keeps its place."""
+
+
+def is_metered(pod: Json) -> bool:
+    """Whether a pod requests a part of a GPU in canonical form. Such requests cannot change after the pod is created.
+
+    Annotations and finalizers alone make no pod one of these, since anybody may write them on a pod without a GPU.
+    Tolerates any JSON: what admission did not see must not stop the meter.
+    """
+    spec = pod.get("spec")
+    if not isinstance(spec, dict):
+        return False
+    return any(_asks(container) for key in ("containers", "initContainers") for container in _objects(spec.get(key)))
+
+
+def metered_pod(pod: Json, kept_labels: Iterable[str] = ()) -> Json | None:
+    """A pod as far as the meter reads it; None for one that is not metered.
+
+    Volumes, commands and environments are most of a pod, and a large cluster has tens of thousands of pods. Fields of a
+    size that the author chooses are not kept either: the API server takes 1.5 MiB of labels.
+
+    The annotations of a pod without the label of GPU pods are not guarded by any policy, and are not read: bound, it is
+    metered from its request.
+
+    Args:
+        pod: the pod as the API server has it.
+        kept_labels: the keys of labels that showback keeps.
+    """
+    if not is_metered(pod):
+        return None
+    metadata, spec, status = (_mapping(pod.get(key)) for key in ("metadata", "spec", "status"))
+    read_metadata = _chosen(metadata, METADATA)
+    guarded = _mapping(metadata.get("labels")).get(names.POD_LABEL) == names.POD_LABEL_VALUE
+    annotations = ANNOTATIONS if guarded else ()
+    for key, wanted in (("annotations", annotations), ("labels", (names.POD_LABEL, TEMPLATE_HASH, *kept_labels))):
+        if key in metadata:
+            read_metadata[key] = _chosen(_mapping(metadata[key]), wanted)
+    if "finalizers" in metadata:
+        # Removing ours goes by its place.
+        read_metadata["finalizers"] = [
+            name if name == names.METER_FINALIZER else "" for name in _list(metadata["finalizers"])
+        ]
+    if "ownerReferences" in metadata:
+        references = _objects(metadata["ownerReferences"])
+        controllers = [reference for reference in references if reference.get("controller") is True]
+        read_metadata["ownerReferences"] = [_chosen(owner, OWNER) for owner in controllers[:1]]
+    read_spec = _chosen(spec, SPEC)
+    if "schedulingGates" in spec:
+        gates = _objects(spec["schedulingGates"])
+        read_spec["schedulingGates"] = [OUR_GATE if gate == OUR_GATE else OTHER_GATE for gate in gates]
+    for key in ("containers", "initContainers"):
+        if key in spec:
+            read_spec[key] = [_container(container) for container in _objects(spec[key])]
+    return {**_chosen(pod, KIND), "metadata": read_metadata, "spec": read_spec, "status": _chosen(status, STATUS)}
+
+
+def _container(container: Json) -> Json:
+    limits = _chosen(_mapping(_mapping(container.get("resources")).get("limits")), names.CANONICAL_RESOURCES)
+    asked: Json = {"resources": {"limits": limits}} if limits else {}
+    return _chosen(container, ("name", "restartPolicy")) | asked
+
+
+def _chosen(item: Json, keys: Iterable[str]) -> Json:
+    return {key: item[key] for key in keys if key in item}
+
+
+def _mapping(value: object) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def slim(item: Json) -> Json:
+    """An object without what the API server keeps for itself, and a node without the names of its images."""
+    read = dict(item)
+    metadata, status = item.get("metadata"), item.get("status")
+    if isinstance(metadata, dict):
+        read["metadata"] = {key: value for key, value in metadata.items() if key != "managedFields"}
+    if isinstance(status, dict):
+        read["status"] = {key: value for key, value in status.items() if key != "images"}
+    return read
+
+
+def _asks(container: Json) -> bool:
+    resources = container.get("resources")
+    limits = resources.get("limits") if isinstance(resources, dict) else None
+    return isinstance(limits, dict) and any(resource in limits for resource in names.CANONICAL_RESOURCES)
+
+
+def _objects(value: object) -> list[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+BUDGETS = f"/apis/{names.BUDGET_API}/gpubudgets"
+GRANTS = f"/apis/{names.BUDGET_API}/gpugrants"
+CORRECTIONS = f"/apis/{names.BUDGET_API}/gpucorrections"
+COLLECTIONS = {
+    "pods": "/api/v1/pods",
+    "nodes": "/api/v1/nodes",
+    "node_leases": "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases",
+    "namespaces": "/api/v1/namespaces",
+    "budgets": BUDGETS,
+    "grants": GRANTS,
+    "corrections": CORRECTIONS,
+}
+
+POD_WRITE_SECONDS = 5
+"""The time that the API server may take for a write to a pod, and that the client waits for its answer.
+
+It gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadline.go reads `timeout`."""
+_POD_WRITE = {"timeout": f"{POD_WRITE_SECONDS}s"}
+
+_TOO_LARGE = "request is too large"
+"""etcd's words for more than 1.5 MiB (https://etcd.io/docs/v3.6/dev-guide/limit/). The API server answers 500."""
+
+CONFIG_MAPS = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps"
+CHECKPOINTS_KEY = "checkpoints.json"
+
+_log = structlog.get_logger()
+
+
+class KubernetesSource:
+    """An API server, reached with the timekeeper's account."""
+
+    def __init__(
+        self, api: KubernetesAPI, now: Callable[[], int], random: Callable[[], float], kept_labels: Sequence[str] = ()
+    ) -> None:
+        """Takes the API server, and the choice of labels.
+
+        Args:
+            api: the API server.
+            now: a clock, in nanoseconds since 1970.
+            random: a source of numbers in [0, 1).
+            kept_labels: the keys of those labels of pods that showback keeps.
+        """
+        self._api = api
+        self._pods = api.within(POD_WRITE_SECONDS)
+        self._read_pod = partial(metered_pod, kept_labels=tuple(kept_labels))
+        self._random = random
+        keeping = {"pods": is_metered}
+        self._mirrors = Mirrors(**{name: Mirror(name, now, keeping.get(name, _all)) for name in COLLECTIONS})
+
+    @property
+    def mirrors(self) -> Mirrors:
+        """The collections."""
+        return self._mirrors
+
+    def start(self, wait: Callable[[float], bool]) -> None:
+        """Watches each collection in a thread of its own."""
+        for name, path in COLLECTIONS.items():
+            view: Mirror = getattr(self._mirrors, name)
+            collection = Collection(path, {}, self._read_pod if name == "pods" else slim)
+            arguments = (self._api, collection, view, wait, self._random)
+            threading.Thread(target=reflect, args=arguments, name=f"watch-{name}", daemon=True).start()
+
+    def lift_gate(self, pod: Json) -> None:
+        """Takes the budget gate off, if the pod is still the one that was read and has the gate where it had it."""
+        metadata = pod["metadata"]
+        gates = (pod.get("spec") or {}).get("schedulingGates") or []
+        index = next((index for index, gate in enumerate(gates) if gate.get("name") == names.BUDGET_GATE), None)
+        if index is None:
+            raise ChangedMeanwhileError(f"pod {metadata['namespace']}/{metadata['name']} has no budget gate")
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+            {"op": "test", "path": f"/spec/schedulingGates/{index}/name", "value": names.BUDGET_GATE},
+            {"op": "remove", "path": f"/spec/schedulingGates/{index}"},
+        ]
+        self._patch_pod(metadata, patch, JSON_PATCH)
+
+    def remove_finalizer(self, pod: Json) -> None:
+        """Takes the finalizer off, if the pod is still the one that was read and has it where it had it."""
+        metadata = pod["metadata"]
+        finalizers = metadata.get("finalizers") or []
+        if names.METER_FINALIZER not in finalizers:
+            raise ChangedMeanwhileError(f"pod {metadata['namespace']}/{metadata['name']} has no finalizer of the meter")
+        index = finalizers.index(names.METER_FINALIZER)
+        patch = [
+            {"op": "test", "path": "/metadata/uid", "value": metadata["uid"]},
+            {"op": "test", "path": f"/metadata/finalizers/{index}", "value": names.METER_FINALIZER},
+            {"op": "remove", "path": f"/metadata/finalizers/{index}"},
+        ]
+        self._patch_pod(metadata, patch, JSON_PATCH)
+
+    def announce_eviction(self, pod: Json, at: str | None) -> None:
+        """Writes the annotation, or takes it away; the uid is what a merge patch cannot change, so that it guards."""
+        metadata = pod["metadata"]
+        patch = {"metadata": {"uid": metadata["uid"], "annotations": {names.EVICTION_AT: at}}}
+        self._patch_pod(metadata, patch, MERGE_PATCH)
+
+    def evict(self, pod: Json) -> None:
+        """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
+
+        A pod gets its own terminationGracePeriodSeconds, but no more than MAX_TERMINATION_SECONDS. The Eviction bears
+        the pod's label, without which the policy fairgpu-eviction refuses it.
+        """
+        metadata = pod["metadata"]
+        label = (metadata.get("labels") or {}).get(names.POD_LABEL)
+        options: Json = {"preconditions": {"uid": metadata["uid"]}}
+        seconds = _termination_seconds(pod)
+        if seconds is not None:
+            options["gracePeriodSeconds"] = seconds
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                **({"labels": {names.POD_LABEL: label}} if label else {}),
+            },
+            "deleteOptions": options,
+        }
+        try:
+            self._post_eviction(metadata, eviction)
+        except ApiError as error:
+            raise _eviction_error(error) from error
+
+    def _post_eviction(self, metadata: Json, eviction: Json) -> None:
+        """Evicts; from a pod that has grown to etcd's limit its managedFields are cleared first.
+
+        An eviction writes a condition into the pod. Where a patch does not fit, the API server clears them by itself;
+        where an eviction does not, it answers an error. They are all of a pod that its author can make grow without
+        bound once it is created: each field manager that applies a field is listed with it
+        (https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields).
+        """
+        path = _path_of(metadata)
+        try:
+            self._pods.create(f"{path}/eviction", eviction, _POD_WRITE)
+        except ApiError as error:
+            if _TOO_LARGE not in error.message:
+                raise
+            _log.warning("managed fields cleared", namespace=metadata["namespace"], name=metadata["name"])
+            cleared = {"metadata": {"uid": metadata["uid"], "managedFields": [{}]}}
+            self._pods.patch(path, cleared, MERGE_PATCH, _POD_WRITE)
+            self._pods.create(f"{path}/eviction", eviction, _POD_WRITE)
+
+    def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
+        """Replaces the status; fields that are not given are removed."""
+        self._write(lambda: self._replace_status(f"{BUDGETS}/{name}", status, version))
+
+    def read_checkpoints(self) -> dict[str, Json]:
+        """Reads each shard; what cannot be read as one counts as empty."""
+        found: dict[str, Json] = {}
+        for shard in range(CHECKPOINT_SHARDS):
+            try:
+                found |= _checkpoints(self._write(partial(self._api.get, _shard_path(shard))))
+            except ChangedMeanwhileError:
+                continue  # nothing was ever written there
+        return found
+
+    def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
+        """Replaces the shard, or makes it."""
+        data = {CHECKPOINTS_KEY: json.dumps(checkpoints, separators=(",", ":"), sort_keys=True)}
+        try:
+            self._write(lambda: self._api.patch(_shard_path(shard), {"data": data}))
+        except ChangedMeanwhileError:
+            name = _shard_path(shard).rpartition("/")[2]
+            document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+            self._write(lambda: self._api.create(CONFIG_MAPS, document))
+
+    def write_grant_status(self, name: str, status: Json) -> None:
+        """Replaces the status; fields that are not given are removed."""
+        self._write(lambda: self._replace_status(f"{GRANTS}/{name}", status))
+
+    def write_correction_status(self, name: str, status: Json) -> None:
+        """Replaces the status; fields that are not given are removed."""
+        self._write(lambda: self._replace_status(f"{CORRECTIONS}/{name}", status))
+
+    def create_grant(self, grant: Json) -> Json:
+        """Creates a GPUGrant; its name is what makes it one."""
+        return self._write(lambda: self._api.create(GRANTS, grant))
+
+    def record_event(self, event: ObjectEvent) -> None:
+        """Writes an event into the object's namespace, or `default` for those without one, as Kubernetes does."""
+        metadata = event.regarding.get("metadata") or {}
+        namespace = metadata.get("namespace") or "default"
+        try:
+            self._pods.create(f"/apis/events.k8s.io/v1/namespaces/{namespace}/events", _event(event, namespace))
+        except ApiError as error:
+            if event.id and error.reason == "AlreadyExists":
+                return  # an earlier leader has recorded it
+            _log.warning("event not written", reason=event.reason, name=metadata.get("name"), error=str(error))
+
+    def _replace_status(self, path: str, status: Json, version: str = "") -> Json:
+        unchanged = [{"op": "test", "path": "/metadata/resourceVersion", "value": version}] if version else []
+        operations = [*unchanged, {"op": "add", "path": "/status", "value": status}]
+        return self._api.patch(f"{path}/status", operations, JSON_PATCH)
+
+    def _patch_pod(self, metadata: Json, patch: Any, content_type: str) -> None:
+        try:
+            self._pods.patch(_path_of(metadata), patch, content_type, _POD_WRITE)
+        except ApiError as error:
+            raise _pod_error(error) from error
+
+    def _write(self, request: Callable[[], Json]) -> Json:
+        try:
+            return request()
+        except ApiError as error:
+            if error.reason == "AlreadyExists":
+                raise ExistsError(error.message) from error
+            # 422 is how the API server answers a JSON Patch whose test fails.
+            if error.not_found or error.conflict or error.status == 422:
+                raise ChangedMeanwhileError(error.message) from error
+            if error.status in {400, 403, 413}:
+                raise RefusedError(str(error)) from error
+            raise SourceError(str(error)) from error
+
+
+def _path_of(metadata: Json) -> str:
+    return f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
+
+
+def _termination_seconds(pod: Json) -> int | None:
+    """The grace period that an eviction must name, in seconds; None where the API server's own choice is the same.
+
+    A pod that is being deleted already keeps its grace period, unless the eviction names a shorter one.
+    """
+    own = int((pod.get("spec") or {}).get("terminationGracePeriodSeconds") or 0)
+    if pod["metadata"].get("deletionTimestamp") is not None:
+        return max(1, min(own, MAX_TERMINATION_SECONDS))
+    return MAX_TERMINATION_SECONDS if own > MAX_TERMINATION_SECONDS else None
+
+
+def _eviction_error(error: ApiError) -> SourceError:
+    # Of a pod under two PodDisruptionBudgets the API server answers 500, whatever they allow
+    # (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/#how-api-initiated-eviction-works).
+    if error.status == 429 or (error.status == 500 and "more than one PodDisruptionBudget" in error.message):
+        return BlockedError(error.message)
+    return _pod_error(error)
+
+
+def _pod_error(error: ApiError) -> SourceError:
+    """Distinguishes an error of one pod from an API server that is away for all.
+
+    An API server that is away answers 401 (our credentials), 429 (too many requests) or 503, or takes no connection.
+    Any other error may come from the pod itself: its size, the policies that examine it, or a third party's webhook.
+    """
+    # 422 is how the API server answers a JSON Patch whose test fails.
+    if error.not_found or error.conflict or error.status == 422:
+        return ChangedMeanwhileError(error.message)
+    if error.status in {400, 403, 413}:
+        return RefusedError(str(error))
+    if error.unanswered or (error.status >= 500 and error.status != 503):
+        return NotWrittenError(str(error))
+    return SourceError(str(error))
+
+
+def _shard_path(shard: int) -> str:
+    return f"{CONFIG_MAPS}/fairgpu-timekeeper-checkpoints-{shard}"
+
+
+def _checkpoints(config_map: Json) -> dict[str, Json]:
+    try:
+        found = json.loads((config_map.get("data") or {}).get(CHECKPOINTS_KEY, "{}"))
+    except ValueError as error:
+        _log.error("checkpoints cannot be read", name=config_map["metadata"]["name"], error=str(error))
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _all(_item: Json) -> bool:
+    return True
+
+
+def _event(event: ObjectEvent, namespace: str) -> Json:
+    metadata = event.regarding.get("metadata") or {}
+    regarding = {
+        "apiVersion": event.regarding.get("apiVersion", "v1"),
+        "kind": event.regarding.get("kind", "Pod"),
+        **{key: metadata[key] for key in ("name", "namespace", "uid") if metadata.get(key)},
+    }
+    named = {"name": f"fairgpu-{event.id}"} if event.id else {"generateName": "fairgpu-"}
+    return {
+        "apiVersion": "events.k8s.io/v1",
+        "kind": "Event",
+        "metadata": {**named, "namespace": namespace},
+        "eventTime": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+        "type": "Warning" if event.warning else "Normal",
+        "reason": event.reason,
+        "action": event.reason,
+        "note": event.message[:1024],
+        "regarding": regarding,
+        "reportingController": "fairgpu.io/timekeeper",
+        "reportingInstance": names.TIMEKEEPER_ACCOUNT,
+    }

@@ -1,0 +1,240 @@
+"""A folder of one machine as a source: for the demonstration, tests and a first look.
+
+    budgets.yaml        GPUBudget objects, and GPUGrant and GPUCorrection objects beside them, as a YAML stream
+    pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
+    grants/NAME.json    GPUGrant objects that were made through the REST API, and in corrections/ GPUCorrection objects
+    status/*.json       what the timekeeper writes: the status of all of these, which it reads back as theirs
+    events.jsonl        what it would write as events
+
+A file is read again when it changes. Writers must write a new file and rename it, so that no file is read half-written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import structlog
+import yaml
+
+from fairgpu import names
+from fairgpu.cluster.api import Json
+from timekeeper.sources.base import ChangedMeanwhileError, ExistsError, Mirror, Mirrors, ObjectEvent, uid_of
+from timekeeper.sources.kubernetes import is_metered
+
+POLL_SECONDS = 0.1
+
+_NAME = re.compile(r"[a-z0-9][-.a-z0-9]{0,252}")
+
+_log = structlog.get_logger()
+
+
+class FolderSource:
+    """A standalone folder."""
+
+    def __init__(self, folder: Path, now: Callable[[], int]) -> None:
+        """Names the folder, and a clock in nanoseconds since 1970."""
+        self._folder = folder
+        self._read: dict[Path, tuple[tuple[int, int, int], list[Json]]] = {}
+        self._stated: dict[Path, tuple[Json, Json, Json]] = {}
+        """By file of a status: an object, its status, and the object with it, the same one until either changes."""
+        self._mirrors = Mirrors(
+            pods=Mirror("pods", now, is_metered),
+            nodes=Mirror("nodes", now),
+            node_leases=Mirror("node_leases", now),
+            namespaces=Mirror("namespaces", now),
+            budgets=Mirror("budgets", now),
+            grants=Mirror("grants", now),
+            corrections=Mirror("corrections", now),
+        )
+
+    @property
+    def mirrors(self) -> Mirrors:
+        """The collections; nodes, their Leases and namespaces stay empty."""
+        return self._mirrors
+
+    def start(self, wait: Callable[[float], bool]) -> None:
+        """Looks at the folder now and then again and again, in a thread."""
+        self.refresh()
+
+        def follow() -> None:
+            while not wait(POLL_SECONDS):
+                self.refresh()
+
+        threading.Thread(target=follow, name="watch-folder", daemon=True).start()
+
+    def refresh(self) -> None:
+        """Takes over what the folder holds now."""
+        objects = self._objects([self._folder / "budgets.yaml"])
+        orders = self._objects(
+            file for folder in ("grants", "corrections") for file in sorted((self._folder / folder).glob("*.json"))
+        )
+        pods = self._objects(sorted((self._folder / "pods").glob("*.json")))
+        for kind, mirror in (
+            ("GPUBudget", self._mirrors.budgets),
+            ("GPUGrant", self._mirrors.grants),
+            ("GPUCorrection", self._mirrors.corrections),
+        ):
+            found = [item for item in (*objects, *orders) if item.get("kind") == kind]
+            _update(mirror, [self._stating(item) for item in found])
+        _update(self._mirrors.pods, [pod for pod in pods if is_metered(pod)])
+        for mirror in (self._mirrors.nodes, self._mirrors.node_leases, self._mirrors.namespaces):
+            _update(mirror, [])
+
+    def lift_gate(self, pod: Json) -> None:
+        """Takes the budget gate out of the pod's file."""
+        file = self._folder / "pods" / f"{uid_of(pod)}.json"
+        found = _load(file)
+        gates = [gate for item in found for gate in item["spec"].get("schedulingGates", [])]
+        if not any(gate.get("name") == names.BUDGET_GATE for gate in gates):
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone or has no budget gate")
+        found[0]["spec"]["schedulingGates"] = [gate for gate in gates if gate.get("name") != names.BUDGET_GATE]
+        write_json(file, found[0])
+
+    def remove_finalizer(self, pod: Json) -> None:
+        """Takes the meter's finalizer out of the pod's file; one that was to be gone is."""
+        file = self._folder / "pods" / f"{uid_of(pod)}.json"
+        metadata: Json = next((item["metadata"] for item in _load(file)), {})
+        finalizers = metadata.get("finalizers") or []
+        if names.METER_FINALIZER not in finalizers:
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone or has no finalizer of the meter")
+        left = [name for name in finalizers if name != names.METER_FINALIZER]
+        if not left and metadata.get("deletionGracePeriodSeconds") == 0:
+            file.unlink()
+        else:
+            write_json(file, {**_load(file)[0], "metadata": {**metadata, "finalizers": left}})
+
+    def announce_eviction(self, pod: Json, at: str | None) -> None:
+        """Writes the annotation into the pod's file, or takes it out."""
+        file = self._folder / "pods" / f"{uid_of(pod)}.json"
+        found = _load(file)
+        if not found:
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone")
+        annotations = found[0]["metadata"].setdefault("annotations", {})
+        annotations.pop(names.EVICTION_AT, None)
+        if at is not None:
+            annotations[names.EVICTION_AT] = at
+        write_json(file, found[0])
+
+    def evict(self, pod: Json) -> None:
+        """Removes the pod's file; a folder has no PodDisruptionBudgets."""
+        try:
+            (self._folder / "pods" / f"{uid_of(pod)}.json").unlink()
+        except FileNotFoundError as error:
+            raise ChangedMeanwhileError(f"pod {uid_of(pod)} is gone") from error
+
+    def write_budget_status(self, name: str, status: Json, version: str = "") -> None:  # noqa: ARG002 - files have none
+        """Writes status/budget-NAME.json."""
+        write_json(self._status_file("budget", name), status)
+
+    def read_checkpoints(self) -> dict[str, Json]:
+        """Reads status/checkpoints-SHARD.json."""
+        files = sorted((self._folder / "status").glob("checkpoints-*.json"))
+        return {name: found for shard in self._objects(files) for name, found in shard.items()}
+
+    def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
+        """Writes status/checkpoints-SHARD.json."""
+        write_json(self._folder / "status" / f"checkpoints-{shard}.json", checkpoints)
+
+    def write_grant_status(self, name: str, status: Json) -> None:
+        """Writes status/grant-NAME.json."""
+        write_json(self._status_file("grant", name), status)
+
+    def write_correction_status(self, name: str, status: Json) -> None:
+        """Writes status/correction-NAME.json."""
+        write_json(self._status_file("correction", name), status)
+
+    def create_grant(self, grant: Json) -> Json:
+        """Writes grants/NAME.json, once."""
+        name = grant["metadata"]["name"]
+        if any(item["metadata"]["name"] == name for item in self._mirrors.grants.items()):
+            raise ExistsError(f"a grant {name!r} is there already")
+        created = {**grant, "metadata": {**grant["metadata"], "uid": f"grant-{name}"}}
+        write_json(self._folder / "grants" / f"{name}.json", created)
+        return created
+
+    def record_event(self, event: ObjectEvent) -> None:
+        """Appends to events.jsonl."""
+        line = {
+            "regarding": uid_of(event.regarding),
+            "reason": event.reason,
+            "message": event.message,
+            "warning": event.warning,
+            "id": event.id,
+        }
+        with (self._folder / "events.jsonl").open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def _status_file(self, kind: str, name: str) -> Path:
+        return self._folder / "status" / f"{kind}-{name}.json"
+
+    def _stating(self, item: Json) -> Json:
+        """The object with the status that was written of it; the one of the file where none was."""
+        kind = str(item.get("kind")).removeprefix("GPU").lower()
+        metadata = item.get("metadata")
+        name = metadata.get("name") if isinstance(metadata, dict) else None
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            return item  # whoever reads its spec says so
+        file = self._status_file(kind, name)
+        found = self._objects([file])
+        if not found:
+            return item
+        (status,) = found
+        known = self._stated.get(file)
+        if known is None or known[0] is not item or known[1] is not status:
+            known = self._stated[file] = (item, status, {**item, "status": status})
+        return known[2]
+
+    def _objects(self, files: Iterable[Path]) -> list[Json]:
+        """The objects of the files, each file read only when it changed."""
+        objects: list[Json] = []
+        for file in files:
+            try:
+                stat = file.stat()
+            except FileNotFoundError:
+                continue
+            version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
+            if file not in self._read or self._read[file][0] != version:
+                self._read[file] = (version, _load(file))
+            objects.extend(self._read[file][1])
+        return objects
+
+
+def write_json(file: Path, document: Json) -> None:
+    """Replaces a file in one step, so that no reader sees it half-written."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_name(f".{file.name}.{os.getpid()}-{threading.get_ident()}")
+    beside.write_text(json.dumps(document))
+    beside.replace(file)
+
+
+def _load(file: Path) -> list[Json]:
+    """The objects of a file; a bad file is logged and counts as empty, and so does a missing one."""
+    try:
+        data = file.read_bytes()
+        documents: list[Any] = [json.loads(data)] if file.suffix == ".json" else list(yaml.safe_load_all(data))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        _log.error("file not read", file=str(file), error=str(error))
+        return []
+    return [document for document in documents if isinstance(document, dict)]
+
+
+def _update(mirror: Mirror, items: list[Json]) -> None:
+    """Applies the changes to the mirror as a watch would; a missing object was deleted now."""
+    if mirror.confirmed_at is None:
+        mirror.replaced(items)
+    present = {uid_of(item): item for item in items}
+    for item in mirror.items():
+        if uid_of(item) not in present:
+            mirror.changed("DELETED", item)
+    for uid, item in present.items():
+        if mirror.get(uid) is not item:
+            mirror.changed("MODIFIED", item)
+    mirror.confirmed()

@@ -1,0 +1,109 @@
+"""Identity by two files of a standalone folder: `jwks.json` signs, `access.yaml` says who may do what.
+
+`access.yaml` is a list of rules; a namespace of `*` is cluster scope and with it every namespace:
+
+    - {subject: alice, namespace: team-a, verbs: [get]}
+    - {subject: admin, namespace: "*", verbs: [get, list, create]}
+
+A person's token is a JWT of the audience fairgpu-timekeeper and the issuer below whose `sub` is the subject.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import jwt
+import yaml
+from jwt.exceptions import PyJWTError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from timekeeper.auth.callers import Action, Caller, IdentityUnavailableError, UnauthenticatedError
+from timekeeper.auth.key_set import Issuer, KeySet
+from timekeeper.auth.pod_tokens import verified_claims
+
+ISSUER = "https://standalone.fairgpu.io"
+EVERYWHERE = "*"
+
+
+class Rule(BaseModel):
+    """One line of access.yaml."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    subject: Annotated[str, Field(min_length=1)]
+    namespace: Annotated[str, Field(min_length=1)]
+    verbs: Annotated[list[str], Field(min_length=1)]
+
+    def permits(self, subject: str, action: Action) -> bool:
+        """Whether this rule allows the subject that."""
+        where = self.namespace in (EVERYWHERE, action.namespace or EVERYWHERE)
+        return self.subject == subject and where and action.verb in self.verbs
+
+
+_RULES = TypeAdapter(list[Rule])
+
+
+class FolderAuthority:
+    """Reads the folder's rules on each call; tokens are verified with the keys of its jwks.json."""
+
+    def __init__(self, folder: Path, keys: KeySet) -> None:
+        self._access = folder / "access.yaml"
+        self._keys = keys
+
+    def authenticate(self, token: str, _origin: str = "", /) -> Caller:
+        """The caller whom a token names.
+
+        Raises:
+            UnauthenticatedError: the token is not signed with a key of the folder, or not valid.
+            IdentityUnavailableError: the keys cannot be read.
+        """
+        try:
+            key_id = str(jwt.get_unverified_header(token).get("kid"))
+        except PyJWTError as error:
+            raise UnauthenticatedError("the token is no JWT") from error
+        if self._keys.wants_refresh(key_id):
+            self._keys.refresh()
+        key = self._keys.get(key_id)
+        if key is None:
+            raise UnauthenticatedError("the token is not signed with a key of jwks.json")
+        return Caller(name=str(verified_claims(token, key, self._keys.issuer)["sub"]))
+
+    def permits(self, caller: Caller, action: Action) -> bool:
+        """Whether a rule of access.yaml allows the caller this.
+
+        Raises:
+            IdentityUnavailableError: the file cannot be read.
+        """
+        return any(rule.permits(caller.name, action) for rule in read_rules(self._access))
+
+
+def read_rules(file: Path) -> list[Rule]:
+    """The rules of an access.yaml.
+
+    Raises:
+        IdentityUnavailableError: it is missing or not as described; the message names the field.
+    """
+    try:
+        return _RULES.validate_python(yaml.safe_load(file.read_text(encoding="utf-8")) or [])
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise IdentityUnavailableError(f"{file.name}: {where}: {first['msg']}") from error
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise IdentityUnavailableError(f"{file.name} cannot be read: {error}") from error
+
+
+def read_issuer(folder: Path) -> Issuer:
+    """The folder as an issuer of tokens.
+
+    Raises:
+        OSError: jwks.json cannot be read.
+        ValueError: it is no JSON.
+        IdentityUnavailableError: it is no JSON object.
+    """
+    document = json.loads((folder / "jwks.json").read_text(encoding="utf-8"))
+    if not isinstance(document, dict):
+        raise IdentityUnavailableError("jwks.json is no JSON object")
+    return Issuer(name=ISSUER, key_set=document)

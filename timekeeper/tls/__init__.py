@@ -1,1 +1,0 @@
-"""The timekeeper's own authority and certificate: made by whichever replica is first, read by the others."""

@@ -1,1 +1,0 @@
-"""Questions about use: from hours of sessions to answers by team, model, owner and whatever else; pure functions."""

@@ -1,0 +1,72 @@
+"""The knowledge that a worker answers from, which its background threads renew."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+
+from fairgpu.permissions import Permission
+from fairgpu.states import NamespaceState, StatesDocument
+from webhook.admission.knowledge import BudgetStates, Knowledge, PriorityClass
+
+
+class AdmissionCache:
+    """Holds one Knowledge at a time: readers take it whole, writers replace it.
+
+    Attributes:
+        knowledge: the knowledge at this moment.
+    """
+
+    def __init__(self) -> None:
+        self.knowledge = Knowledge()
+        # Guards the replacement of the Knowledge, which several threads do.
+        self._lock = threading.Lock()
+        self._permissions_known = False
+        self._classes_known = False
+
+    def missing(self, *, cluster: bool, states: bool) -> tuple[str, ...]:
+        """The names of the knowledge that the first review waits for and that is not there yet.
+
+        Args:
+            cluster: whether there is an API server.
+            states: whether reviews wait for the budgets' states.
+        """
+        needed = {"the timekeeper's CA": bool(self.knowledge.timekeeper_ca)}
+        if states:
+            needed["the budgets' states"] = self.knowledge.states is not None
+        if cluster:
+            needed |= {"namespaces": self._permissions_known, "priority classes": self._classes_known}
+        return tuple(what for what, known in needed.items() if not known)
+
+    @property
+    def timekeeper_ca(self) -> str:
+        """The CA that signed the timekeeper's certificate; empty until it is known."""
+        return self.knowledge.timekeeper_ca
+
+    def learn_states(self, document: StatesDocument, now: float) -> None:
+        """Stores the timekeeper's answer of the monotonic second `now`; a partial one changes the states before it."""
+        with self._lock:
+            known = self.knowledge.states
+            states: dict[str, NamespaceState] = {} if document.full or known is None else dict(known.by_namespace)
+            states.update((state.namespace, state) for state in document.states)
+            updated = BudgetStates(states, document.default, document.prices, now, document.charge)
+            self.knowledge = replace(self.knowledge, states=updated)
+
+    def learn_permissions(self, permissions: Mapping[str, frozenset[Permission]]) -> None:
+        """Stores the permissions of all namespaces that have any."""
+        with self._lock:
+            self.knowledge = replace(self.knowledge, permissions=permissions)
+            self._permissions_known = True
+
+    def learn_classes(self, classes: Mapping[str, PriorityClass], default: str | None) -> None:
+        """Stores the PriorityClasses, and the name of the cluster's default."""
+        with self._lock:
+            self.knowledge = replace(self.knowledge, classes=classes, default_class=default)
+            self._classes_known = True
+
+    def learn_authority(self, pem: str) -> None:
+        """Stores the CA by which sidecars verify the timekeeper."""
+        with self._lock:
+            if pem != self.knowledge.timekeeper_ca:
+                self.knowledge = replace(self.knowledge, timekeeper_ca=pem)

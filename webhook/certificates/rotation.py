@@ -1,0 +1,159 @@
+"""Rotates the CA and the certificate: observes them and the webhook configurations, and takes the steps that are due.
+
+The process of `fairgpu webhook certificates` does so again and again. It listens on no port; it touches a file after
+each check, by which a probe sees that it runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+import structlog
+
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.serving.tls import Chain, ChainError
+from webhook.certificates.authority import (
+    Authorities,
+    Observation,
+    Step,
+    first_authorities,
+    new_leaf,
+    newest_alone,
+    next_step,
+    pack_authorities,
+    pack_leaf,
+    seen_published,
+    unpack_authorities,
+    unpack_leaf,
+    with_new_authority,
+)
+from webhook.certificates.storing import SecretStore, Store
+from webhook.certificates.trust import Configuration, Configurations, Trust, published
+from webhook.settings import Certificates
+
+_log = structlog.get_logger(__name__)
+
+MOST_STEPS = 12
+"""The first installation takes four; the others leave room for steps that another process takes at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """The stores of the certificates, and the configurations that publish the CA."""
+
+    configurations: Trust
+    leaf: Store
+    authorities: Store
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """An observation with the versions that a change of it must match."""
+
+    observed: Observation
+    configurations: Sequence[Configuration]
+    leaf_version: str
+    authorities_version: str
+
+
+def reconcile(places: Places, settings: Certificates, now: Callable[[], datetime]) -> Observation:
+    """Takes all steps that are due, and returns the state after them.
+
+    Raises:
+        ChainError: a part cannot be read or written, or another process changes it again and again.
+    """
+    for _ in range(MOST_STEPS):
+        snapshot = _observe(places)
+        moment = now()
+        step = next_step(snapshot.observed, settings, moment)
+        if step is Step.NOTHING:
+            return snapshot.observed
+        if _take_step(step, snapshot, places, settings, moment):
+            _log.info("certificates changed", step=step.name)
+    raise ChainError("another process changes the certificates again and again")
+
+
+def chain_of(observed: Observation) -> Chain:
+    """The chain that a server presents.
+
+    Raises:
+        ChainError: there is no certificate.
+    """
+    if observed.leaf is None:
+        raise ChainError("there is no certificate")
+    return Chain(observed.leaf.certificate_pem, observed.leaf.key_pem)
+
+
+def _observe(places: Places) -> _Snapshot:
+    """Reads everything, in an order that keeps two processes at once from breaking trust.
+
+    A bundle is published only where the configurations are still those that were read before the authorities, so that
+    no older bundle ever replaces a later one. A certificate is replaced only where it is still the one that was read
+    before the authorities, so that none is issued under an authority that was dropped meanwhile.
+    """
+    configurations = places.configurations.read()
+    leaf, leaf_version = places.leaf.load()
+    authorities, authorities_version = places.authorities.load()
+    observed = Observation(published(configurations), unpack_leaf(leaf), unpack_authorities(authorities))
+    return _Snapshot(observed, configurations, leaf_version, authorities_version)
+
+
+def _take_step(step: Step, snapshot: _Snapshot, places: Places, settings: Certificates, now: datetime) -> bool:
+    """Takes a step; False where another process was faster."""
+    authorities = snapshot.observed.authorities
+    if authorities is None or step is Step.START:
+        changed = first_authorities(snapshot.observed.published, settings, now)
+    elif step is Step.PUBLISH:
+        return places.configurations.publish(snapshot.configurations, authorities.bundle)
+    elif step is Step.ISSUE_LEAF:
+        return places.leaf.save(pack_leaf(new_leaf(authorities, settings, now)), snapshot.leaf_version)
+    else:
+        changed = _changed(step, authorities, settings, now)
+    return places.authorities.save(pack_authorities(changed), snapshot.authorities_version)
+
+
+def _changed(step: Step, authorities: Authorities, settings: Certificates, now: datetime) -> Authorities:
+    if step is Step.NOTE_PUBLICATION:
+        return seen_published(authorities, now)
+    if step is Step.TRUST_NEW_AUTHORITY:
+        return with_new_authority(authorities, settings, now)
+    return newest_alone(authorities)
+
+
+def cluster_places(api: KubernetesAPI, settings: Certificates) -> Places:
+    """The Secrets and webhook configurations of a cluster."""
+    return Places(
+        configurations=Configurations(api),
+        leaf=SecretStore(api, settings.namespace, settings.secret),
+        authorities=SecretStore(api, settings.namespace, settings.authority_secret),
+    )
+
+
+def run_rotation(
+    places: Places,
+    settings: Certificates,
+    now: Callable[[], datetime],
+    wait: Callable[[float], bool],
+    alive: Path | None = None,
+) -> None:
+    """Keeps certificates and configurations current until `wait` returns true.
+
+    Args:
+        places: where everything is.
+        settings: lives, names, and how often to snapshot.
+        now: the time.
+        wait: waits that many seconds, or less if everything is to end, and returns whether it is.
+        alive: a file to touch after each snapshot.
+    """
+    while True:
+        try:
+            reconcile(places, settings, now)
+        except ChainError as error:
+            _log.error("certificates not kept", error=str(error))
+        if alive is not None:
+            alive.touch()
+        if wait(settings.check_seconds):
+            return

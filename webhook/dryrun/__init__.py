@@ -1,0 +1,1 @@
+"""`fairgpu admit`: manifests as the webhook would admit them, without a cluster."""

@@ -1,0 +1,257 @@
+"""Sends manifests through admission without a cluster: the reviews that an API server would send, and their outcome."""
+
+from __future__ import annotations
+
+import base64
+import re
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any, Final
+
+import jsonpatch
+import orjson
+
+from fairgpu.faults import explain
+from fairgpu.names import SYSTEM_NAMESPACE
+from webhook.admission.verdict import Subject
+from webhook.dryrun.manifests import Manifest
+from webhook.dryrun.schema import misshapen, misshapen_spec, resources_of_others, wrong_kind
+from webhook.dryrun.templates import Template, gpus_elsewhere, is_custom, is_workload, templates_of
+
+EXEMPT_NAMESPACES: Final = ("kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE)
+"""Namespaces whose reviews the API server does not send: the namespaceSelector of the webhook's configurations."""
+REVIEWED_TEMPLATES: Final = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
+"""Kinds whose templates the API server sends: the rules of the webhook's configuration."""
+
+_NUMBER = re.compile(r"[0-9]+\. ")
+
+Review = Callable[[str, bytes], bytes]
+"""Answers a review: the route, `mutate` or `validate`, and the body. Raises DryRunError."""
+
+
+class DryRunError(RuntimeError):
+    """The webhook gave no answer; the message says why."""
+
+
+class Outcome(StrEnum):
+    """The outcome of an object, or of the pods made from one of its templates."""
+
+    UNCONCERNED = "unconcerned"
+    UNTOUCHED = "untouched"
+    CHANGED = "changed"
+    REFUSED = "refused"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """The result of a dry run of one manifest, or of the pods of one of its templates.
+
+    Attributes:
+        manifest: the manifest.
+        namespace: the namespace in which it would be created.
+        outcome: the outcome of the object, or of its pods.
+        before: the pod as its author wrote it.
+        after: the pod as it would be stored.
+        operations: the JSON Patch between the two.
+        warnings: the warnings that kubectl would show.
+        message: the reason why it would be refused or left as it is, or why its outcome is unknown.
+        template: the field path of the template that the pods are made from; empty for a Pod.
+        admitted: whether the object itself is admitted, whatever the outcome of its pods.
+        warned: whether the API server warns of that when the object is applied.
+    """
+
+    manifest: Manifest
+    namespace: str
+    outcome: Outcome
+    before: dict[str, Any]
+    after: dict[str, Any]
+    operations: list[dict[str, Any]]
+    warnings: tuple[str, ...] = ()
+    message: str = ""
+    template: str = ""
+    admitted: bool = False
+    warned: bool = False
+
+
+def dry_run(manifest: Manifest, namespace: str, user: str, review: Review) -> list[DryRun]:
+    """Reviews the creation of a manifest, and of the pods made from each of its templates.
+
+    Raises:
+        DryRunError: the webhook gave no answer.
+    """
+    request = _Request(manifest, manifest.namespace or namespace, user, review)
+    wrong = wrong_kind(manifest)
+    if wrong:
+        return [request.refused(explain(wrong))]
+    templates = templates_of(manifest)
+    results = [_judge(request, template) for template in templates]
+    if is_workload(manifest):
+        return results
+    elsewhere = gpus_elsewhere(manifest, templates)
+    if elsewhere is not None:
+        resource, place = elsewhere
+        message = f"asks for {resource} at {place}, in no template of pods; its pods are judged as they are created"
+        return [*results, request.outcome(Outcome.UNDECIDED, message)]
+    if results:
+        return results
+    message = "no template of pods in it; pods that it makes in another way are judged as they are created"
+    return [request.outcome(Outcome.UNCONCERNED, message if is_custom(manifest) else "no pods in it, nothing to admit")]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    """The part of a review that is the same for all templates of a manifest."""
+
+    manifest: Manifest
+    namespace: str
+    user: str
+    review: Review
+
+    def outcome(self, outcome: Outcome, message: str) -> DryRun:
+        """The result for the object as a whole."""
+        item = self.manifest.item
+        return DryRun(self.manifest, self.namespace, outcome, item, item, [], self.manifest.repeated, message)
+
+    def refused(self, message: str) -> DryRun:
+        """A refusal of the object as a whole."""
+        return self.outcome(Outcome.REFUSED, message)
+
+    def ask(self, route: str, kind: str, item: dict[str, Any]) -> dict[str, Any]:
+        """The response to the review of creating an object."""
+        return _ask(route, kind, item, self.namespace, self.user, self.review)
+
+
+def _judge(request: _Request, template: Template) -> DryRun:
+    manifest, pod = request.manifest, template.pod
+    own = is_workload(manifest)
+    faults = misshapen(manifest) if own else misshapen_spec(pod)
+    if faults:
+        message = explain(faults)
+        return request.refused(message) if own else _pod_result(request, template, Outcome.REFUSED, message=message)
+    if request.namespace in EXEMPT_NAMESPACES:
+        message = f"in the namespace {request.namespace}, which FairGPU leaves alone"
+        return _pod_result(request, template, Outcome.UNTOUCHED, message=message)
+    warned = False
+    if manifest.kind in REVIEWED_TEMPLATES and own:
+        answer = request.ask("validate", manifest.kind, manifest.item)
+        if not answer["allowed"]:
+            return request.refused(_message(answer))
+        warned = bool(answer.get("warnings"))
+    mutated = request.ask("mutate", "Pod", pod)
+    operations, after = _patched(pod, mutated.get("patch") or "W10=")
+    warnings = [*(mutated.get("warnings") or [])]
+    refusal = mutated if not mutated["allowed"] else None
+    if refusal is None:
+        validated = request.ask("validate", "Pod", after)
+        warnings += validated.get("warnings") or []
+        refusal = validated if not validated["allowed"] else None
+    if refusal is not None:
+        refused = _pod_result(request, template, Outcome.REFUSED, message=_message(refusal))
+        return replace(refused, warned=warned)
+    if operations:
+        distinct = tuple(dict.fromkeys(warnings))
+        return _pod_result(request, template, Outcome.CHANGED, after=after, operations=operations, warnings=distinct)
+    return _pod_result(request, template, Outcome.UNTOUCHED, warnings=tuple(warnings), message=_untouched(pod))
+
+
+def _pod_result(  # noqa: PLR0913 - the fields of a value
+    request: _Request,
+    template: Template,
+    outcome: Outcome,
+    *,
+    after: dict[str, Any] | None = None,
+    operations: list[dict[str, Any]] | None = None,
+    warnings: tuple[str, ...] = (),
+    message: str = "",
+) -> DryRun:
+    """The result for a template's pods, with the field paths of the object."""
+    return DryRun(
+        manifest=request.manifest,
+        namespace=request.namespace,
+        outcome=outcome,
+        before=template.pod,
+        after=template.pod if after is None else after,
+        operations=operations or [],
+        warnings=(*request.manifest.repeated, *(_in_object(warning, template) for warning in warnings)),
+        message="\n".join(_in_object(line, template) for line in message.splitlines()),
+        template=template.place,
+        admitted=bool(template.place),
+    )
+
+
+def _in_object(line: str, template: Template) -> str:
+    """A line about a pod, its field path at the start (perhaps after a number) replaced by that in the object."""
+    numbered = _NUMBER.match(line)
+    start = numbered.end() if numbered else 0
+    number, path = line[:start], line[start:]
+    for part, place in template.parts:
+        if path.startswith(part) and path[len(part) : len(part) + 1] in (".", "[", ":"):
+            return f"{number}{place}{path[len(part) :]}"
+    return line
+
+
+def _untouched(pod: dict[str, Any]) -> str:
+    left = resources_of_others(pod)
+    if not left:
+        return "asks for no GPU, and stays as it is"
+    return f"asks for no GPU that FairGPU shares, and stays as it is; left to others: {', '.join(left)}"
+
+
+def review_body(subject: Subject, *, dry_run: bool = True) -> bytes:
+    """An AdmissionReview as the API server would send it."""
+    return orjson.dumps(
+        {
+            "apiVersion": "admission.k8s.io/v1",
+            "kind": "AdmissionReview",
+            "request": {
+                "uid": subject.uid,
+                "kind": {"group": "", "version": "v1", "kind": subject.kind},
+                "subResource": subject.sub_resource,
+                "operation": subject.operation,
+                "namespace": subject.namespace,
+                "name": subject.name,
+                "userInfo": {"username": subject.user},
+                "object": subject.item or None,
+                "oldObject": subject.old_item or None,
+                "dryRun": dry_run,
+            },
+        }
+    )
+
+
+def _ask(route: str, kind: str, item: dict[str, Any], namespace: str, user: str, review: Review) -> dict[str, Any]:
+    subject = Subject(
+        uid=str(uuid.uuid4()),
+        kind=kind,
+        sub_resource="",
+        operation="CREATE",
+        namespace=namespace,
+        name="",
+        user=user,
+        item=item,
+        old_item={},
+    )
+    body = review_body(subject)
+    try:
+        response = orjson.loads(review(route, body))["response"]
+    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
+        raise DryRunError(f"the webhook's answer is no AdmissionReview: {error!r}") from error
+    if not isinstance(response, dict) or "allowed" not in response:
+        raise DryRunError("the webhook's answer has no verdict")
+    return response
+
+
+def _patched(pod: dict[str, Any], encoded: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """The operations in an answer's patch, and the pod after them."""
+    try:
+        operations = orjson.loads(base64.b64decode(encoded))
+        return operations, jsonpatch.apply_patch(pod, operations)
+    except (ValueError, TypeError, jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
+        raise DryRunError(f"the webhook's answer has no patch that fits: {error!r}") from error
+
+
+def _message(response: dict[str, Any]) -> str:
+    return str((response.get("status") or {}).get("message") or "refused without a reason")

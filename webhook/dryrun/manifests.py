@@ -1,0 +1,184 @@
+"""Manifests as people write them: YAML or JSON, several in a file, lists of them, lists of lists."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairgpu.container_parser import mapping
+from fairgpu.faults import field_path, show
+from webhook.dryrun.documents import Document, read_documents
+
+STANDARD_INPUT = "-"
+SUFFIXES = (".yaml", ".yml", ".json")
+MAX_LIST_DEPTH = 10
+"""The most lists within lists that are read."""
+LIST = "List"
+
+Place = tuple[str | int, ...]
+
+
+class ManifestError(ValueError):
+    """A file, or a part of one, that holds no manifest; the message names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """One object of a file.
+
+    Attributes:
+        source: the file.
+        item: the object.
+        repeated: sentences about keys that stand twice in it.
+    """
+
+    source: str
+    item: dict[str, Any]
+    repeated: tuple[str, ...] = ()
+
+    @property
+    def kind(self) -> str:
+        """The object's kind."""
+        return str(self.item.get("kind") or "")
+
+    @property
+    def api_version(self) -> str:
+        """The API group and version of its kind."""
+        return str(self.item.get("apiVersion") or "")
+
+    @property
+    def group(self) -> str:
+        """The API group of its kind; empty for the core's."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def name(self) -> str:
+        """Its name, or what a name will be made from."""
+        metadata = mapping(self.item.get("metadata"))
+        generated = metadata.get("generateName")
+        return str(metadata.get("name") or (f"{generated}*" if generated else "(no name)"))
+
+    @property
+    def pod_prefix(self) -> str:
+        """The prefix of the names of its pods."""
+        metadata = mapping(self.item.get("metadata"))
+        return f"{metadata.get('name') or str(metadata.get('generateName') or 'pod').rstrip('-')}-"
+
+    @property
+    def namespace(self) -> str:
+        """The namespace that it names; empty where it names none."""
+        return str(mapping(self.item.get("metadata")).get("namespace") or "")
+
+
+@dataclass(frozen=True, slots=True)
+class Manifests:
+    """The objects in files, and the faults of the rest."""
+
+    objects: tuple[Manifest, ...]
+    errors: tuple[ManifestError, ...]
+
+
+def read_manifests(paths: list[str]) -> Manifests:
+    """The objects in files, in folders (not below), and in the standard input for `-`.
+
+    A file that cannot be read, or an item of one, is an error beside the objects of the others.
+    """
+    parts = [part for path in paths for file in _files(path) for part in _read(file)]
+    objects = tuple(part for part in parts if isinstance(part, Manifest))
+    errors = tuple(part for part in parts if isinstance(part, ManifestError))
+    if not parts:
+        errors = (ManifestError(f"{', '.join(paths)}: no manifests in there"),)
+    return Manifests(objects, errors)
+
+
+def _files(path: str) -> list[str]:
+    folder = Path(path)
+    if path == STANDARD_INPUT or not folder.is_dir():
+        return [path]
+    return sorted(str(file) for file in folder.iterdir() if file.suffix in SUFFIXES)
+
+
+def _read(file: str) -> Iterator[Manifest | ManifestError]:
+    try:
+        text = sys.stdin.read() if file == STANDARD_INPUT else Path(file).read_text()
+        documents = [Document(_as_json(document.value), document.repeated) for document in read_documents(text)]
+    except OSError as error:
+        yield ManifestError(f"{file}: {error.strerror}")
+        return
+    except RecursionError:
+        yield ManifestError(f"{file}: nested too deep")
+        return
+    except (ValueError, TypeError, yaml.YAMLError) as error:
+        yield ManifestError(f"{file}: {error}")
+        return
+    for document in documents:
+        if document.value is not None:
+            yield from _parts(file, document.value, document, (), ("", ""))
+
+
+def _parts(
+    file: str, value: Any, document: Document, place: Place, listed: tuple[str, str]
+) -> Iterator[Manifest | ManifestError]:
+    """The objects in a value: itself, or a list's items; `listed` holds version and kind of a typed list's items."""
+    where = f"{file}: {field_path(*place)}" if place else file
+    if not isinstance(value, dict):
+        what = "a document is" if not place else "the item is"
+        yield ManifestError(f"{where}: {what} no object but {show(value)}")
+        return
+    item = value
+    if listed[1]:
+        item = {"apiVersion": listed[0], "kind": listed[1]} | {k: v for k, v in value.items() if v is not None}
+    kind = item.get("kind")
+    if isinstance(kind, str) and kind.endswith(LIST) and "items" in item:
+        yield from _listed(file, item, document, place)
+        return
+    for field, example in (("apiVersion", "v1"), ("kind", "Pod")):
+        given = item.get(field)
+        if not isinstance(given, str) or not given:
+            shown = "nothing" if given is None else show(given)
+            yield ManifestError(f"{where}: {field}: given {shown}; allowed: text, as in every object; write {example}")
+            return
+    repeated = tuple(text for path, text in document.repeated if path[: len(place)] == place)
+    yield Manifest(file, item, repeated)
+
+
+def _listed(file: str, item: dict[str, Any], document: Document, place: Place) -> Iterator[Manifest | ManifestError]:
+    items, kind = item["items"], str(item["kind"])
+    where = f"{file}: {field_path(*place, 'items')}"
+    if not isinstance(items, list):
+        yield ManifestError(f"{where}: given {show(items)}; allowed: a list of objects")
+    elif len(place) >= 2 * MAX_LIST_DEPTH:
+        yield ManifestError(f"{where}: lists within more than {MAX_LIST_DEPTH} lists")
+    else:
+        listed = ("", "") if kind == LIST else (str(item.get("apiVersion") or ""), kind.removesuffix(LIST))
+        for index, part in enumerate(items):
+            yield from _parts(file, part, document, (*place, "items", index), listed)
+
+
+def _as_json(document: Any) -> Any:
+    """A YAML document as JSON, which is what reaches an API server.
+
+    Raises:
+        TypeError, ValueError: it holds a value that JSON has not.
+    """
+    text = json.dumps(document, default=str)
+    return json.loads(text, parse_int=_number, parse_constant=_no_number)
+
+
+def _number(text: str) -> int | float:
+    """A whole number that fits into 64 bits as itself, any other as the nearest double (RFC 8259 section 6)."""
+    value = int(text)
+    if value.bit_length() < 64:
+        return value
+    return float(text) if math.isfinite(float(text)) else _no_number(text)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text[:20]} is no number that JSON can carry")

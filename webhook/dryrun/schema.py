@@ -1,0 +1,231 @@
+"""Refuses what the API server refuses before it calls a webhook: impossible kinds and names, parts of another type."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from fairgpu.container_parser import mapping
+from fairgpu.faults import Fault, field_path, show
+from webhook.admission.templates import pod_template
+from webhook.admission.verdict import objects
+from webhook.dryrun.manifests import Manifest
+from webhook.dryrun.templates import API_VERSIONS
+
+Path = tuple[str | int, ...]
+
+NAMESPACE_ALLOWED = 'the name of a namespace: at most 63 lower-case letters, digits and "-", the first and last no "-"'
+LONGEST_NAMES: Final = {"Job": 63, "CronJob": 52}
+"""A Job's name is a label of its pods; a CronJob's is followed by eleven characters in its Jobs'
+(https://kubernetes.io/docs/concepts/workloads/controllers/cron-jobs/)."""
+POD_LEVEL_RESOURCES: Final = ("cpu", "memory")
+"""https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/; huge pages as well."""
+
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+"""A DNS label (RFC 1123), as names of namespaces and containers are."""
+_SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+"""A DNS subdomain (RFC 1123), as names of pods and workloads are."""
+_MISSING = object()
+_CONTAINERS = ("containers", "initContainers")
+
+
+def is_namespace(name: str) -> bool:
+    """Whether a namespace can have this name."""
+    return _LABEL.fullmatch(name) is not None
+
+
+def wrong_kind(manifest: Manifest) -> list[Fault]:
+    """A workload of Kubernetes' own under a version or a spelling that no API server has."""
+    if "." in manifest.group:
+        return []
+    known = {kind.lower(): kind for kind in API_VERSIONS}.get(manifest.kind.lower())
+    if known is None:
+        return []
+    faults = []
+    if manifest.api_version != API_VERSIONS[known]:
+        allowed = f"{API_VERSIONS[known]}, the only one that API servers have of {known}"
+        faults.append(_fault(("apiVersion",), manifest.api_version, allowed, API_VERSIONS[known]))
+    if manifest.kind != known:
+        faults.append(_fault(("kind",), manifest.kind, f"{known}, as kinds are spelt with capitals", known))
+    return faults
+
+
+def misshapen(manifest: Manifest) -> list[Fault]:
+    """The faults in the shape of a pod or workload, as far as admission reads it."""
+    item = manifest.item
+    found = pod_template(manifest.kind, item)
+    if found is None:
+        return [*_metadata(manifest), *_pod_spec(item, ())]
+    path, template = found
+    return [*_metadata(manifest), *(list(_above(item, path)) or misshapen_pod(template, path))]
+
+
+def misshapen_pod(pod: dict[str, Any], root: Path) -> list[Fault]:
+    """The faults in the shape of a pod template."""
+    return [*_texts(pod.get("metadata"), (*root, "metadata")), *_pod_spec(pod, root)]
+
+
+def misshapen_spec(pod: dict[str, Any]) -> list[Fault]:
+    """The faults in the shape of a pod that a custom resource's controller creates."""
+    return misshapen_pod(pod, ())
+
+
+def resources_of_others(pod: dict[str, Any]) -> list[str]:
+    """The extended resources, and the claims, by which a pod gets devices of others."""
+    spec = mapping(pod.get("spec"))
+    found: dict[str, None] = {}
+    for field in _CONTAINERS:
+        for _, container in objects(spec.get(field)):
+            resources = mapping(container.get("resources"))
+            for key in ("limits", "requests"):
+                found |= dict.fromkeys(name for name in mapping(resources.get(key)) if "/" in name)
+    if isinstance(spec.get("resourceClaims"), list) and spec["resourceClaims"]:
+        found["spec.resourceClaims"] = None
+    return list(found)
+
+
+def _metadata(manifest: Manifest) -> Iterator[Fault]:
+    """An empty text counts as not given, as it does to the API server."""
+    item = manifest.item
+    metadata = item.get("metadata")
+    if not isinstance(metadata, dict):
+        yield _no_object(("metadata",), item.get("metadata", _MISSING), "a map with the object's name")
+        return
+    name, prefix, namespace = (
+        None if metadata.get(key) == "" else metadata.get(key) for key in ("name", "generateName", "namespace")
+    )
+    if name is None and prefix is None:
+        yield _fault(("metadata", "name"), _MISSING, "a name", 'one such as "train"')
+    longest = LONGEST_NAMES.get(manifest.kind, 253)
+    for key, given, whole in (("name", name, name), ("generateName", prefix, f"{prefix}x")):
+        if given is not None and not (
+            isinstance(given, str) and _SUBDOMAIN.fullmatch(str(whole)) and len(given) <= longest
+        ):
+            allowed = (
+                f'at most {longest} lower-case letters, digits, "-" and ".", the first and last a letter or a digit'
+            )
+            yield _fault(("metadata", key), given, allowed, _quoted(given, _SUBDOMAIN) or 'one such as "train-7"')
+    if namespace is not None and not (isinstance(namespace, str) and is_namespace(namespace)):
+        instead = _quoted(namespace, _LABEL) or 'one such as "team-a"'
+        yield _fault(("metadata", "namespace"), namespace, NAMESPACE_ALLOWED, instead)
+    yield from _texts(metadata, ("metadata",))
+
+
+def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
+    """The faults of annotations and labels that are no text."""
+    for key in ("annotations", "labels"):
+        given = mapping(metadata).get(key)
+        if given is None:
+            continue
+        if not isinstance(given, dict):
+            yield _no_object((*path, key), given, "a map from names to texts")
+            continue
+        for name, value in given.items():
+            if value is not None and not isinstance(value, str):
+                yield _fault((*path, key, name), value, "text", f'"{show(value)}", in quotes')
+
+
+def _above(item: dict[str, Any], path: tuple[str, ...]) -> Iterator[Fault]:
+    """The first part on the way to the template that is no object."""
+    value: Any = item
+    for depth, part in enumerate(path, start=1):
+        value = value.get(part, _MISSING)
+        if not isinstance(value, dict):
+            yield _no_object(path[:depth], value, f"a map, down to {field_path(*path)}, the template of its pods")
+            return
+
+
+def _pod_spec(pod: dict[str, Any], root: Path) -> Iterator[Fault]:
+    spec = pod.get("spec", _MISSING)
+    if not isinstance(spec, dict):
+        yield _no_object((*root, "spec"), spec, "a map with the pod's containers")
+        return
+    names: set[str] = set()
+    for key in _CONTAINERS:
+        given = spec.get(key)
+        if given is None:
+            if key == "containers":
+                yield _fault((*root, "spec", key), _MISSING, "a list with at least one container", "its containers")
+        elif not isinstance(given, list):
+            yield _fault((*root, "spec", key), given, "a list of containers", 'each below the other, after a "-"')
+        else:
+            for index, container in enumerate(given):
+                yield from _container(container, (*root, "spec", key, index), names)
+    yield from _maps(spec, "volumes", (*root, "spec"), "a list of volumes, each a map with a name")
+    limits = mapping(spec.get("resources"))
+    for key in ("limits", "requests"):
+        for name in mapping(limits.get(key)):
+            if name not in POD_LEVEL_RESOURCES and not name.startswith("hugepages-"):
+                allowed = "cpu, memory and hugepages-* alone for the pod as a whole"
+                where = (*root, "spec", "resources", key, name)
+                yield _fault(where, limits[key][name], allowed, "it among the resources of a container")
+
+
+def _container(container: Any, path: Path, names: set[str]) -> Iterator[Fault]:
+    if not isinstance(container, dict):
+        yield _no_object(path, container, "a map with a container's name and image")
+        return
+    name = container.get("name", _MISSING)
+    if not (isinstance(name, str) and _LABEL.fullmatch(name)):
+        allowed = 'at most 63 lower-case letters, digits and "-", the first and last no "-"'
+        yield _fault((*path, "name"), name, allowed, _quoted(name, _LABEL) or 'one such as "main"')
+    elif name in names:
+        yield _fault((*path, "name"), name, "a name that no other container of the pod has", "another name")
+    else:
+        names.add(name)
+    yield from _container_lists(container, path)
+    resources = container.get("resources")
+    if resources is not None and not isinstance(resources, dict):
+        yield _no_object((*path, "resources"), resources, "a map with limits and requests")
+        return
+    for key in ("limits", "requests"):
+        amounts = (resources or {}).get(key)
+        if amounts is not None and not isinstance(amounts, dict):
+            yield _no_object((*path, "resources", key), amounts, "a map from resources to amounts")
+
+
+def _container_lists(container: dict[str, Any], path: Path) -> Iterator[Fault]:
+    for key in ("command", "args"):
+        given = container.get(key)
+        if given is None:
+            continue
+        if not isinstance(given, list):
+            yield _fault((*path, key), given, "a list of texts", f"[{show(given)}]")
+            continue
+        for index, part in enumerate(given):
+            if part is not None and not isinstance(part, str):
+                yield _fault((*path, key, index), part, "text", f'"{show(part)}", in quotes')
+    yield from _maps(container, "volumeMounts", path, "a list of mounts, each a map with name and mountPath")
+    yield from _maps(container, "env", path, "a list of variables, each a map with name and value")
+    for index, variable in objects(container.get("env")):
+        value = variable.get("value")
+        if value is not None and not isinstance(value, str):
+            yield _fault((*path, "env", index, "value"), value, "text", f'"{show(value)}", in quotes')
+
+
+def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterator[Fault]:
+    """A field that is a list of maps and holds something else."""
+    given = parent.get(key)
+    if given is None:
+        return
+    if not isinstance(given, list):
+        yield _fault((*path, key), given, allowed, 'each below the other, after a "-"')
+        return
+    for index, part in enumerate(given):
+        if not isinstance(part, dict):
+            yield _no_object((*path, key, index), part, "a map")
+
+
+def _quoted(given: Any, pattern: re.Pattern[str]) -> str | None:
+    """A number or a date that would do as a text."""
+    text = show(given)
+    return f'"{text}", in quotes' if not isinstance(given, str) and pattern.fullmatch(text) else None
+
+
+def _no_object(path: Path, given: Any, allowed: str) -> Fault:
+    return _fault(path, given, allowed, 'its fields below it, one on a line, such as "name: train"')
+
+
+def _fault(path: Path, given: Any, allowed: str, instead: str) -> Fault:
+    return Fault(field_path(*path), "nothing" if given is _MISSING else show(given), allowed, instead)

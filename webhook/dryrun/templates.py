@@ -1,0 +1,194 @@
+"""The pods that an object is or makes: Kubernetes' own workloads, and templates found in custom resources.
+
+A custom resource keeps its templates where its project likes. Most have them as a whole, `metadata` and `spec` with
+containers, as JobSet, LeaderWorkerSet, Kubeflow's jobs, RayCluster and Volcano's Job; some a bare pod spec. Argo's
+Workflow has single containers (https://argo-workflows.readthedocs.io/en/latest/fields/#template), and KServe's
+InferenceService a component that is a pod spec with a model beside its containers
+(https://kserve.github.io/website/docs/reference/crd-api#predictorspec).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fairgpu.container_parser import mapping
+from fairgpu.dialects.registry import DIALECTS
+from fairgpu.faults import field_path
+from webhook.admission.templates import pod_template
+from webhook.dryrun.manifests import Manifest
+
+API_VERSIONS: Final = {
+    **dict.fromkeys(("Pod", "PodTemplate", "ReplicationController"), "v1"),
+    **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "apps/v1"),
+    **dict.fromkeys(("Job", "CronJob"), "batch/v1"),
+}
+"""The one version that API servers have of each kind that is a pod or has a template of them."""
+MAX_TEMPLATES: Final = 1000
+"""The most templates of one object that are reviewed."""
+
+_PATTERNS = ("kyverno.io", "policies.kyverno.io", "mutations.gatekeeper.sh")
+"""Groups whose objects hold patterns of pods, with placeholders, and make none."""
+_ARGO = "argoproj.io"
+_KSERVE = "serving.kserve.io"
+_ARGO_POD_FIELDS = ("initContainers", "volumes", "nodeSelector", "priorityClassName")
+_AMOUNTS = ("limits", "requests")
+
+Place = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """A pod, and where its parts stand in the object that makes it.
+
+    Attributes:
+        at: the keys and indexes on the way to the template; none for a Pod itself.
+        pod: the pod made from it.
+        parts: field paths of the pod and what they are in the object, the longest first.
+    """
+
+    at: Place
+    pod: dict[str, Any]
+    parts: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def place(self) -> str:
+        """The template's field path; empty for a Pod itself."""
+        return field_path(*self.at)
+
+
+def is_workload(manifest: Manifest) -> bool:
+    """Whether it is a pod, or makes pods as Kubernetes' own workloads do."""
+    return API_VERSIONS.get(manifest.kind) == manifest.api_version
+
+
+def is_custom(manifest: Manifest) -> bool:
+    """Whether it is of a kind that is not Kubernetes' own, and may make pods in ways of its own."""
+    return "." in manifest.group and not manifest.group.endswith(".k8s.io")
+
+
+def is_searched(manifest: Manifest) -> bool:
+    """Whether an object of a kind that is not Kubernetes' own is searched for pods."""
+    return "." in manifest.group and manifest.group not in _PATTERNS
+
+
+def templates_of(manifest: Manifest) -> list[Template]:
+    """The pods that an object is or makes, MAX_TEMPLATES at most."""
+    if not is_workload(manifest):
+        return _custom(manifest) if is_searched(manifest) else []
+    found = pod_template(manifest.kind, manifest.item)
+    if found is None:
+        return [Template((), manifest.item)]
+    path, template = found
+    return [_whole(manifest, path, template)]
+
+
+def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, str] | None:
+    """A resource of a dialect that a custom resource asks for outside its templates, and where it does."""
+    if not is_searched(manifest):
+        return None
+    judged = {template.at for template in templates}
+    waiting: list[tuple[Place, Any]] = [((), manifest.item)]
+    while waiting:
+        place, value = waiting.pop()
+        if place in judged:
+            continue
+        inside = _inside(value)
+        waiting += [((*place, key), item) for key, item in reversed(inside)]
+        if isinstance(value, dict) and place and place[-1] in _AMOUNTS:
+            for key in value:
+                if key in DIALECTS.resources:
+                    return key, field_path(*place)
+    return None
+
+
+def _whole(manifest: Manifest, path: Place, template: dict[str, Any]) -> Template:
+    """A template with `metadata` and `spec`."""
+    metadata = {"generateName": manifest.pod_prefix, **mapping(template.get("metadata"))}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec")}
+    moved = (("spec", field_path(*path, "spec")), ("metadata", field_path(*path, "metadata")))
+    return Template(tuple(path), pod, moved)
+
+
+def _custom(manifest: Manifest) -> list[Template]:
+    results: list[Template] = []
+    waiting: list[tuple[Place, Any]] = [((), manifest.item)]
+    while waiting and len(results) < MAX_TEMPLATES:
+        place, value = waiting.pop()
+        templates = _at(manifest, place, value) if isinstance(value, dict) else []
+        results += templates
+        if not templates:
+            waiting += [((*place, key), item) for key, item in reversed(_inside(value))]
+    return results
+
+
+def _inside(value: Any) -> list[tuple[str | int, Any]]:
+    if isinstance(value, dict):
+        return list(value.items())
+    return list(enumerate(value)) if isinstance(value, list) else []
+
+
+def _at(manifest: Manifest, place: Place, value: dict[str, Any]) -> list[Template]:
+    """The template that stands at a place, if one does."""
+    if place and _has_containers(value.get("spec")):
+        return [_whole(manifest, place, value)]
+    if manifest.group == _KSERVE and manifest.kind == "InferenceService" and place[:1] == ("spec",) and len(place) == 2:
+        return list(_kserve(manifest, place, value))
+    if manifest.group == _ARGO and isinstance(value.get("container", value.get("script")), dict):
+        return [_argo(manifest, place, value)]
+    return [_bare(manifest, place, value, {})] if _has_containers(value) else []
+
+
+def _has_containers(spec: Any) -> bool:
+    containers = mapping(spec).get("containers")
+    return isinstance(containers, list) and any(isinstance(item, dict) for item in containers)
+
+
+def _bare(manifest: Manifest, place: Place, spec: dict[str, Any], annotations: dict[str, Any]) -> Template:
+    """A pod spec without metadata of its own."""
+    metadata = {"generateName": manifest.pod_prefix, **({"annotations": annotations} if annotations else {})}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    return Template(place, pod, (("spec", field_path(*place)),))
+
+
+def _kserve(manifest: Manifest, place: Place, component: dict[str, Any]) -> Iterator[Template]:
+    """A component's pod: its containers, or the one that its model gets; annotations of the service reach the pod."""
+    models = [
+        key for key, part in component.items() if isinstance(part, dict) and isinstance(part.get("resources"), dict)
+    ]
+    if not models and not _has_containers(component):
+        return
+    annotations = {
+        **mapping(mapping(manifest.item.get("metadata")).get("annotations")),
+        **mapping(component.get("annotations")),
+    }
+    given = component.get("containers")
+    containers = list(given) if isinstance(given, list) else []
+    moved = []
+    for key in models:
+        moved.append((f"spec.containers[{len(containers)}]", field_path(*place, key)))
+        containers.append({"name": "kserve-container", "resources": component[key]["resources"]})
+    template = _bare(manifest, place, {**component, "containers": containers}, annotations)
+    yield Template(place, template.pod, _moved(*moved, *template.parts))
+    worker = component.get("workerSpec")
+    if _has_containers(worker):
+        yield _bare(manifest, (*place, "workerSpec"), mapping(worker), annotations)
+
+
+def _argo(manifest: Manifest, place: Place, template: dict[str, Any]) -> Template:
+    """A template of a workflow: one container or script, with sidecars beside it and init containers before."""
+    main = "container" if isinstance(template.get("container"), dict) else "script"
+    sidecars = [part for part in template.get("sidecars") or [] if isinstance(part, dict)]
+    spec: dict[str, Any] = {"containers": [{"name": "main", **template[main]}, *sidecars]}
+    spec |= {key: template[key] for key in _ARGO_POD_FIELDS if key in template}
+    metadata = {"generateName": manifest.pod_prefix, **mapping(template.get("metadata"))}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+    where = field_path(*place)
+    moved = [(f"spec.containers[{index + 1}]", f"{where}.sidecars[{index}]") for index in range(len(sidecars))]
+    moved += [("spec.containers[0]", f"{where}.{main}"), ("spec", where), ("metadata", f"{where}.metadata")]
+    return Template(place, pod, _moved(*moved))
+
+
+def _moved(*parts: tuple[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(parts, key=lambda part: -len(part[0])))

@@ -1,0 +1,183 @@
+"""The clients of the webhook: the addresses that API servers call from, and whether its NetworkPolicy names only these.
+
+Nothing in a cluster states these addresses. They follow from the places of the API servers: the addresses behind the
+Service `kubernetes`, the control plane's nodes, and the addresses that those nodes have in the network of pods. Where
+API servers reach pods through a tunnel, its agents connect instead
+(https://kubernetes.io/docs/concepts/architecture/control-plane-node-communication/).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import structlog
+import yaml
+
+from fairgpu import names
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+
+_log = structlog.get_logger(__name__)
+
+SLICES = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+OF_THE_API_SERVERS = {"labelSelector": "kubernetes.io/service-name=kubernetes"}
+NODES = "/api/v1/nodes"
+CONTROL_PLANE = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+AGENTS = "/api/v1/namespaces/kube-system/pods"
+AGENT_LABELS = ("k8s-app", "app")
+AGENT = "konnectivity-agent"
+IN_THE_NETWORK_OF_PODS = (
+    "projectcalico.org/IPv4IPIPTunnelAddr",
+    "projectcalico.org/IPv4VXLANTunnelAddr",
+    "projectcalico.org/IPv4WireguardInterfaceAddr",
+    "network.cilium.io/ipv4-cilium-host",
+    "network.cilium.io/ipv6-cilium-host",
+)
+"""Annotations in which Calico and Cilium write the address that a node's own packets to pods come from."""
+FLANNEL = "flannel.alpha.coreos.com/backend-type"
+
+POLICY = f"/apis/networking.k8s.io/v1/namespaces/{names.SYSTEM_NAMESPACE}/networkpolicies/{names.WEBHOOK_SERVICE}"
+CHECK_SECONDS = 300.0
+EVERYWHERE = ("0.0.0.0/0", "::/0")
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """An address that may connect.
+
+    Attributes:
+        peer: the entry of a NetworkPolicy.
+        why: the place in the cluster that shows it.
+    """
+
+    peer: Json
+    why: str
+
+
+def find_sources(api: KubernetesAPI) -> list[Source]:
+    """The sources that a cluster shows, without repetition.
+
+    Raises:
+        ApiError: the API server cannot be asked, or refuses.
+    """
+    slices = api.get(SLICES, OF_THE_API_SERVERS).get("items") or []
+    nodes = [node for label in CONTROL_PLANE for node in api.get(NODES, {"labelSelector": label}).get("items") or []]
+    labels = [label for label in AGENT_LABELS if _has_agents(api, label)]
+    return propose(slices, nodes, labels)
+
+
+def propose(slices: Sequence[Json], nodes: Sequence[Json], agent_labels: Sequence[str]) -> list[Source]:
+    """The sources that follow from the API servers' EndpointSlices, their nodes, and a tunnel's agents."""
+    sources = [*_slice_sources(slices), *(source for node in nodes for source in _node_sources(node))]
+    unique: dict[str, Source] = {}
+    for source in sources:
+        unique.setdefault(source.peer["ipBlock"]["cidr"], source)
+    return [*unique.values(), *(_agents(label) for label in agent_labels)]
+
+
+def as_text(sources: Sequence[Source]) -> str:
+    """The sources as text: one in a line, then the line for an overlay."""
+    peers = [_peer_text(source.peer) for source in sources]
+    width = max(map(len, peers), default=0)
+    lines = [f"{peer.ljust(width)}  {source.why}" for peer, source in zip(peers, sources, strict=True)]
+    return "\n".join([*lines, "", "# the line for your overlay, under patches:", as_patch(sources)])
+
+
+def as_patch(sources: Sequence[Source]) -> str:
+    """The line of a kustomization under `patches` that lets in these sources alone."""
+    operation = {"op": "add", "path": "/spec/ingress/0/from", "value": [source.peer for source in sources]}
+    patch = json.dumps([operation])  # kustomize takes a patch that begins with a bracket for JSON
+    target = {"kind": "NetworkPolicy", "name": names.WEBHOOK_SERVICE}
+    line = yaml.safe_dump([{"target": target, "patch": patch}], default_flow_style=True, width=10**6, sort_keys=False)
+    return f"- {line.strip()[1:-1]}"
+
+
+def as_document(sources: Sequence[Source]) -> dict[str, Any]:
+    """The sources as JSON for programs."""
+    return {"from": [source.peer for source in sources], "found": [source.why for source in sources]}
+
+
+def _slice_sources(slices: Iterable[Json]) -> Iterable[Source]:
+    for each in slices:
+        for endpoint in each.get("endpoints") or []:
+            for address in endpoint.get("addresses") or []:
+                yield from _block(address, "an API server, behind the Service kubernetes")
+
+
+def _node_sources(node: Json) -> Iterable[Source]:
+    metadata, name = node["metadata"], node["metadata"]["name"]
+    for address in (node.get("status") or {}).get("addresses") or []:
+        if address.get("type") == "InternalIP":
+            yield from _block(address.get("address"), f"the control plane's node {name}")
+    annotations = metadata.get("annotations") or {}
+    for key in IN_THE_NETWORK_OF_PODS:
+        yield from _block(annotations.get(key), f"{name} in the network of pods, by {key}")
+    if FLANNEL in annotations:
+        for cidr in (node.get("spec") or {}).get("podCIDRs") or []:
+            yield from _block(str(cidr).partition("/")[0], f"{name} in the network of pods, by {FLANNEL}")
+
+
+def _block(address: object, why: str) -> Iterable[Source]:
+    try:
+        parsed = ipaddress.ip_address(str(address))
+    except ValueError:
+        return
+    yield Source({"ipBlock": {"cidr": f"{parsed}/{parsed.max_prefixlen}"}}, why)
+
+
+def _agents(label: str) -> Source:
+    peer = {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {label: AGENT}},
+    }
+    return Source(peer, "the tunnel through which the API servers reach pods")
+
+
+def _has_agents(api: KubernetesAPI, label: str) -> bool:
+    return bool(api.get(AGENTS, {"labelSelector": f"{label}={AGENT}", "limit": 1}).get("items"))
+
+
+def _peer_text(peer: Json) -> str:
+    if "ipBlock" in peer:
+        cidr: str = peer["ipBlock"]["cidr"]
+        return cidr
+    ((label, value),) = peer["podSelector"]["matchLabels"].items()
+    return f"kube-system pods {label}={value}"
+
+
+def is_open(policy: Json | None) -> bool:
+    """Whether any rule for ingress lets in every address; a missing policy does so, too."""
+    if policy is None:
+        return True
+    spec = policy.get("spec") or {}
+    if "Ingress" not in (spec.get("policyTypes") or ["Ingress"]):
+        return True
+    return any(_admits_all(rule) for rule in spec.get("ingress") or [])
+
+
+def follow_policy(api: KubernetesAPI, publish: Callable[[bool], None], wait: Callable[[float], bool]) -> None:
+    """Publishes whether the policy is open, again and again, until `wait` returns true."""
+    while True:
+        try:
+            publish(is_open(_read_policy(api)))
+        except ApiError as error:
+            _log.warning("network policy not read", policy=POLICY, error=str(error))
+        if wait(CHECK_SECONDS):
+            return
+
+
+def _read_policy(api: KubernetesAPI) -> Json | None:
+    try:
+        return api.get(POLICY)
+    except ApiError as error:
+        if error.not_found:
+            return None
+        raise
+
+
+def _admits_all(rule: Json) -> bool:
+    peers = rule.get("from") or []
+    return not peers or any((peer.get("ipBlock") or {}).get("cidr") in EVERYWHERE for peer in peers)

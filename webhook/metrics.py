@@ -1,0 +1,119 @@
+"""The webhook's metrics."""
+
+from __future__ import annotations
+
+import threading
+from bisect import bisect_left
+from collections.abc import Sequence
+from datetime import datetime
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
+
+BUCKETS = (0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.05, 0.25, 1.0)
+ROUTES = ("mutate", "validate")
+OUTCOMES = ("untouched", "changed", "refused", "unreadable")
+
+
+class Tally:
+    """Counts of one webhook's answers, in plain numbers that one thread alone changes and that only grow."""
+
+    __slots__ = ("buckets", "outcomes", "seconds")
+
+    def __init__(self) -> None:
+        self.outcomes = dict.fromkeys(OUTCOMES, 0)
+        self.buckets = [0] * (len(BUCKETS) + 1)
+        self.seconds = 0.0
+
+
+class BulkHistogram(Histogram):
+    """A histogram that adds many observations at once."""
+
+    def add(self, buckets: Sequence[int], seconds: float) -> None:
+        """Adds a count to each bucket, the last of which has no bound, and the sum of the observations."""
+        self._sum.inc(seconds)
+        for bucket, count in zip(self._buckets, buckets, strict=True):
+            if count:
+                bucket.inc(count)
+
+
+class Measures:
+    """Counters and gauges, created once a process.
+
+    The library takes longer to count a review, in memory shared by all workers, than TLS takes to carry it. So plain
+    numbers count the reviews, and `publish` adds their growth to the metrics.
+    """
+
+    def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._reviews = Counter(
+            "fairgpu_webhook_reviews",
+            "Admission reviews answered, by webhook and by outcome.",
+            ("webhook", "outcome"),
+            registry=registry,
+        )
+        self._seconds = BulkHistogram(
+            "fairgpu_webhook_review_duration_seconds",
+            "Time from a review's body to its answer, without the network.",
+            ("webhook",),
+            buckets=BUCKETS,
+            registry=registry,
+        )
+        self._states_confirmed = Gauge(
+            "fairgpu_webhook_states_confirmed_timestamp_seconds",
+            "When the timekeeper last confirmed the budgets' states, in the worker with the oldest; 0 for never.",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self._certificate_expiry = Gauge(
+            "fairgpu_webhook_certificate_expiry_timestamp_seconds",
+            "When the served certificate ends, in seconds since 1970.",
+            registry=registry,
+            multiprocess_mode="livemin",
+        )
+        self._ingress_open = Gauge(
+            "fairgpu_webhook_ingress_open",
+            "Whether the webhook's NetworkPolicy lets every address connect (1), or names those that may (0).",
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._states_confirmed.set(0)
+        self._counters = {
+            (route, outcome): self._reviews.labels(route, outcome) for route in ROUTES for outcome in OUTCOMES
+        }
+        self._timers = {route: self._seconds.labels(route) for route in ROUTES}
+        self._tallies = {route: Tally() for route in ROUTES}
+        self._published = {route: Tally() for route in ROUTES}
+        self._publishing = threading.Lock()  # guards _published: the thread that publishes, and the end of the worker
+
+    def reviewed(self, route: str, outcome: str, seconds: float) -> None:
+        """Counts an answer; for the event loop's thread alone."""
+        tally = self._tallies[route]
+        tally.outcomes[outcome] += 1
+        tally.buckets[bisect_left(BUCKETS, seconds)] += 1
+        tally.seconds += seconds
+
+    def publish(self) -> None:
+        """Adds the counts since the last call to the metrics; safe in any thread."""
+        with self._publishing:
+            for route, tally in self._tallies.items():
+                self._publish(route, tally, self._published[route])
+
+    def _publish(self, route: str, tally: Tally, published: Tally) -> None:
+        for outcome, count in tally.outcomes.items():
+            self._counters[route, outcome].inc(count - published.outcomes[outcome])
+            published.outcomes[outcome] = count
+        buckets, seconds = list(tally.buckets), tally.seconds
+        new = [count - before for count, before in zip(buckets, published.buckets, strict=True)]
+        self._timers[route].add(new, seconds - published.seconds)
+        published.buckets, published.seconds = buckets, seconds
+
+    def set_states_confirmed(self, moment: float) -> None:
+        """Sets the time of the states' last confirmation, in seconds since 1970."""
+        self._states_confirmed.set(moment)
+
+    def set_ingress_open(self, is_open: bool) -> None:  # noqa: FBT001 - a callback's argument
+        """Sets whether every address may connect."""
+        self._ingress_open.set(is_open)
+
+    def set_certificate_expiry(self, moment: datetime) -> None:
+        """Sets the end of the certificate."""
+        self._certificate_expiry.set(moment.timestamp())

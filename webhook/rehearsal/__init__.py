@@ -1,1 +1,0 @@
-"""`fairgpu admit`: what would happen to these manifests."""
