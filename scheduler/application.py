@@ -1,0 +1,200 @@
+"""The extender as a service: three routes over the state, probes, and the threads that keep the state."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from importlib.metadata import version
+
+import numpy as np
+import structlog
+from flask import Flask, jsonify
+from flask import Response as FlaskResponse
+
+from fairgpu.cluster.api import KubernetesAPI
+from fairgpu.cluster.reflector import reflect
+from fairgpu.serving.application import Application
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.messages import Request, Response, problem
+from fairgpu.states_client import authority_config_map, authority_file, follow_authority, follow_states
+from scheduler.cluster.acting import Acting, follow_lease
+from scheduler.cluster.state import State
+from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
+from scheduler.extender.binding import BindError, Clock, bind, keep_settling
+from scheduler.extender.filtering import filter_nodes, prioritize_nodes
+from scheduler.extender.waking import keep_waking
+from scheduler.extender.wire import (
+    ArgumentsError,
+    BindArguments,
+    BindResult,
+    FilterArguments,
+    decode_bind,
+    decode_filter,
+    encode,
+)
+from scheduler.measures import Measures
+from scheduler.placement.worth import learn
+from scheduler.settings import SchedulerSettings
+
+_log = structlog.get_logger(__name__)
+
+LEARN_AT = (100, 250, 500, 1000, 2000, 4000, 8000)
+"""After how many requests is learned; then after each LEARN_EVERY."""
+LEARN_EVERY = 8000
+LEARN_LOOK_SECONDS = 1.0
+NOT_ACTING = "this replica does not lead"
+
+
+def build_application(
+    lifecycle: Lifecycle, api: KubernetesAPI, settings: SchedulerSettings, measures: Measures
+) -> Application:
+    """The application of the only worker."""
+    state, wait = State(), lifecycle.ending.wait
+    lease = settings.lease
+    acting = Acting(lease.pod_name)
+
+    def acts() -> bool:
+        return not lease.pod_name or acting.acts(time.monotonic())
+
+    def informed() -> bool:
+        return acts() and not state.missing()
+
+    states = settings.states
+    authority = (
+        authority_file(states.ca_file)
+        if states.ca_file is not None
+        else authority_config_map(api, states.ca_namespace, states.ca_config_map)
+    )
+    lifecycle.run_thread("authority", lambda: follow_authority(authority, state.budgets, wait))
+    lifecycle.run_thread("states", lambda: follow_states(states, state.budgets, wait, time.monotonic, random.random))
+    lifecycle.run_thread("settling", lambda: keep_settling(state, api, Clock(time.monotonic, wait)))
+    lifecycle.run_thread("waking", lambda: keep_waking(state, api, informed, wait, _stamp))
+    pods, nodes = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show), NodesView(state)
+    if lease.pod_name:
+        lifecycle.run_thread(
+            "lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait)
+        )
+    lifecycle.run_thread("pods", lambda: reflect(api, PODS, pods, wait, random.random))
+    lifecycle.run_thread("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
+    lifecycle.run_thread("learning", lambda: keep_learning(state, wait))
+    routes = Routes(state, api, Clock(time.monotonic, wait), informed, measures)
+    immediate = {("POST", "/filter"): routes.filter, ("POST", "/prioritize"): routes.prioritize}
+    return Application(
+        lifecycle, {("POST", "/bind"): routes.bind}, build_probes(lifecycle, state.missing), 2, immediate=immediate
+    )
+
+
+class Routes:
+    """Bodies in, bodies out."""
+
+    def __init__(
+        self, state: State, api: KubernetesAPI, clock: Clock, acts: Callable[[], bool], measures: Measures
+    ) -> None:
+        self._state = state
+        self._api = api
+        self._clock = clock
+        self._acts = acts
+        self._measures = measures
+
+    def filter(self, body: bytes) -> Response:
+        """The nodes on which a pod may go."""
+        started = time.perf_counter()
+        arguments = self._read("filter", body, started)
+        if isinstance(arguments, Response):
+            return arguments
+        result = filter_nodes(self._state, arguments, self._clock.now())
+        self._answered("filter", "placed" if result.node_names else "refused", started)
+        return Response(200, encode(result))
+
+    def prioritize(self, body: bytes) -> Response:
+        """The scores of nodes."""
+        started = time.perf_counter()
+        arguments = self._read("prioritize", body, started)
+        if isinstance(arguments, Response):
+            return arguments
+        scores = prioritize_nodes(self._state, arguments)
+        self._answered("prioritize", "placed", started)
+        return Response(200, encode(scores))
+
+    async def bind(self, request: Request) -> Response:
+        """Binds a pod; the API server is asked in a thread."""
+        started = time.perf_counter()
+        if not self._acts():
+            self._answered("bind", "not_acting", started)
+            return problem(503, "Service Unavailable", NOT_ACTING)
+        try:
+            arguments = decode_bind(request.body)
+        except ArgumentsError as error:
+            self._answered("bind", "unreadable", started)
+            return problem(400, "Bad Request", str(error))
+        error_text = await asyncio.to_thread(self._bind, arguments)
+        self._answered("bind", "refused" if error_text else "placed", started)
+        return Response(200, encode(BindResult(error_text)))
+
+    def _bind(self, arguments: BindArguments) -> str:
+        try:
+            bind(self._state, self._api, arguments, self._clock)
+        except BindError as error:
+            pod = f"{arguments.pod_namespace}/{arguments.pod_name}"
+            _log.warning("not bound", pod=pod, uid=arguments.pod_uid, node=arguments.node, error=str(error))
+            return str(error)
+        return ""
+
+    def _read(self, verb: str, body: bytes, started: float) -> FilterArguments | Response:
+        """The arguments, or the answer where there is nothing to decide."""
+        if not self._acts():
+            self._answered(verb, "not_acting", started)
+            return problem(503, "Service Unavailable", NOT_ACTING)
+        try:
+            return decode_filter(body)
+        except ArgumentsError as error:
+            self._answered(verb, "unreadable", started)
+            return problem(400, "Bad Request", str(error))
+
+    def _answered(self, verb: str, outcome: str, started: float) -> None:
+        self._measures.answered(verb, outcome, time.perf_counter() - started)
+
+
+def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
+    """Learns from the mix as it grows, until `wait` says that everything is to end."""
+    learned = 0
+    generator = np.random.default_rng()
+    while not wait(LEARN_LOOK_SECONDS):
+        due = next((count for count in LEARN_AT if count > learned), learned + LEARN_EVERY)
+        if state.counted < due:
+            continue
+        with state.lock:
+            learned, mix = state.counted, state.mix()
+            classes, capacity = list(state.fleet.classes), state.fleet.capacity()
+        state.learn(learn(mix, classes, capacity, generator))
+        _log.info("learned", requests=learned, kinds=len(mix.kinds))
+
+
+def build_probes(lifecycle: Lifecycle, missing: Callable[[], tuple[str, ...]]) -> Flask:
+    """The Flask application; `missing` names what has to be read before the first answer and was not."""
+    application = Flask("scheduler")
+
+    @application.get("/")
+    def about() -> FlaskResponse:
+        return jsonify(name="fairgpu-scheduler", version=version("fairgpu"))
+
+    @application.get("/healthz")
+    def health() -> FlaskResponse:
+        return jsonify(status="ok")
+
+    @application.get("/readyz")
+    def readiness() -> tuple[FlaskResponse, int]:
+        if lifecycle.draining:
+            return jsonify(status="ending"), 503
+        lacking = missing()
+        return (jsonify(status="starting", missing=lacking), 503) if lacking else (jsonify(status="ready"), 200)
+
+    return application
+
+
+def _stamp() -> str:
+    """The present time as the API writes it."""
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

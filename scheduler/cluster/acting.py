@@ -1,0 +1,98 @@
+"""Whether this extender may act: kube-scheduler's Lease names its own pod, and its watch has caught up since.
+
+kube-scheduler in the same pod elects by that Lease. Its renewals are timed by our own clock, as they are seen: no clock
+of another machine decides (https://kubernetes.io/docs/concepts/architecture/leases/). What another replica bound before
+may still be on its way through the watch of pods when this one begins to lead. So it first writes a mark on its own
+pod: the watch shows changes of pods in order, and once it shows the mark it has shown all that was bound before.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from fairgpu.cluster.api import ApiError, KubernetesAPI
+
+_log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 1.0
+CONDITION = "fairgpu.io/Leads"
+STRATEGIC = "application/strategic-merge-patch+json"
+
+
+class Acting:
+    """What was seen of the Lease and of the mark.
+
+    Attributes:
+        pod_name: this replica's pod.
+    """
+
+    def __init__(self, pod_name: str) -> None:
+        self.pod_name = pod_name
+        self._renewal: tuple[str, str] | None = None
+        self._looked = 0.0
+        self._until = float("-inf")
+        self._mark = ""
+        self._shown = ""
+
+    def see(self, spec: dict[str, Any], now: float) -> None:
+        """Takes the Lease's spec, read at an instant in monotonic seconds."""
+        self.acts(now)
+        holder = str(spec.get("holderIdentity") or "")
+        renewal = (holder, str(spec.get("renewTime")))
+        # kube-scheduler's identity is the host's name, which is the pod's, an underline, and a uuid.
+        if holder.rpartition("_")[0] != self.pod_name:
+            self._until = float("-inf")
+        elif self._renewal is not None and renewal != self._renewal:
+            # It was renewed at some time since the last look, at which it is taken to have been.
+            self._until = self._looked + float(spec.get("leaseDurationSeconds") or 0)
+        self._renewal, self._looked = renewal, now
+
+    def wanted_mark(self, now: float) -> str:
+        """The mark to write on the own pod now; empty where there is none to write."""
+        if self.acts(now) or now >= self._until:
+            return ""
+        self._mark = self._mark or secrets.token_hex(8)
+        return self._mark
+
+    def show(self, mark: str) -> None:
+        """Takes the mark that the watch shows on the own pod."""
+        self._shown = mark
+
+    def acts(self, now: float) -> bool:
+        """Whether it may answer at an instant; once it may not, a new mark is needed."""
+        if now >= self._until:
+            self._mark = ""
+        return bool(self._mark) and self._mark == self._shown
+
+
+def follow_lease(
+    api: KubernetesAPI,
+    namespace: str,
+    name: str,
+    acting: Acting,
+    clock: Callable[[], float],
+    wait: Callable[[float], bool],
+) -> None:
+    """Looks at the Lease until `wait` says that everything is to end, and marks the own pod when it begins to lead."""
+    path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
+    pod = f"/api/v1/namespaces/{namespace}/pods/{acting.pod_name}/status"
+    while not wait(LOOK_SECONDS):
+        asked = clock()
+        try:
+            acting.see(api.get(path).get("spec") or {}, asked)
+            mark = acting.wanted_mark(clock())
+            if mark:
+                condition = {"type": CONDITION, "status": "True", "reason": "Leads", "message": mark}
+                api.patch(pod, {"status": {"conditions": [condition]}}, STRATEGIC)
+        except ApiError as error:
+            _log.warning("lease cannot be followed", lease=f"{namespace}/{name}", error=str(error))
+
+
+def mark_of(pod: dict[str, Any]) -> str:
+    """The mark that a pod bears; empty where it bears none."""
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return next((str(one.get("message")) for one in conditions if one.get("type") == CONDITION), "")

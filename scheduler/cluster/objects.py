@@ -1,0 +1,262 @@
+"""Reads pods and nodes of the API server into the values of placement."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from fairgpu import allocation, inventory, names
+from fairgpu.choices import read_choices
+from fairgpu.demand import is_native_sidecar, peak
+from fairgpu.dialects import registry
+from fairgpu.dialects.reading import DialectSettings
+from fairgpu.faults import explain
+from fairgpu.pod import PodReading, read_pod
+from fairgpu.quantity import MIB, QuantityError, parse_quantity
+from fairgpu.request import Placement
+from scheduler.placement.choosing import Placed
+from scheduler.placement.fleet import Node
+from scheduler.placement.holding import Holding, Share, pieces_of
+from scheduler.placement.request import MAX_GPUS_OF_A_CONTAINER, Request, Wanted, need_of
+
+Json = Mapping[str, Any]
+
+ENDED = frozenset({"Succeeded", "Failed"})
+CANONICAL = DialectSettings(max_gpus_per_node=MAX_GPUS_OF_A_CONTAINER)
+
+
+class PodError(ValueError):
+    """A pod that the extender cannot place; the message says why and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingPod:
+    """A pod that asks for devices.
+
+    Attributes:
+        uid, namespace, name: which pod.
+        request: what it needs.
+        containers: the names of its containers in the order of `Request.steps`.
+        prefers: whether it has soft preferences among nodes, which other plugins weigh.
+        priority: of its class.
+        created: when it was created (RFC 3339).
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    request: Request
+    containers: tuple[str, ...]
+    prefers: bool = False
+    priority: int = 0
+    created: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodNote:
+    """What is kept of a pod that the API server has.
+
+    Attributes:
+        uid, namespace, name: which pod.
+        holding: what it holds of its node; None where it is not bound, or has ended.
+        fault: why its allocation counts for nothing; empty where it has none or a sound one.
+        waits: what it asks for, where kube-scheduler has found no node for it yet.
+        ended: whether it has ended, and holds nothing any more.
+    """
+
+    uid: str
+    namespace: str
+    name: str
+    holding: Holding | None
+    fault: str = ""
+    waits: WaitingPod | None = None
+    ended: bool = False
+
+
+def read_waiting(pod: Json) -> WaitingPod:
+    """Reads a pod that kube-scheduler asks about.
+
+    Raises:
+        PodError: it asks for no GPU in FairGPU's resources, or for one that cannot be had.
+    """
+    metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
+    reading = read_pod(pod, CANONICAL, dialects=registry.NATIVE)
+    if reading.faults:
+        raise PodError(explain(reading.faults))
+    if not reading.requests_gpu:
+        raise PodError(
+            "the pod asks for no fairgpu.io/gpu: leave schedulerName out, so that default-scheduler places it"
+        )
+    choices = read_choices(_mapping(metadata.get("annotations"))).choices
+    containers, init = _asking(reading)
+    cpu_milli, host_mib = host_demand(spec)
+    placement = choices.placement or Placement.PACK
+    request = Request(
+        containers=tuple(need for _, need in containers),
+        init=tuple((need, keeps) for _, need, keeps in init),
+        wanted=Wanted(choices.use_models, choices.avoid_models, choices.use_uuids, choices.avoid_uuids, placement),
+        cpu_milli=cpu_milli,
+        host_mib=host_mib,
+    )
+    return WaitingPod(
+        uid=str(metadata.get("uid", "")),
+        namespace=str(metadata.get("namespace", "")),
+        name=str(metadata.get("name", "")),
+        request=request,
+        containers=(*(name for name, _, _ in init), *(name for name, _ in containers)),
+        prefers=placement is Placement.SPREAD or _prefers(spec),
+        priority=priority if isinstance(priority := spec.get("priority"), int) else 0,
+        created=str(metadata.get("creationTimestamp", "")),
+    )
+
+
+def read_note(pod: Json) -> PodNote:
+    """Reads what a pod holds; its allocation is the truth, as far as it is sound."""
+    metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
+    note = PodNote(str(metadata["uid"]), str(metadata.get("namespace", "")), str(metadata["name"]), None)
+    status, node = _mapping(pod.get("status")), spec.get("nodeName")
+    if status.get("phase") in ENDED:
+        return replace(note, ended=True)
+    if not isinstance(node, str) or not node:
+        return replace(note, waits=_unschedulable(pod)) if _is_unschedulable(spec, status) else note
+    cpu_milli, host_mib = host_demand(spec)
+    holding = Holding(node, (), cpu_milli, host_mib)
+    text = _mapping(metadata.get("annotations")).get(names.ALLOCATION)
+    fault = ""
+    if isinstance(text, str):
+        try:
+            holding = Holding(node, _pieces(allocation.decode(text), node, spec), cpu_milli, host_mib)
+        except allocation.AllocationError as error:
+            fault = str(error)
+    return PodNote(note.uid, note.namespace, note.name, holding, fault)
+
+
+def read_node(item: Json) -> Node | None:
+    """Reads a node; None where it offers no devices.
+
+    Raises:
+        InventoryError: its inventory makes no sense.
+    """
+    metadata = _mapping(item.get("metadata"))
+    text = _mapping(metadata.get("annotations")).get(names.INVENTORY)
+    if not isinstance(text, str):
+        return None
+    found = inventory.decode(text)
+    free = _mapping(_mapping(item.get("status")).get("allocatable"))
+    return Node(str(metadata["name"]), found, _milli(free.get("cpu")), _mib(free.get("memory")))
+
+
+def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.Allocation:
+    """What the Binding of a placed pod carries."""
+    devices = {device.uuid: device for device in node.inventory.devices}
+    return allocation.Allocation(
+        node=placed.node,
+        containers=tuple(
+            allocation.ContainerAllocation(name, tuple(_device_share(devices[share.uuid], share) for share in shares))
+            for name, shares in zip(pod.containers, placed.shares, strict=True)
+        ),
+    )
+
+
+def host_demand(spec: Json) -> tuple[int, int]:
+    """The processor time (milli) and memory (MiB) that a pod's requests come to, as the scheduler counts them."""
+    main = [_requests(container) for container in _dictionaries(spec.get("containers"))]
+    init = [(_requests(item), is_native_sidecar(item)) for item in _dictionaries(spec.get("initContainers"))]
+    overhead = _mapping(spec.get("overhead"))
+    cpu, memory = (
+        peak([amounts[at] for amounts in main], [(amounts[at], keeps) for amounts, keeps in init]) for at in (0, 1)
+    )
+    return cpu + _milli(overhead.get("cpu")), memory + _mib(overhead.get("memory"))
+
+
+def _is_unschedulable(spec: Json, status: Json) -> bool:
+    return spec.get("schedulerName") == names.SCHEDULER_NAME and any(
+        one.get("type") == "PodScheduled" and one.get("reason") == "Unschedulable"
+        for one in _dictionaries(status.get("conditions"))
+    )
+
+
+def _unschedulable(pod: Json) -> WaitingPod | None:
+    try:
+        return read_waiting(pod)
+    except PodError:
+        return None
+
+
+def _asking(reading: PodReading) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, bool]]]:
+    """Name and need of each container that asks, main and init."""
+    main = [(one.name, need_of(one.request)) for one in reading.containers if one.request is not None]
+    init = [(one.name, need_of(one.request), one.native_sidecar) for one in reading.init if one.request is not None]
+    return main, init
+
+
+def _pieces(found: allocation.Allocation, node: str, spec: Json) -> tuple[Any, ...]:
+    """The pieces of an allocation.
+
+    Raises:
+        AllocationError: it is of another node, or of containers that the pod does not have.
+    """
+    if found.node != node:
+        raise allocation.AllocationError(f"the allocation is of node {found.node}, and the pod is bound to {node}")
+    shares = {
+        container.name: [Share(device.uuid, device.core_percent, device.memory_mib) for device in container.devices]
+        for container in found.containers
+    }
+    main = [str(item.get("name")) for item in _dictionaries(spec.get("containers"))]
+    init = [(str(item.get("name")), is_native_sidecar(item)) for item in _dictionaries(spec.get("initContainers"))]
+    unknown = shares.keys() - {*main, *(name for name, _ in init)}
+    if unknown:
+        raise allocation.AllocationError(
+            f"the allocation is of the container {min(unknown)}, which the pod does not have"
+        )
+    return pieces_of(
+        [shares[name] for name in main if name in shares],
+        [(shares[name], keeps) for name, keeps in init if name in shares],
+    )
+
+
+def _device_share(device: inventory.Device, share: Share) -> allocation.DeviceShare:
+    return allocation.DeviceShare(device.uuid, device.model, device.memory_mib, share.core_percent, share.memory_mib)
+
+
+def _prefers(spec: Json) -> bool:
+    """Whether the pod prefers some nodes to others without requiring them."""
+    affinity = _mapping(spec.get("affinity"))
+    soft = "preferredDuringSchedulingIgnoredDuringExecution"
+    return any(
+        _mapping(affinity.get(kind)).get(soft) for kind in ("nodeAffinity", "podAffinity", "podAntiAffinity")
+    ) or any(
+        constraint.get("whenUnsatisfiable") == "ScheduleAnyway"
+        for constraint in _dictionaries(spec.get("topologySpreadConstraints"))
+    )
+
+
+def _requests(container: Json) -> tuple[int, int]:
+    amounts = _mapping(_mapping(container.get("resources")).get("requests"))
+    return _milli(amounts.get("cpu")), _mib(amounts.get("memory"))
+
+
+def _milli(value: Any) -> int:
+    return math.ceil(_quantity(value) * 1000)
+
+
+def _mib(value: Any) -> int:
+    return math.ceil(_quantity(value) / MIB)
+
+
+def _quantity(value: Any) -> Fraction:
+    try:
+        return parse_quantity(value)
+    except QuantityError:
+        return Fraction(0)
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _dictionaries(value: Any) -> Sequence[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,0 +1,261 @@
+"""What the extender decides on: the fleet, kept by watches, and the devices that it keeps for pods it has answered.
+
+kube-scheduler asks about the next pod before it binds the last one, and the API server shows a Binding a little later
+than it was made. So a pod's devices are held from the answer of filter on: until the API server shows its allocation,
+until it ends, or until nobody has bound it for HOLD_SECONDS. Once a Binding was sent they are held until the watch
+shows it, or the pod, read SETTLE_SECONDS later, is not bound.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from itertools import repeat
+
+import numpy as np
+
+from scheduler.cluster.budgets import Budgets, Standing
+from scheduler.cluster.inventories import Inventories
+from scheduler.cluster.objects import PodNote, WaitingPod
+from scheduler.cluster.refusals import Refusals
+from scheduler.cluster.waiting import WaitingPods
+from scheduler.placement.causes import LASTING
+from scheduler.placement.choosing import NONE, Chooser, Placed
+from scheduler.placement.fleet import Fleet, Ints, Node
+from scheduler.placement.holding import Holding
+from scheduler.placement.mix import Mix, MixCounter
+from scheduler.placement.request import Request
+from scheduler.placement.worth import Worth
+
+HOLD_SECONDS = 30.0
+SETTLE_SECONDS = 65.0
+"""Longer than the API server works on a request (its flag --request-timeout, 60 s by default)."""
+MAX_ASKED = 20_000
+"""Pods whose requests are remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reservation:
+    """Devices that are kept for a pod.
+
+    Attributes:
+        pod: for which.
+        placed: where.
+        until: when they are freed, in monotonic seconds; None while the pod is being bound.
+        sent: whether a Binding was sent: then they are freed only by what the API server says.
+    """
+
+    pod: WaitingPod
+    placed: Placed
+    until: float | None
+    sent: bool = False
+
+
+class State:
+    """Safe to use from several threads; `lock` is held for what must not be torn apart.
+
+    Attributes:
+        lock: held by whoever decides.
+        fleet, chooser, refusals: what there is, what is chosen of it, and why not.
+        inventories: what nodes offer.
+        budgets: where the budgets stand.
+        waiting: the pods that wait for a node.
+        offers: grows when a node offers something else.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.budgets = Budgets()
+        self.waiting = WaitingPods()
+        self.offers = 0
+        self.fleet = Fleet()
+        self.chooser = Chooser(self.fleet)
+        self.refusals = Refusals(self.chooser)
+        self.inventories = Inventories(self.fleet)
+        self._reservations: dict[str, Reservation] = {}
+        self._bound: set[str] = set()
+        self._pods: dict[str, PodNote] = {}
+        self._mix = MixCounter()
+        self._asked: dict[str, WaitingPod] = {}
+        self._first: tuple[tuple[int, int, int], list[str]] = ((-1, -1, -1), [])
+        self._hopes: dict[tuple[int, Request], bool] = {}
+        self._listed: set[str] = set()
+
+    # What watches tell.
+
+    def listed(self, collection: str) -> None:
+        """Notes that a collection was read to its end."""
+        with self.lock:
+            self._listed.add(collection)
+
+    def missing(self) -> tuple[str, ...]:
+        """The collections that were never read: before, every device looks free."""
+        return tuple(name for name in ("nodes", "pods") if name not in self._listed)
+
+    def put_node(self, node: Node) -> set[str]:
+        """Takes a node's inventory; the nodes that offer a device of it as well, itself among them if there are any."""
+        with self.lock:
+            self.offers += 1
+            return self.inventories.put(node)
+
+    def remove_node(self, name: str) -> None:
+        """Takes a node out."""
+        with self.lock:
+            self.offers += 1
+            self.inventories.remove(name)
+
+    def put_pod(self, note: PodNote) -> None:
+        """Takes what the API server has of a pod; its allocation stands before what was kept for it."""
+        with self.lock:
+            self._pods[note.uid] = note
+            if note.holding is not None:
+                self._reservations.pop(note.uid, None)
+                self._bound.add(note.uid)
+                self.waiting.remove(note.uid)
+                self.fleet.hold(note.uid, note.holding)
+                return
+            if note.ended:
+                self.remove_pod(note.uid)
+            elif note.waits is not None and note.uid not in self._reservations and note.uid not in self._bound:
+                # A pod that is bound stays bound: one that was told otherwise is how it was before.
+                self.waiting.add(note.waits)
+
+    def remove_pod(self, uid: str) -> None:
+        """Frees all that a pod held."""
+        with self.lock:
+            self._pods.pop(uid, None)
+            self._bound.discard(uid)
+            self._reservations.pop(uid, None)
+            self.waiting.remove(uid)
+            self.fleet.release(uid)
+
+    def replace_pods(self, notes: Iterable[PodNote]) -> None:
+        """Takes the whole collection; what is not in it is gone."""
+        with self.lock:
+            found = {note.uid: note for note in notes}
+            for uid in self._pods.keys() - found.keys():
+                self.remove_pod(uid)
+            for note in found.values():
+                self.put_pod(note)
+
+    # What is decided.
+
+    def rows_of(self, names: list[str]) -> tuple[Ints, list[str]]:
+        """The rows of nodes, and the names of those that offer nothing here."""
+        found = np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, len(names))
+        known = found >= 0
+        if known.all():
+            return found, []
+        return found[known], [names[at] for at in np.flatnonzero(~known).tolist()]
+
+    def fitting(self, pod: WaitingPod, rows: Ints) -> Ints:
+        """The rows on which a pod fits."""
+        return np.asarray(rows[self.chooser.gains(pod.request)[rows] != NONE])
+
+    def choose(self, pod: WaitingPod, rows: Ints, now: float) -> Reservation | None:
+        """Keeps devices on the best of these rows for a pod; None where it fits on none."""
+        row = self.chooser.best(pod.request, rows)
+        return None if row is None else self.reserve(pod, row, now)
+
+    def reserve(self, pod: WaitingPod, row: int, now: float) -> Reservation | None:
+        """Keeps devices on one row for a pod, in place of what was kept for it; None where it does not fit there."""
+        self.forget(pod.uid)
+        placed = self.chooser.place(pod.request, row)
+        if placed is None:
+            return None
+        reservation = Reservation(pod, placed, now + HOLD_SECONDS)
+        self._reservations[pod.uid] = reservation
+        request = pod.request
+        self.fleet.hold(pod.uid, Holding(placed.node, placed.pieces(request), request.cpu_milli, request.host_mib))
+        return reservation
+
+    def reservation(self, uid: str) -> Reservation | None:
+        """What is kept for a pod."""
+        return self._reservations.get(uid)
+
+    def bound(self, uid: str) -> bool:
+        """Whether the API server shows a pod as bound."""
+        return uid in self._bound
+
+    def binding(self, uid: str) -> None:
+        """Keeps a pod's devices while its Binding is made."""
+        kept = self._reservations.get(uid)
+        if kept is not None:
+            self._reservations[uid] = replace(kept, until=None, sent=True)
+
+    def bind_ended(self, uid: str, now: float) -> None:
+        """Keeps a pod's devices until it is known what became of its Binding."""
+        kept = self._reservations.get(uid)
+        if kept is not None:
+            self._reservations[uid] = replace(kept, until=now + SETTLE_SECONDS)
+
+    def forget(self, uid: str) -> None:
+        """Frees what is kept for a pod that is not bound."""
+        if self._reservations.pop(uid, None) is not None and uid not in self._bound:
+            self.fleet.release(uid)
+
+    def expire(self, now: float) -> None:
+        """Frees what was kept for too long for pods that nobody has bound."""
+        for uid, kept in self._late(now):
+            if not kept.sent:
+                self.forget(uid)
+
+    def doubtful(self, now: float) -> list[WaitingPod]:
+        """The pods whose Binding was sent so long ago that it is made by now, or never will be, and was not shown."""
+        with self.lock:
+            return [kept.pod for _, kept in self._late(now) if kept.sent]
+
+    def _late(self, now: float) -> list[tuple[str, Reservation]]:
+        return [(uid, kept) for uid, kept in self._reservations.items() if kept.until is not None and kept.until <= now]
+
+    def others_wait(self, uid: str) -> bool:
+        """Whether another pod within its budget waits for devices that may become free."""
+        known = (self.budgets.version, self.waiting.version, self.offers)
+        if self._first[0] != known:
+            found: list[str] = []
+            for pod in self.waiting.all():
+                if self.budgets.standing(pod.namespace) is Standing.IN_BUDGET and not self._hopeless(pod):
+                    found.append(pod.uid)
+                if len(found) == 2:
+                    break
+            self._first = known, found
+        return any(other != uid for other in self._first[1])
+
+    def _hopeless(self, pod: WaitingPod) -> bool:
+        """Whether no end of another pod makes room for a pod."""
+        key = (self.offers, pod.request)
+        if key not in self._hopes:
+            rows = np.array(sorted(self.fleet.rows.values()), np.int64)
+            lasting = all(shortage.cause in LASTING for shortage, _ in self.chooser.why(pod.request, rows))
+            if len(self._hopes) >= MAX_ASKED or any(offers != self.offers for offers, _ in self._hopes):
+                self._hopes.clear()
+            self._hopes[key] = lasting and not len(self.fitting(pod, rows))
+        return self._hopes[key]
+
+    def ask(self, pod: WaitingPod) -> None:
+        """Remembers a pod's request for its bind, and counts it into the mix, once."""
+        if pod.uid not in self._asked:
+            self._mix.see(pod.request)
+            if len(self._asked) >= MAX_ASKED:
+                del self._asked[next(iter(self._asked))]
+        self._asked[pod.uid] = pod
+
+    def asked(self, uid: str) -> WaitingPod | None:
+        """A pod that was asked about."""
+        return self._asked.get(uid)
+
+    @property
+    def counted(self) -> int:
+        """How many requests were counted into the mix."""
+        return self._mix.pods
+
+    def mix(self) -> Mix:
+        """The mix up to now."""
+        with self.lock:
+            return self._mix.mix()
+
+    def learn(self, worth: Worth) -> None:
+        """Chooses by a new worth from now on."""
+        with self.lock:
+            self.chooser.worth = worth

@@ -1,0 +1,135 @@
+"""Keeps the state by two watches: of nodes, whose inventories say what there is, and of pods, which hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from fairgpu.cluster.api import ApiError, Json
+from fairgpu.cluster.reflector import Collection
+from fairgpu.inventory import InventoryError
+from scheduler.cluster.acting import mark_of
+from scheduler.cluster.objects import PodNote, read_node, read_note
+from scheduler.cluster.state import State
+
+_log = structlog.get_logger(__name__)
+
+NOTE, MARK = "note", "mark"
+
+
+def _noted(item: Json) -> Json:
+    """A pod as it is kept: a list of whole ones would not fit into memory."""
+    return {NOTE: read_note(item), MARK: mark_of(item)}
+
+
+def _slim(item: Json) -> Json:
+    metadata, status = item.get("metadata") or {}, item.get("status") or {}
+    kept = {key: metadata.get(key) for key in ("name", "annotations", "resourceVersion")}
+    return {"metadata": kept, "status": {"allocatable": status.get("allocatable")}}
+
+
+PODS = Collection("/api/v1/pods", {}, _noted)
+NODES = Collection("/api/v1/nodes", {}, _slim)
+
+
+class PodsView:
+    """Tells the state of pods, and whoever waits for it of the mark on the own one."""
+
+    def __init__(self, state: State, own: str = "", show: Callable[[str], None] = lambda _: None) -> None:
+        self._state = state
+        self._own = own
+        self._show = show
+        self._faulty: set[str] = set()
+
+    def replaced(self, items: list[Json]) -> None:
+        """All pods."""
+        notes = [item[NOTE] for item in items]
+        for note in notes:
+            self._tell(note)
+        self._state.replace_pods(notes)
+        self._state.listed("pods")
+        for item in items:
+            self._look_for_mark(item)
+
+    def changed(self, kind: str, item: Json) -> None:
+        """One pod."""
+        note: PodNote = item[NOTE]
+        if kind == "DELETED":
+            self._faulty.discard(note.uid)
+            self._state.remove_pod(note.uid)
+        else:
+            self._tell(note)
+            self._state.put_pod(note)
+            self._look_for_mark(item)
+
+    def confirmed(self) -> None:
+        """The view is current."""
+
+    def failed(self, error: ApiError) -> None:
+        """The API server could not be asked."""
+        _log.warning("pods cannot be watched", error=str(error))
+
+    def _look_for_mark(self, item: Json) -> None:
+        note: PodNote = item[NOTE]
+        if self._own and f"{note.namespace}/{note.name}" == self._own and item[MARK]:
+            self._show(item[MARK])
+
+    def _tell(self, note: PodNote) -> None:
+        if note.fault and note.uid not in self._faulty:
+            self._faulty.add(note.uid)
+            _log.warning("allocation ignored", pod=f"{note.namespace}/{note.name}", uid=note.uid, error=note.fault)
+
+
+class NodesView:
+    """Tells the state of nodes."""
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self._written: dict[str, Any] = {}
+
+    def replaced(self, items: list[Json]) -> None:
+        """All nodes."""
+        names = {item["metadata"]["name"] for item in items}
+        for name in self._state.inventories.names() - names:
+            self._drop(name)
+        for item in items:
+            self._put(item)
+        self._state.listed("nodes")
+
+    def changed(self, kind: str, item: Json) -> None:
+        """One node."""
+        if kind == "DELETED":
+            self._drop(item["metadata"]["name"])
+        else:
+            self._put(item)
+
+    def confirmed(self) -> None:
+        """The view is current."""
+
+    def failed(self, error: ApiError) -> None:
+        """The API server could not be asked."""
+        _log.warning("nodes cannot be watched", error=str(error))
+
+    def _put(self, item: Json) -> None:
+        """Takes a node whose inventory or capacity changed: kubelets write their status every few minutes otherwise."""
+        name = item["metadata"]["name"]
+        written = (item["metadata"].get("annotations"), item["status"]["allocatable"])
+        if self._written.get(name) == written:
+            return
+        self._written[name] = written
+        try:
+            node = read_node(item)
+        except InventoryError as error:
+            _log.error("inventory refused", node=name, error=str(error))
+            node = None
+        if node is None:
+            self._state.remove_node(name)
+            return
+        for other in sorted(self._state.put_node(node)):
+            _log.error("device on two nodes", node=other, uuid=self._state.inventories.shared(other))
+
+    def _drop(self, name: str) -> None:
+        self._written.pop(name, None)
+        self._state.remove_node(name)

@@ -1,0 +1,1 @@
+"""Answers kube-scheduler's extender calls: filter, prioritize and bind."""

@@ -1,0 +1,121 @@
+"""Filter and prioritize: on which node a pod goes, and why not on the others."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.cluster.budgets import Standing
+from scheduler.cluster.objects import PodError, WaitingPod, read_waiting
+from scheduler.cluster.state import State
+from scheduler.cluster.waiting import FITS
+from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, HostPriority
+from scheduler.placement.fleet import Ints
+
+UNKNOWN_NODE = "gpu: the node publishes no inventory of GPUs that can be used"
+
+
+def filter_nodes(state: State, arguments: FilterArguments, now: float) -> FilterResult:
+    """The best node alone, on which the pod's devices are kept; all that fit where the pod prefers some to others.
+
+    The best alone, as kube-scheduler then scores none, and its other extenders and plugins are asked about one.
+
+    Args:
+        state: the cluster.
+        arguments: what kube-scheduler asks.
+        now: monotonic seconds.
+    """
+    names = arguments.node_names or []
+    try:
+        pod = read_waiting(arguments.pod)
+    except PodError as error:
+        return FilterResult([], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
+    with state.lock:
+        state.expire(now)
+        state.ask(pod)
+        rows, unknown = state.rows_of(names)
+        kept = state.reservation(pod.uid)
+        if kept is not None and kept.sent:
+            # It is not known yet whether the pod was bound: it may hold these devices, and must not hold others.
+            return FilterResult([kept.placed.node]) if kept.placed.node in names else _undecided(names)
+        state.forget(pod.uid)
+        closed = kept_out(state, pod)
+        if closed:
+            state.waiting.refuse(pod)
+            failed = dict.fromkeys(names, closed)
+            held = state.budgets.standing(pod.namespace) is Standing.HELD
+            return FilterResult([], {}, failed) if held else FilterResult([], failed)
+        chosen = _chosen(state, pod, rows, now)
+        if chosen:
+            state.waiting.remove(pod.uid)
+            return FilterResult(chosen)
+        state.waiting.refuse(pod)
+        return _refusal(state, pod, rows, unknown)
+
+
+def kept_out(state: State, pod: WaitingPod) -> str:
+    """Why the pod's budget keeps it from every node; empty where it does not."""
+    standing, budget = state.budgets.standing(pod.namespace), state.budgets.name(pod.namespace)
+    if standing is Standing.HELD:
+        return f"budget: the GPU budget {budget} is spent and holds its pods until it has money again"
+    if standing is Standing.OVER and state.others_wait(pod.uid):
+        return f"budget: the GPU budget {budget} is spent, and pods within theirs wait for GPUs"
+    return ""
+
+
+def explain_pod(state: State, pod: WaitingPod) -> str:
+    """What the pod waits for now, of all nodes; FITS where nothing of FairGPU's keeps it."""
+    closed = kept_out(state, pod)
+    if closed:
+        return closed
+    rows = np.array(sorted(state.fleet.rows.values()), np.int64)
+    if len(state.fitting(pod, rows)):
+        return FITS
+    return "; ".join(state.refusals.of(pod.request, rows).texts) or UNKNOWN_NODE
+
+
+def _chosen(state: State, pod: WaitingPod, rows: Ints, now: float) -> list[str]:
+    """The nodes to answer: the best alone, or all that fit where the pod prefers some."""
+    if pod.prefers:
+        return _names(state, state.fitting(pod, rows))
+    reservation = state.choose(pod, rows, now)
+    return [] if reservation is None else [reservation.placed.node]
+
+
+def prioritize_nodes(state: State, arguments: FilterArguments) -> list[HostPriority]:
+    """Scores by rank: the best node has MAX_SCORE, the worst 0."""
+    names = arguments.node_names or []
+    try:
+        pod = read_waiting(arguments.pod)
+    except PodError:
+        return [HostPriority(name, 0) for name in names]
+    with state.lock:
+        rows, unknown = state.rows_of(names)
+        gains = state.chooser.gains(pod.request)[rows]
+        ranks = np.unique(gains, return_inverse=True)[1]
+        best = max(int(ranks.max(initial=0)), 1)
+        scores = (ranks * MAX_SCORE // best).tolist()
+        known = [HostPriority(name, score) for name, score in zip(_names(state, rows), scores, strict=True)]
+    return known + [HostPriority(name, 0) for name in unknown]
+
+
+def _undecided(names: list[str]) -> FilterResult:
+    return FilterResult(
+        [], failed_nodes=dict.fromkeys(names, "gpu: it is not known yet whether an earlier Binding was made")
+    )
+
+
+def _refusal(state: State, pod: WaitingPod, rows: Ints, unknown: list[str]) -> FilterResult:
+    """One text for each cause; a cause that no end of another pod lifts is told apart."""
+    failed: dict[str, str] = {}
+    lasting = dict.fromkeys(unknown, UNKNOWN_NODE)
+    refusal = state.refusals.of(pod.request, rows)
+    for place, text in enumerate(refusal.texts):
+        short = rows if len(refusal.texts) == 1 else rows[refusal.cause[rows] == place]
+        told = lasting if refusal.lasting[place] else failed
+        told.update(dict.fromkeys(_names(state, short), text))
+    return FilterResult([], failed, lasting)
+
+
+def _names(state: State, rows: Ints) -> list[str]:
+    names: list[str] = state.fleet.names[rows].tolist()
+    return names

@@ -1,0 +1,93 @@
+"""kube-scheduler's extender protocol: what it sends and what it takes.
+
+The types are those of https://github.com/kubernetes/kube-scheduler/blob/v0.34.2/extender/v1/types.go; Go writes their
+fields as they are named there.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+MAX_SCORE = 10
+"""kube-scheduler multiplies it by the extender's weight."""
+
+
+class ArgumentsError(ValueError):
+    """A body that is none of the protocol's; the message says what is wrong with it."""
+
+
+class FilterArguments(msgspec.Struct, rename="pascal", frozen=True):
+    """The pod, and the names of the nodes that passed all other filters."""
+
+    pod: dict[str, Any]
+    node_names: list[str] | None = None
+
+
+class BindArguments(msgspec.Struct, frozen=True):
+    """Which pod to bind to which node."""
+
+    pod_name: str = msgspec.field(name="PodName")
+    pod_namespace: str = msgspec.field(name="PodNamespace")
+    pod_uid: str = msgspec.field(name="PodUID")
+    node: str = msgspec.field(name="Node")
+
+
+class FilterResult(msgspec.Struct, rename="pascal", frozen=True):
+    """The nodes that fit, and why the others do not: `unresolvable` where no end of another pod helps."""
+
+    node_names: list[str]
+    failed_nodes: dict[str, str] = {}
+    failed_and_unresolvable_nodes: dict[str, str] = {}
+    error: str = ""
+
+
+class HostPriority(msgspec.Struct, rename="pascal", frozen=True):
+    """A node and its score, 0 to MAX_SCORE."""
+
+    host: str
+    score: int
+
+
+class BindResult(msgspec.Struct, rename="pascal", frozen=True):
+    """Empty where the pod is bound."""
+
+    error: str = ""
+
+
+_FILTER = msgspec.json.Decoder(FilterArguments)
+_BIND = msgspec.json.Decoder(BindArguments)
+_ENCODER = msgspec.json.Encoder()
+
+
+def decode_filter(body: bytes) -> FilterArguments:
+    """Reads the arguments of filter and prioritize.
+
+    Raises:
+        ArgumentsError: they are none, or hold no names of nodes.
+    """
+    try:
+        arguments = _FILTER.decode(body)
+    except msgspec.DecodeError as error:
+        raise ArgumentsError(str(error)) from error
+    if arguments.node_names is None:
+        raise ArgumentsError("NodeNames is missing: set nodeCacheCapable for the extender")
+    return arguments
+
+
+def decode_bind(body: bytes) -> BindArguments:
+    """Reads the arguments of bind.
+
+    Raises:
+        ArgumentsError: they are none.
+    """
+    try:
+        return _BIND.decode(body)
+    except msgspec.DecodeError as error:
+        raise ArgumentsError(str(error)) from error
+
+
+def encode(answer: FilterResult | BindResult | list[HostPriority]) -> bytes:
+    """An answer's body."""
+    return _ENCODER.encode(answer)

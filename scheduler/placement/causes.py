@@ -1,0 +1,92 @@
+"""Why a request fits on no node: one text for each cause, the same for every node of it.
+
+kube-scheduler groups nodes by equal texts and cuts what it tells a pod at 1,024 bytes
+(https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/types.go), so there are few texts, and
+each says what was asked and what there is at most.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from scheduler.placement.request import Request
+
+MAX_NAMED = 4
+"""Models or uuids that a text names."""
+
+
+class Cause(IntEnum):
+    """What keeps a request from a node; the first of them that does is the node's."""
+
+    DEVICES = 0
+    """It offers too few GPUs at all."""
+    MODEL = 1
+    """Too few of them are of a model that may be used."""
+    UUID = 2
+    """Too few of them have a uuid that may be used."""
+    SIZE = 3
+    """Too few of them have the memory, were they empty."""
+    MEMORY = 4
+    """Too few of them have the memory free."""
+    CORE = 5
+    """Too few of them have the GPU time free."""
+    SLOTS = 6
+    """Too few of them take another container."""
+    TOGETHER = 7
+    """Memory, GPU time and containers are free, but not on the same GPUs."""
+
+
+LASTING = frozenset({Cause.DEVICES, Cause.MODEL, Cause.UUID, Cause.SIZE})
+"""Those that no end of another pod lifts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shortage:
+    """What is short on nodes of one cause.
+
+    Attributes:
+        cause: the cause.
+        gpus: how many GPUs the container needs that is short of them.
+        asked: what it needs of each: an amount of memory, percent of GPU time, or GPUs, by the cause.
+        most: the most that one of these nodes has of it on as many GPUs.
+        unit: in which memory is asked for, MiB or percent.
+    """
+
+    cause: Cause
+    gpus: int
+    asked: int
+    most: int
+    unit: str = "MiB"
+
+
+def explain(shortage: Shortage, request: Request) -> str:
+    """The text of a cause."""
+    wanted, asked, most = request.wanted, shortage.asked, max(shortage.most, 0)
+    each = "one GPU" if shortage.gpus == 1 else f"each of {shortage.gpus} GPUs"
+    models = _choice(wanted.use_models, wanted.avoid_models)
+    uuids = _choice(wanted.use_uuids, wanted.avoid_uuids)
+    texts = {
+        Cause.DEVICES: f"gpu: {_gpus(asked)} asked, a node offers at most {most}",
+        Cause.MODEL: f"gpu-model: {_gpus(asked)}{models} asked, at most {most} there",
+        Cause.UUID: f"gpu-uuid: {_gpus(asked)}{uuids} asked, at most {most} there",
+        Cause.SIZE: f"gpu-size: {asked} {shortage.unit} on {each} asked, the largest has {most}",
+        Cause.MEMORY: f"gpu-memory: {asked} {shortage.unit} on {each} asked, at most {most} free",
+        Cause.CORE: f"gpu-core: {asked} percent of {each} asked, at most {most} free",
+        Cause.SLOTS: f"gpu-containers: room for one more on {each} asked, {_gpus(most)} have it",
+        Cause.TOGETHER: "gpu: enough is free of each resource, but not on the same GPUs",
+    }
+    return texts[shortage.cause]
+
+
+def _gpus(count: int) -> str:
+    return "1 GPU" if count == 1 else f"{count} GPUs"
+
+
+def _choice(use: tuple[str, ...], avoid: tuple[str, ...]) -> str:
+    return (f" of {_list(use)}" if use else "") + (f" not of {_list(avoid)}" if avoid else "")
+
+
+def _list(names: tuple[str, ...]) -> str:
+    shown = " or ".join(names[:MAX_NAMED])
+    return f"{shown} or {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else shown

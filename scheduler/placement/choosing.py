@@ -1,0 +1,351 @@
+"""Chooses a node and its devices for a request, or says what keeps it from each node.
+
+The gain of each node is kept by kind of request, and computed again only for nodes that changed since. Ties go to the
+lowest row, so that the answer follows from what there is and from nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from fairgpu.request import Placement
+from scheduler.placement.causes import Cause, Shortage
+from scheduler.placement.fleet import Flags, Fleet, Ints, Node
+from scheduler.placement.holding import Piece, Share, pieces_of
+from scheduler.placement.learning import Floats
+from scheduler.placement.mix import allowed
+from scheduler.placement.request import Need, Request
+from scheduler.placement.search import Room, assign, fits_alone
+from scheduler.placement.topology import best_set, spread_of
+from scheduler.placement.worth import Left, Worth, rounded, single_gains, values
+
+MAX_KEPT = 256
+"""Kinds of requests whose gains are kept."""
+NONE = -np.inf
+FAR_APART = 1e7
+"""What one step of being farther apart costs a node where links decide: more than any gain."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A node and devices for a request.
+
+    Attributes:
+        node: the node's name.
+        shares: of each container in the order of `Request.steps`.
+    """
+
+    node: str
+    shares: tuple[tuple[Share, ...], ...]
+
+    def pieces(self, request: Request) -> tuple[Piece, ...]:
+        """What the pod holds of each device."""
+        init = [(shares, keeps) for shares, (_, keeps) in zip(self.shares, request.init, strict=False)]
+        return pieces_of(self.shares[len(request.init) :], init)
+
+
+@dataclass(slots=True)
+class _Gains:
+    """The gains of one kind of request.
+
+    Attributes:
+        version: the fleet's when they were computed.
+        of_row: by row; NONE where it does not fit.
+    """
+
+    version: int
+    of_row: Floats
+
+
+class Chooser:
+    """Chooses among the nodes of a fleet.
+
+    Attributes:
+        fleet: the nodes.
+        worth: what was learned of the requests to come; None before, when the first node that fits is taken.
+    """
+
+    def __init__(self, fleet: Fleet, worth: Worth | None = None) -> None:
+        self.fleet = fleet
+        self._worth = worth
+        self._kept: OrderedDict[Request, _Gains] = OrderedDict()
+
+    @property
+    def worth(self) -> Worth | None:
+        """What gains are computed by."""
+        return self._worth
+
+    @worth.setter
+    def worth(self, worth: Worth | None) -> None:
+        self._worth = worth
+        self._kept.clear()
+
+    def gains(self, request: Request) -> Floats:
+        """What each row wins by taking the request; NONE where it does not fit."""
+        fleet = self.fleet
+        kept = self._kept.get(request)
+        if kept is None:
+            rows = np.arange(fleet.size)
+            kept = self._kept[request] = _Gains(fleet.version, self._of_rows(request, rows))
+            if len(self._kept) > MAX_KEPT:
+                self._kept.popitem(last=False)
+        elif kept.version != fleet.version:
+            if len(kept.of_row) < fleet.size:
+                kept.of_row = np.append(kept.of_row, np.full(fleet.size - len(kept.of_row), NONE))
+            rows = np.flatnonzero(fleet.changed[: fleet.size] > kept.version)
+            kept.of_row[rows] = self._of_rows(request, rows)
+            kept.version = fleet.version
+        self._kept.move_to_end(request)
+        return kept.of_row
+
+    def best(self, request: Request, rows: Ints) -> int | None:
+        """The row that wins most, of the given ones; None where the request fits on none of them."""
+        of_row = self.gains(request)
+        gains = np.full(len(of_row), NONE)
+        gains[rows] = of_row[rows]
+        row = int(gains.argmax()) if len(gains) else 0
+        return row if len(gains) and gains[row] != NONE else None
+
+    def place(self, request: Request, row: int) -> Placed | None:
+        """The devices on one node; None where the request does not fit there."""
+        node = self.fleet.nodes[row]
+        need = request.single
+        if node is None:
+            return None
+        if need is None:
+            assignment = assign(self._rooms(request, row), request)
+        else:
+            devices = self._devices(request, need, row)
+            assignment = None if devices is None else (devices,)
+        if assignment is None:
+            return None
+        shares = (
+            tuple(_share(node, at, need) for at in sorted(devices))
+            for (need, _), devices in zip(request.steps, assignment, strict=True)
+        )
+        return Placed(node.name, tuple(shares))
+
+    def why(self, request: Request, rows: Ints) -> list[tuple[Shortage, Ints]]:
+        """What keeps the request from nodes on which it does not fit, and which of them; at most one of each cause."""
+        causes = np.full(len(rows), -1)
+        shortages: dict[Cause, Shortage] = {}
+        for need in request.needs:
+            for shortage, short in self._stages(request, need, rows):
+                new = short & (causes < 0)
+                if new.any():
+                    causes[new] = shortage.cause
+                    shortages.setdefault(shortage.cause, shortage)
+        if (causes < 0).any():
+            causes[causes < 0] = Cause.TOGETHER
+            shortages.setdefault(Cause.TOGETHER, Shortage(Cause.TOGETHER, 0, 0, 0))
+        return [(shortages[cause], rows[causes == cause]) for cause in sorted(shortages)]
+
+    def _of_rows(self, request: Request, rows: Ints) -> Floats:
+        need = request.single
+        fitting = None if need is None else self._fitting(request, need, rows)
+        fits = self._fits(request, rows) if need is None or fitting is None else fitting.sum(axis=1) >= need.gpus
+        able = np.flatnonzero(fits)
+        gains = np.full(len(rows), NONE)
+        if not len(able):
+            return gains
+        rows = rows[able]
+        fitting = np.zeros((0, 0), np.bool_) if fitting is None else fitting[able]
+        placement = request.wanted.placement
+        if placement is Placement.SPREAD:
+            found = self._emptiness(rows)
+        elif need is None:
+            found = -self.fleet.idle[rows].sum(axis=1).astype(np.float64)
+        elif need.gpus == 1:
+            found = self._single(request, need, rows, fitting).max(axis=1)
+        else:
+            found = self._several(request, need, rows, fitting)
+        if placement is Placement.TOPOLOGY and need is not None and need.gpus > 1:
+            found = found - FAR_APART * self._apart(need, rows, fitting)
+        gains[able] = found
+        return gains
+
+    def _fits(self, request: Request, rows: Ints) -> Flags:
+        """Whether a request of several containers fits on each row, exactly."""
+        fits = np.zeros(len(rows), np.bool_)
+        known: dict[bytes, bool] = {}
+        fleet = self.fleet
+        wanted = self._wanted(request, rows)
+        arrays = (fleet.core, fleet.memory, fleet.slots, fleet.total)
+        shapes = np.concatenate([wanted, *(array[rows] for array in arrays)], axis=1)
+        for at, row in enumerate(rows.tolist()):
+            # Nodes alike in what is left of them take a request alike.
+            shape = shapes[at].tobytes()
+            if shape not in known:
+                rooms = self._rooms(request, row)
+                known[shape] = fits_alone(rooms, request) and assign(rooms, request) is not None
+            fits[at] = known[shape]
+        return fits
+
+    def _wanted(self, request: Request, rows: Ints) -> Flags:
+        """Which devices are offered and may be used."""
+        wanted = self.fleet.offered[rows] & self._models(request)[self.fleet.cls[rows]]
+        return wanted & self._uuids(request, rows)
+
+    def _models(self, request: Request) -> Flags:
+        use, avoid = request.wanted.use_models, request.wanted.avoid_models
+        return np.array([allowed(device.model, use, avoid) for device in self.fleet.classes])
+
+    def _uuids(self, request: Request, rows: Ints) -> Flags:
+        use, avoid = request.wanted.use_uuids, request.wanted.avoid_uuids
+        if not use and not avoid:
+            return np.ones((1, 1), np.bool_)
+        may = np.full(self.fleet.offered.shape, not use)
+        for uuids, value in ((use, True), (avoid, False)):
+            for place in self._places(uuids):
+                may[place] = value
+        return np.asarray(may[rows])
+
+    def _places(self, uuids: Iterable[str]) -> list[tuple[int, int]]:
+        return [self.fleet.places[uuid] for uuid in uuids if uuid in self.fleet.places]
+
+    def _mib(self, need: Need, rows: Ints) -> Ints:
+        """The memory that the need takes of each device."""
+        if need.memory_mib:
+            return np.full((len(rows), 1), need.memory_mib)
+        return self.fleet.total[rows] * need.memory_percent // 100
+
+    def _fitting(self, request: Request, need: Need, rows: Ints) -> Flags:
+        """The devices on which one container of this need fits."""
+        fleet = self.fleet
+        room = (fleet.core[rows] >= need.core_percent) & (fleet.memory[rows] >= self._mib(need, rows))
+        return np.asarray(room & (fleet.slots[rows] >= 1) & self._wanted(request, rows))
+
+    def _after(self, need: Need, rows: Ints) -> Ints:
+        """The percent that would be left of each device."""
+        fleet = self.fleet
+        core = fleet.core[rows] - need.core_percent
+        memory = (fleet.memory[rows] - self._mib(need, rows)) * 100 // np.maximum(fleet.total[rows], 1)
+        # Where the need does not fit nobody looks at what would be left.
+        return np.asarray(np.maximum(np.minimum(core, memory), 0).astype(np.int32))
+
+    def _single(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
+        """What each device of each row wins; NONE where the need does not fit on it."""
+        fleet = self.fleet
+        if request.wanted.placement is Placement.SPREAD:
+            return np.where(fitting, fleet.idle[rows].astype(np.float64), NONE)
+        if self._worth is None:
+            return np.where(fitting, 0.0, NONE)
+        left = Left(fleet.cls[rows], fleet.idle[rows], fleet.cpu[rows], fleet.host[rows])
+        gains = single_gains(self._worth, left, _taken(left, self._after(need, rows), request))
+        return np.where(fitting, rounded(gains), NONE)
+
+    def _several(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
+        """What each row wins by giving its fullest devices that fit."""
+        fleet = self.fleet
+        if self._worth is None:
+            return np.zeros(len(rows))
+        idle = fleet.idle[rows]
+        order = np.argsort(np.where(fitting, idle, 101), axis=1, kind="stable")
+        taken = np.zeros(idle.shape, np.bool_)
+        np.put_along_axis(taken, order[:, : need.gpus], values=True, axis=1)
+        after = np.where(taken, self._after(need, rows), idle)
+        left = Left(fleet.cls[rows], idle, fleet.cpu[rows], fleet.host[rows])
+        return rounded(values(self._worth, _taken(left, after, request)) - values(self._worth, left))
+
+    def _emptiness(self, rows: Ints) -> Floats:
+        """How much of the GPUs of each row is left, in percent."""
+        fleet = self.fleet
+        return np.asarray(fleet.idle[rows].sum(axis=1) / np.maximum(fleet.offered[rows].sum(axis=1), 1))
+
+    def _apart(self, need: Need, rows: Ints, fitting: Flags) -> Floats:
+        """How far apart the nearest devices that fit are; nodes linked alike with the same devices free are one."""
+        known: dict[tuple[int, bytes], float] = {}
+        apart = np.zeros(len(rows))
+        for at, (link, free) in enumerate(zip(self.fleet.links[rows].tolist(), fitting, strict=True)):
+            key = (link, free.tobytes())
+            if key not in known:
+                links, numa = self.fleet.link_sets[link]
+                chosen = best_set(links, numa, tuple(np.flatnonzero(free).tolist()), need.gpus)
+                spread = spread_of(links, numa, chosen)
+                known[key] = (spread.worst * 1000 + spread.total) * 10 + spread.numa_nodes
+            apart[at] = known[key]
+        return apart
+
+    def _devices(self, request: Request, need: Need, row: int) -> tuple[int, ...] | None:
+        """The devices of a node for its only container."""
+        rows = np.array([row])
+        if need.gpus == 1:
+            gains = self._single(request, need, rows, self._fitting(request, need, rows))[0]
+            at = int(gains.argmax())
+            return (at,) if gains[at] != NONE else None
+        free = np.flatnonzero(self._fitting(request, need, rows)[0]).tolist()
+        if len(free) < need.gpus:
+            return None
+        links, numa = self.fleet.link_sets[int(self.fleet.links[row])]
+        if request.wanted.placement is Placement.TOPOLOGY:
+            return best_set(links, numa, tuple(free), need.gpus)
+        sign = -1 if request.wanted.placement is Placement.SPREAD else 1
+        left = {at: sign * int(self.fleet.idle[row, at]) for at in free}
+        limit = sorted(left.values())[need.gpus - 1]
+        fixed = tuple(at for at in free if left[at] < limit)
+        # Of those that are as full as the last one taken, the ones that are linked best.
+        alike = tuple(at for at in free if left[at] == limit)
+        return best_set(links, numa, alike, need.gpus - len(fixed), fixed)
+
+    def _rooms(self, request: Request, row: int) -> list[Room]:
+        """What is left of the devices of a node that may be used, those to be preferred first."""
+        fleet = self.fleet
+        core, memory, slots, total = fleet.core[row], fleet.memory[row], fleet.slots[row], fleet.total[row]
+        wanted = np.flatnonzero(self._wanted(request, np.array([row]))[0]).tolist()
+        sign = -1 if request.wanted.placement is Placement.SPREAD else 1
+        wanted.sort(key=lambda at: (sign * int(fleet.idle[row, at]), at))
+        return [Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at])) for at in wanted]
+
+    def _stages(self, request: Request, need: Need, rows: Ints) -> list[tuple[Shortage, Flags]]:
+        """For each cause in order what is short and on which rows, whatever the causes before it."""
+        fleet, gpus = self.fleet, need.gpus
+        offered = fleet.offered[rows]
+        modelled = offered & self._models(request)[fleet.cls[rows]]
+        named = modelled & self._uuids(request, rows)
+        stages = []
+        for cause, flags in ((Cause.DEVICES, offered), (Cause.MODEL, modelled), (Cause.UUID, named)):
+            count = flags.sum(axis=1)
+            short = count < gpus
+            stages.append((Shortage(cause, gpus, gpus, _most(count[short])), short))
+        total, memory, asked, unit = fleet.total[rows], fleet.memory[rows], need.memory_mib, "MiB"
+        if not need.memory_mib:
+            memory, asked, unit = memory * 100 // np.maximum(total, 1), need.memory_percent, "percent"
+            total = np.full_like(total, 100)
+        sized = named & (total >= asked)
+        amounts = (
+            (Cause.SIZE, named, total, asked),
+            (Cause.MEMORY, sized, memory, asked),
+            (Cause.CORE, sized, fleet.core[rows], need.core_percent),
+        )
+        for cause, flags, amount, least in amounts:
+            short = (flags & (amount >= least)).sum(axis=1) < gpus
+            most = _most(_nth(np.where(flags, amount, -1), gpus)[short])
+            stages.append((Shortage(cause, gpus, least, most, unit), short))
+        able = (sized & (fleet.slots[rows] >= 1)).sum(axis=1)
+        stages.append((Shortage(Cause.SLOTS, gpus, gpus, _most(able[able < gpus])), able < gpus))
+        return stages
+
+
+def _share(node: Node, at: int, need: Need) -> Share:
+    device = node.inventory.devices[at]
+    return Share(device.uuid, need.core_percent, need.mib_of(device.memory_mib))
+
+
+def _taken(left: Left, after: Ints, request: Request) -> Left:
+    """What would be left of nodes that took the request, where `after` is left of their devices."""
+    return left._replace(idle=after, cpu=left.cpu - request.cpu_milli, host=left.host - request.host_mib)
+
+
+def _nth(amounts: Ints, number: int) -> Ints:
+    """The largest but so many of each row; -1 where there are not as many."""
+    if amounts.shape[1] < number:
+        return np.full(len(amounts), -1)
+    return np.asarray(np.sort(amounts, axis=1)[:, -number])
+
+
+def _most(amounts: Ints) -> int:
+    return int(amounts.max()) if len(amounts) else 0

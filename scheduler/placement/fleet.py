@@ -1,0 +1,253 @@
+"""All nodes with their devices and what is left of each, as rows of arrays: one row a node, one column a device.
+
+A question about all nodes is then a few operations on arrays, whose cost follows the number of devices and not that of
+the pods on them. A change costs its own node's row alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from fairgpu.inventory import Health, Inventory
+from scheduler.placement.holding import Holding
+
+Ints: TypeAlias = npt.NDArray[np.integer[Any]]
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+FIRST_ROWS, FIRST_COLUMNS = 64, 8
+NO_CLASS = 0
+"""The class of a column that has no device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node that offers devices.
+
+    Attributes:
+        name: the node's.
+        inventory: its devices.
+        cpu_milli, host_mib: the processor time and memory that pods may take of it.
+    """
+
+    name: str
+    inventory: Inventory
+    cpu_milli: int = 0
+    host_mib: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """What devices of one class have in common."""
+
+    model: str
+    total_mib: int
+
+
+class Fleet:
+    """The nodes, and what pods hold of them.
+
+    Attributes:
+        rows: the row of each node by its name. A row stays its node's until the node is removed.
+        nodes: the node of each row; None where it was removed.
+        names: the name of each row's node; empty where it was removed.
+        places: row and column of each device by its uuid.
+        classes: the device classes; the first is that of no device.
+        version: grows with each change.
+        changed: the version at which each row changed last.
+        cls, core, memory, slots: of each device its class, and what is left of it: percent, MiB, containers. They are
+            below 0 where pods hold more than there is.
+        total: the MiB that each device offers.
+        offered: whether new containers may be placed on a device.
+        idle: what is left of it in percent, the smaller of core and memory; 0 where it is not offered.
+        cpu, host: what is left of each node's processor time (milli) and memory (MiB).
+        links: the number of each node's links in `link_sets`.
+    """
+
+    def __init__(self) -> None:
+        self.rows: dict[str, int] = {}
+        self.nodes: list[Node | None] = []
+        self.names: npt.NDArray[np.object_] = np.full(FIRST_ROWS, "", np.object_)
+        self.places: dict[str, tuple[int, int]] = {}
+        self.classes: list[DeviceClass] = [DeviceClass("", 0)]
+        self.version = 0
+        self.link_sets: list[tuple[tuple[tuple[int, ...], ...], tuple[int | None, ...]]] = []
+        self._class_ids: dict[DeviceClass, int] = {self.classes[0]: NO_CLASS}
+        self._link_ids: dict[tuple[tuple[tuple[int, ...], ...], tuple[int | None, ...]], int] = {}
+        self._held: dict[str, Holding] = {}
+        self._of_node: dict[str, dict[str, Holding]] = {}
+        self._free_rows: list[int] = []
+        shape = (FIRST_ROWS, FIRST_COLUMNS)
+        self.cls: Ints = np.zeros(shape, np.int32)
+        self.core: Ints = np.zeros(shape, np.int32)
+        self.memory: Ints = np.zeros(shape, np.int64)
+        self.slots: Ints = np.zeros(shape, np.int32)
+        self.total: Ints = np.zeros(shape, np.int64)
+        self.idle: Ints = np.zeros(shape, np.int32)
+        self.offered: Flags = np.zeros(shape, np.bool_)
+        self.cpu: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.host: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.links: Ints = np.zeros(FIRST_ROWS, np.int64)
+        self.changed: Ints = np.zeros(FIRST_ROWS, np.int64)
+
+    def put(self, node: Node) -> None:
+        """Adds a node, or replaces what it offers."""
+        row = self.rows.get(node.name)
+        if row is None:
+            row = self._new_row()
+            self.rows[node.name] = row
+        if len(node.inventory.devices) > self.cls.shape[1]:
+            self._grow(0, len(node.inventory.devices) - self.cls.shape[1])
+        self._forget_places(row)
+        self.nodes[row] = node
+        self.names[row] = node.name
+        self.places |= {device.uuid: (row, at) for at, device in enumerate(node.inventory.devices)}
+        self._rebuild(row)
+
+    def remove(self, name: str) -> None:
+        """Takes a node out; what pods hold of it is kept, for when it comes back."""
+        row = self.rows.pop(name, None)
+        if row is not None:
+            self._forget_places(row)
+            self.nodes[row] = None
+            self.names[row] = ""
+            self._free_rows.append(row)
+            self._rebuild(row)
+
+    def hold(self, uid: str, holding: Holding) -> None:
+        """Notes what a pod holds, in place of what it held before."""
+        if self._held.get(uid) == holding:
+            return
+        self.release(uid)
+        self._held[uid] = holding
+        self._of_node.setdefault(holding.node, {})[uid] = holding
+        self._rebuild_node(holding.node)
+
+    def release(self, uid: str) -> None:
+        """Frees what a pod holds."""
+        holding = self._held.pop(uid, None)
+        if holding is not None:
+            on_node = self._of_node[holding.node]
+            del on_node[uid]
+            if not on_node:
+                del self._of_node[holding.node]
+            self._rebuild_node(holding.node)
+
+    def held_by(self, uid: str) -> Holding | None:
+        """What a pod holds."""
+        return self._held.get(uid)
+
+    def holders(self, name: str) -> dict[str, Holding]:
+        """What pods hold of a node, by their uid."""
+        return dict(self._of_node.get(name, {}))
+
+    def capacity(self) -> dict[int, int]:
+        """How many devices there are of each class."""
+        numbers, counts = np.unique(self.cls[: self.size], return_counts=True)
+        return {int(n): int(count) for n, count in zip(numbers, counts, strict=True) if n != NO_CLASS}
+
+    @property
+    def size(self) -> int:
+        """The number of rows in use, removed nodes' among them."""
+        return len(self.nodes)
+
+    def _forget_places(self, row: int) -> None:
+        node = self.nodes[row]
+        for device in node.inventory.devices if node is not None else ():
+            if self.places.get(device.uuid, (-1, 0))[0] == row:
+                del self.places[device.uuid]
+
+    def _rebuild_node(self, name: str) -> None:
+        row = self.rows.get(name)
+        if row is not None:
+            self._rebuild(row)
+
+    def _new_row(self) -> int:
+        if self._free_rows:
+            return self._free_rows.pop()
+        if len(self.nodes) == len(self.cls):
+            self._grow(len(self.cls), 0)
+        self.nodes.append(None)
+        return len(self.nodes) - 1
+
+    def _grow(self, rows: int, columns: int) -> None:
+        """Adds empty rows and columns."""
+        lines, table = (0, rows), ((0, rows), (0, columns))
+        self.names = np.append(self.names, np.full(rows, "", np.object_))
+        self.cls = np.pad(self.cls, table)
+        self.core = np.pad(self.core, table)
+        self.memory = np.pad(self.memory, table)
+        self.slots = np.pad(self.slots, table)
+        self.total = np.pad(self.total, table)
+        self.idle = np.pad(self.idle, table)
+        self.offered = np.pad(self.offered, table)
+        self.cpu = np.pad(self.cpu, lines)
+        self.host = np.pad(self.host, lines)
+        self.links = np.pad(self.links, lines)
+        self.changed = np.pad(self.changed, lines)
+
+    def _rebuild(self, row: int) -> None:
+        """Computes a row from its node and all that is held of it."""
+        self.version += 1
+        self.changed[row] = self.version
+        node = self.nodes[row]
+        if node is None:
+            for array in (self.cls, self.core, self.memory, self.slots, self.total, self.idle, self.cpu, self.host):
+                array[row] = 0
+            self.offered[row] = False
+            return
+        inventory = node.inventory
+        places = {device.uuid: at for at, device in enumerate(inventory.devices)}
+        core = [100] * len(places)
+        memory = [device.memory_mib for device in inventory.devices]
+        slots = [inventory.slots] * len(places)
+        cpu, host = node.cpu_milli, node.host_mib
+        for holding in self._of_node.get(node.name, {}).values():
+            cpu -= holding.cpu_milli
+            host -= holding.host_mib
+            for piece in holding.pieces:
+                at = places.get(piece.uuid)
+                if at is not None:
+                    core[at] -= piece.core_percent
+                    memory[at] -= piece.memory_mib
+                    slots[at] -= piece.slots
+        self._write(row, node, core, memory, slots)
+        self.cpu[row], self.host[row] = cpu, host
+        self.links[row] = self._link_id(inventory)
+
+    def _write(self, row: int, node: Node, core: list[int], memory: list[int], slots: list[int]) -> None:
+        devices = node.inventory.devices
+        count, width = len(devices), self.cls.shape[1]
+        pad = [0] * (width - count)
+        totals = [device.memory_mib for device in devices]
+        offered = [device.health is Health.OK for device in devices]
+        self.core[row] = core + pad
+        self.memory[row] = memory + pad
+        self.slots[row] = slots + pad
+        self.total[row] = totals + pad
+        self.offered[row] = offered + [False] * (width - count)
+        self.cls[row] = [self._class_id(DeviceClass(d.model, d.memory_mib)) for d in devices] + pad
+        idle = [
+            max(min(free, left * 100 // total), 0) if ok and taken > 0 else 0
+            for free, left, total, ok, taken in zip(core, memory, totals, offered, slots, strict=True)
+        ]
+        self.idle[row] = idle + pad
+
+    def _class_id(self, found: DeviceClass) -> int:
+        known = self._class_ids.get(found)
+        if known is None:
+            known = self._class_ids[found] = len(self.classes)
+            self.classes.append(found)
+        return known
+
+    def _link_id(self, inventory: Inventory) -> int:
+        links = tuple(tuple(int(tier) for tier in row) for row in inventory.links)
+        key = (links, tuple(device.numa for device in inventory.devices))
+        known = self._link_ids.get(key)
+        if known is None:
+            known = self._link_ids[key] = len(self.link_sets)
+            self.link_sets.append(key)
+        return known

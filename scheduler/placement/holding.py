@@ -1,0 +1,77 @@
+"""What a placed pod holds of each device while it lives.
+
+Containers that run one after the other hold the largest of their shares and not their sum, figure by figure, as
+`fairgpu.demand.peak` has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fairgpu.demand import peak
+
+
+class Share(NamedTuple):
+    """A container's share of one device."""
+
+    uuid: str
+    core_percent: int
+    memory_mib: int
+
+
+class Piece(NamedTuple):
+    """What a pod holds of one device: core in percent, memory in MiB, and one slot for each container at a time."""
+
+    uuid: str
+    core_percent: int
+    memory_mib: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a pod holds of a node.
+
+    Attributes:
+        node: the node's name.
+        pieces: of its devices, each once.
+        cpu_milli, host_mib: of its processor time and memory.
+    """
+
+    node: str
+    pieces: tuple[Piece, ...] = ()
+    cpu_milli: int = 0
+    host_mib: int = 0
+
+
+def pieces_of(
+    containers: Sequence[Sequence[Share]], init: Sequence[tuple[Sequence[Share], bool]] = ()
+) -> tuple[Piece, ...]:
+    """The pieces that containers hold together.
+
+    Args:
+        containers: the shares of each main container.
+        init: in order, those of each init container, and whether it keeps running.
+    """
+    if len(containers) == 1 and not init:
+        return tuple(Piece(*share, 1) for share in containers[0])
+    steps = [(shares, keeps) for shares, keeps in init]
+    uuids = dict.fromkeys(share.uuid for shares in (*(shares for shares, _ in steps), *containers) for share in shares)
+    return tuple(_piece(uuid, containers, steps) for uuid in uuids)
+
+
+def _piece(uuid: str, containers: Sequence[Sequence[Share]], steps: Sequence[tuple[Sequence[Share], bool]]) -> Piece:
+    main = [_of_device(uuid, shares) for shares in containers]
+    init = [(_of_device(uuid, shares), keeps) for shares, keeps in steps]
+    core, memory, slots = (
+        peak([figures[at] for figures in main], [(figures[at], keeps) for figures, keeps in init]) for at in range(3)
+    )
+    return Piece(uuid, core, memory, slots)
+
+
+def _of_device(uuid: str, shares: Sequence[Share]) -> tuple[int, int, int]:
+    """Core, memory and slots that a container's shares come to on one device."""
+    on_it = [share for share in shares if share.uuid == uuid]
+    return sum(share.core_percent for share in on_it), sum(share.memory_mib for share in on_it), len(on_it)

@@ -1,0 +1,93 @@
+"""The mix of requests seen so far, from which the worth of what is left of a node is learned."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fairgpu.models import takes
+from scheduler.placement.fleet import DeviceClass
+from scheduler.placement.request import Request
+
+MAX_KINDS = 512
+"""Kinds that are counted; where there are more, the rarest half is forgotten."""
+NEVER = 101
+"""More percent than any device has."""
+
+
+class Kind(NamedTuple):
+    """Requests that differ in nothing that placement weighs.
+
+    Attributes:
+        gpus: how many GPUs, each with the share below.
+        core_percent, memory_mib, memory_percent: of each GPU.
+        use_models, avoid_models: parts of names.
+        cpu_milli, host_mib: of the node.
+    """
+
+    gpus: int
+    core_percent: int
+    memory_mib: int
+    memory_percent: int
+    use_models: tuple[str, ...] = ()
+    avoid_models: tuple[str, ...] = ()
+    cpu_milli: int = 0
+    host_mib: int = 0
+
+    def percent_of(self, device: DeviceClass) -> int:
+        """The percent of a device that one of its GPUs needs, of core or memory the larger; NEVER where it has none."""
+        if not allowed(device.model, self.use_models, self.avoid_models) or not device.total_mib:
+            return NEVER
+        memory = self.memory_percent or -(-self.memory_mib * 100 // device.total_mib)
+        return max(self.core_percent, memory, 1) if memory <= 100 else NEVER
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What was asked for so far.
+
+    Attributes:
+        kinds: each kind of GPU request, and how often it was seen.
+        pods: all pods, those without a GPU among them.
+        cpu_milli: the processor time that all of them asked for.
+    """
+
+    kinds: tuple[tuple[Kind, int], ...]
+    pods: int
+    cpu_milli: int
+
+
+class MixCounter:
+    """Counts requests as they come."""
+
+    def __init__(self) -> None:
+        self._kinds: Counter[Kind] = Counter()
+        self._pods = 0
+        self._cpu_milli = 0
+
+    def see(self, request: Request) -> None:
+        """Counts a request; one of several containers as its largest container."""
+        self._pods += 1
+        self._cpu_milli += request.cpu_milli
+        need = max(request.needs, default=None)
+        if need is None:
+            return
+        wanted = request.wanted
+        self._kinds[Kind(*need, wanted.use_models, wanted.avoid_models, request.cpu_milli, request.host_mib)] += 1
+        if len(self._kinds) > MAX_KINDS:
+            self._kinds = Counter(dict(self._kinds.most_common(MAX_KINDS // 2)))
+
+    @property
+    def pods(self) -> int:
+        """How many requests were counted."""
+        return self._pods
+
+    def mix(self) -> Mix:
+        """The mix up to now."""
+        return Mix(tuple(sorted(self._kinds.items())), self._pods, self._cpu_milli)
+
+
+def allowed(model: str, use: tuple[str, ...], avoid: tuple[str, ...]) -> bool:
+    """Whether a choice leaves a model in."""
+    return (not use or any(takes(part, model) for part in use)) and not any(takes(part, model) for part in avoid)

@@ -1,0 +1,102 @@
+"""A pod's request as placement reads it: what each container needs of each of its GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from fairgpu.request import GPURequest, Placement
+
+MAX_CONTAINERS_ON_A_GPU = 64
+"""The node agent's schedule page has as many slots (vcuda/include/schedule.h)."""
+MAX_GPUS_OF_A_CONTAINER = 16
+"""A container's usage file has as many records (vcuda/include/usage.h)."""
+
+
+class Need(NamedTuple):
+    """What a container needs of each of its GPUs.
+
+    Attributes:
+        gpus: how many, each another one.
+        core_percent: GPU time; 0 is best effort.
+        memory_mib: memory in MiB; 0 where `memory_percent` says it.
+        memory_percent: memory in percent of what the device offers; 0 where `memory_mib` says it.
+    """
+
+    gpus: int
+    core_percent: int
+    memory_mib: int = 0
+    memory_percent: int = 0
+
+    def mib_of(self, total_mib: int) -> int:
+        """The memory that it takes of a device that offers so many MiB, rounded down."""
+        return self.memory_mib or total_mib * self.memory_percent // 100
+
+
+class Wanted(NamedTuple):
+    """Which devices may be chosen, and how.
+
+    Attributes:
+        use_models, avoid_models: parts of names, in any case.
+        use_uuids, avoid_uuids: whole uuids.
+        placement: how to choose among those that fit.
+    """
+
+    use_models: tuple[str, ...] = ()
+    avoid_models: tuple[str, ...] = ()
+    use_uuids: tuple[str, ...] = ()
+    avoid_uuids: tuple[str, ...] = ()
+    placement: Placement = Placement.PACK
+
+
+ANY_DEVICE = Wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a pod needs. Two requests that are equal are of one kind, and are placed alike.
+
+    Attributes:
+        containers: the need of each main container that has one, in order.
+        init: of each init container that has one, and whether it keeps running beside the later ones.
+        wanted: which devices.
+        cpu_milli, host_mib: the node's processor time and memory that it takes.
+    """
+
+    containers: tuple[Need, ...]
+    init: tuple[tuple[Need, bool], ...] = ()
+    wanted: Wanted = ANY_DEVICE
+    cpu_milli: int = 0
+    host_mib: int = 0
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """Of all containers, init containers first."""
+        return (*(need for need, _ in self.init), *self.containers)
+
+    @property
+    def steps(self) -> tuple[tuple[Need, bool | None], ...]:
+        """All containers in order, init containers first: the need, and for an init container if it keeps running."""
+        return (*self.init, *((need, None) for need in self.containers))
+
+    @property
+    def single(self) -> Need | None:
+        """The only need; None where there are several."""
+        return self.containers[0] if len(self.containers) == 1 and not self.init else None
+
+
+def need_of(request: GPURequest) -> Need:
+    """A container's need; its sums are divided evenly among its vGPUs."""
+    gpus = request.gpus
+    return Need(
+        gpus,
+        request.core_percent // gpus,
+        (request.memory_mib or 0) // gpus,
+        (request.memory_percentage or 0) // gpus,
+    )
+
+
+def most_gpus(needs: Iterable[Need]) -> int:
+    """The GPUs that the largest container needs."""
+    return max((need.gpus for need in needs), default=0)

@@ -1,0 +1,237 @@
+"""What a node is worth by what is left of it: the larger, the more of the requests to come it can take.
+
+V = U - 8 W - 0.2 S + 0.1 R, in percent of a GPU: U, what is left and of use, summed over the kinds of requests by their
+share; W, what of shared GPUs is expected to stay free for good; S, what is stranded once the node's processor time is
+gone; R, what is left of models that requests ask for by name. The weights were found on the public trace of Alibaba's
+GPU cluster of 2023 (https://github.com/alibaba/clusterdata/tree/master/cluster-trace-gpu-v2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduler.placement.fleet import DeviceClass, Ints
+from scheduler.placement.learning import WASTE_WEIGHT, Floats, learn_waste
+from scheduler.placement.mix import NEVER, Kind, Mix
+
+STRANDED_WEIGHT = 0.2
+NAMED_WEIGHT = 0.1
+MAX_NAMED_SHARE = 3.0
+STEP_PERCENT = 2 / 3
+"""Gains are rounded down to multiples of this, so that nodes of nearly the same gain are taken in order."""
+MAX_HOST_LEVELS = 40
+MAX_SEVERAL = 8
+"""Kinds that need several GPUs are weighed one by one, the most frequent of them alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """Kinds that need several GPUs of one share each.
+
+    Attributes:
+        gpus: how many.
+        percent: the percent of each, by the device's class.
+        share: their share of all pods, by how much of the node's own resources is left.
+    """
+
+    gpus: int
+    percent: Ints
+    share: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Worth:
+    """What was learned from a mix.
+
+    Attributes:
+        cpu_levels, host_levels: the amounts of a node's processor time and memory between which kinds differ.
+        classes: how many device classes there were.
+        single: the share of pods that need one GPU and fit, by (host level, class, percent left), flat.
+        several: the kinds that need several.
+        waste: the percent that stays free for good, by the percent left.
+        cpu_per_percent: processor time (milli) asked for a percent of a GPU; 0 where nothing is known of it.
+        named: by class, how much of its model requests ask for by name.
+    """
+
+    cpu_levels: Ints
+    host_levels: Ints
+    classes: int
+    single: npt.NDArray[np.float32]
+    several: tuple[Several, ...]
+    waste: Floats
+    cpu_per_percent: float
+    named: Floats
+
+    def host_level(self, cpu: Ints, host: Ints) -> Ints:
+        """The place among the levels of nodes that have so much processor time and memory left."""
+        place = np.searchsorted(self.cpu_levels, cpu, "right") * (len(self.host_levels) + 1)
+        return np.asarray(place + np.searchsorted(self.host_levels, host, "right"), np.int64)
+
+
+def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int], random: np.random.Generator) -> Worth:
+    """Learns from a mix, in about a tenth of a second.
+
+    Args:
+        mix: what was asked for so far.
+        classes: of the devices there are.
+        capacity: how many devices there are of each class.
+        random: draws the simulation's requests.
+    """
+    pods = max(mix.pods, 1)
+    kinds = [(kind, count / pods) for kind, count in mix.kinds]
+    cpu_levels = _levels([kind.cpu_milli for kind, _ in kinds])
+    host_levels = _levels([kind.host_mib for kind, _ in kinds])
+    places = (len(cpu_levels) + 1, len(host_levels) + 1)
+    single = np.zeros((*places, len(classes), 101), np.float32)
+    several: dict[tuple[int, tuple[int, ...]], Floats] = {}
+    common = max(capacity, key=lambda number: capacity[number], default=0)
+    demands: dict[int, float] = {}
+    demanded = 0.0
+    for kind, share in kinds:
+        percents = tuple(kind.percent_of(device) for device in classes)
+        cpu_from = int(np.searchsorted(cpu_levels, kind.cpu_milli)) + 1
+        host_from = int(np.searchsorted(host_levels, kind.host_mib)) + 1
+        if kind.gpus == 1:
+            for number, percent in enumerate(percents):
+                single[cpu_from:, host_from:, number, percent:] += share
+        else:
+            weights = several.setdefault((kind.gpus, percents), np.zeros(places))
+            weights[cpu_from:, host_from:] += share
+        usual = _usual(percents, common)
+        demands[usual] = demands.get(usual, 0.0) + share * kind.gpus
+        demanded += share * kind.gpus * usual
+    most = sorted(several.items(), key=lambda item: float(item[1].max()), reverse=True)[:MAX_SEVERAL]
+    return Worth(
+        cpu_levels=cpu_levels,
+        host_levels=host_levels,
+        classes=len(classes),
+        single=single.ravel(),
+        several=tuple(Several(gpus, np.array(percents, np.int32), share.ravel()) for (gpus, percents), share in most),
+        waste=learn_waste(sorted(demands.items()), random),
+        cpu_per_percent=mix.cpu_milli / pods / demanded if demanded else 0.0,
+        named=_named(kinds, classes, capacity, demanded),
+    )
+
+
+class Left(NamedTuple):
+    """What is left of nodes, one row each.
+
+    Attributes:
+        cls: the class of each device.
+        idle: the percent left of each device.
+        cpu: what is left of the node's processor time, in milli.
+        host: what is left of the node's memory, in MiB.
+    """
+
+    cls: Ints
+    idle: Ints
+    cpu: Ints
+    host: Ints
+
+
+def values(worth: Worth, left: Left) -> Floats:
+    """What nodes are worth."""
+    place = worth.host_level(left.cpu, left.host)
+    return np.asarray(
+        (_used_by_one(worth, left.cls, left.idle, place) + _kept(worth, left.cls, left.idle)).sum(axis=1)
+        + _used_by_several(worth, left.cls, left.idle, place)
+        - _stranded(worth, left.idle.sum(axis=1), left.cpu)
+    )
+
+
+def single_gains(worth: Worth, left: Left, after: Left) -> Floats:
+    """What each node wins where one of its devices is taken, for each device.
+
+    Args:
+        worth: what was learned.
+        left: what is left now.
+        after: what would be left of the node, and of each device if it is the one that is taken.
+    """
+    cls, idle, then = left.cls, left.idle, after.idle
+    place = worth.host_level(after.cpu, after.host)
+    now = _used_by_one(worth, cls, idle, place) + _kept(worth, cls, idle)
+    changed = _used_by_one(worth, cls, then, place) + _kept(worth, cls, then)
+    gains = now.sum(axis=1)[:, None] - now + changed
+    gains += _used_by_several_but_one(worth, left, then, place)
+    gains -= _stranded(worth, idle.sum(axis=1)[:, None] - idle + then, after.cpu[:, None])
+    return np.asarray(gains - values(worth, left)[:, None])
+
+
+def rounded(gains: Floats) -> Floats:
+    """Gains in steps, the lower of two."""
+    return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))
+
+
+def _used_by_one(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats:
+    table = worth.single.take((place[:, None] * worth.classes + cls) * 101 + idle)
+    return np.asarray(idle * table)
+
+
+def _used_by_several(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats:
+    used = np.zeros(len(idle))
+    for kinds in worth.several:
+        fits = idle >= kinds.percent[cls]
+        used += kinds.share[place] * (fits.sum(axis=1) >= kinds.gpus) * (idle * fits).sum(axis=1)
+    return used
+
+
+def _used_by_several_but_one(worth: Worth, left: Left, then: Ints, place: Ints) -> Floats:
+    """The same for each device, were it the one that changes: `then`, at most what is left of it now."""
+    used = np.zeros(then.shape)
+    for kinds in worth.several:
+        percent = kinds.percent[left.cls]
+        fits, fits_then = left.idle >= percent, then >= percent
+        count = fits.sum(axis=1, dtype=np.int32)[:, None] - (fits ^ fits_then)
+        now = np.where(fits, left.idle, 0)
+        amount = now.sum(axis=1)[:, None] - now + np.where(fits_then, then, 0)
+        used += np.where(count >= kinds.gpus, kinds.share[place][:, None] * amount, 0.0)
+    return used
+
+
+def _kept(worth: Worth, cls: Ints, idle: Ints) -> Floats:
+    """The terms of each device for itself: what is wasted of it, and what of its model is asked for by name."""
+    return np.asarray(NAMED_WEIGHT * worth.named[cls] * idle - WASTE_WEIGHT * worth.waste[idle])
+
+
+def _stranded(worth: Worth, total: Ints, cpu: Ints) -> Floats:
+    if not worth.cpu_per_percent:
+        return np.zeros(np.broadcast_shapes(total.shape, cpu.shape))
+    return np.asarray(STRANDED_WEIGHT * np.maximum(0.0, total - cpu / worth.cpu_per_percent))
+
+
+def _levels(amounts: Sequence[int]) -> Ints:
+    """At most MAX_HOST_LEVELS amounts, the largest among them."""
+    found = sorted(set(amounts))
+    if len(found) > MAX_HOST_LEVELS:
+        ranked = sorted(amounts)
+        found = sorted({ranked[(len(ranked) - 1) * at // (MAX_HOST_LEVELS - 1)] for at in range(MAX_HOST_LEVELS)})
+    return np.array(found, np.int64)
+
+
+def _usual(percents: tuple[int, ...], common: int) -> int:
+    """The percent on the class of which there is most, else on the first that the kind may use."""
+    if common < len(percents) and percents[common] < NEVER:
+        return percents[common]
+    return next((percent for percent in percents if percent < NEVER), 100)
+
+
+def _named(
+    kinds: Sequence[tuple[Kind, float]], classes: Sequence[DeviceClass], capacity: Mapping[int, int], demanded: float
+) -> Floats:
+    """By class, the percent that requests naming models take of it where all of the cluster is asked for."""
+    named = np.zeros(len(classes))
+    devices = sum(capacity.values())
+    for kind, share in kinds:
+        if not kind.use_models and not kind.avoid_models:
+            continue
+        fitting = {n: count for n, count in capacity.items() if kind.percent_of(classes[n]) < NEVER}
+        room = sum(fitting.values())
+        for number in fitting:
+            # Of each device of these classes the same part is taken.
+            named[number] += share * kind.gpus * kind.percent_of(classes[number]) / demanded * devices / room
+    return np.minimum(named, MAX_NAMED_SHARE)

@@ -1,0 +1,89 @@
+"""What the admin sets for the extender."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fairgpu import names
+from fairgpu.commands import CommandError
+from fairgpu.settings import Section, SettingsError, load_settings
+
+USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+
+
+class ExtenderSettings(Section):
+    """Where kube-scheduler, in the same pod, reaches the extender."""
+
+    host: str = "127.0.0.1"
+    """The address: nobody but kube-scheduler is to reach it, and it asks nobody who they are."""
+    port: Port = 8088
+    """The port, plain HTTP."""
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - Prometheus scrapes it
+    """The address at which metrics are served."""
+    metrics_port: Port = 9090
+    """The port of the metrics, plain HTTP."""
+
+
+class LeaseSettings(Section):
+    """By which Lease kube-scheduler elects."""
+
+    pod_name: str = ""
+    """This pod's name, by the downward API; empty where there is one replica alone, which then always acts."""
+    namespace: str = names.SYSTEM_NAMESPACE
+    """The Lease's namespace, and this pod's."""
+    name: str = names.SCHEDULER_NAME
+    """The Lease's name, as `leaderElection.resourceName` says in kube-scheduler's configuration."""
+
+
+class StatesSettings(Section):
+    """The timekeeper, whose states of budgets decide which pods are placed first, and which not."""
+
+    url: Annotated[str, Field(pattern=r"^https://[^\s?#@]+$")] = (
+        f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
+    )
+    """Where the timekeeper is asked."""
+    ca_file: Path | None = None
+    """The timekeeper's CA in PEM; without it, the ConfigMap that the timekeeper keeps it in is read."""
+    ca_namespace: str = names.SYSTEM_NAMESPACE
+    """The namespace of that ConfigMap."""
+    ca_config_map: str = f"{names.TIMEKEEPER_SERVICE}-ca"
+    """Its name."""
+    token_file: Path = Path("/var/run/secrets/fairgpu-timekeeper/token")
+    """The token by which the timekeeper knows the scheduler; read again at each request."""
+    wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
+    """How long the timekeeper may hold a question for which there is no news."""
+
+
+class SchedulerSettings(Section):
+    """The scheduler's extender."""
+
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least severe events that are logged."""
+    extender: ExtenderSettings = Field(default_factory=ExtenderSettings)
+    lease: LeaseSettings = Field(default_factory=LeaseSettings)
+    states: StatesSettings = Field(default_factory=StatesSettings)
+
+
+class Settings(Section):
+    """The section of the settings file that this service reads."""
+
+    scheduler: SchedulerSettings = Field(default_factory=SchedulerSettings)
+
+
+def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> SchedulerSettings:
+    """The settings from a file, the environment above it.
+
+    Raises:
+        CommandError: a setting cannot be used.
+    """
+    named = file or (usual if usual.exists() else None)
+    try:
+        return load_settings(Settings, environ, named).scheduler
+    except SettingsError as error:
+        raise CommandError(str(error)) from error

@@ -1,0 +1,157 @@
+"""GPU pods from admission to a node and its devices, by the real kube-scheduler and the extender."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from fairgpu import inventory
+from fairgpu.names import INVENTORY
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.stand_ins import StandInNode, create_node, inventory_of
+from tests.cluster.journey.manifests import pod
+from tests.cluster.services.everything import Services
+from tests.cluster.services.scheduler import running_scheduler
+from tests.support.ledger.periods import month_midway
+from tests.support.waiting import wait_until
+
+
+@pytest.fixture(scope="module", autouse=True)
+def scheduler(control_plane: ControlPlane, services: Services) -> Iterator[None]:
+    with running_scheduler(control_plane, services.timekeeper):
+        yield
+
+
+def on(node: StandInNode, name: str, limits: dict[str, Any], **annotations: str) -> dict[str, Any]:
+    """A pod for one node: other tests have left theirs."""
+    manifest = pod(name, limits)
+    manifest["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node.name}
+    manifest["metadata"]["annotations"] = {f"fairgpu.io/{key}": value for key, value in annotations.items()}
+    return manifest
+
+
+def test_a_pod_gets_a_node_and_devices_in_one_binding(user: Identity, namespace: str, node: StandInNode) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    limits = {"fairgpu.io/gpu": 2, "fairgpu.io/gpu-core": 60, "fairgpu.io/gpu-memory": 8192}
+    user.api.create(pods, on(node, "trains", limits))
+
+    bound = wait_until(lambda: _bound(user, f"{pods}/trains"), "the pod is bound")
+
+    allocation = json.loads(bound["metadata"]["annotations"]["fairgpu.io/allocation"])
+    [container] = allocation["containers"]
+    share = {"model": "A100", "totalMiB": 81920, "core": 30, "memoryMiB": 4096}
+    assert (bound["spec"]["nodeName"], allocation["node"], container["name"]) == (node.name, node.name, "main")
+    assert [device | {"uuid": ""} for device in container["devices"]] == [{"uuid": "", **share}] * 2
+    assert len({device["uuid"] for device in container["devices"]}) == 2
+
+
+def test_pods_that_come_at_once_never_hold_more_of_a_gpu_than_there_is(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    node = create_node(control_plane, f"small-{namespace}", gpus=2)
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    for number in range(6):
+        user.api.create(pods, on(node, f"p{number}", {"fairgpu.io/gpu-core": 40}))
+
+    def settled() -> list[dict[str, Any]] | None:
+        items = user.api.get(pods)["items"]
+        done = [item for item in items if item["spec"].get("nodeName") or "gpu-" in _unschedulable(item)]
+        return items if len(done) == 6 else None
+
+    items = wait_until(settled, "each pod is bound or told why not")
+    held: dict[str, int] = {}
+    for item in items:
+        if item["spec"].get("nodeName"):
+            allocation = json.loads(item["metadata"]["annotations"]["fairgpu.io/allocation"])
+            [device] = allocation["containers"][0]["devices"]
+            held[device["uuid"]] = held.get(device["uuid"], 0) + device["core"]
+    assert held == {f"GPU-{node.name}-{at}": 80 for at in range(2)}
+    [message] = {_unschedulable(item) for item in items if not item["spec"].get("nodeName")}
+    assert "gpu-memory: 40 percent on one GPU asked, at most 20 free" in message
+
+
+def test_a_pod_that_no_node_can_take_is_told_what_is_asked_and_what_there_is(
+    user: Identity, namespace: str, node: StandInNode
+) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    user.api.create(pods, on(node, "picky", {"fairgpu.io/gpu-core": 10}, **{"use-gpu-model": "H100"}))
+    text = "gpu-model: 1 GPU of H100 asked, at most 0 there"
+    wait_until(lambda: text in _told(user, f"{pods}/picky"), "the pod is told why it waits")
+
+
+def test_devices_of_a_pod_that_is_deleted_go_to_the_next(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    node = create_node(control_plane, f"one-{namespace}", gpus=1)
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    user.api.create(pods, on(node, "first", {"fairgpu.io/gpu-core": 100}))
+    wait_until(lambda: _bound(user, f"{pods}/first"), "the first pod is bound")
+    user.api.create(pods, on(node, "second", {"fairgpu.io/gpu-core": 100}))
+    wait_until(lambda: "gpu-" in _told(user, f"{pods}/second"), "the second waits")
+    user.api.delete(f"{pods}/first")
+    node.remove_pod(namespace, "first")
+    wait_until(lambda: _bound(user, f"{pods}/second"), "the second is bound")
+
+
+def test_a_pod_that_waits_is_placed_when_a_node_offers_what_it_asks_for(
+    user: Identity, namespace: str, node: StandInNode
+) -> None:
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    user.api.create(pods, on(node, "picky", {"fairgpu.io/gpu-core": 10}, **{"use-gpu-model": "H100"}))
+    wait_until(lambda: "gpu-model:" in _told(user, f"{pods}/picky"), "the pod is told why it waits")
+    text = inventory.encode(inventory_of(node.name, 1, 81920, "NVIDIA H100 80GB HBM3"))
+    node.kubelet.api.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"annotations": {INVENTORY: text}}})
+    wait_until(lambda: _bound(user, f"{pods}/picky"), "the pod is bound")
+
+
+def test_a_pod_of_a_held_budget_is_not_placed_until_the_budget_opens(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    node = create_node(control_plane, f"one-{namespace}", gpus=1)
+    pods, budgets = f"/api/v1/namespaces/{namespace}/pods", "/apis/fairgpu.io/v1alpha1/gpubudgets"
+    spec = {"namespaces": [namespace], "period": month_midway(), "onExhausted": "hold"}
+    budget = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": f"budget-{namespace}"}}
+    admin = control_plane.admin.api
+    admin.create(budgets, budget | {"spec": spec | {"allowance": {"gpuHours": "100"}}})
+    user.api.create(pods, on(node, "first", {"fairgpu.io/gpu-core": 100}))
+    wait_until(lambda: _bound(user, f"{pods}/first"), "the first pod is bound")
+    user.api.create(pods, on(node, "second", {"fairgpu.io/gpu-core": 100}))
+    wait_until(lambda: "gpu-" in _told(user, f"{pods}/second"), "the second waits")
+
+    admin.patch(f"{budgets}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "0.000001"}}})
+    wait_until(lambda: "budget-" in _placeable(user.api.get(f"{pods}/second")), "the second is told of the budget")
+    user.api.delete(f"{pods}/first")
+    node.remove_pod(namespace, "first")
+    text = f"budget: the GPU budget budget-{namespace} is spent and holds its pods until it has money again"
+    wait_until(lambda: text in _told(user, f"{pods}/second"), "the budget keeps the second")
+
+    admin.patch(f"{budgets}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "100"}}})
+    wait_until(lambda: _bound(user, f"{pods}/second"), "the second is bound")
+    admin.delete(f"{budgets}/budget-{namespace}")
+
+
+def _placeable(item: dict[str, Any]) -> str:
+    """The message of the condition that FairGPU sets."""
+    conditions = item.get("status", {}).get("conditions", [])
+    return next((one["message"] for one in conditions if one["type"] == "fairgpu.io/Placeable"), "")
+
+
+def _bound(user: Identity, path: str) -> dict[str, Any] | None:
+    item = user.api.get(path)
+    return item if item["spec"].get("nodeName") else None
+
+
+def _told(user: Identity, path: str) -> str:
+    """Why kube-scheduler says that a pod waits."""
+    return _unschedulable(user.api.get(path))
+
+
+def _unschedulable(item: dict[str, Any]) -> str:
+    conditions = item.get("status", {}).get("conditions", [])
+    return next(
+        (one["message"] for one in conditions if one["type"] == "PodScheduled" and one["status"] == "False"), ""
+    )

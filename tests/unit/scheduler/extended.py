@@ -1,0 +1,135 @@
+"""A cluster for the tests of the extender: nodes, pods and an API server that answers as it is told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from fairgpu import inventory
+from fairgpu.cluster.api import ApiError
+from scheduler.cluster.objects import read_note
+from scheduler.cluster.state import State
+from scheduler.extender.binding import Clock, bind
+from scheduler.extender.filtering import filter_nodes
+from scheduler.extender.wire import BindArguments, FilterArguments, FilterResult
+from tests.unit.scheduler.fleets import node
+
+ALLOCATION = "fairgpu.io/allocation"
+
+
+def pod(name: str, *, uid: str = "", core: int = 50, gpus: int = 1, **changes: Any) -> dict[str, Any]:
+    """A pod as the webhook admits it."""
+    limits = {
+        "fairgpu.io/gpu": str(gpus),
+        "fairgpu.io/gpu-core": str(core * gpus),
+        "fairgpu.io/gpu-memory-percentage": str(core * gpus),
+    }
+    return {
+        "metadata": {"uid": uid or f"uid-{name}", "namespace": "team", "name": name, "annotations": {}},
+        "spec": {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]} | changes,
+    }
+
+
+def state_of(*names: str, gpus: int = 1) -> State:
+    """A state that has read nodes of these names, and no pods."""
+    state = State()
+    for name in names:
+        state.put_node(node(name, gpus))
+    state.listed("nodes")
+    state.listed("pods")
+    return state
+
+
+class ApiServer:
+    """Keeps pods and takes Bindings.
+
+    Attributes:
+        pods: by name.
+        answers: what comes of each POST in turn, before the rest succeed: an error, and whether it was carried out.
+        posted: all Bindings.
+        unread: what comes of each GET in place of the pod.
+    """
+
+    def __init__(self, *pods: dict[str, Any]) -> None:
+        self.pods = {item["metadata"]["name"]: item for item in pods}
+        self.answers: list[tuple[ApiError, bool]] = []
+        self.posted: list[dict[str, Any]] = []
+        self.unread: ApiError | None = None
+
+    def get(self, path: str) -> dict[str, Any]:
+        """A pod."""
+        if self.unread is not None:
+            raise self.unread
+        name = path.rpartition("/")[2]
+        if name not in self.pods:
+            raise ApiError(404, "NotFound", name)
+        return self.pods[name]
+
+    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Binds a pod, as far as its uid is the one that is named and it is not bound yet."""
+        self.posted.append(body)
+        error, carried_out = self.answers.pop(0) if self.answers else (None, True)
+        if carried_out:
+            self._bind(path.split("/")[-2], body)
+        if error is not None:
+            raise error
+        return {}
+
+    def _bind(self, name: str, body: dict[str, Any]) -> None:
+        item = self.get(f"/{name}")
+        if item["metadata"]["uid"] != body["metadata"]["uid"] or item["spec"].get("nodeName"):
+            raise ApiError(409, "Conflict", f"pod {name} is already assigned to node {item['spec'].get('nodeName')}")
+        item["spec"]["nodeName"] = body["target"]["name"]
+        item["metadata"]["annotations"] |= body["metadata"]["annotations"]
+
+
+class Time:
+    """A clock that goes on when somebody waits."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def wait(self, seconds: float) -> bool:
+        """Goes on; nothing is to end."""
+        self.now += seconds
+        return False
+
+    @property
+    def clock(self) -> Clock:
+        """As binding takes it."""
+        return Clock(lambda: self.now, self.wait)
+
+
+def ask(state: State, item: dict[str, Any], now: float = 1000.0, names: list[str] | None = None) -> FilterResult:
+    """Filter's answer; all nodes are named where none are."""
+    return filter_nodes(state, FilterArguments(item, list(state.fleet.rows) if names is None else names), now)
+
+
+def bind_pod(state: State, api: ApiServer, item: dict[str, Any], name: str, time: Time | None = None) -> None:
+    """Binds a pod to a node."""
+    metadata = item["metadata"]
+    arguments = BindArguments(metadata["name"], metadata["namespace"], metadata["uid"], name)
+    bind(state, api, arguments, (time or Time()).clock)
+
+
+def watched(state: State, api: ApiServer, name: str) -> None:
+    """The watch shows a pod as the API server has it."""
+    state.put_pod(read_note(api.pods[name]))
+
+
+def device_of(item: dict[str, Any]) -> str:
+    """The first device that a bound pod holds."""
+    uuid: str = json.loads(item["metadata"]["annotations"][ALLOCATION])["containers"][0]["devices"][0]["uuid"]
+    return uuid
+
+
+def api_node(
+    name: str, gpus: int = 1, encode: Callable[[inventory.Inventory], str] = inventory.encode
+) -> dict[str, Any]:
+    """A node as the API server has it."""
+    text = encode(node(name, gpus).inventory)
+    return {
+        "metadata": {"name": name, "annotations": {"fairgpu.io/inventory": text}},
+        "status": {"allocatable": {"cpu": "64", "memory": "256000Mi"}},
+    }

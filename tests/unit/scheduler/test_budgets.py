@@ -1,0 +1,147 @@
+"""Where a budget stands decides whether its pods are placed, and its pods are told when that changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import ApiError
+from fairgpu.states import BudgetState, NamespaceState, StatesDocument
+from scheduler.cluster.state import State
+from scheduler.extender.binding import BindError
+from scheduler.extender.waking import wake
+from tests.unit.scheduler.extended import ApiServer, ask, bind_pod, pod, state_of
+from tests.unit.scheduler.fleets import node
+
+
+def learn(state: State, stands: BudgetState, namespace: str = "team", *, enforced: bool = True) -> None:
+    """The timekeeper publishes a state."""
+    known = NamespaceState(namespace, "research", stands, 0, 0, 0, enforced)
+    state.budgets.learn_states(StatesDocument("e.1", False, (known,), BudgetState.UNLIMITED, {}), 0.0)
+
+
+def of(namespace: str, name: str, **changes: Any) -> dict[str, Any]:
+    """A pod of a namespace."""
+    item = pod(name, **changes)
+    item["metadata"]["namespace"] = namespace
+    return item
+
+
+class Told:
+    """Takes patches of pods' status."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, str, str]] = []
+        self.waits: list[float] = []
+
+    def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
+        """A patch: pod, status and message of the condition."""
+        assert content_type == "application/strategic-merge-patch+json"
+        [condition] = body["status"]["conditions"]
+        self.messages.append((path.split("/")[-2], condition["status"], condition["message"]))
+        return {}
+
+    def wait(self, seconds: float) -> bool:
+        """Notes how long was waited."""
+        self.waits.append(seconds)
+        return False
+
+    def wake(self, state: State) -> list[tuple[str, str, str]]:
+        """What is told now."""
+        self.messages = []
+        wake(state, self, self.wait, lambda: "2026-01-01T00:00:00Z")
+        return self.messages
+
+
+@pytest.mark.parametrize("stands", [BudgetState.UNLIMITED, BudgetState.OPEN, BudgetState.GRACE, None])
+def test_a_budget_with_money_and_one_that_was_never_known_keep_no_pod(stands: BudgetState | None) -> None:
+    state = state_of("n0")
+    if stands is not None:
+        learn(state, stands)
+    assert ask(state, pod("a")).node_names == ["n0"]
+
+
+def test_a_held_budget_keeps_its_pods_from_every_node_and_lets_them_on_when_it_opens() -> None:
+    state, told = state_of("n0"), Told()
+    learn(state, BudgetState.HELD)
+    text = "budget: the GPU budget research is spent and holds its pods until it has money again"
+    assert ask(state, pod("a")).failed_and_unresolvable_nodes == {"n0": text}
+    learn(state, BudgetState.OPEN)
+    assert told.wake(state) == [("a", "True", "a node has room for it")]
+    assert told.wake(state) == []
+    assert ask(state, pod("a")).node_names == ["n0"]
+
+
+def test_a_pod_that_was_told_that_it_fits_and_was_refused_is_told_again() -> None:
+    state, told = state_of("n0"), Told()
+    ask(state, pod("a", core=100, gpus=2))
+    state.put_node(node("n0", 2))
+    assert len(told.wake(state)) == 1
+    ask(state, pod("other", core=100, gpus=2))
+    ask(state, pod("a", core=100, gpus=2))
+    state.remove_pod("uid-other")
+    state.put_node(node("n0", 2))
+    assert told.wake(state) == [("a", "True", "a node has room for it")]
+
+
+def test_a_budget_that_is_only_observed_keeps_no_pod() -> None:
+    state = state_of("n0")
+    learn(state, BudgetState.HELD, enforced=False)
+    assert ask(state, pod("a")).node_names == ["n0"]
+
+
+def test_a_budget_that_is_held_since_filter_is_not_bound_and_gives_its_devices_back() -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    ask(state, item)
+    learn(state, BudgetState.HELD)
+    with pytest.raises(BindError, match="spent since the node was chosen"):
+        bind_pod(state, ApiServer(item), item, "n0")
+    assert ask(state, of("other", "b", core=100)).node_names == ["n0"]
+
+
+def test_a_pod_over_budget_is_placed_only_while_none_within_its_budget_waits() -> None:
+    state, told = state_of("n0"), Told()
+    learn(state, BudgetState.OVER, "spent")
+    assert ask(state, of("spent", "first")).node_names == ["n0"]
+    ask(state, of("rich", "large", core=100))
+    text = "budget: the GPU budget research is spent, and pods within theirs wait for GPUs"
+    assert ask(state, of("spent", "second")).failed_nodes == {"n0": text}
+    state.remove_pod("uid-large")
+    state.put_node(node("n0", 1))
+    assert told.wake(state) == [("second", "True", "a node has room for it")]
+    assert ask(state, of("spent", "second")).node_names == ["n0"]
+
+
+def test_a_pod_that_can_never_be_placed_keeps_nobody_waiting() -> None:
+    state = state_of("n0")
+    learn(state, BudgetState.OVER, "spent")
+    ask(state, of("rich", "impossible", gpus=8))
+    assert ask(state, of("spent", "p")).node_names == ["n0"]
+
+
+def test_pods_are_told_when_an_inventory_gives_them_room_in_order_of_class_and_age() -> None:
+    state, told = state_of("n0"), Told()
+    for name, priority, created in (("young", 1000, "T2"), ("low", 0, "T0"), ("old", 1000, "T1")):
+        item = pod(name, gpus=2, priority=priority)
+        item["metadata"]["creationTimestamp"] = created
+        ask(state, item)
+    assert told.wake(state) == []
+    state.put_node(node("n0", 2))
+    assert [name for name, _, _ in told.wake(state)] == ["old", "young", "low"]
+    assert told.waits == [0.02] * 3
+    state.put_node(node("n0", 1))
+    assert {status for _, status, _ in told.wake(state)} == {"False"}
+
+
+def test_one_pod_that_cannot_be_told_keeps_no_other_from_it() -> None:
+    class Refusing(Told):
+        def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
+            super().patch(path, body, content_type)
+            raise ApiError(404, "NotFound", "gone")
+
+    state, told = state_of("n0"), Refusing()
+    for name in ("a", "b"):
+        ask(state, pod(name, gpus=2))
+    state.put_node(node("n0", 2))
+    assert len(told.wake(state)) == 2

@@ -1,0 +1,322 @@
+"""Filter, prioritize and bind over a state, with an API server that refuses, falls silent and forgets to answer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import ApiError
+from scheduler.cluster.objects import PodError, read_note, read_waiting
+from scheduler.cluster.state import HOLD_SECONDS, SETTLE_SECONDS
+from scheduler.extender.binding import BindError, settle
+from scheduler.extender.filtering import prioritize_nodes
+from scheduler.extender.wire import ArgumentsError, FilterArguments, decode_bind, decode_filter
+from tests.unit.scheduler.extended import ApiServer, Time, ask, bind_pod, device_of, pod, state_of, watched
+from tests.unit.scheduler.fleets import node
+
+SILENT = ApiError(0, "Unanswered", "read timed out")
+
+
+def test_filter_answers_the_best_node_alone_and_keeps_its_devices_for_the_pod() -> None:
+    state = state_of("n0", "n1")
+    assert ask(state, pod("a", core=100)).node_names == ["n0"]
+    assert ask(state, pod("b", core=100)).node_names == ["n1"]
+    assert ask(state, pod("c", core=100)).node_names == []
+
+
+def test_a_pod_that_is_asked_about_again_gives_back_what_was_kept_for_it() -> None:
+    state = state_of("n0", "n1")
+    ask(state, pod("a", core=100))
+    assert ask(state, pod("a", core=100), names=["n1"]).node_names == ["n1"]
+    assert ask(state, pod("b", core=100)).node_names == ["n0"]
+
+
+def test_devices_that_nobody_binds_are_free_again_after_a_while() -> None:
+    state = state_of("n0")
+    ask(state, pod("a", core=100), now=0)
+    assert ask(state, pod("b", core=100), now=HOLD_SECONDS - 1).node_names == []
+    assert ask(state, pod("b", core=100), now=HOLD_SECONDS).node_names == ["n0"]
+
+
+def test_a_node_without_an_inventory_says_so_and_one_that_is_full_says_what_is_free() -> None:
+    state = state_of("n0", "n1")
+    ask(state, pod("a", core=70), names=["n0"])
+    ask(state, pod("b", core=60), names=["n1"])
+    result = ask(state, pod("c"), names=["n0", "n1", "cpu"])
+    text = "gpu-memory: 50 percent on one GPU asked, at most 40 free"
+    assert result.failed_nodes == {"n0": text, "n1": text}
+    assert result.failed_and_unresolvable_nodes == {
+        "cpu": "gpu: the node publishes no inventory of GPUs that can be used"
+    }
+
+
+def test_a_no_is_given_again_only_while_nothing_changes() -> None:
+    state = state_of("n0", "n1")
+    ask(state, pod("a", core=70), names=["n0"])
+    ask(state, pod("b", core=60), names=["n1"])
+    first = ask(state, pod("c")).failed_nodes
+    assert ask(state, pod("d")).failed_nodes == first
+    assert set(ask(state, pod("d"), names=["n0"]).failed_nodes.values()) == {
+        "gpu-memory: 50 percent on one GPU asked, at most 30 free"
+    }
+    state.remove_pod("uid-b")
+    ask(state, pod("e", core=90), names=["n1"])
+    assert ask(state, pod("c")).failed_nodes != first
+
+
+def test_what_no_end_of_another_pod_helps_is_told_apart() -> None:
+    result = ask(state_of("n0"), pod("a", gpus=2))
+    assert result.failed_and_unresolvable_nodes == {"n0": "gpu: 2 GPUs asked, a node offers at most 1"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1}]}}},
+        {"topologySpreadConstraints": [{"whenUnsatisfiable": "ScheduleAnyway"}]},
+    ],
+)
+def test_a_pod_that_prefers_nodes_gets_all_that_fit_with_scores_by_rank(changes: dict[str, Any]) -> None:
+    state = state_of("n0", "n1", "n2")
+    ask(state, pod("a", core=100), names=["n1"])
+    item = pod("b", **changes)
+    assert ask(state, item).node_names == ["n0", "n2"]
+    scores = prioritize_nodes(state, FilterArguments(item, ["n0", "n2", "gone"]))
+    assert [(score.host, score.score) for score in scores] == [("n0", 0), ("n2", 0), ("gone", 0)]
+
+
+def test_a_pod_that_spreads_scores_the_emptier_node_higher() -> None:
+    state = state_of("n0", "n1")
+    ask(state, pod("a", core=30), names=["n0"])
+    item = pod("b")
+    item["metadata"]["annotations"] = {"fairgpu.io/placement": "spread"}
+    scores = prioritize_nodes(state, FilterArguments(item, ["n0", "n1"]))
+    assert {score.host: score.score for score in scores} == {"n0": 0, "n1": 10}
+
+
+@pytest.mark.parametrize(
+    ("limits", "said"),
+    [
+        ({}, "the pod asks for no fairgpu.io/gpu"),
+        ({"fairgpu.io/gpu-memory": "1", "fairgpu.io/gpu-memory-percentage": "1"}, "fairgpu.io/gpu-memory"),
+        ({"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "3"}, "a multiple of 2"),
+        ({"fairgpu.io/gpu": "17"}, "17"),
+    ],
+)
+def test_a_pod_that_cannot_be_read_is_refused_on_every_node_with_what_is_wrong(
+    limits: dict[str, str], said: str
+) -> None:
+    item = pod("a")
+    item["spec"]["containers"][0]["resources"] = {"limits": limits, "requests": limits}
+    with pytest.raises(PodError, match=said):
+        read_waiting(item)
+    result = ask(state_of("n0"), item)
+    assert said in result.failed_and_unresolvable_nodes["n0"]
+
+
+def test_bind_posts_one_binding_with_uid_and_allocation_and_the_watch_makes_it_lasting() -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    api = ApiServer(item)
+    ask(state, item)
+    bind_pod(state, api, item, "n0")
+    [binding] = api.posted
+    assert binding["metadata"]["uid"] == "uid-a"
+    assert json.loads(binding["metadata"]["annotations"]["fairgpu.io/allocation"]) == {
+        "v": 1,
+        "node": "n0",
+        "containers": [
+            {
+                "name": "main",
+                "devices": [
+                    {"uuid": "n0-0", "model": "NVIDIA A100-SXM4-80GB", "totalMiB": 1000, "core": 100, "memoryMiB": 1000}
+                ],
+            }
+        ],
+    }
+    watched(state, api, "a")
+    assert ask(state, pod("b"), now=10**6).node_names == []
+    state.remove_pod("uid-a")
+    assert ask(state, pod("b"), now=10**6).node_names == ["n0"]
+
+
+def test_a_second_bind_of_a_pod_gets_the_same_devices() -> None:
+    state, item = state_of("n0", gpus=4), pod("a")
+    api = ApiServer(item)
+    ask(state, item)
+    bind_pod(state, api, item, "n0")
+    bind_pod(state, api, item, "n0")
+    assert api.posted[0] == api.posted[1]
+
+
+def test_bind_without_a_filter_before_it_chooses_devices_on_the_node_that_is_named() -> None:
+    state, item = state_of("n0", "n1"), pod("a")
+    api = ApiServer(item)
+    bind_pod(state, api, item, "n1")
+    assert device_of(item) == "n1-0"
+
+
+def test_bind_fails_where_the_devices_are_gone() -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    ask(state, pod("b"))
+    with pytest.raises(BindError, match="the devices on n0 were taken"):
+        bind_pod(state, ApiServer(item), item, "n0")
+
+
+def test_bind_fails_where_the_node_no_longer_offers_the_devices_that_were_chosen() -> None:
+    state, item = state_of("n0"), pod("a")
+    ask(state, item)
+    state.put_node(node("n0", 0))
+    with pytest.raises(BindError, match="n0 offers the chosen devices no more"):
+        bind_pod(state, ApiServer(item), item, "n0")
+    assert state.reservation("uid-a") is None
+
+
+def test_a_refusal_frees_the_devices() -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    api = ApiServer(item)
+    api.answers = [(ApiError(403, "Forbidden", "by a policy"), False)]
+    ask(state, item)
+    with pytest.raises(BindError, match="by a policy"):
+        bind_pod(state, api, item, "n0")
+    assert ask(state, pod("b", core=100)).node_names == ["n0"]
+
+
+def test_a_pod_that_was_made_anew_under_its_name_is_not_bound() -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    ask(state, item)
+    with pytest.raises(BindError, match="refused the Binding"):
+        bind_pod(state, ApiServer(pod("a", uid="another")), item, "n0")
+    assert ask(state, pod("b", core=100)).node_names == ["n0"]
+
+
+@pytest.mark.parametrize("carried_out", [True, False])
+@pytest.mark.parametrize(
+    "error", [SILENT, ApiError(500, "InternalError", "etcd"), ApiError(429, "TooManyRequests", "")]
+)
+def test_after_an_answer_that_leaves_it_open_the_same_binding_is_posted_until_it_is_known(
+    error: ApiError,
+    carried_out: bool,  # noqa: FBT001 - a parameter
+) -> None:
+    state, item = state_of("n0"), pod("a")
+    api = ApiServer(item)
+    api.answers = [(error, carried_out), (SILENT, False)]
+    ask(state, item)
+    bind_pod(state, api, item, "n0")
+    assert item["spec"]["nodeName"] == "n0"
+    assert api.posted == [api.posted[0]] * 3
+
+
+def test_devices_stay_held_while_nobody_knows_whether_the_pod_is_bound() -> None:
+    state, item, time = state_of("n0", "n1"), pod("a", core=100), Time()
+    api = ApiServer(item)
+    api.answers = [(SILENT, False)] * 100
+    ask(state, item)
+    with pytest.raises(BindError, match="has not answered whether the pod is bound"):
+        bind_pod(state, api, item, "n0", time)
+    later = time.now + SETTLE_SECONDS
+    settle(state, api, later - 1)
+    assert ask(state, pod("b", core=100), now=later + 10**6).node_names == ["n1"]
+    assert ask(state, item, now=later).node_names == ["n0"]
+    assert "it is not known yet" in ask(state, item, now=later, names=["n1"]).failed_nodes["n1"]
+    settle(state, api, later)
+    assert ask(state, pod("c", core=100), now=later).node_names == ["n0"]
+
+
+@pytest.mark.parametrize(("fate", "free"), [("bound", False), ("gone", True), ("made anew", True), ("silent", False)])
+def test_a_pod_whose_binding_is_in_doubt_is_read(fate: str, *, free: bool) -> None:
+    state, item, time = state_of("n0"), pod("a", core=100), Time()
+    api = ApiServer(item)
+    ask(state, item)
+    bind_pod(state, api, item, "n0", time)
+    if fate in ("gone", "made anew"):
+        api.pods = {"a": pod("a", uid="another")} if fate == "made anew" else {}
+    if fate == "silent":
+        api.unread = SILENT
+    settle(state, api, time.now + SETTLE_SECONDS)
+    assert (ask(state, pod("b", core=100), now=time.now + 10**6).node_names == ["n0"]) == free
+
+
+def test_a_watch_that_lags_behind_what_was_read_frees_nothing() -> None:
+    state, item, time = state_of("n0"), pod("a", core=100), Time()
+    api, before = ApiServer(item), read_note(item)
+    ask(state, item)
+    bind_pod(state, api, item, "n0", time)
+    settle(state, api, time.now + SETTLE_SECONDS)
+    state.put_pod(before)
+    assert ask(state, pod("b", core=100), now=time.now + 10**6).node_names == []
+
+
+def test_an_allocation_on_a_bound_pod_counts_whoever_wrote_it() -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    api = ApiServer(item)
+    bind_pod(state_of("n0"), api, item, "n0")
+    watched(state, api, "a")
+    assert ask(state, pod("b")).node_names == []
+
+
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("{", "the allocation is no JSON"),
+        ('{"v":1,"node":"n9","containers":[]}', "the allocation is of node n9, and the pod is bound to n0"),
+        (
+            '{"v":1,"node":"n0","containers":[{"name":"x","devices":[]}]}',
+            "the container x, which the pod does not have",
+        ),
+    ],
+)
+def test_an_allocation_that_makes_no_sense_holds_nothing_and_says_why(text: str, fault: str) -> None:
+    item = pod("a", nodeName="n0")
+    item["metadata"]["annotations"]["fairgpu.io/allocation"] = text
+    note = read_note(item)
+    assert fault in note.fault
+    assert note.holding is not None
+    assert note.holding.pieces == ()
+
+
+def test_a_pod_that_has_ended_holds_nothing() -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    api = ApiServer(item)
+    bind_pod(state, api, item, "n0")
+    watched(state, api, "a")
+    item["status"] = {"phase": "Succeeded"}
+    watched(state, api, "a")
+    assert ask(state, pod("b", core=100)).node_names == ["n0"]
+
+
+def test_pods_that_are_gone_from_a_new_list_hold_nothing() -> None:
+    state, item = state_of("n0"), pod("a", core=100)
+    api = ApiServer(item)
+    bind_pod(state, api, item, "n0")
+    watched(state, api, "a")
+    state.replace_pods([])
+    assert ask(state, pod("b", core=100)).node_names == ["n0"]
+
+
+def test_a_device_that_two_nodes_offer_takes_both_out_until_one_of_them_stops() -> None:
+    state = state_of("n0")
+    assert state.put_node(node("n1").__class__("n1", node("n0", 1).inventory)) == {"n0", "n1"}
+    assert ask(state, pod("a"), names=["n0", "n1"]).node_names == []
+    state.remove_node("n1")
+    assert ask(state, pod("a"), names=["n0", "n1"]).node_names == ["n0"]
+
+
+def test_the_node_of_running_pods_that_offers_fewer_devices_places_on_those_alone() -> None:
+    state, item = state_of("n0", gpus=2), pod("a", core=100)
+    api = ApiServer(item)
+    bind_pod(state, api, item, "n0")
+    watched(state, api, "a")
+    state.put_node(node("n0", 1))
+    assert ask(state, pod("b")).node_names == []
+    state.put_node(node("n0", 2))
+    assert ask(state, pod("b")).node_names == ["n0"]
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b'{"Pod":1}', b'{"Pod":{},"NodeNames":null}', b"\xff", b"[" * 10_000])
+def test_arguments_that_are_none_are_said_to_be_none(body: bytes) -> None:
+    with pytest.raises(ArgumentsError):
+        decode_filter(body)
+    with pytest.raises(ArgumentsError):
+        decode_bind(body)

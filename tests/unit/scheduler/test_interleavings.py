@@ -1,0 +1,141 @@
+"""Whatever two replicas, an API server that falls silent, and pods that come and go do in whatever order, no GPU is
+given beyond what it has."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+from collections import Counter
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from fairgpu.cluster.api import ApiError
+from scheduler.cluster.objects import read_note
+from scheduler.cluster.state import State
+from scheduler.extender.binding import BindError, settle
+from tests.unit.scheduler.extended import ALLOCATION, ApiServer, Time, ask, bind_pod, pod
+from tests.unit.scheduler.fleets import node
+
+SILENT = ApiError(0, "Unanswered", "read timed out")
+NODES = ("n0", "n1")
+ANSWERS = {
+    "made": [],
+    "refused": [(ApiError(403, "Forbidden", "no"), False)],
+    "made in silence": [(SILENT, True)],
+    "silence": [(SILENT, False)] * 50,
+    "silence, and made at last": [(SILENT, False)] * 5 + [(SILENT, True)] + [(SILENT, False)] * 50,
+}
+Event = tuple[str, dict[str, Any]]
+
+
+class Interleavings(RuleBasedStateMachine):
+    """An API server with a log of changes, and two replicas that follow it at their own pace; one of them leads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.api = ApiServer()
+        self.time = Time()
+        self.log: list[Event] = []
+        self.states = [self.listed(), self.listed()]
+        self.read = [0, 0]
+        self.leader = 0
+        self.number = 0
+
+    def listed(self) -> State:
+        """A replica that has listed everything."""
+        state = State()
+        for name in NODES:
+            state.put_node(node(name, 2))
+        state.listed("nodes")
+        state.replace_pods(read_note(item) for item in self.api.pods.values())
+        state.listed("pods")
+        return state
+
+    def note(self, kind: str, name: str) -> None:
+        """The API server tells of a change."""
+        self.log.append((kind, copy.deepcopy(self.api.pods[name])))
+
+    def catch_up(self, replica: int, count: int) -> None:
+        """A replica hears the next changes."""
+        for kind, item in self.log[self.read[replica] : self.read[replica] + count]:
+            if kind == "DELETED":
+                self.states[replica].remove_pod(item["metadata"]["uid"])
+            else:
+                self.states[replica].put_pod(read_note(item))
+        self.read[replica] = min(self.read[replica] + count, len(self.log))
+
+    @rule(core=st.sampled_from([10, 30, 50, 60, 100]), gpus=st.sampled_from([1, 1, 2]), anew=st.booleans())
+    def create(self, core: int, gpus: int, *, anew: bool) -> None:
+        self.number += 1
+        name = f"p{self.number % 4}" if anew else f"p{self.number}"
+        if name not in self.api.pods:
+            self.api.pods[name] = pod(name, uid=f"uid-{self.number}", core=core, gpus=gpus)
+            self.note("ADDED", name)
+
+    @precondition(lambda self: any(not item["spec"].get("nodeName") for item in self.api.pods.values()))
+    @rule(data=st.data(), answer=st.sampled_from(sorted(ANSWERS)), skips=st.booleans())
+    def schedule(self, data: st.DataObject, answer: str, *, skips: bool) -> None:
+        """kube-scheduler asks about a pod, and perhaps binds it."""
+        unbound = sorted(name for name, item in self.api.pods.items() if not item["spec"].get("nodeName"))
+        name = data.draw(st.sampled_from(unbound))
+        item, state = copy.deepcopy(self.api.pods[name]), self.states[self.leader]
+        found = ask(state, item, self.time.now, list(NODES)).node_names
+        if not found or skips:
+            return
+        self.api.answers = list(ANSWERS[answer])
+        with contextlib.suppress(BindError):
+            bind_pod(state, self.api, item, found[0], self.time)
+        self.api.answers = []
+        if self.api.pods[name]["spec"].get("nodeName"):
+            self.note("MODIFIED", name)
+
+    @precondition(lambda self: self.api.pods)
+    @rule(data=st.data(), ends=st.booleans())
+    def finish(self, data: st.DataObject, *, ends: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.api.pods)))
+        if ends:
+            self.api.pods[name]["status"] = {"phase": "Succeeded"}
+            self.note("MODIFIED", name)
+        else:
+            self.note("DELETED", name)
+            del self.api.pods[name]
+
+    @rule(replica=st.integers(0, 1), count=st.integers(1, 9))
+    def hear(self, replica: int, count: int) -> None:
+        self.catch_up(replica, count)
+
+    @rule(seconds=st.sampled_from([5.0, 31.0, 66.0]))
+    def wait(self, seconds: float) -> None:
+        self.time.now += seconds
+        settle(self.states[self.leader], self.api, self.time.now)
+
+    @rule(replica=st.integers(0, 1))
+    def restart(self, replica: int) -> None:
+        self.states[replica], self.read[replica] = self.listed(), len(self.log)
+
+    @rule()
+    def take_over(self) -> None:
+        """The other replica leads once its watch shows its mark, and with it all that was bound before."""
+        self.leader = 1 - self.leader
+        self.catch_up(self.leader, len(self.log))
+
+    @invariant()
+    def no_gpu_is_given_beyond_what_it_has(self) -> None:
+        core: Counter[str] = Counter()
+        memory: Counter[str] = Counter()
+        for item in self.api.pods.values():
+            if item["spec"].get("nodeName") and item.get("status", {}).get("phase") != "Succeeded":
+                for container in json.loads(item["metadata"]["annotations"][ALLOCATION])["containers"]:
+                    for device in container["devices"]:
+                        core[device["uuid"]] += device["core"]
+                        memory[device["uuid"]] += device["memoryMiB"]
+        assert max(core.values(), default=0) <= 100
+        assert max(memory.values(), default=0) <= 1000
+
+
+Interleavings.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestInterleavings = Interleavings.TestCase

@@ -1,0 +1,74 @@
+"""What kube-scheduler gets over HTTP, as bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fairgpu.serving.messages import Request
+from scheduler.application import Routes
+from scheduler.measures import Measures
+from tests.unit.scheduler.extended import ApiServer, Time, pod, state_of
+
+
+def routes(api: ApiServer, registry: CollectorRegistry, *, acts: bool = True) -> Routes:
+    """The routes of a replica with one node."""
+    return Routes(state_of("n0"), api, Time().clock, lambda: acts, Measures(registry))  # type: ignore[arg-type] # a part
+
+
+def asked(item: dict[str, Any]) -> bytes:
+    return json.dumps({"Pod": item, "Nodes": None, "NodeNames": ["n0"]}).encode()
+
+
+def bind_body(item: dict[str, Any]) -> bytes:
+    metadata = item["metadata"]
+    named = {
+        "PodName": metadata["name"],
+        "PodNamespace": metadata["namespace"],
+        "PodUID": metadata["uid"],
+        "Node": "n0",
+    }
+    return json.dumps(named).encode()
+
+
+def test_a_pod_is_filtered_scored_and_bound_in_the_protocols_own_words() -> None:
+    item, registry = pod("a"), CollectorRegistry()
+    replica = routes(ApiServer(item), registry)
+    assert json.loads(replica.filter(asked(item)).body) == {
+        "NodeNames": ["n0"],
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+    assert json.loads(replica.prioritize(asked(item)).body) == [{"Host": "n0", "Score": 0}]
+    answer = asyncio.run(replica.bind(Request({}, bind_body(item))))
+    assert (answer.status, json.loads(answer.body)) == (200, {"Error": ""})
+    for verb in ("filter", "prioritize", "bind"):
+        assert registry.get_sample_value("fairgpu_scheduler_calls_total", {"verb": verb, "outcome": "placed"}) == 1
+
+
+def test_a_bind_that_fails_says_why_in_its_answer() -> None:
+    item = pod("a", core=100, gpus=2)
+    answer = asyncio.run(routes(ApiServer(item), CollectorRegistry()).bind(Request({}, bind_body(item))))
+    assert "the devices on n0 were taken" in json.loads(answer.body)["Error"]
+
+
+def test_a_replica_that_does_not_lead_answers_nothing() -> None:
+    replica, item = routes(ApiServer(pod("a")), CollectorRegistry(), acts=False), pod("a")
+    answers = [
+        replica.filter(asked(item)),
+        replica.prioritize(asked(item)),
+        asyncio.run(replica.bind(Request({}, bind_body(item)))),
+    ]
+    assert [answer.status for answer in answers] == [503] * 3
+
+
+@pytest.mark.parametrize("body", [b"", b"{}", b"[]", b'{"Pod":{}}', b'{"Pod":{},"NodeNames":[1]}'])
+def test_a_body_that_is_none_of_the_protocols_is_answered_400(body: bytes) -> None:
+    replica = routes(ApiServer(), CollectorRegistry())
+    answers = [replica.filter(body), replica.prioritize(body), asyncio.run(replica.bind(Request({}, body)))]
+    assert [answer.status for answer in answers] == [400] * 3

@@ -1,0 +1,120 @@
+"""What watches tell becomes the state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairgpu.inventory import Inventory
+from scheduler.cluster.acting import Acting
+from scheduler.cluster.state import State
+from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
+from tests.unit.scheduler.extended import ApiServer, api_node, ask, bind_pod, pod, state_of
+
+OURS = "fairgpu-scheduler-0_0b1c"
+
+
+def told(collection: Any, item: dict[str, Any]) -> dict[str, Any]:
+    """An item as the reflector hands it on."""
+    read: dict[str, Any] = collection.read(item)
+    return read
+
+
+def test_nothing_is_answered_before_nodes_and_pods_were_read() -> None:
+    state = State()
+    assert state.missing() == ("nodes", "pods")
+    NodesView(state).replaced([])
+    PodsView(state).replaced([])
+    assert state.missing() == ()
+
+
+def test_a_list_of_pods_holds_their_devices_and_one_that_is_deleted_frees_them() -> None:
+    state, item = State(), pod("a", core=100)
+    bind_pod(state_of("n0"), ApiServer(item), item, "n0")
+    NodesView(state).replaced([told(NODES, api_node("n0"))])
+    view = PodsView(state)
+    view.replaced([told(PODS, item)])
+    assert ask(state, pod("b")).node_names == []
+    view.changed("DELETED", told(PODS, item))
+    assert ask(state, pod("b")).node_names == ["n0"]
+
+
+def test_a_node_whose_inventory_makes_no_sense_is_taken_out_until_it_does() -> None:
+    state = State()
+    view = NodesView(state)
+    view.replaced([told(NODES, api_node("n0")), told(NODES, api_node("n1"))])
+    view.changed("MODIFIED", told(NODES, api_node("n0", encode=nonsense)))
+    assert ask(state, pod("a"), names=["n0"]).node_names == []
+    view.changed("MODIFIED", told(NODES, api_node("n0")))
+    assert ask(state, pod("a"), names=["n0"]).node_names == ["n0"]
+    view.changed("DELETED", told(NODES, api_node("n0")))
+    assert list(state.fleet.rows) == ["n1"]
+    view.replaced([])
+    assert not state.fleet.rows
+
+
+def nonsense(_: Inventory) -> str:
+    return "{}"
+
+
+@pytest.mark.parametrize(
+    ("looks", "leads"),
+    [
+        ([(OURS, "t0", 0)], False),
+        ([(OURS, "t0", 0), (OURS, "t0", 1)], False),
+        ([(OURS, "t0", 0), (OURS, "t1", 2)], True),
+        ([(OURS, "t0", 0), (OURS, "t1", 2), (OURS, "t1", 14)], True),
+        ([(OURS, "t0", 0), (OURS, "t1", 2), (OURS, "t1", 15)], False),
+        ([(OURS, "t0", 0), (OURS, "t1", 2), ("fairgpu-scheduler-1_77", "t2", 3)], False),
+        ([("fairgpu-scheduler-1_77", "t0", 0), (OURS, "t1", 2)], True),
+        ([("fairgpu-scheduler-01_77", "t0", 0), ("fairgpu-scheduler-01_77", "t1", 2)], False),
+    ],
+)
+def test_an_extender_leads_while_its_pods_lease_was_seen_to_be_renewed(
+    looks: list[tuple[str, str, float]], *, leads: bool
+) -> None:
+    acting = Acting("fairgpu-scheduler-0")
+    for holder, renewed, now in looks:
+        acting.see({"holderIdentity": holder, "renewTime": renewed, "leaseDurationSeconds": 15}, now)
+    assert bool(acting.wanted_mark(looks[-1][2])) == leads
+
+
+def leading(acting: Acting, renewed: str, now: float) -> None:
+    acting.see({"holderIdentity": OURS, "renewTime": renewed, "leaseDurationSeconds": 15}, now)
+
+
+def marked(mark: str) -> dict[str, Any]:
+    own = pod("fairgpu-scheduler-0")
+    own["status"] = {"conditions": [{"type": "fairgpu.io/Leads", "message": mark}]}
+    return told(PODS, own)
+
+
+def test_a_leader_acts_once_its_watch_shows_its_mark_and_not_by_an_earlier_one() -> None:
+    acting = Acting("fairgpu-scheduler-0")
+    view = PodsView(State(), "team/fairgpu-scheduler-0", acting.show)
+    leading(acting, "t0", 0)
+    leading(acting, "t1", 2)
+    first = acting.wanted_mark(2)
+    view.changed("MODIFIED", told(PODS, pod("fairgpu-scheduler-0")))
+    assert not acting.acts(2)
+    view.changed("MODIFIED", marked(first))
+    assert acting.acts(14)
+    assert acting.wanted_mark(14) == ""
+    assert not acting.acts(15)
+    leading(acting, "t2", 60)
+    leading(acting, "t3", 61)
+    assert not acting.acts(61)
+    view.replaced([marked(first)])
+    assert not acting.acts(61)
+    view.replaced([marked(acting.wanted_mark(61))])
+    assert acting.acts(61)
+
+
+def test_the_mark_of_another_replica_is_not_ours() -> None:
+    acting = Acting("fairgpu-scheduler-0")
+    view = PodsView(State(), "team/fairgpu-scheduler-1", acting.show)
+    leading(acting, "t0", 0)
+    leading(acting, "t1", 2)
+    view.changed("MODIFIED", marked(acting.wanted_mark(2)))
+    assert not acting.acts(2)
