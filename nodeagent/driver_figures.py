@@ -5,6 +5,8 @@ and memory that outlived its process (a descriptor can hold it) stays with a con
 its processes have.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

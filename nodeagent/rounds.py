@@ -1,5 +1,7 @@
 """From one look at the containers to the next: who is active, what the last period left, and the turns that follow."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path

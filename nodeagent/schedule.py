@@ -18,8 +18,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from nodeagent import turns
 from nodeagent.nvml import Figures, asked
@@ -80,25 +81,33 @@ def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
         ValueError: the file is not JSON of the form that this module's description shows; the message names the fault.
     """
     try:
-        document = json.loads(path.read_bytes())
-        containers = tuple(
-            Container(
-                slot=int(each["slot"]),
-                key=int(each["key"]),
-                core_percent=int(each["corePercent"]),
-                policy=turns.Policy[str(each["policy"]).upper()],
-                ledger=Path(each["ledger"]),
-                device=int(each.get("device", 0)),
-                memory_limit_bytes=int(each.get("memoryLimitBytes", 0)),
-                notice_ns=int(each.get("noticeNs", 0)),
-                cgroup=Path(each["cgroup"]) if each.get("cgroup") else None,
-                start_ns=int(each["startNs"]) if "startNs" in each else None,
-            )
-            for each in document["containers"]
-        )
-        return str(document["uuid"]), containers
+        return containers_of(json.loads(path.read_bytes()))
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path}: {error!r} is missing or of a wrong kind") from error
+
+
+def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ...]]:
+    """The GPU's UUID and its containers, of a document that this module's description shows.
+
+    Raises:
+        KeyError, TypeError, ValueError: something is missing or of a wrong kind.
+    """
+    containers = tuple(
+        Container(
+            slot=int(each["slot"]),
+            key=int(each["key"]),
+            core_percent=int(each["corePercent"]),
+            policy=turns.Policy[str(each["policy"]).upper()],
+            ledger=Path(each["ledger"]),
+            device=int(each.get("device", 0)),
+            memory_limit_bytes=int(each.get("memoryLimitBytes", 0)),
+            notice_ns=int(each.get("noticeNs", 0)),
+            cgroup=Path(each["cgroup"]) if each.get("cgroup") else None,
+            start_ns=int(each["startNs"]) if "startNs" in each else None,
+        )
+        for each in document["containers"]
+    )
+    return str(document["uuid"]), containers
 
 
 def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int] = time.monotonic_ns) -> None:

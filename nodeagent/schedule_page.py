@@ -154,3 +154,19 @@ def unpack_activity(page: bytes) -> Sequence[Activity]:
         return ()
     offsets = range(LEDGER_DEVICES_AT, LEDGER_DEVICES_AT + LEDGER_DEVICES * ACTIVITY.size, ACTIVITY.size)
     return tuple(Activity(*ACTIVITY.unpack_from(page, offset)) for offset in offsets)
+
+
+def activity_bytes(device: int) -> int:
+    """How much of a ledger tells of its devices up to this one."""
+    return LEDGER_DEVICES_AT + (device + 1) * ACTIVITY.size
+
+
+def unpack_one(beginning: bytes, device: int) -> Activity:
+    """What a container's ledger says of one of its devices, from its first `activity_bytes(device)` bytes.
+
+    The same as `unpack_activity` says, without the fifteen others: a node's writer reads every ledger fifty times a
+    second.
+    """
+    if len(beginning) < activity_bytes(device) or LEDGER_HEAD.unpack_from(beginning) != (LEDGER_MAGIC, LEDGER_VERSION):
+        return Activity()
+    return Activity(*ACTIVITY.unpack_from(beginning, LEDGER_DEVICES_AT + device * ACTIVITY.size))

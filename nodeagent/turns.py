@@ -8,6 +8,8 @@ owes whom (`balance_ns`) is settled in later periods, when both are active.
 Everything here is a pure function; times are nanoseconds, all of them whole.
 """
 
+from __future__ import annotations
+
 import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from nodeagent.schedule_page import LEDGER_MAGIC, Page, unpack
-from tests.waiting import LIMIT_S, wait_until
+from tests.support.waiting import LIMIT_S, wait_until
 
 
 def ledger(folder: Path, name: str, activity_ns: int = 0) -> str:

@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.schedule_page import LEDGER_MAGIC, Activity, Page, PageSlot, pack, unpack, unpack_activity
+from nodeagent.schedule_page import (
+    LEDGER_MAGIC,
+    Activity,
+    Page,
+    PageSlot,
+    activity_bytes,
+    pack,
+    unpack,
+    unpack_activity,
+    unpack_one,
+)
 
 PAGE = Page(
     "GPU-53494d47",
@@ -71,3 +81,13 @@ def test_a_ledgers_public_page_is_read_per_device() -> None:
 @given(st.binary(max_size=5000))
 def test_what_is_no_ledger_says_nothing(page: bytes) -> None:
     assert unpack_activity(page) == ()
+
+
+@given(st.binary(max_size=4032), st.integers(0, 15), st.booleans())
+def test_one_device_of_a_ledger_reads_as_among_all(content: bytes, device: int, is_ledger: bool) -> None:  # noqa: FBT001
+    head = struct.pack("<QQ", LEDGER_MAGIC if is_ledger else 7, 1)
+    page = (head + bytes(48) + content).ljust(4096, b"\0")
+    among_all = unpack_activity(page)
+    expected = among_all[device] if among_all else Activity()
+    assert unpack_one(page[: activity_bytes(device)], device) == expected
+    assert unpack_one(page[: activity_bytes(device) - 1], device) == Activity()

@@ -1,0 +1,44 @@
+"""The command `fairgpu nodeagent`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from fairgpu.commands import CommandError
+
+
+def register(subparsers: Any) -> None:
+    """Adds the command."""
+    nodeagent = subparsers.add_parser("nodeagent", help="run the agent of a GPU node")
+    actions = nodeagent.add_subparsers(title="actions", metavar="ACTION", required=True)
+    serve = actions.add_parser("serve", help="offer this node's GPUs, and give containers their pieces of them")
+    serve.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
+    serve.set_defaults(run=run_serve, extras="nodeagent")
+
+
+def run_serve(arguments: argparse.Namespace) -> int:
+    """Serves until told to end."""
+    import signal
+
+    from fairgpu.cluster.connect import NoClusterError, connect
+    from fairgpu.logs import configure_logs
+    from nodeagent.service import Agent, vendor_of
+    from nodeagent.settings import read_settings
+
+    settings = read_settings(os.environ, arguments.settings)
+    configure_logs(settings.log_level)
+    try:
+        api = connect(os.environ)
+    except NoClusterError as error:
+        raise CommandError(str(error)) from error
+    try:
+        agent = Agent(settings, api, vendor_of(settings))
+    except OSError as error:
+        raise CommandError(f"nodeagent.shim: {error}") from error
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: agent.stop())
+    agent.run()
+    return 0

@@ -1,0 +1,39 @@
+"""The CDI device of a container, by the slots of the device plugin that the kubelet gave it.
+
+The kubelet asks for a container's CDI device before it says which container that is. Both its calls carry the same
+slots, so the slots make the name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+KIND: Final = "fairgpu.io/container"
+DIGITS: Final = 32
+FOLDER: Final = Path("/var/run/cdi")
+"""Where runtimes look for specs that are made while a node runs (CDI specification, "CDI JSON Specification")."""
+
+
+def device_name(slots: Iterable[str]) -> str:
+    """The first 32 hexadecimal digits of the SHA-256 of the slot ids, sorted, with line feeds between them.
+
+    Raises:
+        ValueError: there is no slot.
+    """
+    ids = sorted(set(slots))
+    if not ids:
+        raise ValueError("a container without slots has no CDI device")
+    return hashlib.sha256("\n".join(ids).encode()).hexdigest()[:DIGITS]
+
+
+def qualified(name: str) -> str:
+    """The name by which the runtime is asked for the device, such as `fairgpu.io/container=0f3a...`."""
+    return f"{KIND}={name}"
+
+
+def spec_file(name: str) -> str:
+    """The name of the file that holds the device's spec."""
+    return f"{KIND.replace('/', '-')}_{name}.json"

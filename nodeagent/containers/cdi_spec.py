@@ -1,0 +1,113 @@
+"""The CDI spec of one container: the vendor's edits for its GPUs, and the mounts that hold it to its share. Pure.
+
+The format is the Container Device Interface's (https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodeagent.containers.cdi_name import KIND
+
+LEAST_VERSION = "0.6.0"
+"""The first version whose device nodes have a `hostPath`, and that containerd 1.7 and later read."""
+VOID = "NVIDIA_VISIBLE_DEVICES=void"
+"""What keeps NVIDIA's own runtime hook from adding devices that the image's environment names."""
+READ_ONLY = ("ro", "rbind", "nosuid", "nodev")
+WRITABLE = ("rw", "rbind", "nosuid", "nodev")
+LISTS = ("deviceNodes", "mounts", "hooks", "additionalGids", "netDevices")
+
+
+class VendorSpecError(ValueError):
+    """The vendor's specs have no entry for a GPU; the message says what was found instead."""
+
+
+@dataclass(frozen=True)
+class Mount:
+    """A file of the host that a container sees at a path."""
+
+    source: Path
+    target: str
+    writable: bool = False
+
+
+def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, minor: int) -> tuple[str, dict[str, Any]]:
+    """The version and the edits of a vendor's spec for one GPU, those for all its devices included.
+
+    The entry is the one called by the GPU's uuid; else the one called by its index, if that names the device node
+    `/dev/nvidiaMINOR`: a spec that was made before GPUs were changed may call another GPU by the same index.
+
+    Raises:
+        VendorSpecError: there is no such entry, or more than one.
+    """
+    found = []
+    indexes = []
+    for spec in specs:
+        for device in _entries(spec, "devices"):
+            edits = _mapping(device.get("containerEdits"))
+            if device.get("name") == uuid:
+                found.append((spec, edits))
+            elif device.get("name") == str(index):
+                indexes.append((spec, edits))
+    node = f"/dev/nvidia{minor}"
+    found = found or [
+        (spec, edits)
+        for spec, edits in indexes
+        if node in {entry.get("hostPath") or entry.get("path") for entry in _entries(edits, "deviceNodes")}
+    ]
+    if len(found) != 1:
+        told = f"{len(found)} entries" if found else f"no entry by its uuid, nor one called {index} with {node}"
+        raise VendorSpecError(f"the vendor's CDI specs have {told} for GPU {uuid}")
+    spec, edits = found[0]
+    return str(spec.get("cdiVersion", LEAST_VERSION)), joined([_mapping(spec.get("containerEdits")), edits])
+
+
+def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """All edits as one, in order, each entry once; of the environment the last word on a variable.
+
+    Two GPUs of one container bring the same libraries: mounted twice, some runtimes refuse them.
+    """
+    result: dict[str, Any] = {}
+    variables: dict[str, str] = {}
+    for edit in edits:
+        variables.update({str(entry).partition("=")[0]: str(entry) for entry in edit.get("env") or []})
+        for key in LISTS:
+            known = result.setdefault(key, [])
+            known.extend(entry for entry in edit.get(key) or [] if entry not in known)
+        if edit.get("intelRdt"):
+            result["intelRdt"] = edit["intelRdt"]
+    result["env"] = list(variables.values())
+    return {key: value for key, value in result.items() if value}
+
+
+def document(name: str, vendor: Sequence[tuple[str, Mapping[str, Any]]], mounts: Iterable[Mount]) -> dict[str, Any]:
+    """The spec of one container: its device's name, the vendor's edits of its GPUs in their order, and its mounts."""
+    own: dict[str, Any] = {"env": [VOID], "mounts": [_mount(mount) for mount in mounts]}
+    edits = joined([*(each for _, each in vendor), own])
+    versions = [LEAST_VERSION, *(version for version, _ in vendor)]
+    return {
+        "cdiVersion": max(versions, key=_version),
+        "kind": KIND,
+        "devices": [{"name": name, "containerEdits": edits}],
+    }
+
+
+def _mount(mount: Mount) -> dict[str, Any]:
+    options = list(WRITABLE if mount.writable else READ_ONLY)
+    return {"hostPath": str(mount.source), "containerPath": mount.target, "options": options}
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in text.split("."))
+
+
+def _entries(parent: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    value = parent.get(key)
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,85 @@
+"""The bytes of `/etc/vcuda/config`, as vcuda/include/config.h lays them out: what one container was allotted."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nodeagent.turns import Policy
+
+MAGIC = b"FGCONFG\0"
+VERSION = 1
+SIZE = 4048
+DEVICES = 16
+MIB = 1 << 20
+LEDGER_PATH = "/run/vcuda/ledger"
+USAGE_PATH = "/run/fairgpu/usage"
+
+HEAD = struct.Struct("<8sIIII64s40s96s96s")
+DEVICE = struct.Struct("<48s96sQQQQIIII40x")
+
+
+@dataclass(frozen=True)
+class ConfigDevice:
+    """One device of a container: memory in MiB, core in percent, its slot and that slot's key on the schedule page."""
+
+    uuid: str
+    memory_mib: int
+    core_percent: int
+    policy: Policy
+    task_priority: int
+    slot: int
+    key: int
+
+
+def schedule_path(index: int) -> str:
+    """Where the container finds the schedule page of its device at this index."""
+    return "/etc/vcuda/schedule" if index == 0 else f"/etc/vcuda/schedule.{index}"
+
+
+def pack(container: str, pod_uid: str, devices: Sequence[ConfigDevice]) -> bytes:
+    """The file's bytes; devices in the order in which the container sees them.
+
+    Raises:
+        ValueError: no device or more than 16, or a text or number that does not fit its field.
+    """
+    if not 1 <= len(devices) <= DEVICES:
+        raise ValueError(f"a configuration has 1 to {DEVICES} devices, not {len(devices)}")
+    texts = (
+        _text(container, 64, "the container's name"),
+        _text(pod_uid, 40, "the pod's uid"),
+        _text(LEDGER_PATH, 96, "the ledger's path"),
+        _text(USAGE_PATH, 96, "the usage file's path"),
+    )
+    try:
+        packed = HEAD.pack(MAGIC, VERSION, SIZE, len(devices), 0, *texts)
+        packed += b"".join(_device(index, device) for index, device in enumerate(devices))
+    except struct.error as error:
+        raise ValueError(f"a number does not fit the configuration: {error}") from error
+    body = packed.ljust(SIZE - 4, b"\0")
+    return body + struct.pack("<I", zlib.crc32(body))
+
+
+def _device(index: int, device: ConfigDevice) -> bytes:
+    return DEVICE.pack(
+        _text(device.uuid, 48, "a uuid"),
+        schedule_path(index).encode(),
+        device.memory_mib * MIB,
+        0,
+        0,
+        device.key,
+        device.slot,
+        device.core_percent,
+        device.policy,
+        device.task_priority,
+    )
+
+
+def _text(text: str, size: int, what: str) -> bytes:
+    """The text for a field of that size, which keeps at least one NUL."""
+    encoded = text.encode()
+    if len(encoded) >= size:
+        raise ValueError(f"{what} has {len(encoded)} bytes; at most {size - 1} are allowed")
+    return encoded

@@ -1,0 +1,209 @@
+"""The files of each container on the host, and the CDI spec that mounts them. Each appears whole, by a rename.
+
+    ROOT/containers/UID/NAME/record.json     what the agent remembers of it (nodeagent.containers.records)
+    ROOT/containers/UID/NAME/START/          config, injected, preload, ledger of one start
+    ROOT/gpus/UUID/schedule                  a device's schedule page
+    SHIM/DIGEST/libvcuda.so.1                the shim, by the SHA-256 of its bytes
+
+ROOT lies on a tmpfs: a node that boots has none of them. The spec comes last, so that a runtime which finds it finds
+everything.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nodeagent.containers import cdi_spec, config_file, records
+from nodeagent.containers.cdi_name import spec_file
+from nodeagent.containers.cdi_spec import Mount
+from nodeagent.containers.records import Record, RecordError
+from nodeagent.schedule import PageFile
+
+LEDGER_BYTES = 4 << 20
+SHIM_TARGET = "/etc/vcuda/libvcuda.so.1"
+PRELOAD = f"{SHIM_TARGET}\n".encode()
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where an agent keeps its files: `root` on a tmpfs, `shim` on a disk, `cdi` where the runtime looks for specs."""
+
+    root: Path
+    shim: Path
+    cdi: Path
+
+    def container(self, record: Record) -> Path:
+        """The folder of a container, over all its starts."""
+        return self.root / "containers" / record.uid / record.container
+
+    def start(self, record: Record) -> Path:
+        """The folder of one start of a container."""
+        return self.container(record) / str(record.start)
+
+    def page(self, uuid: str) -> Path:
+        """A device's schedule page."""
+        return self.root / "gpus" / uuid / "schedule"
+
+    def spec(self, record: Record) -> Path:
+        """The container's CDI spec."""
+        return self.cdi / spec_file(record.cdi_device)
+
+
+def read_records(folders: Folders) -> Iterator[Record | tuple[Path, RecordError]]:
+    """All records on the host; a file that is none comes with its fault."""
+    for path in sorted((folders.root / "containers").glob("*/*/record.json")):
+        try:
+            yield records.decode(path.read_bytes())
+        except FileNotFoundError:
+            continue
+        except (OSError, RecordError) as error:
+            yield path, RecordError(str(error))
+
+
+def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[str, Any]]], shim: Path) -> None:
+    """Writes all files of a start, its record, and at last its CDI spec.
+
+    Raises:
+        OSError: the host has no room, or refuses; what this start wrote is gone again.
+    """
+    folder = folders.start(record)
+    try:
+        shutil.rmtree(folder, ignore_errors=True)  # of an agent that was killed while it wrote
+        folder.mkdir(parents=True)
+        if not record.whole:
+            _write_start(folder, record)
+            for device in record.devices:
+                make_page(folders.page(device.uuid))
+        put(folders.container(record) / "record.json", records.encode(record).encode(), 0o600)
+        mounts = [] if record.whole else _mounts(folders, record, shim)
+        document = cdi_spec.document(record.cdi_device, vendor, mounts)
+        folders.cdi.mkdir(parents=True, exist_ok=True)
+        put(folders.spec(record), json.dumps(document).encode(), 0o644)
+    except OSError:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def remove(folders: Folders, record: Record, keep: Record | None = None) -> None:
+    """Takes a container's files from the host: first the spec, so that nothing starts with files that are going.
+
+    The spec stays where it is by now that of `keep`, which took over the container's slots.
+    """
+    if keep is None or keep.cdi_device != record.cdi_device:
+        folders.spec(record).unlink(missing_ok=True)
+    shutil.rmtree(folders.container(record), ignore_errors=True)
+    _remove_if_empty(folders.container(record).parent)
+
+
+def remove_earlier_starts(folders: Folders, record: Record) -> None:
+    """Takes away what starts before this one left; its files stay mounted where a process still has them."""
+    for path in folders.container(record).iterdir():
+        if path.is_dir() and path.name != str(record.start):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_unknown(folders: Folders, known: Sequence[Record]) -> list[Path]:
+    """Takes away folders and specs that belong to no known container; returns them."""
+    removed = []
+    specs = {folders.spec(record) for record in known}
+    for path in folders.cdi.glob(spec_file("*")):
+        if path not in specs:
+            path.unlink(missing_ok=True)
+            removed.append(path)
+    kept = {folders.container(record) for record in known}
+    for path in (folders.root / "containers").glob("*/*"):
+        if path not in kept:
+            shutil.rmtree(path, ignore_errors=True)
+            _remove_if_empty(path.parent)
+            removed.append(path)
+    return removed
+
+
+def install_shim(folders: Folders, library: Path) -> Path:
+    """The shim's place on the host, put there if it is not: by its digest, so that no running container loses its own.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    content = library.read_bytes()
+    path = folders.shim / hashlib.sha256(content).hexdigest() / "libvcuda.so.1"
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        put(path, content, 0o755)
+    return path
+
+
+def make_page(path: Path) -> None:
+    """Sees to a schedule page that can be mounted; a page that is there stays as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    PageFile(path).close()
+
+
+def put(path: Path, content: bytes, mode: int) -> None:
+    """Writes a file so that a reader finds all of it or none.
+
+    Raises:
+        OSError: it cannot be written; nothing is left.
+    """
+    beside = path.with_name(f".{path.name}.new")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            os.fchmod(descriptor, mode)
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
+
+
+def _write_start(folder: Path, record: Record) -> None:
+    devices = [
+        config_file.ConfigDevice(
+            device.uuid,
+            device.memory_mib,
+            device.core_percent,
+            record.policy,
+            record.task_priority,
+            device.slot,
+            device.key,
+        )
+        for device in record.devices
+    ]
+    put(folder / "config", config_file.pack(record.container, record.uid, devices), 0o444)
+    put(folder / "injected", b"", 0o444)
+    put(folder / "preload", PRELOAD, 0o444)
+    ledger = folder / "ledger"
+    put(ledger, b"", 0o666)
+    os.truncate(ledger, LEDGER_BYTES)
+
+
+def _mounts(folders: Folders, record: Record, shim: Path) -> list[Mount]:
+    folder = folders.start(record)
+    pages = [
+        Mount(folders.page(device.uuid), config_file.schedule_path(index))
+        for index, device in enumerate(record.devices)
+    ]
+    return [
+        Mount(folder / "config", "/etc/vcuda/config"),
+        Mount(folder / "injected", "/etc/vcuda/injected"),
+        *pages,
+        Mount(shim, SHIM_TARGET),
+        Mount(folder / "preload", "/etc/ld.so.preload"),
+        Mount(folder / "preload", "/etc/ld-nix.so.preload"),
+        Mount(folder / "ledger", config_file.LEDGER_PATH, writable=True),
+    ]
+
+
+def _remove_if_empty(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError:
+        return

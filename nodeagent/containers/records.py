@@ -1,0 +1,219 @@
+"""What a node remembers of each container that it gave pieces of GPUs: the agent's own truth, one JSON file each. Pure.
+
+`{"v":1,"namespace":"team","pod":"train","uid":"...","container":"main","slots":["slot-3"],"start":2,"whole":false,
+"policy":"hard","taskPriority":1,"devices":[{"uuid":"GPU-...","core":30,"memoryMiB":4096,"slot":0,"key":7}]}`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fairgpu.inventory import Device
+from fairgpu.request import NORMAL_PRIORITY, CorePolicy, PodChoices
+from nodeagent.containers.cdi_name import device_name
+from nodeagent.containers.fitting import (
+    Held,
+    OverlapError,
+    UnusableDeviceError,
+    check_devices,
+    check_overlap,
+    free_slot,
+    is_whole,
+)
+from nodeagent.containers.refusal import Cause, PlacementRefusedError
+from nodeagent.containers.resolving import Claim
+from nodeagent.turns import Policy
+
+VERSION = 1
+
+
+class RecordError(ValueError):
+    """A file that is no record; the message names the fault."""
+
+
+@dataclass(frozen=True)
+class GivenDevice:
+    """A piece of one device: core in percent, memory in MiB, its slot on the schedule page and that slot's key."""
+
+    uuid: str
+    core_percent: int
+    memory_mib: int
+    slot: int
+    key: int
+
+
+@dataclass(frozen=True)
+class Record:
+    """A container that lives or is starting, and what it was given.
+
+    Attributes:
+        slots: the device plugin's slots that it holds.
+        start: the number of its start, from 1; each start has a folder of its own.
+        whole: whether its devices are all its own, so that no shim holds it to anything.
+    """
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    slots: frozenset[str]
+    start: int
+    whole: bool
+    policy: Policy
+    task_priority: int
+    devices: tuple[GivenDevice, ...]
+
+    @property
+    def cdi_device(self) -> str:
+        """The name of its CDI device."""
+        return device_name(self.slots)
+
+
+def given(
+    claim: Claim,
+    choices: PodChoices,
+    records: Iterable[Record],
+    offered: Mapping[str, Device],
+    new_key: Callable[[], int],
+) -> Record:
+    """The record of a container that may start.
+
+    A container that starts again keeps its place on each schedule page, and has a new key: what an earlier process of
+    it does counts for nothing. Init containers of the same pod whose slots passed on to this one have ended.
+
+    Args:
+        claim: the container.
+        choices: what its pod chose of policy and priority.
+        records: of all containers that live or are starting on this node.
+        offered: the devices of the node by uuid.
+        new_key: draws a key that is not 0.
+
+    Raises:
+        PlacementRefusedError: a device cannot be used, or others hold what the allocation gives.
+    """
+    known = tuple(records)
+    before = next((each for each in known if (each.uid, each.container) == (claim.uid, claim.container)), None)
+    others = [each for each in known if each is not before and not (each.uid == claim.uid and each.slots & claim.slots)]
+    held = [piece for each in others for piece in pieces(each)]
+    shares = claim.allocation.devices
+    try:
+        check_devices(shares, offered)
+        check_overlap(shares, held, offered)
+        kept = {device.uuid: device.slot for device in before.devices} if before else {}
+        devices = tuple(
+            GivenDevice(
+                share.uuid,
+                share.core_percent,
+                share.memory_mib,
+                kept[share.uuid] if share.uuid in kept else free_slot(share.uuid, held),
+                new_key(),
+            )
+            for share in shares
+        )
+    except UnusableDeviceError as error:
+        raise PlacementRefusedError(Cause.UNUSABLE_DEVICE, str(error), claim.identity) from error
+    except OverlapError as error:
+        raise PlacementRefusedError(Cause.OVERLAP, str(error), claim.identity) from error
+    return Record(
+        *claim.identity,
+        container=claim.container,
+        slots=claim.slots,
+        start=before.start + 1 if before else 1,
+        whole=is_whole(shares, offered),
+        policy=_policy(shares[0].core_percent, choices),
+        task_priority=NORMAL_PRIORITY if choices.task_priority is None else choices.task_priority,
+        devices=devices,
+    )
+
+
+def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
+    """The records that this one takes the place of: earlier starts, and init containers whose slots it took over."""
+    return [
+        each
+        for each in records
+        if each.uid == record.uid and (each.container == record.container or each.slots & record.slots)
+    ]
+
+
+def pieces(record: Record) -> list[Held]:
+    """What the container holds of each device."""
+    return [Held(each.uuid, each.core_percent, each.memory_mib, each.slot) for each in record.devices]
+
+
+def ended(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
+    """The records whose container cannot start again by the pods of this node: their pods are gone or have ended."""
+    live = {
+        str(pod["metadata"]["uid"]) for pod in pods if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    }
+    return [record for record in records if record.uid not in live]
+
+
+def encode(record: Record) -> str:
+    """The file's content."""
+    document = {
+        "v": VERSION,
+        "namespace": record.namespace,
+        "pod": record.pod,
+        "uid": record.uid,
+        "container": record.container,
+        "slots": sorted(record.slots),
+        "start": record.start,
+        "whole": record.whole,
+        "policy": record.policy.name.lower(),
+        "taskPriority": record.task_priority,
+        "devices": [
+            {
+                "uuid": device.uuid,
+                "core": device.core_percent,
+                "memoryMiB": device.memory_mib,
+                "slot": device.slot,
+                "key": device.key,
+            }
+            for device in record.devices
+        ],
+    }
+    return json.dumps(document, separators=(",", ":"))
+
+
+def decode(text: str | bytes) -> Record:
+    """Reads a record; fields of later writers are ignored.
+
+    Raises:
+        RecordError: it is no JSON object of version 1, or a field is missing or of another kind.
+    """
+    try:
+        document = json.loads(text)
+        if document["v"] != VERSION:
+            raise RecordError(f"a record of version {document['v']!r}; this agent reads {VERSION}")
+        return Record(
+            namespace=str(document["namespace"]),
+            pod=str(document["pod"]),
+            uid=str(document["uid"]),
+            container=str(document["container"]),
+            slots=frozenset(str(slot) for slot in document["slots"]),
+            start=int(document["start"]),
+            whole=bool(document["whole"]),
+            policy=Policy[str(document["policy"]).upper()],
+            task_priority=int(document["taskPriority"]),
+            devices=tuple(
+                GivenDevice(
+                    str(device["uuid"]),
+                    int(device["core"]),
+                    int(device["memoryMiB"]),
+                    int(device["slot"]),
+                    int(device["key"]),
+                )
+                for device in document["devices"]
+            ),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise error if isinstance(error, RecordError) else RecordError(f"no record: {error!r}") from error
+
+
+def _policy(core_percent: int, choices: PodChoices) -> Policy:
+    if core_percent == 0:
+        return Policy.BEST_EFFORT
+    return Policy.ELASTIC if choices.core_policy is CorePolicy.ELASTIC else Policy.HARD

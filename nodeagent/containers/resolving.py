@@ -1,0 +1,208 @@
+"""Which container is about to start: from the kubelet's slots to a pod's container and its piece of the GPUs. Pure.
+
+The kubelet's PodResources API lists main containers and native sidecars, and one entry for each device. It does not
+list ordinary init containers, whose slots it hands on to containers that start later (kubelet's device manager). Such
+slots identify the pod; the container is then the first init container, in the order of the spec, that has not
+completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fairgpu import names
+from fairgpu.allocation import Allocation, AllocationError, ContainerAllocation, decode
+from fairgpu.demand import is_native_sidecar
+from fairgpu.quantity import QuantityError, parse_count
+from nodeagent.containers.refusal import Cause, PlacementRefusedError
+
+MAX_DEVICES = 16
+"""Devices of one container: what its configuration has room for (vcuda/include/usage.h, VCUDA_MAX_DEVICES)."""
+
+
+BEFORE_A_START = ("PodInitializing", "ContainerCreating")
+"""Why a container waits that was not started, or of whose start the kubelet has not yet told."""
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A container as the kubelet lists it, with all its slots of `fairgpu.io/gpu`."""
+
+    namespace: str
+    pod: str
+    container: str
+    slots: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A container that is about to start, and what its pod's allocation gives it."""
+
+    namespace: str
+    pod: str
+    uid: str
+    container: str
+    slots: frozenset[str]
+    allocation: ContainerAllocation
+
+    @property
+    def identity(self) -> tuple[str, str, str]:
+        """Namespace, name and uid of the pod."""
+        return self.namespace, self.pod, self.uid
+
+
+def holder(listing: Iterable[Listed], slots: frozenset[str]) -> tuple[str, str]:
+    """Namespace and name of the pod that holds the slots.
+
+    Raises:
+        PlacementRefusedError: the kubelet lists no pod with these slots, or several.
+    """
+    pods = sorted({(each.namespace, each.pod) for each in listing if each.slots & slots})
+    if not pods:
+        raise PlacementRefusedError(
+            Cause.UNKNOWN_CONTAINER,
+            f"the kubelet lists no container with the slots {_shown(slots)}: a pod whose init containers alone "
+            "ask for GPUs cannot be told from others; ask for the GPU in a main container as well",
+        )
+    if len(pods) > 1:
+        told = ", ".join("/".join(pod) for pod in pods)
+        raise PlacementRefusedError(Cause.AMBIGUOUS, f"the kubelet lists the slots {_shown(slots)} for {told}")
+    return pods[0]
+
+
+def live_pod(pods: Iterable[Mapping[str, Any]], namespace: str, name: str) -> Mapping[str, Any] | None:
+    """The one pod of that name that has not ended; None where there is none.
+
+    Raises:
+        PlacementRefusedError: several have that name.
+    """
+    found = [
+        pod
+        for pod in pods
+        if (pod["metadata"].get("namespace"), pod["metadata"].get("name")) == (namespace, name)
+        and pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
+    ]
+    if len(found) > 1:
+        uids = ", ".join(sorted(str(pod["metadata"].get("uid")) for pod in found))
+        raise PlacementRefusedError(Cause.AMBIGUOUS, f"two live pods are called {namespace}/{name}: {uids}")
+    return found[0] if found else None
+
+
+def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: frozenset[str]) -> str:
+    """The name of the pod's container that is about to start with these slots.
+
+    Raises:
+        PlacementRefusedError: no container of the pod is listed with exactly these slots, and none of its init
+            containers can be meant; or several are.
+    """
+    metadata, spec = pod["metadata"], pod["spec"]
+    identity = (str(metadata["namespace"]), str(metadata["name"]), str(metadata["uid"]))
+    exact = {each.container for each in listing if (each.namespace, each.pod) == identity[:2] and each.slots == slots}
+    completed = _completed(pod)
+    for container in spec.get("initContainers") or []:
+        name = str(container["name"])
+        if is_native_sidecar(container):
+            if name in exact:
+                return name
+        elif gpus_of(container) == len(slots) and name not in completed:
+            return name
+    main = [name for name in (str(container["name"]) for container in spec["containers"]) if name in exact]
+    if len(main) == 1:
+        return main[0]
+    cause = Cause.AMBIGUOUS if main else Cause.UNKNOWN_CONTAINER
+    told = ", ".join(main) or "no container"
+    raise PlacementRefusedError(
+        cause, f"the kubelet lists {told} of the pod with exactly the slots {_shown(slots)}", identity
+    )
+
+
+def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
+    """Whether the pod's status leaves no doubt that an init container which was prepared before starts once more.
+
+    The kubelet tells the API server of an init container that completed while it already starts the next one with the
+    same slots. A status that says neither how the last start ended nor that it failed may be older than that.
+    """
+    for status in pod.get("status", {}).get("initContainerStatuses") or []:
+        if status.get("name") == container:
+            state = status.get("state") or {}
+            failed = (state.get("terminated") or {}).get("exitCode") not in (None, 0)
+            return failed or (state.get("waiting") or {}).get("reason") not in (None, *BEFORE_A_START)
+    return False
+
+
+def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: str) -> Claim:
+    """What the pod's allocation gives the container.
+
+    Raises:
+        PlacementRefusedError: the pod has no allocation or one that cannot be read, it is of another node, or it does
+            not give the container as many different devices as the container's limits and slots say.
+    """
+    metadata = pod["metadata"]
+    identity = (str(metadata["namespace"]), str(metadata["name"]), str(metadata["uid"]))
+    allocation = _allocation(metadata, identity)
+    if allocation.node != node:
+        raise PlacementRefusedError(
+            Cause.ANOTHER_NODE, f"the allocation is of node {allocation.node}, this is {node}", identity
+        )
+    given = next((each for each in allocation.containers if each.name == container), None)
+    if given is None:
+        raise PlacementRefusedError(
+            Cause.NO_ALLOCATION, f"the allocation gives container {container} nothing", identity
+        )
+    spec = next(each for each in _all_containers(pod) if each["name"] == container)
+    count, asked = len(given.devices), gpus_of(spec)
+    if not count == len(slots) == asked or len({device.uuid for device in given.devices}) != count:
+        raise PlacementRefusedError(
+            Cause.BAD_ALLOCATION,
+            f"container {container} asks for {asked} GPUs and holds {len(slots)} slots; "
+            f"the allocation gives it {[device.uuid for device in given.devices]}",
+            identity,
+        )
+    if count > MAX_DEVICES:
+        raise PlacementRefusedError(
+            Cause.BAD_ALLOCATION, f"container {container} has {count} GPUs; at most {MAX_DEVICES} are allowed", identity
+        )
+    return Claim(*identity, container, slots, given)
+
+
+def gpus_of(container: Mapping[str, Any]) -> int:
+    """How many GPUs a container's limits ask for; 0 where they are no whole number."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    try:
+        return parse_count(limits.get(names.GPU, 0))
+    except QuantityError:
+        return 0
+
+
+def _allocation(metadata: Mapping[str, Any], identity: tuple[str, str, str]) -> Allocation:
+    text = (metadata.get("annotations") or {}).get(names.ALLOCATION)
+    if text is None:
+        raise PlacementRefusedError(
+            Cause.NO_ALLOCATION,
+            f"the pod has no annotation {names.ALLOCATION}: it was not placed by {names.SCHEDULER_NAME}",
+            identity,
+        )
+    try:
+        return decode(text)
+    except AllocationError as error:
+        raise PlacementRefusedError(Cause.BAD_ALLOCATION, str(error), identity) from error
+
+
+def _completed(pod: Mapping[str, Any]) -> frozenset[str]:
+    """The init containers that have ended with status 0."""
+    found = set()
+    for status in pod.get("status", {}).get("initContainerStatuses") or []:
+        ended = (status.get("state") or {}).get("terminated")
+        if ended is not None and ended.get("exitCode") == 0:
+            found.add(str(status["name"]))
+    return frozenset(found)
+
+
+def _all_containers(pod: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    return [*(pod["spec"].get("initContainers") or []), *pod["spec"]["containers"]]
+
+
+def _shown(slots: Iterable[str]) -> str:
+    return ", ".join(sorted(slots))

@@ -1,0 +1,70 @@
+"""Asks the kubelet which containers hold which slots, by its PodResources API, v1.
+
+https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import grpc
+
+from nodeagent.containers.resolving import Listed
+from nodeagent.kubelet.podresources_pb2 import ListPodResourcesRequest, ListPodResourcesResponse
+
+SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+LIMIT_SECONDS = 5.0
+LARGEST_ANSWER = 16 << 20
+"""The kubelet's own bound on a message (k8s.io/kubernetes/pkg/kubelet/apis/podresources, defaultMaxMsgSize)."""
+
+
+class KubeletError(Exception):
+    """The kubelet does not answer; the message says what gRPC says."""
+
+
+class PodResources:
+    """The kubelet's list. One connection for all questions; gRPC opens it anew when the kubelet comes back."""
+
+    def __init__(self, socket: Path = SOCKET) -> None:
+        self._channel = grpc.insecure_channel(
+            f"unix://{socket}",
+            options=[
+                ("grpc.max_receive_message_length", LARGEST_ANSWER),
+                ("grpc.max_reconnect_backoff_ms", 1000),
+                ("grpc.enable_http_proxy", 0),
+            ],
+        )
+        self._list = self._channel.unary_unary(
+            "/v1.PodResourcesLister/List",
+            request_serializer=ListPodResourcesRequest.SerializeToString,
+            response_deserializer=ListPodResourcesResponse.FromString,
+        )
+
+    def listing(self, resource: str) -> list[Listed]:
+        """Every container that holds slots of the resource.
+
+        Raises:
+            KubeletError: the kubelet does not answer in time.
+        """
+        try:
+            answer = self._list(ListPodResourcesRequest(), timeout=LIMIT_SECONDS)
+        except grpc.RpcError as error:
+            raise KubeletError(f"the kubelet's PodResources: {error}") from error
+        return listed(answer, resource)
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._channel.close()
+
+
+def listed(answer: ListPodResourcesResponse, resource: str) -> list[Listed]:
+    """The containers of an answer that hold slots of the resource: a container has one entry for each device."""
+    found = []
+    for pod in answer.pod_resources:
+        for container in pod.containers:
+            slots = frozenset(
+                slot for entry in container.devices if entry.resource_name == resource for slot in entry.device_ids
+            )
+            if slots:
+                found.append(Listed(pod.namespace, pod.name, container.name, slots))
+    return found

@@ -1,0 +1,116 @@
+"""What the agent writes on its Node: the inventory, and the resources beside the device plugin's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from fairgpu import inventory, names
+from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
+from fairgpu.inventory import Inventory
+from nodeagent.capacity import capacity, changes
+
+FOREIGN: Final = (
+    "nvidia.com/gpu",
+    "nvidia.com/gpu.shared",
+    "volcano.sh/vgpu-number",
+    "volcano.sh/vgpu-memory",
+    "aliyun.com/gpu-mem",
+    "aliyun.com/gpu-count",
+)
+FOREIGN_PREFIXES: Final = ("nvidia.com/mig-",)
+
+
+def foreign_resources(node: Mapping[str, Any]) -> list[str]:
+    """The resources by which another plugin offers GPUs of this node: the same GPU would be given twice."""
+    said = (node.get("status") or {}).get("capacity") or {}
+    return sorted(
+        name
+        for name, amount in said.items()
+        if (name in FOREIGN or name.startswith(FOREIGN_PREFIXES)) and str(amount) != "0"
+    )
+
+
+def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> Json | None:
+    """A merge patch that makes the Node's inventory say what is offered; None where it does.
+
+    Raises:
+        InventoryError: the inventory is too large for an annotation.
+    """
+    text = inventory.encode(offered)
+    if (node["metadata"].get("annotations") or {}).get(names.INVENTORY) == text:
+        return None
+    return {"metadata": {"annotations": {names.INVENTORY: text}}}
+
+
+def status_patch(node: Mapping[str, Any], offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> Json | None:
+    """A merge patch that makes the Node's capacity say what is offered; None where it does."""
+    wrong = changes(capacity(offered.devices, pods), node.get("status") or {})
+    return {"status": {"capacity": wrong}} if wrong else None
+
+
+class NodeView:
+    """The agent's own Node, kept by `fairgpu.cluster.reflector.reflect`."""
+
+    def __init__(self, changed: Callable[[], None], failed: Callable[[ApiError], None]) -> None:
+        self._tell = changed
+        self._tell_failure = failed
+        self._lock = threading.Lock()
+        self._node: Json | None = None
+
+    @property
+    def node(self) -> Json | None:
+        """The Node as it was last told; None before, and where there is none."""
+        with self._lock:
+            return self._node
+
+    def replaced(self, items: list[Json]) -> None:
+        """The whole collection: the one Node, or none."""
+        with self._lock:
+            self._node = items[0] if items else None
+        self._tell()
+
+    def changed(self, kind: str, item: Json) -> None:
+        """The Node was ADDED, MODIFIED or DELETED."""
+        with self._lock:
+            self._node = None if kind == "DELETED" else item
+        self._tell()
+
+    def confirmed(self) -> None:
+        """The view is current."""
+
+    def failed(self, error: ApiError) -> None:
+        """The API server could not be asked."""
+        self._tell_failure(error)
+
+
+def read_node(node: Json) -> Json:
+    """What the agent reads of its Node, which is written every few minutes: the rest of it is large."""
+    metadata, status = node["metadata"], node.get("status") or {}
+    annotations = metadata.get("annotations") or {}
+    kept = {key: value for key, value in annotations.items() if key.startswith(names.ANNOTATION_PREFIX)}
+    return {
+        "metadata": {"name": metadata["name"], "uid": metadata.get("uid"), "annotations": kept},
+        "status": {"capacity": status.get("capacity") or {}},
+    }
+
+
+def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Writes what the Node does not say yet; returns what was written (`inventory`, `capacity`).
+
+    Raises:
+        ApiError: the API server refuses or cannot be reached.
+        InventoryError: the inventory is too large for an annotation.
+    """
+    path = f"/api/v1/nodes/{node['metadata']['name']}"
+    written = []
+    metadata = metadata_patch(node, offered)
+    if metadata is not None:
+        api.patch(path, metadata)
+        written.append("inventory")
+    status = status_patch(node, offered, pods)
+    if status is not None:
+        api.patch(f"{path}/status", status)
+        written.append("capacity")
+    return written

@@ -1,0 +1,172 @@
+"""The writer of all schedule pages of a node: one process beside the agent, so that no page waits for anything else.
+
+    python -m nodeagent.pages --root FOLDER
+
+It reads `FOLDER/schedule.json` again whenever that changes: {"gpus": [{"uuid": "GPU-...", "containers": [...]}]}, the
+containers as nodeagent.schedule describes them; each GPU's page is `FOLDER/gpus/UUID/schedule`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import structlog
+
+from fairgpu.logs import configure_logs
+from nodeagent import turns
+from nodeagent.rounds import Container, State, begun, describe, step
+from nodeagent.schedule import PageFile, containers_of
+from nodeagent.schedule_page import Activity, activity_bytes, unpack_one
+
+_log = structlog.get_logger(__name__)
+
+CONTENDED_SECONDS = 0.02
+"""Between two writings of a page on which two or more containers are active: what vcuda/include/schedule.h promises."""
+QUIET_EVERY = 5
+"""Every other page is written at each fifth round: a page goes stale after ten times as long."""
+CONTENDED = 2
+SCHEDULE = "schedule.json"
+
+Gpus = Mapping[str, tuple[Container, ...]]
+
+
+class Ledgers:
+    """The ledgers that are read again and again, kept open: to open and close them took most of a round's time."""
+
+    def __init__(self) -> None:
+        self._open: dict[Path, int] = {}
+
+    def activity(self, container: Container) -> Activity:
+        """What the container's ledger says; nothing while it is absent, short, or no ledger yet."""
+        descriptor = self._open.get(container.ledger)
+        try:
+            if descriptor is None:
+                flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                descriptor = self._open[container.ledger] = os.open(container.ledger, flags)
+            return unpack_one(os.pread(descriptor, activity_bytes(container.device), 0), container.device)
+        except OSError:
+            return Activity()
+
+    def keep(self, containers: Iterable[Container]) -> None:
+        """Closes the ledgers of all others."""
+        wanted = {container.ledger for container in containers}
+        for path in [path for path in self._open if path not in wanted]:
+            os.close(self._open.pop(path))
+
+
+class Gpu:
+    """One GPU's page, and what is remembered from one writing of it to the next."""
+
+    def __init__(self, uuid: str, page: Path, now_ns: int) -> None:
+        page.parent.mkdir(parents=True, exist_ok=True)
+        self._uuid = uuid
+        self._file = PageFile(page)
+        self._state: State = begun(now_ns)
+
+    @property
+    def contended(self) -> bool:
+        """Whether two or more containers had work at the last look."""
+        return len(self._state.active) >= CONTENDED
+
+    def write(self, containers: tuple[Container, ...], ledgers: Ledgers, clock: Callable[[], int]) -> None:
+        """Looks what the containers do, makes turns, and publishes them."""
+        activities = {each.slot: ledgers.activity(each) for each in containers}
+        now_ns = clock()
+        self._state, made = step(self._state, containers, activities, now_ns)
+        self._file.write(describe(self._uuid, containers, self._state, made, now_ns, {}))
+
+    def close(self) -> None:
+        """Unmaps the page, which stays as it is."""
+        self._file.close()
+
+
+def read_gpus(path: Path) -> Gpus:
+    """The containers of each GPU.
+
+    Raises:
+        ValueError: the file is no JSON of the form that this module describes, or gives more of a GPU than there is.
+    """
+    try:
+        gpus = dict(containers_of(each) for each in json.loads(path.read_bytes())["gpus"])
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{path}: {error!r} is missing or of a wrong kind") from error
+    for containers in gpus.values():
+        turns.plan([turns.Tenant(each.slot, each.core_percent, each.policy, active=False) for each in containers])
+    return gpus
+
+
+class Writer:
+    """Writes the pages of a node, round by round."""
+
+    def __init__(self, root: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
+        self._root = root
+        self._clock = clock
+        self._ledgers = Ledgers()
+        self._gpus: Gpus = {}
+        self._pages: dict[str, Gpu] = {}
+        self._version: tuple[int, int] | None = None
+        self._round = 0
+
+    def look(self) -> None:
+        """One round: takes up a changed schedule, and writes the pages whose time has come."""
+        changed = self._reread()
+        quiet = changed or self._round % QUIET_EVERY == 0
+        self._round += 1
+        for uuid, containers in self._gpus.items():
+            page = self._pages[uuid]
+            if quiet or page.contended:
+                page.write(containers, self._ledgers, self._clock)
+
+    def close(self) -> None:
+        """Closes all files; the pages stay as they are."""
+        self._ledgers.keep(())
+        for page in self._pages.values():
+            page.close()
+
+    def _reread(self) -> bool:
+        path = self._root / SCHEDULE
+        try:
+            status = path.stat()
+            version = status.st_ino, status.st_mtime_ns
+            if version == self._version:
+                return False
+            self._version = version
+            gpus = read_gpus(path)
+        except FileNotFoundError:
+            return False
+        except (OSError, ValueError) as error:
+            _log.error("schedule refused", path=str(path), error=str(error))
+            return False
+        for uuid in gpus:
+            if uuid not in self._pages:
+                self._pages[uuid] = Gpu(uuid, self._root / "gpus" / uuid / "schedule", self._clock())
+        self._gpus = gpus
+        self._ledgers.keep(each for containers in gpus.values() for each in containers)
+        return True
+
+
+def main() -> None:
+    """Runs the writer until SIGTERM or SIGINT, or until its parent is gone."""
+    parser = argparse.ArgumentParser(prog="python -m nodeagent.pages", description=str(__doc__).split("\n", 1)[0])
+    parser.add_argument("--root", type=Path, required=True, help="the agent's folder")
+    arguments = parser.parse_args()
+    configure_logs()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    writer = Writer(arguments.root)
+    parent = os.getppid()
+    while not stop.wait(CONTENDED_SECONDS) and os.getppid() == parent:
+        writer.look()
+    writer.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""What the writer of the pages is told: every container that shares a GPU, its place and its notice. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from fairgpu import names
+from nodeagent.containers.folders import Folders
+from nodeagent.containers.records import Record
+from nodeagent.turns import starts
+
+NOTICES = (names.EVICTION_AT, names.RECLAIM_AT)
+
+
+def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Folders) -> bytes:
+    """The content of `schedule.json` (nodeagent.pages).
+
+    Args:
+        records: of all containers that live or are starting.
+        notices: when pods will be evicted, by uid, in ns of CLOCK_MONOTONIC.
+        folders: where the containers' ledgers are.
+    """
+    sharing = [record for record in records if not record.whole]
+    placed = starts(
+        {
+            f"{record.uid}/{record.container}": (
+                record.devices[0].core_percent,
+                frozenset(device.uuid for device in record.devices),
+            )
+            for record in sharing
+        }
+    )
+    gpus: dict[str, list[dict[str, Any]]] = {}
+    for record in sharing:
+        start = placed.get(f"{record.uid}/{record.container}")
+        for index, device in enumerate(record.devices):
+            entry = {
+                "slot": device.slot,
+                "key": device.key,
+                "corePercent": device.core_percent,
+                "policy": record.policy.name.lower(),
+                "ledger": str(folders.start(record) / "ledger"),
+                "device": index,
+                "noticeNs": notices.get(record.uid, 0),
+            }
+            gpus.setdefault(device.uuid, []).append(entry | ({} if start is None else {"startNs": start}))
+    listed = [{"uuid": uuid, "containers": containers} for uuid, containers in sorted(gpus.items())]
+    return json.dumps({"gpus": listed}, separators=(",", ":")).encode()
+
+
+def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: int) -> dict[str, int]:
+    """When each pod under notice will be evicted, by uid: the sooner of the timekeeper's notice and the scheduler's.
+
+    Args:
+        pods: the node's pods.
+        wall: the time now.
+        monotonic_ns: CLOCK_MONOTONIC now. A notice that has passed counts as now.
+    """
+    found = {}
+    for pod in pods:
+        annotations = pod["metadata"].get("annotations") or {}
+        times = [at for at in (_time(annotations.get(name)) for name in NOTICES) if at is not None]
+        if times:
+            left = max(min(times) - wall, dt.timedelta())
+            found[str(pod["metadata"]["uid"])] = monotonic_ns + int(left.total_seconds() * 10**9)
+    return found
+
+
+def _time(text: Any) -> dt.datetime | None:
+    """An RFC 3339 time; None where it is none."""
+    try:
+        at = dt.datetime.fromisoformat(text)
+    except (TypeError, ValueError):
+        return None
+    return at if at.tzinfo is not None else None

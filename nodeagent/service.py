@@ -1,0 +1,242 @@
+"""Puts the node agent together, and runs it until it is told to end. No container ends with it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import structlog
+
+from fairgpu import names
+from fairgpu.cluster.api import ApiError, KubernetesAPI
+from fairgpu.cluster.reflector import Collection, reflect
+from fairgpu.inventory import Health, InventoryError
+from nodeagent.containers import folders as files
+from nodeagent.containers.folders import Folders
+from nodeagent.containers.records import Record
+from nodeagent.containers.refusal import PlacementRefusedError
+from nodeagent.events import About, Events
+from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
+from nodeagent.kubelet.pod_resources import KubeletError, PodResources
+from nodeagent.node_object import NodeView, foreign_resources, read_node, write_node
+from nodeagent.offer import Offer, Vendor, slot_ids
+from nodeagent.pages import SCHEDULE
+from nodeagent.pods import NodePods, read
+from nodeagent.publishing import notices, schedule
+from nodeagent.settings import Nodeagent
+from nodeagent.starting import Starter, World
+
+_log = structlog.get_logger(__name__)
+
+ENDPOINT = "fairgpu.sock"
+ROUND_SECONDS = 1.0
+REFUSED_REASON = "PlacementRefused"
+
+
+class Agent:
+    """The parts of a node's agent."""
+
+    def __init__(self, settings: Nodeagent, api: KubernetesAPI, vendor: Vendor) -> None:
+        self._settings = settings
+        self._api = api
+        self._vendor = vendor
+        self._stop = threading.Event()
+        self._woken = threading.Event()
+        self._events = Events(api, settings.node)
+        self._pods = NodePods(self._woken.set, lambda error: self._unreachable("pods", error))
+        self._node = NodeView(self._woken.set, lambda error: self._unreachable("node", error))
+        self._folders = Folders(settings.run_folder, settings.shim_folder, settings.cdi_folder)
+        self._slots = Slots(Offered())
+        self._resources = PodResources(settings.kubelet.pod_resources)
+        self._offer: Offer | None = None
+        self._looked_at = float("-inf")
+        self._published = b""
+        self._publishing = threading.Lock()
+        self._writer: subprocess.Popen[bytes] | None = None
+        world = World(
+            settings.node,
+            lambda: self._resources.listing(names.GPU),
+            self._pods,
+            lambda namespace, name: api.get(f"/api/v1/namespaces/{namespace}/pods/{name}"),
+            self._offered,
+            self._publish,
+        )
+        self._starter = Starter(world, self._folders, files.install_shim(self._folders, settings.shim))
+
+    def run(self) -> None:
+        """Works until told to end."""
+        # A watch waits for the API server's next word, for minutes: nobody waits for its end.
+        watched = (self._watch_pods, self._watch_node, self._watch_faults)
+        watches = [threading.Thread(target=watch, daemon=True) for watch in watched]
+        plugin = threading.Thread(target=self._serve, name="device-plugin")
+        self._starter.recover()
+        for thread in (*watches, plugin):
+            thread.start()
+        try:
+            while not self._stop.is_set():
+                self._round()
+                self._woken.wait(ROUND_SECONDS)
+                self._woken.clear()
+        finally:
+            self.stop()
+            plugin.join()
+            self._resources.close()
+            self._end_writer()
+
+    def stop(self) -> None:
+        """Ends the agent: containers go on, by the last pages."""
+        self._stop.set()
+        self._woken.set()
+
+    def _round(self) -> None:
+        """Looks after everything that is to stay as it should be."""
+        self._keep_writer()
+        if time.monotonic() - self._looked_at >= self._settings.look_seconds:
+            self._look()
+        node = self._node.node
+        if self._offer is None or node is None or not self._pods.known.is_set():
+            return
+        foreign = foreign_resources(node)
+        if foreign:
+            self._warn_node(
+                "ForeignDevicePlugin",
+                f"another plugin offers this node's GPUs as {', '.join(foreign)}: FairGPU offers nothing new here "
+                "until it is switched off for this node",
+            )
+        self._slots.replace(Offered(slot_ids(len(self._offer.inventory.devices)), open=not foreign))
+        try:
+            for what in write_node(self._api, node, self._offer.inventory, self._pods.all()):
+                _log.info("node written", node=self._settings.node, what=what)
+        except (ApiError, InventoryError) as error:
+            _log.warning("node not written", node=self._settings.node, error=str(error))
+        self._starter.collect()
+        self._publish(self._starter.records())
+
+    def _look(self) -> None:
+        """Reads the GPUs anew; those that were there stay as they were where the driver does not answer."""
+        self._looked_at = time.monotonic()
+        try:
+            offer = self._vendor.offer()
+        except OSError as error:
+            _log.warning("driver silent", error=str(error))
+            return
+        if self._offer is None or offer.inventory != self._offer.inventory:
+            _log.info(
+                "GPUs read",
+                offered=[device.uuid for device in offer.inventory.devices],
+                withheld=dict(offer.withheld),
+            )
+        self._offer = offer
+        for device in offer.inventory.devices:
+            if device.health is Health.FENCED:
+                self._warn_node("GPUFenced", f"GPU {device.uuid} takes no new containers: {device.why}")
+        for uuid, why in offer.withheld.items():
+            self._warn_node("GPUNotOffered", f"GPU {uuid} is not offered: {why}")
+
+    def _offered(self) -> Offer:
+        if self._offer is None:
+            raise KubeletError("the agent has not read the GPUs yet")
+        return self._offer
+
+    def _prepare(self, slots: frozenset[str]) -> None:
+        """What the device plugin calls before each start."""
+        try:
+            self._pods.known.wait(ROUND_SECONDS)
+            self._starter.prepare(slots)
+        except PlacementRefusedError as error:
+            _log.warning("placement refused", cause=error.cause, pod=error.pod, error=str(error))
+            if error.pod is not None:
+                namespace, name, uid = error.pod
+                self._events.warn(
+                    About("Pod", name, uid, namespace), REFUSED_REASON, str(error), dt.datetime.now(dt.UTC)
+                )
+            raise
+        except KubeletError as error:
+            _log.warning("kubelet silent", error=str(error))
+            raise
+
+    def _publish(self, records: Iterable[Record]) -> None:
+        """Tells the writer of the pages, where something changed."""
+        told = notices(self._pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
+        content = schedule(records, told, self._folders)
+        with self._publishing:
+            if content != self._published:
+                self._folders.root.mkdir(parents=True, exist_ok=True)
+                files.put(self._folders.root / SCHEDULE, content, 0o600)
+                self._published = content
+
+    def _serve(self) -> None:
+        settings = self._settings.kubelet
+        keep_registered(
+            settings.device_plugins, ENDPOINT, names.GPU, self._slots, self._prepare, wait=self._stop.wait, heard=_heard
+        )
+
+    def _watch_pods(self) -> None:
+        selectors = {"fieldSelector": f"spec.nodeName={self._settings.node}"}
+        reflect(self._api, Collection("/api/v1/pods", selectors, read), self._pods, self._stop.wait, random.random)
+
+    def _watch_node(self) -> None:
+        selectors = {"fieldSelector": f"metadata.name={self._settings.node}"}
+        reflect(
+            self._api, Collection("/api/v1/nodes", selectors, read_node), self._node, self._stop.wait, random.random
+        )
+
+    def _watch_faults(self) -> None:
+        """Looks again as soon as the driver tells of a fault; without its word, at the next look."""
+        silent = False
+        while not self._stop.is_set():
+            try:
+                self._vendor.watch(lambda: not self._stop.is_set(), self._look_soon)
+            except OSError as error:
+                if not silent:
+                    _log.warning("no events of faults", error=str(error))
+                silent = True
+            self._stop.wait(self._settings.look_seconds)
+
+    def _look_soon(self) -> None:
+        self._looked_at = float("-inf")
+        self._woken.set()
+
+    def _keep_writer(self) -> None:
+        if self._writer is not None and self._writer.poll() is None:
+            return
+        if self._writer is not None:
+            _log.error("writer of the pages ended", status=self._writer.returncode)
+        command = [sys.executable, "-m", "nodeagent.pages", "--root", str(self._folders.root)]
+        self._writer = subprocess.Popen(command)  # noqa: S603 - this program's own module
+
+    def _end_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.terminate()
+            self._writer.wait()
+
+    def _warn_node(self, reason: str, message: str) -> None:
+        node = self._node.node
+        name = self._settings.node
+        if node is not None:
+            # The kubelet's own events of a Node bear its name as uid, and kubectl describe looks for that.
+            self._events.warn(About("Node", name, name), reason, message, dt.datetime.now(dt.UTC))
+
+    def _unreachable(self, what: str, error: ApiError) -> None:
+        _log.warning("watch of the node's objects failed", what=what, error=str(error))
+
+
+def _heard(error: KubeletError | OSError | None) -> None:
+    if error is None:
+        _log.info("registered with the kubelet", resource=names.GPU)
+    else:
+        _log.warning("not registered with the kubelet", error=str(error))
+
+
+def vendor_of(settings: Nodeagent) -> Vendor:
+    """The vendor whose driver this node has."""
+    from nodeagent.vendors.nvidia import Nvidia  # noqa: PLC0415 - another vendor's needs other libraries
+
+    folders: tuple[Path, ...] = settings.vendor_cdi_folders
+    return Nvidia(folders, settings.recover_seconds)

@@ -1,0 +1,70 @@
+"""What the admin sets for the node agent. Times are seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from fairgpu.commands import CommandError
+from fairgpu.settings import Section, SettingsError, load_settings
+
+USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
+
+
+class Kubelet(Section):
+    """Where the kubelet has its sockets."""
+
+    device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
+    """The folder of the device plugins' sockets."""
+    pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+    """The socket that tells which container holds which devices."""
+
+
+class Nodeagent(Section):
+    """The agent of one node."""
+
+    node: Annotated[str, Field(max_length=253)] = ""
+    """The node's name; the DaemonSet takes it from `spec.nodeName`."""
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    """The least level that is logged."""
+    run_folder: Path = Path("/run/fairgpu-nodeagent")
+    """The containers' files, on a tmpfs of the host, mounted at the same path."""
+    shim_folder: Path = Path("/var/lib/fairgpu-nodeagent/shim")
+    """Where the shim lies on the host, by its digest, mounted at the same path."""
+    shim: Path = Path("/usr/lib/fairgpu/libvcuda.so.1")
+    """The shim in the agent's image."""
+    cdi_folder: Path = Path("/var/run/cdi")
+    """Where the runtime looks for the containers' CDI specs."""
+    vendor_cdi_folders: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
+    """Where the vendor's CDI specs are."""
+    look_seconds: Annotated[float, Field(gt=0)] = 30.0
+    """How often the GPUs and the vendor's CDI specs are read again."""
+    recover_seconds: Annotated[float, Field(ge=0)] = 600.0
+    """How long after its last fault a GPU that answers takes containers again."""
+    kubelet: Kubelet = Kubelet()
+    """Where the kubelet has its sockets."""
+
+
+class Settings(Section):
+    """The sections that the node agent reads."""
+
+    nodeagent: Nodeagent = Nodeagent()
+
+
+def read_settings(environ: Mapping[str, str], named: Path | None) -> Nodeagent:
+    """The settings from a file that is named, or the usual one where there is one, and from the environment.
+
+    Raises:
+        CommandError: a setting cannot be used, or the node has no name.
+    """
+    file = named or (USUAL_FILE if USUAL_FILE.exists() else None)
+    try:
+        settings = load_settings(Settings, environ, file).nodeagent
+    except SettingsError as error:
+        raise CommandError(str(error)) from error
+    if not settings.node:
+        raise CommandError("nodeagent.node: no name of a node; set FAIRGPU_NODEAGENT_NODE from spec.nodeName")
+    return settings

@@ -1,0 +1,196 @@
+"""Sees to a container before the kubelet starts it: who it is, whether it fits, its files.
+
+All that is remembered lies on the host (nodeagent.containers.folders): an agent that was killed reads it there.
+"""
+
+from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from fairgpu.choices import read_choices
+from fairgpu.cluster.api import ApiError, Json
+from nodeagent.containers import folders as files
+from nodeagent.containers.folders import Folders
+from nodeagent.containers.records import Record, ended, given, superseded
+from nodeagent.containers.refusal import Cause, PlacementRefusedError
+from nodeagent.containers.resolving import Listed, claim, container_of, holder, live_pod, start_is_certain
+from nodeagent.offer import Offer
+from nodeagent.pods import NodePods, read
+
+_log = structlog.get_logger(__name__)
+
+WATCH_SECONDS = 2.0
+"""A pod that the watch has not brought after so long is asked for."""
+DOUBT_SECONDS = 10.0
+"""How long the API server may lag behind the kubelet before a start is refused; the kubelet waits 30 s in all."""
+LOOK_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class World:
+    """What a start is decided by, and who hears of it.
+
+    Attributes:
+        node: this node's name.
+        listing: asks the kubelet who holds slots of `fairgpu.io/gpu`.
+        pods: the node's pods.
+        read_pod: asks the API server for one pod, by namespace and name.
+        offer: what the node offers now.
+        changed: told all records after each change.
+    """
+
+    node: str
+    listing: Callable[[], list[Listed]]
+    pods: NodePods
+    read_pod: Callable[[str, str], Json]
+    offer: Callable[[], Offer]
+    changed: Callable[[Iterable[Record]], None]
+
+
+class Starter:
+    """Prepares containers, several at a time, and remembers them until their pods are gone."""
+
+    def __init__(self, world: World, folders: Folders, shim: Path) -> None:
+        self._world = world
+        self._folders = folders
+        self._shim = shim
+        self._lock = threading.Lock()
+        self._records: dict[tuple[str, str], Record] = {}
+
+    def recover(self) -> None:
+        """Takes up what an earlier agent left on the host; files that nobody remembers are taken away."""
+        with self._lock:
+            for found in files.read_records(self._folders):
+                if isinstance(found, Record):
+                    self._records[found.uid, found.container] = found
+                else:
+                    path, error = found
+                    _log.warning("record not readable", path=str(path), error=str(error))
+            removed = files.remove_unknown(self._folders, list(self._records.values()))
+            if removed:
+                _log.info("files of no container removed", paths=[str(path) for path in removed])
+            self._world.changed(list(self._records.values()))
+
+    def prepare(self, slots: frozenset[str]) -> Record:
+        """Writes all that the container with these slots needs to start.
+
+        Raises:
+            PlacementRefusedError: it is not to start.
+            KubeletError: the kubelet does not say who it is.
+        """
+        listing = self._world.listing()
+        namespace, name = holder(listing, slots)
+        pod = self._pod(namespace, name)
+        container = container_of(pod, listing, slots)
+        if self._was_prepared(pod, container):
+            pod, container = self._certain(pod, container, listing, slots)
+        wanted = claim(pod, container, slots, self._world.node)
+        choices = read_choices(pod["metadata"]["annotations"], ("metadata",)).choices
+        offer = self._world.offer()
+        with self._lock:
+            known = list(self._records.values())
+            record = given(wanted, choices, known, offer.devices, _new_key)
+            vendor = [offer.edits[device.uuid] for device in record.devices]
+            try:
+                files.write(self._folders, record, vendor, self._shim)
+            except OSError as error:
+                raise PlacementRefusedError(
+                    Cause.NOT_PREPARED, f"the node cannot write the container's files: {error}", wanted.identity
+                ) from error
+            self._replace(record, superseded(record, known))
+        _log.info(
+            "container prepared",
+            namespace=namespace,
+            pod=name,
+            uid=record.uid,
+            container=container,
+            start=record.start,
+            devices=[device.uuid for device in record.devices],
+        )
+        return record
+
+    def collect(self) -> None:
+        """Forgets the containers of pods that are gone or have ended, and takes their files away.
+
+        A pod that the watch has not brought is asked for: it may be newer than the watch.
+        """
+        over = [record for record in ended(self.records(), self._world.pods.all()) if not self._lives(record)]
+        with self._lock:
+            over = [record for record in over if self._records.get((record.uid, record.container)) == record]
+            for record in over:
+                del self._records[record.uid, record.container]
+                files.remove(self._folders, record)
+            if over:
+                self._world.changed(list(self._records.values()))
+
+    def records(self) -> list[Record]:
+        """The containers that live or are starting."""
+        with self._lock:
+            return list(self._records.values())
+
+    def _lives(self, record: Record) -> bool:
+        try:
+            pod = self._world.read_pod(record.namespace, record.pod)
+        except ApiError as error:
+            return not error.not_found
+        return not ended([record], [pod])
+
+    def _replace(self, record: Record, over: list[Record]) -> None:
+        for each in over:
+            del self._records[each.uid, each.container]
+            if each.container != record.container:
+                files.remove(self._folders, each, keep=record)
+        self._records[record.uid, record.container] = record
+        files.remove_earlier_starts(self._folders, record)
+        self._world.changed(list(self._records.values()))
+
+    def _pod(self, namespace: str, name: str) -> Mapping[str, Any]:
+        found = self._world.pods.wait_for(namespace, name, WATCH_SECONDS)
+        return found if found is not None else self._asked(namespace, name)
+
+    def _asked(self, namespace: str, name: str) -> Mapping[str, Any]:
+        try:
+            pod = live_pod([read(self._world.read_pod(namespace, name))], namespace, name)
+        except ApiError as error:
+            raise PlacementRefusedError(
+                Cause.UNKNOWN_CONTAINER, f"pod {namespace}/{name} cannot be read: {error}"
+            ) from error
+        if pod is None:
+            raise PlacementRefusedError(Cause.UNKNOWN_CONTAINER, f"pod {namespace}/{name} has ended")
+        return pod
+
+    def _was_prepared(self, pod: Mapping[str, Any], container: str) -> bool:
+        ordinary = any(each["name"] == container for each in pod["spec"].get("initContainers") or [])
+        with self._lock:
+            return ordinary and (pod["metadata"]["uid"], container) in self._records
+
+    def _certain(
+        self, pod: Mapping[str, Any], container: str, listing: list[Listed], slots: frozenset[str]
+    ) -> tuple[Mapping[str, Any], str]:
+        """The pod and the container once the API server knows how the init container's last start ended."""
+        metadata = pod["metadata"]
+        limit = time.monotonic() + DOUBT_SECONDS
+        while time.monotonic() < limit:
+            pod = self._asked(metadata["namespace"], metadata["name"])
+            now = container_of(pod, listing, slots)
+            if now != container or start_is_certain(pod, container):
+                return pod, now
+            time.sleep(LOOK_SECONDS)
+        raise PlacementRefusedError(
+            Cause.AMBIGUOUS,
+            f"the API server does not say whether init container {container} has ended",
+            (metadata["namespace"], metadata["name"], metadata["uid"]),
+        )
+
+
+def _new_key() -> int:
+    """A name on a schedule page that nobody else has; 0 means a free place."""
+    return secrets.randbits(64) or 1

@@ -1,0 +1,272 @@
+"""NVIDIA's GPUs, by NVML and by the CDI specs of NVIDIA's container toolkit."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairgpu.inventory import MAX_SLOTS, Device, Inventory, Link
+from nodeagent.containers.cdi_spec import VendorSpecError, vendor_edits
+from nodeagent.health import Fault, fenced, xid_fault
+from nodeagent.offer import Edits, Offer
+
+VENDOR = "nvidia"
+KIND = "nvidia.com/gpu"
+SPEC_FOLDERS = (Path("/etc/cdi"), Path("/var/run/cdi"))
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+LARGEST_SPEC = 4 << 20
+MIB = 1 << 20
+EVENT_MILLISECONDS = 1000
+MOST_LINKS = 18
+"""NVLinks of one GPU (NVML's NVML_NVLINK_MAX_LINKS)."""
+TIERS = ((10, Link.ONE_SWITCH), (20, Link.SWITCHES), (40, Link.NODE))
+"""NVML's levels of topology (nvmlGpuTopologyLevel_t) up to which two GPUs are linked so."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A GPU as NVML tells of it: memory in MiB less what the driver reserves; `refused` is why it cannot be shared."""
+
+    index: int
+    minor: int
+    uuid: str
+    model: str
+    memory_mib: int
+    pci: str
+    numa: int | None
+    refused: str = ""
+
+
+class Nvidia:
+    """The GPUs of this machine. NVML is opened with the first question, and again where it failed."""
+
+    def __init__(
+        self,
+        folders: Sequence[Path] = SPEC_FOLDERS,
+        recover_seconds: float = 600.0,
+        pci_devices: Path = PCI_DEVICES,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._folders = folders
+        self._recover_seconds = recover_seconds
+        self._pci_devices = pci_devices
+        self._clock = clock
+        self._opened: Any = None
+        self._known: dict[int, Found] = {}
+        self._faults: dict[str, Fault] = {}
+        self._double_bit_errors: dict[str, int] = {}
+
+    def offer(self) -> Offer:
+        """Reads the GPUs and the toolkit's specs anew. One that was there and no longer answers is fenced.
+
+        Raises:
+            OSError: NVML does not answer; the message says what it said.
+        """
+        nvml = self._library()
+        try:
+            count = max([int(nvml.nvmlDeviceGetCount()), *(index + 1 for index in self._known)])
+            driver = str(nvml.nvmlSystemGetDriverVersion())
+        except nvml.NVMLError as error:
+            self._opened = None
+            raise OSError(f"NVML: {error}") from error
+        handles: dict[int, Any] = {}
+        for index in range(count):
+            try:
+                handle = nvml.nvmlDeviceGetHandleByIndex(index)
+                self._known[index] = found = self._device(nvml, index, handle)
+                self._look_for_faults(nvml, handle, found)
+                handles[index] = handle
+            except nvml.NVMLError as error:
+                if index in self._known:
+                    self._fault(self._known[index].uuid, f"it does not answer: {error}")
+        tiers = {
+            (self._known[one].uuid, self._known[two].uuid): _link(
+                nvml, handles[one], handles[two], self._known[two].pci
+            )
+            for one in handles
+            for two in handles
+            if one < two
+        }
+        found_now = [self._known[index] for index in sorted(self._known)]
+        offer = offered(driver, found_now, tiers, list(read_specs(self._folders)))
+        now = self._clock()
+        devices = tuple(fenced(device, self._faults, now, self._recover_seconds) for device in offer.inventory.devices)
+        return replace(offer, inventory=replace(offer.inventory, devices=devices))
+
+    def watch(self, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
+        """Hears of Xid errors and double-bit ECC errors as they come, for as long as the caller goes on.
+
+        Raises:
+            OSError: this driver tells of no events; `offer` sees what counters tell.
+        """
+        nvml = self._library()
+        kinds = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
+        try:
+            events = nvml.nvmlEventSetCreate()
+            for index in range(nvml.nvmlDeviceGetCount()):
+                nvml.nvmlDeviceRegisterEvents(nvml.nvmlDeviceGetHandleByIndex(index), kinds, events)
+        except nvml.NVMLError as error:
+            raise OSError(f"NVML: {error}") from error
+        while goes_on():
+            try:
+                told = nvml.nvmlEventSetWait_v2(events, EVENT_MILLISECONDS)
+            except nvml.NVMLError_Timeout:
+                continue
+            except nvml.NVMLError as error:
+                raise OSError(f"NVML: {error}") from error
+            self._hear(nvml, told)
+            changed()
+
+    def _hear(self, nvml: Any, told: Any) -> None:
+        try:
+            uuid = str(nvml.nvmlDeviceGetUUID(told.device))
+        except nvml.NVMLError:
+            return  # it has fallen off the bus: the next look finds that it does not answer
+        if told.eventType == nvml.nvmlEventTypeDoubleBitEccError:
+            self._fault(uuid, "a double-bit ECC error")
+            return
+        fault = xid_fault(int(told.eventData), self._clock())
+        if fault is not None:
+            self._faults[uuid] = fault
+
+    def _look_for_faults(self, nvml: Any, handle: Any, found: Found) -> None:
+        """What the GPU's own counters tell, also of the time before this process."""
+        try:
+            if nvml.nvmlDeviceGetRemappedRows(handle)[3]:
+                self._fault(found.uuid, "a row of its memory could not be remapped: it needs to be replaced")
+        except nvml.NVMLError:
+            pass  # it remaps no rows
+        try:
+            errors = int(
+                nvml.nvmlDeviceGetTotalEccErrors(
+                    handle, nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+                )
+            )
+        except nvml.NVMLError:
+            return  # it counts none
+        if errors > self._double_bit_errors.setdefault(found.uuid, errors):
+            self._double_bit_errors[found.uuid] = errors
+            self._fault(found.uuid, "a double-bit ECC error")
+
+    def _fault(self, uuid: str, why: str) -> None:
+        self._faults[uuid] = Fault(why, self._clock())
+
+    def _library(self) -> Any:
+        if self._opened is None:
+            import pynvml  # noqa: PLC0415 (only where a GPU is to be asked)
+
+            try:
+                pynvml.nvmlInit()
+            except pynvml.NVMLError as error:
+                raise OSError(f"NVML: {error}") from error
+            self._opened = pynvml
+        return self._opened
+
+    def _device(self, nvml: Any, index: int, handle: Any) -> Found:
+        memory = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
+        pci = str(nvml.nvmlDeviceGetPciInfo(handle).busId)
+        return Found(
+            index=index,
+            minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
+            uuid=str(nvml.nvmlDeviceGetUUID(handle)),
+            model=str(nvml.nvmlDeviceGetName(handle)),
+            memory_mib=(int(memory.total) - int(memory.reserved)) // MIB,
+            pci=pci,
+            numa=self._numa(pci),
+            refused=_refused(nvml, handle),
+        )
+
+    def _numa(self, pci: str) -> int | None:
+        """The kernel's word on a PCI device; NVML writes the domain with eight digits, the kernel with four."""
+        try:
+            told = int((self._pci_devices / pci[-12:].lower() / "numa_node").read_text())
+        except (OSError, ValueError):
+            return None
+        return told if told >= 0 else None
+
+
+def offered(
+    driver: str,
+    found: Sequence[Found],
+    tiers: Mapping[tuple[str, str], Link],
+    specs: Sequence[Mapping[str, Any]],
+) -> Offer:
+    """What of the GPUs is offered: those that can be shared, and that the toolkit's specs know."""
+    edits: dict[str, Edits] = {}
+    withheld: dict[str, str] = {}
+    for device in found:
+        try:
+            edits[device.uuid] = vendor_edits(specs, device.uuid, device.index, device.minor)
+        except VendorSpecError as error:
+            withheld[device.uuid] = str(error)
+        if device.refused or device.memory_mib <= 0:
+            edits.pop(device.uuid, None)
+            withheld[device.uuid] = device.refused or "NVML says that it has no memory"
+    kept = [device for device in found if device.uuid in edits]
+    devices = tuple(Device(device.uuid, device.model, device.memory_mib, device.numa, device.pci) for device in kept)
+
+    def link(one: Found, two: Found) -> Link:
+        if one.uuid == two.uuid:
+            return Link.SELF
+        return tiers.get((one.uuid, two.uuid), tiers.get((two.uuid, one.uuid), Link.SYSTEM))
+
+    links = tuple(tuple(link(row, column) for column in kept) for row in kept)
+    return Offer(Inventory(VENDOR, driver, MAX_SLOTS, devices, links), edits, withheld)
+
+
+def read_specs(folders: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
+    """The CDI specs of NVIDIA's GPUs in these folders, JSON and YAML; a file that is no spec is passed over."""
+    for folder in folders:
+        for path in sorted([*folder.glob("*.json"), *folder.glob("*.yaml"), *folder.glob("*.yml")]):
+            read: Callable[[str], Any] = json.loads if path.suffix == ".json" else yaml.safe_load
+            try:
+                if path.stat().st_size > LARGEST_SPEC:
+                    continue
+                document = read(path.read_text())
+            except (OSError, ValueError, yaml.YAMLError, RecursionError):
+                continue
+            if isinstance(document, dict) and document.get("kind") == KIND:
+                yield document
+
+
+def tier(level: int) -> Link:
+    """The link of two GPUs whose nearest common ancestor is at that level of NVML's."""
+    return next((link for most, link in TIERS if level <= most), Link.SYSTEM)
+
+
+def _refused(nvml: Any, handle: Any) -> str:
+    """Why a GPU cannot be shared in turns; empty where it can."""
+    try:
+        if nvml.nvmlDeviceGetMigMode(handle)[0]:
+            return "it is in MIG mode: FairGPU shares whole GPUs only (switch MIG off: nvidia-smi -mig 0)"
+    except nvml.NVMLError:
+        pass  # a GPU that knows no MIG
+    try:
+        if nvml.nvmlDeviceGetMPSComputeRunningProcesses(handle):
+            return "it is shared through MPS: end nvidia-cuda-mps-control on this node"
+    except nvml.NVMLError:
+        pass  # a driver that knows no MPS
+    return ""
+
+
+def _link(nvml: Any, one: Any, two: Any, pci_of_two: str) -> Link:
+    """The nearest way between two GPUs; SYSTEM, the farthest, where NVML does not say."""
+    for number in range(MOST_LINKS):
+        try:
+            if nvml.nvmlDeviceGetNvLinkState(one, number):
+                kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(one, number)
+                remote = nvml.nvmlDeviceGetNvLinkRemotePciInfo(one, number)
+                if kind == nvml.NVML_NVLINK_DEVICE_TYPE_SWITCH or str(remote.busId)[-12:] == pci_of_two[-12:]:
+                    return Link.NVLINK
+        except nvml.NVMLError:
+            break
+    try:
+        return tier(int(nvml.nvmlDeviceGetTopologyCommonAncestor(one, two)))
+    except nvml.NVMLError:
+        return Link.SYSTEM

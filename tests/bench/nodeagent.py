@@ -1,0 +1,193 @@
+"""What the node agent costs: a container's start, and the processor time of the schedule pages."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from fairgpu import names
+from fairgpu.inventory import Device, Inventory
+from nodeagent import schedule_page
+from nodeagent.containers.folders import Folders
+from nodeagent.containers.resolving import Listed
+from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
+from nodeagent.kubelet.pod_resources import PodResources
+from nodeagent.offer import Offer, slot_ids
+from nodeagent.pages import SCHEDULE
+from nodeagent.pods import NodePods
+from nodeagent.starting import Starter, World
+from tests.support.fake_kubelet import FakeKubelet
+from tests.support.waiting import wait_until
+
+PODS = 100
+GPUS = 8
+STARTS = 500
+START_GOAL_MS = 20.0
+WRITER_SECONDS = 10.0
+WRITER_GOALS = ((4, 2.0), (16, 8.0))
+AGE_GOAL_MS = 100.0
+
+
+def rows() -> Iterator[dict[str, Any]]:
+    """Starts of containers on a node with 100 pods; the writer of eight GPUs with all containers active."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING))
+    yield _start()
+    for containers, goal in WRITER_GOALS:
+        yield from _writer(containers, goal)
+
+
+def _start() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name, _agent(Path(name)) as kubelet:
+        times = []
+        with kubelet.plugin() as client:
+            for number in range(STARTS):
+                began = time.perf_counter()
+                client.pre_start(f"slot-{number % PODS}")
+                times.append(1000 * (time.perf_counter() - began))
+    p99 = sorted(times)[int(0.99 * STARTS)]
+    return _row("nodeagent.start.p99", p99, "ms", START_GOAL_MS, f"{STARTS} PreStartContainer, {PODS} pods on the node")
+
+
+@contextmanager
+def _agent(folder: Path) -> Iterator[FakeKubelet]:
+    """The agent's device plugin on a node of 100 pods, each with one container."""
+    devices = tuple(Device(f"GPU-{number}", "A100", 81920, None, f"0:{number}") for number in range(GPUS))
+    links = tuple(tuple(5 * (row != column) for column in range(GPUS)) for row in range(GPUS))
+    inventory = Inventory("fake", "1", 64, devices, links)  # type: ignore[arg-type]
+    edits = {device.uuid: ("0.6.0", {"deviceNodes": [{"path": f"/dev/{device.uuid}"}]}) for device in devices}
+    pods = NodePods(lambda: None, lambda _: None)
+    pods.replaced([_pod(number) for number in range(PODS)])
+    sockets = folder / "kubelet"
+    sockets.mkdir()
+    stop = threading.Event()
+    with FakeKubelet(sockets) as kubelet:
+        kubelet.containers = [Listed("team", f"pod-{n}", "main", frozenset({f"slot-{n}"})) for n in range(PODS)]
+        resources = PodResources(kubelet.pod_resources)
+        world = World(
+            "n1",
+            lambda: resources.listing(names.GPU),
+            pods,
+            lambda _namespace, _name: {},
+            lambda: Offer(inventory, edits),
+            lambda _records: None,
+        )
+        starter = Starter(world, Folders(folder / "run", folder / "lib", folder / "cdi"), Path("/shim"))
+        thread = threading.Thread(
+            target=keep_registered,
+            args=(sockets, "fairgpu.sock", names.GPU, Slots(Offered(slot_ids(GPUS))), starter.prepare),
+            kwargs={"wait": stop.wait, "heard": lambda _: None},
+        )
+        thread.start()
+        try:
+            wait_until(lambda: kubelet.registered, "the plugin is registered")
+            yield kubelet
+        finally:
+            stop.set()
+            thread.join()
+            resources.close()
+
+
+def _pod(number: int) -> dict[str, Any]:
+    device = {"uuid": f"GPU-{number % GPUS}", "model": "A100", "totalMiB": 81920, "core": 5, "memoryMiB": 1024}
+    allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": [device]}]}
+    return {
+        "metadata": {
+            "namespace": "team",
+            "name": f"pod-{number}",
+            "uid": f"uid-{number}",
+            "annotations": {names.ALLOCATION: json.dumps(allocation)},
+        },
+        "spec": {"containers": [{"name": "main", "resources": {"limits": {names.GPU: "1"}}}], "initContainers": []},
+        "status": {"phase": "Pending"},
+    }
+
+
+def _writer(containers: int, goal_percent: float) -> Iterator[dict[str, Any]]:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        root = Path(name)
+        ledgers = _lay_out(root, containers)
+        writer = subprocess.Popen([sys.executable, "-m", "nodeagent.pages", "--root", root])
+        try:
+            pages = [root / "gpus" / f"GPU-{number}" / "schedule" for number in range(GPUS)]
+            _use(ledgers)
+            wait_until(lambda: all(page.exists() for page in pages), "the pages are there")
+            before, began = _processor_seconds(writer.pid), time.monotonic()
+            ages: list[float] = []
+            while time.monotonic() - began < WRITER_SECONDS:
+                _use(ledgers)
+                ages.extend(_ages(pages))
+                time.sleep(0.04)
+            percent = 100 * (_processor_seconds(writer.pid) - before) / (time.monotonic() - began)
+        finally:
+            writer.terminate()
+            writer.wait()
+    context = f"{GPUS} GPUs, {containers} active containers each"
+    yield _row(f"nodeagent.pages.{containers}.processor", percent, "% of a core", goal_percent, context)
+    oldest = sorted(ages)[int(0.999 * len(ages))]
+    yield _row(f"nodeagent.pages.{containers}.age.p99.9", oldest, "ms", AGE_GOAL_MS, context)
+
+
+def _lay_out(root: Path, containers: int) -> list[int]:
+    """The schedule of a node on which every GPU is divided among so many; returns their ledgers, open."""
+    gpus, ledgers = [], []
+    for gpu in range(GPUS):
+        listed = []
+        for slot in range(containers):
+            ledger = root / f"ledger-{gpu}-{slot}"
+            ledger.write_bytes(bytes(4096))
+            ledgers.append(os.open(ledger, os.O_RDWR))
+            share = {"slot": slot, "key": slot + 1, "corePercent": 100 // containers, "policy": "hard"}
+            listed.append(share | {"ledger": str(ledger)})
+        gpus.append({"uuid": f"GPU-{gpu}", "containers": listed})
+    (root / SCHEDULE).write_text(json.dumps({"gpus": gpus}))
+    return ledgers
+
+
+def _use(ledgers: list[int]) -> None:
+    """Lets every container say that it has work now."""
+    now = time.monotonic_ns()
+    head = struct.pack("<QQ", schedule_page.LEDGER_MAGIC, schedule_page.LEDGER_VERSION)
+    activity = schedule_page.ACTIVITY.pack(now, 0, now // 100, 0, 5, 0)
+    for ledger in ledgers:
+        os.pwrite(ledger, head, 0)
+        os.pwrite(ledger, activity, schedule_page.LEDGER_DEVICES_AT)
+
+
+def _ages(pages: list[Path]) -> Iterator[float]:
+    """How old each page is, in ms; one that is being written is passed over."""
+    for page in pages:
+        try:
+            found = schedule_page.unpack(page.read_bytes())
+        except ValueError:
+            continue
+        yield (time.monotonic_ns() - found.heartbeat_ns) / 1e6
+
+
+def _processor_seconds(pid: int) -> float:
+    """What a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _row(name: str, value: float, unit: str, goal: float, context: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "value": value,
+        "unit": unit,
+        "goal": f"<= {goal:g}",
+        "met": value <= goal,
+        "context": context,
+    }

@@ -1,0 +1,163 @@
+"""A container's files on the host: whole or not there, the CDI spec last, and gone with their container."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from nodeagent.containers import folders as files
+from nodeagent.containers.folders import Folders
+from nodeagent.containers.records import GivenDevice, Record
+from nodeagent.turns import Policy
+
+DEVICES = (GivenDevice("GPU-a", 30, 100, 0, 7), GivenDevice("GPU-b", 30, 100, 5, 8))
+RECORD = Record(
+    "team",
+    "train",
+    "u1",
+    "main",
+    frozenset({"slot-1", "slot-2"}),
+    1,
+    False,
+    Policy.HARD,
+    1,
+    DEVICES,
+)
+VENDOR = [("0.6.0", {"deviceNodes": [{"path": "/dev/nvidia0"}]})]
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> Folders:
+    return Folders(tmp_path / "run", tmp_path / "lib", tmp_path / "cdi")
+
+
+@pytest.fixture
+def shim(folders: Folders, tmp_path: Path) -> Path:
+    (tmp_path / "built.so").write_bytes(b"shim 1")
+    return files.install_shim(folders, tmp_path / "built.so")
+
+
+def everything(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_container_finds_its_files_at_the_shims_paths(folders: Folders, shim: Path) -> None:
+    files.write(folders, RECORD, VENDOR, shim)
+    (spec,) = folders.cdi.iterdir()
+    (device,) = json.loads(spec.read_text())["devices"]
+    mounts = {each["containerPath"]: Path(each["hostPath"]) for each in device["containerEdits"]["mounts"]}
+    assert list(mounts) == [
+        "/etc/vcuda/config",
+        "/etc/vcuda/injected",
+        "/etc/vcuda/schedule",
+        "/etc/vcuda/schedule.1",
+        "/etc/vcuda/libvcuda.so.1",
+        "/etc/ld.so.preload",
+        "/etc/ld-nix.so.preload",
+        "/run/vcuda/ledger",
+    ]
+    assert device["name"] == RECORD.cdi_device
+    assert all(path.is_file() for path in mounts.values())
+    assert mounts["/etc/ld.so.preload"].read_text() == "/etc/vcuda/libvcuda.so.1\n"
+    ledger = mounts["/run/vcuda/ledger"]
+    assert (ledger.stat().st_size, stat.S_IMODE(ledger.stat().st_mode)) == (4 << 20, 0o666)
+    assert stat.S_IMODE(mounts["/etc/vcuda/config"].stat().st_mode) == 0o444
+    assert list(files.read_records(folders)) == [RECORD]
+
+
+def test_a_container_with_whole_gpus_gets_the_vendors_edits_alone(folders: Folders, shim: Path) -> None:
+    files.write(folders, replace(RECORD, whole=True), VENDOR, shim)
+    (spec,) = folders.cdi.iterdir()
+    (device,) = json.loads(spec.read_text())["devices"]
+    assert device["containerEdits"] == {
+        "deviceNodes": [{"path": "/dev/nvidia0"}],
+        "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+    }
+
+
+def test_a_new_start_has_new_files_and_the_old_ones_go_when_it_runs(folders: Folders, shim: Path) -> None:
+    files.write(folders, RECORD, VENDOR, shim)
+    (folders.start(RECORD) / "ledger").write_bytes(b"full of the dead")
+    again = replace(RECORD, start=2)
+    files.write(folders, again, VENDOR, shim)
+    assert (folders.start(RECORD) / "ledger").exists()
+    assert (folders.start(again) / "ledger").read_bytes() == bytes(4 << 20)
+    files.remove_earlier_starts(folders, again)
+    assert not folders.start(RECORD).exists()
+    assert list(files.read_records(folders)) == [again]
+
+
+def test_a_container_that_is_gone_leaves_nothing_but_the_shim_and_the_pages(folders: Folders, shim: Path) -> None:
+    files.write(folders, RECORD, VENDOR, shim)
+    files.remove(folders, RECORD)
+    assert everything(folders.root) == {"gpus/GPU-a/schedule", "gpus/GPU-b/schedule"}
+    assert everything(folders.cdi) == set()
+    assert not (folders.root / "containers" / "u1").exists()
+
+
+@pytest.mark.parametrize("nth", range(1, 12))
+def test_a_start_that_is_broken_off_leaves_no_spec(
+    folders: Folders, shim: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    calls = 0
+
+    def failing(real: Callable[..., object]) -> Callable[..., object]:
+        def call(*arguments: object, **named: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == nth:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*arguments, **named)
+
+        return call
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", failing(Path.replace))
+        patched.setattr(os, "truncate", failing(os.truncate))
+        if nth <= 7:
+            with pytest.raises(OSError, match="No space left"):
+                files.write(folders, RECORD, VENDOR, shim)
+            assert everything(folders.cdi) == set()
+            assert not folders.start(RECORD).exists()
+        else:
+            files.write(folders, RECORD, VENDOR, shim)
+            assert calls == 7
+    files.write(folders, RECORD, VENDOR, shim)
+    assert list(files.read_records(folders)) == [RECORD]
+    assert folders.spec(RECORD).exists()
+
+
+def test_what_belongs_to_no_container_is_collected(folders: Folders, shim: Path) -> None:
+    gone = replace(RECORD, uid="u2", slots=frozenset({"slot-9"}))
+    files.write(folders, RECORD, VENDOR, shim)
+    files.write(folders, gone, VENDOR, shim)
+    (folders.root / "containers" / "u3" / "main" / "1").mkdir(parents=True)
+    (folders.cdi / "nvidia.json").write_text("{}")
+    files.remove_unknown(folders, [RECORD])
+    assert list(files.read_records(folders)) == [RECORD]
+    assert everything(folders.cdi) == {folders.spec(RECORD).name, "nvidia.json"}
+    assert [path.name for path in (folders.root / "containers").iterdir()] == ["u1"]
+
+
+def test_a_record_that_cannot_be_read_is_named(folders: Folders, shim: Path) -> None:
+    files.write(folders, RECORD, VENDOR, shim)
+    path = folders.container(RECORD) / "record.json"
+    path.write_text("{")
+    ((named, error),) = [each for each in files.read_records(folders) if isinstance(each, tuple)]
+    assert named == path
+    assert "no record" in str(error)
+
+
+def test_an_upgrade_leaves_running_containers_their_shim(folders: Folders, shim: Path, tmp_path: Path) -> None:
+    (tmp_path / "built.so").write_bytes(b"shim 2")
+    newer = files.install_shim(folders, tmp_path / "built.so")
+    assert newer != shim
+    assert (shim.read_bytes(), newer.read_bytes()) == (b"shim 1", b"shim 2")
+    assert files.install_shim(folders, tmp_path / "built.so") == newer

@@ -1,0 +1,126 @@
+"""The writer of all pages of a node, by the files that it reads and writes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent import schedule_page
+from nodeagent.pages import QUIET_EVERY, SCHEDULE, Writer, read_gpus
+from nodeagent.schedule_page import Page
+
+ROUND_NS = 20_000_000
+
+
+class Node:
+    """A node whose clock goes on by a round's length at each look."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.now_ns = 10**12
+        self.writer = Writer(root, lambda: self.now_ns)
+
+    def tell(self, **gpus: list[dict[str, Any]]) -> None:
+        """Writes the schedule as the agent does: by a rename."""
+        listed = [{"uuid": uuid, "containers": containers} for uuid, containers in gpus.items()]
+        beside = self.root / "beside"
+        beside.write_text(json.dumps({"gpus": listed}))
+        beside.replace(self.root / SCHEDULE)
+
+    def container(self, slot: int, core: int = 30, **fields: Any) -> dict[str, Any]:
+        ledger = self.root / f"ledger-{slot}"
+        return {"slot": slot, "key": slot + 7, "corePercent": core, "policy": "hard", "ledger": str(ledger), **fields}
+
+    def works(self, slot: int) -> None:
+        """The container's ledger says that it has work now."""
+        head = struct.pack("<QQ", schedule_page.LEDGER_MAGIC, schedule_page.LEDGER_VERSION)
+        activity = schedule_page.ACTIVITY.pack(self.now_ns, 0, 0, 0, 1, 0)
+        (self.root / f"ledger-{slot}").write_bytes((head + bytes(48) + activity).ljust(4096, b"\0"))
+
+    def look(self, rounds: int = 1) -> None:
+        for _ in range(rounds):
+            self.now_ns += ROUND_NS
+            self.writer.look()
+
+    def page(self, uuid: str) -> Page:
+        return schedule_page.unpack((self.root / "gpus" / uuid / "schedule").read_bytes())
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    node = Node(tmp_path)
+    yield node
+    node.writer.close()
+
+
+def test_each_gpu_has_a_page_with_its_containers_at_once(node: Node) -> None:
+    node.look()
+    node.tell(one=[node.container(0)], two=[node.container(1), node.container(2, noticeNs=99)])
+    node.look()
+    assert [slot.slot for slot in node.page("one").slots] == [0]
+    assert [(slot.slot, slot.notice_ns) for slot in node.page("two").slots] == [(1, 0), (2, 99)]
+
+
+def test_a_contended_page_is_written_each_round_and_a_quiet_one_less_often(node: Node) -> None:
+    node.tell(busy=[node.container(0), node.container(1)], quiet=[node.container(2)])
+    heartbeats: dict[str, set[int]] = {"busy": set(), "quiet": set()}
+    for _ in range(4 * QUIET_EVERY):
+        node.works(0)
+        node.works(1)
+        node.look()
+        for uuid, seen in heartbeats.items():
+            seen.add(node.page(uuid).heartbeat_ns)
+    assert len(heartbeats["busy"]) > 3 * QUIET_EVERY
+    assert 4 <= len(heartbeats["quiet"]) <= 5
+
+
+def test_a_quiet_page_never_grows_stale(node: Node) -> None:
+    node.tell(quiet=[node.container(0)])
+    for _ in range(100):
+        node.look()
+        assert node.now_ns - node.page("quiet").heartbeat_ns < schedule_page.STALE_AFTER_NS / 5
+
+
+def test_a_container_that_left_is_off_the_page_and_its_ledger_is_closed(node: Node) -> None:
+    node.works(0)
+    node.tell(one=[node.container(0), node.container(1)])
+    node.look()
+    node.tell(one=[node.container(1)])
+    node.look()
+    assert [slot.slot for slot in node.page("one").slots] == [1]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "[]", '{"gpus": [{"uuid": "one"}]}', None],
+    ids=["empty", "no object", "no containers", "more than a GPU has"],
+)
+def test_a_schedule_that_cannot_be_is_not_taken_up(node: Node, content: str | None) -> None:
+    node.tell(one=[node.container(0)])
+    node.look()
+    if content is None:
+        node.tell(one=[node.container(0, core=60), node.container(1, core=60)])
+    else:
+        (node.root / SCHEDULE).write_text(content)
+    node.look(QUIET_EVERY)
+    assert [(slot.slot, slot.core_percent) for slot in node.page("one").slots] == [(0, 30)]
+    assert node.now_ns - node.page("one").heartbeat_ns < QUIET_EVERY * ROUND_NS
+    with pytest.raises(ValueError, match=r".+"):
+        read_gpus(node.root / SCHEDULE)
+
+
+def test_a_writer_that_comes_back_goes_on_with_the_same_page(node: Node) -> None:
+    node.tell(one=[node.container(0)])
+    node.look()
+    path = node.root / "gpus" / "one" / "schedule"
+    inode, generation = path.stat().st_ino, path.read_bytes()[16:24]
+    again = Node(node.root)
+    again.look()
+    assert path.stat().st_ino == inode
+    assert int.from_bytes(path.read_bytes()[16:24], "little") == int.from_bytes(generation, "little") + 2
+    again.writer.close()

@@ -1,0 +1,27 @@
+"""The generated modules are those of the .proto files beside them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PROTOS = sorted((ROOT / "nodeagent" / "kubelet").glob("*.proto"))
+
+
+@pytest.fixture(scope="module")
+def generated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("protos")
+    files = [str(path.relative_to(ROOT)) for path in PROTOS]
+    compiler = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={folder}", f"--pyi_out={folder}"]
+    subprocess.run([*compiler, *files], cwd=ROOT, check=True)
+    return folder
+
+
+@pytest.mark.parametrize("name", [f"{path.stem}_pb2.{kind}" for path in PROTOS for kind in ("py", "pyi")])
+def test_a_generated_module_is_up_to_date(generated: Path, name: str) -> None:
+    path = Path("nodeagent") / "kubelet" / name
+    assert (ROOT / path).read_text() == (generated / path).read_text(), "run: make protos"

@@ -1,0 +1,52 @@
+"""Parts of the node that end and come back: running containers go on, and new ones start."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from nodeagent import schedule_page
+from tests.node.machine import Machine, uuid
+from tests.node.pods import container, place
+from tests.support.waiting import wait_until
+
+
+def page(number: int) -> schedule_page.Page | None:
+    """A GPU's page; None while it is being written."""
+    try:
+        return schedule_page.unpack(Path("/run/fairgpu-nodeagent/gpus", uuid(number), "schedule").read_bytes())
+    except ValueError:
+        return None
+
+
+def fresh(number: int) -> bool:
+    now = page(number)
+    return now is not None and time.monotonic_ns() - now.heartbeat_ns < schedule_page.STALE_AFTER_NS
+
+
+@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("part", ["agent", "kubelet", "containerd"])
+def test_a_part_that_restarts_ends_no_container_and_starts_the_next(
+    machine: Machine, namespace: str, part: str, end: signal.Signals
+) -> None:
+    running = place(machine, namespace, [container("main", 30, 4096)], name="running")
+    running.found("main")
+    running.wait_until("Running")
+    machine.servers[part].process.popen.send_signal(end)
+    with machine.servers[part].away():
+        if part == "agent":
+            wait_until(lambda: machine.allocatable("gpu") == "0", "the node takes no GPU pods without its agent")
+        restarted = time.time()
+    if part != "containerd":
+        wait_until(lambda: machine.registered_since(restarted), "the kubelet knows the device plugin again")
+    wait_until(machine.is_ready, "the node is ready again")
+    following = place(machine, namespace, [container("main", 30, 4096)], name="following")
+    assert following.found("main").share == ("main", uuid(0), 30, 4096)
+    status = running.read()["status"]
+    assert (status["phase"], status["containerStatuses"][0]["restartCount"]) == ("Running", 0)
+    wait_until(lambda: fresh(0), "the page is written")
+    shown = wait_until(lambda: page(0), "the page can be read")
+    assert sorted(slot.core_percent for slot in shown.slots) == [30, 30]

@@ -1,0 +1,98 @@
+"""What holds for the manifests of the node agent, without a server."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from fairgpu.settings import environment_name, fields
+from nodeagent.settings import Nodeagent, Settings
+
+NODES = Path(__file__).parents[3] / "deploy" / "nodes"
+ACCOUNT = "system:serviceaccount:fairgpu-nodes:fairgpu-nodeagent"
+
+
+@cache
+def manifests() -> dict[str, dict[str, Any]]:
+    listed = yaml.safe_load((NODES / "kustomization.yaml").read_text())["resources"]
+    documents = [document for name in listed for document in yaml.safe_load_all((NODES / name).read_text())]
+    return {document["kind"]: document for document in documents}
+
+
+def pod() -> dict[str, Any]:
+    spec: dict[str, Any] = manifests()["DaemonSet"]["spec"]["template"]["spec"]
+    return spec
+
+
+def container() -> dict[str, Any]:
+    (found,) = pod()["containers"]
+    return dict(found)
+
+
+def test_every_manifest_is_listed() -> None:
+    listed = set(yaml.safe_load((NODES / "kustomization.yaml").read_text())["resources"])
+    assert listed == {path.name for path in NODES.glob("*.yaml")} - {"kustomization.yaml"}
+
+
+def test_every_variable_of_the_agent_is_a_setting() -> None:
+    known = {environment_name(path) for path in fields(Settings)}
+    given = {each["name"] for each in container()["env"] if each["name"].startswith("FAIRGPU_")}
+    assert given == {"FAIRGPU_NODEAGENT_NODE"}
+    assert given <= known
+
+
+def test_the_agent_finds_the_hosts_folders_where_its_settings_say_and_where_the_runtime_looks() -> None:
+    settings = Nodeagent()
+    on_the_host = {volume["name"]: volume["hostPath"]["path"] for volume in pod()["volumes"] if "hostPath" in volume}
+    mounted = {mount["mountPath"]: on_the_host.get(mount["name"]) for mount in container()["volumeMounts"]}
+    assert {path: source for path, source in mounted.items() if source not in (path, None)} == {}
+    wanted = [
+        settings.run_folder,
+        settings.shim_folder,
+        settings.cdi_folder,
+        settings.kubelet.device_plugins,
+        settings.kubelet.pod_resources,
+        *settings.vendor_cdi_folders,
+    ]
+    for path in wanted:
+        assert any(path.is_relative_to(mount) and mount != "/tmp" for mount in mounted), path  # noqa: S108
+
+
+def test_the_agent_has_no_rights_beyond_being_root() -> None:
+    context = container()["securityContext"]
+    assert (context["runAsUser"], context["readOnlyRootFilesystem"]) == (0, True)
+    assert (context["allowPrivilegeEscalation"], context["capabilities"]) == (False, {"drop": ["ALL"]})
+    assert "privileged" not in context
+    assert pod()["hostPID"]
+
+
+def test_the_agent_comes_before_what_it_serves_and_goes_where_nothing_else_may() -> None:
+    assert pod()["priorityClassName"] == "system-node-critical"
+    (scope,) = manifests()["ResourceQuota"]["spec"]["scopeSelector"]["matchExpressions"]
+    assert scope["values"] == ["system-node-critical"]
+    assert pod()["tolerations"] == [{"operator": "Exists"}]
+
+
+def test_the_agents_account_may_write_nodes_and_events_alone() -> None:
+    rules = manifests()["ClusterRole"]["rules"]
+    writing = {
+        (resource, verb)
+        for rule in rules
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+        if verb not in ("get", "list", "watch")
+    }
+    assert writing == {("nodes", "patch"), ("nodes/status", "patch"), ("events", "create")}
+
+
+def test_the_policy_holds_the_account_that_the_role_is_bound_to() -> None:
+    (subject,) = manifests()["ClusterRoleBinding"]["subjects"]
+    assert f"system:serviceaccount:{subject['namespace']}:{subject['name']}" == ACCOUNT
+    policy = manifests()["ValidatingAdmissionPolicy"]["spec"]
+    (condition,) = policy["matchConditions"]
+    assert condition["expression"] == f"request.userInfo.username == '{ACCOUNT}'"
+    assert policy["failurePolicy"] == "Fail"
+    assert manifests()["ValidatingAdmissionPolicyBinding"]["spec"]["validationActions"] == ["Deny"]

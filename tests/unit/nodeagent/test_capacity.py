@@ -1,0 +1,52 @@
+"""What a node says of FairGPU's resources, so that no kubelet fails a pod that runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairgpu.inventory import Device, Health
+from nodeagent.capacity import capacity, changes
+
+CORE, MEMORY, PERCENTAGE = "fairgpu.io/gpu-core", "fairgpu.io/gpu-memory", "fairgpu.io/gpu-memory-percentage"
+TWO = [Device(f"GPU-{number}", "A100", 1000, None, f"0:{number}") for number in range(2)]
+FENCED = [TWO[0], Device("GPU-1", "A100", 1000, None, "0:1", Health.FENCED, "Xid 79")]
+
+
+def pod(*cores: int, init: tuple[int, ...] = (), phase: str = "Running") -> dict[str, Any]:
+    def container(core: int) -> dict[str, Any]:
+        return {"name": "c", "resources": {"limits": {CORE: str(core), MEMORY: str(10 * core)}}}
+
+    spec = {"containers": [container(core) for core in cores], "initContainers": [container(core) for core in init]}
+    return {"metadata": {"uid": "u"}, "spec": spec, "status": {"phase": phase}}
+
+
+def test_healthy_gpus_are_offered_whole() -> None:
+    assert capacity(TWO, []) == {CORE: 200, MEMORY: 2000, PERCENTAGE: 200}
+
+
+def test_a_fenced_gpu_is_taken_out() -> None:
+    assert capacity(FENCED, []) == {CORE: 100, MEMORY: 1000, PERCENTAGE: 100}
+
+
+def test_what_pods_hold_stays_though_their_gpu_is_fenced_or_gone() -> None:
+    assert capacity(FENCED, [pod(90), pod(60)]) == {CORE: 150, MEMORY: 1500, PERCENTAGE: 100}
+    assert capacity([], [pod(90)]) == {CORE: 90, MEMORY: 900, PERCENTAGE: 0}
+
+
+def test_a_pod_holds_the_most_of_its_init_and_main_containers() -> None:
+    assert capacity([], [pod(30, 20, init=(80,))])[CORE] == 80
+    assert capacity([], [pod(30, 20, init=(10,))])[CORE] == 50
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_holds_nothing(phase: str) -> None:
+    assert capacity([], [pod(90, phase=phase)])[CORE] == 0
+
+
+def test_only_what_the_node_does_not_say_is_written() -> None:
+    wanted = {CORE: 200, MEMORY: 200000, PERCENTAGE: 200}
+    said = {"capacity": {CORE: "200", MEMORY: "200k", PERCENTAGE: "0"}}
+    assert changes(wanted, said) == {PERCENTAGE: "200"}
+    assert changes(wanted, {}) == {CORE: "200", MEMORY: "200000", PERCENTAGE: "200"}

@@ -1,0 +1,85 @@
+"""The names and the specs by which the runtime gives a container its devices."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.containers.cdi_name import device_name, qualified, spec_file
+from nodeagent.containers.cdi_spec import Mount, VendorSpecError, document, vendor_edits
+
+
+def test_the_name_is_made_of_the_sorted_slots() -> None:
+    expected = hashlib.sha256(b"slot-1\nslot-2").hexdigest()[:32]
+    assert device_name(["slot-2", "slot-1", "slot-2"]) == expected
+    assert qualified(expected) == f"fairgpu.io/container={expected}"
+    assert spec_file(expected) == f"fairgpu.io-container_{expected}.json"
+
+
+def test_a_container_without_slots_has_no_name() -> None:
+    with pytest.raises(ValueError, match="without slots"):
+        device_name([])
+
+
+def vendor(name: str, node: str, **edits: Any) -> dict[str, Any]:
+    device = {"name": name, "containerEdits": {"deviceNodes": [{"path": node}], **edits}}
+    return {
+        "cdiVersion": "0.7.0",
+        "kind": "nvidia.com/gpu",
+        "devices": [device],
+        "containerEdits": {"mounts": [{"hostPath": "/lib/libcuda.so.1", "containerPath": "/lib/libcuda.so.1"}]},
+    }
+
+
+def test_the_entry_by_the_uuid_is_taken_before_that_by_the_index() -> None:
+    specs = [vendor("0", "/dev/nvidia0"), vendor("GPU-a", "/dev/nvidia3")]
+    version, edits = vendor_edits(specs, "GPU-a", 0, 0)
+    assert version == "0.7.0"
+    assert [node["path"] for node in edits["deviceNodes"]] == ["/dev/nvidia3"]
+    assert [mount["containerPath"] for mount in edits["mounts"]] == ["/lib/libcuda.so.1"]
+
+
+def test_the_entry_by_the_index_counts_if_its_device_node_is_the_gpus() -> None:
+    assert vendor_edits([vendor("1", "/dev/nvidia4")], "GPU-a", 1, 4)[1]["deviceNodes"] == [{"path": "/dev/nvidia4"}]
+    with pytest.raises(VendorSpecError, match="no entry by its uuid, nor one called 1 with /dev/nvidia4"):
+        vendor_edits([vendor("1", "/dev/nvidia5")], "GPU-a", 1, 4)
+
+
+@pytest.mark.parametrize("specs", [[], [{}], [{"devices": 3}], [{"devices": [{"name": "GPU-a"}, {"name": "GPU-a"}]}]])
+def test_a_gpu_without_exactly_one_entry_has_no_edits(specs: list[Any]) -> None:
+    with pytest.raises(VendorSpecError, match="GPU-a"):
+        vendor_edits(specs, "GPU-a", 0, 0)
+
+
+def test_what_two_gpus_have_in_common_is_in_the_spec_once() -> None:
+    edits = [vendor_edits([vendor(f"GPU-{n}", f"/dev/nvidia{n}", env=["A=1"])], f"GPU-{n}", 0, 0) for n in range(2)]
+    made = document("abc", edits, [Mount(Path("/host/ledger"), "/run/vcuda/ledger", writable=True)])
+    (device,) = made["devices"]
+    assert (made["cdiVersion"], made["kind"], device["name"]) == ("0.7.0", "fairgpu.io/container", "abc")
+    assert [node["path"] for node in device["containerEdits"]["deviceNodes"]] == ["/dev/nvidia0", "/dev/nvidia1"]
+    assert [mount["containerPath"] for mount in device["containerEdits"]["mounts"]] == [
+        "/lib/libcuda.so.1",
+        "/run/vcuda/ledger",
+    ]
+
+
+def test_no_spec_lets_the_image_choose_devices() -> None:
+    edits = vendor_edits([vendor("GPU-a", "/dev/nvidia0", env=["NVIDIA_VISIBLE_DEVICES=all"])], "GPU-a", 0, 0)
+    (device,) = document("abc", [edits], [])["devices"]
+    assert device["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
+
+
+def test_mounts_are_read_only_unless_they_say_otherwise() -> None:
+    made = document(
+        "abc", [], [Mount(Path("/h/config"), "/etc/vcuda/config"), Mount(Path("/h/l"), "/l", writable=True)]
+    )
+    first, second = made["devices"][0]["containerEdits"]["mounts"]
+    assert first == {
+        "hostPath": "/h/config",
+        "containerPath": "/etc/vcuda/config",
+        "options": ["ro", "rbind", "nosuid", "nodev"],
+    }
+    assert second["options"][0] == "rw"

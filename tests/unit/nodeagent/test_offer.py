@@ -1,0 +1,81 @@
+"""What of NVIDIA's GPUs a node offers, and what it says of the others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from fairgpu.inventory import Inventory, Link, decode
+from nodeagent.node_object import foreign_resources, metadata_patch, status_patch
+from nodeagent.vendors.nvidia import Found, offered, tier
+
+ONE, TWO = (Found(index, index, f"GPU-{index}", "NVIDIA A100", 81038, f"00000000:0{index}:00.0", 0) for index in (0, 1))
+
+
+def specs(*uuids: str) -> list[dict[str, Any]]:
+    return [{"cdiVersion": "0.6.0", "devices": [{"name": uuid, "containerEdits": {}} for uuid in uuids]}]
+
+
+def test_gpus_that_the_vendors_specs_know_are_offered_with_their_links() -> None:
+    offer = offered("580.1", [ONE, TWO], {("GPU-0", "GPU-1"): Link.NVLINK}, specs("GPU-0", "GPU-1"))
+    assert [device.uuid for device in offer.inventory.devices] == ["GPU-0", "GPU-1"]
+    assert offer.inventory.links == ((Link.SELF, Link.NVLINK), (Link.NVLINK, Link.SELF))
+    assert offer.withheld == {}
+
+
+@pytest.mark.parametrize(
+    ("found", "known", "why"),
+    [
+        (ONE, (), "no entry by its uuid"),
+        (replace(ONE, refused="it is in MIG mode"), ("GPU-0",), "MIG mode"),
+        (replace(ONE, memory_mib=0), ("GPU-0",), "no memory"),
+    ],
+)
+def test_a_gpu_that_cannot_be_shared_is_left_out_and_says_why(found: Found, known: tuple[str, ...], why: str) -> None:
+    offer = offered("580.1", [found, TWO], {}, specs(*known, "GPU-1"))
+    assert [device.uuid for device in offer.inventory.devices] == ["GPU-1"]
+    assert list(offer.edits) == ["GPU-1"]
+    assert why in offer.withheld["GPU-0"]
+
+
+@pytest.mark.parametrize(
+    ("level", "link"),
+    [
+        (0, Link.ONE_SWITCH),
+        (10, Link.ONE_SWITCH),
+        (20, Link.SWITCHES),
+        (30, Link.NODE),
+        (40, Link.NODE),
+        (50, Link.SYSTEM),
+    ],
+)
+def test_levels_of_topology_are_links(level: int, link: Link) -> None:
+    assert tier(level) is link
+
+
+@pytest.mark.parametrize(
+    ("capacity", "foreign"),
+    [
+        ({}, []),
+        ({"nvidia.com/gpu": "0", "cpu": "8", "fairgpu.io/gpu": "64"}, []),
+        ({"nvidia.com/gpu": "8", "nvidia.com/mig-1g.5gb": "7"}, ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"]),
+        ({"volcano.sh/vgpu-number": "10"}, ["volcano.sh/vgpu-number"]),
+        ({"aliyun.com/gpu-mem": "80"}, ["aliyun.com/gpu-mem"]),
+    ],
+)
+def test_resources_of_other_plugins_are_foreign(capacity: dict[str, str], foreign: list[str]) -> None:
+    assert foreign_resources({"status": {"capacity": capacity}}) == foreign
+
+
+def test_the_node_is_written_only_where_it_says_something_else() -> None:
+    inventory: Inventory = offered("580.1", [ONE], {}, specs("GPU-0")).inventory
+    node: dict[str, Any] = {"metadata": {"name": "n1"}, "status": {}}
+    metadata, status = metadata_patch(node, inventory), status_patch(node, inventory, [])
+    assert metadata is not None
+    assert status is not None
+    assert decode(metadata["metadata"]["annotations"]["fairgpu.io/inventory"]) == inventory
+    assert status["status"]["capacity"]["fairgpu.io/gpu-memory"] == "81038"
+    node |= {"metadata": {"name": "n1", **metadata["metadata"]}, **status}
+    assert (metadata_patch(node, inventory), status_patch(node, inventory, [])) == (None, None)

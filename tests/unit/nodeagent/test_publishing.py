@@ -1,0 +1,66 @@
+"""What the writer of the pages is told of the containers of a node."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.containers.folders import Folders
+from nodeagent.containers.records import GivenDevice, Record
+from nodeagent.publishing import notices, schedule
+from nodeagent.turns import Policy
+
+FOLDERS = Folders(Path("/run/agent"), Path("/lib/agent"), Path("/var/run/cdi"))
+NOW = dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+EVICTION, RECLAIM = "fairgpu.io/eviction-at", "fairgpu.io/reclaim-at"
+
+
+def record(uid: str, *uuids: str, core: int = 30, whole: bool = False) -> Record:
+    devices = tuple(GivenDevice(uuid, core, 100, index, 7 + index) for index, uuid in enumerate(uuids))
+    return Record("team", "pod", uid, "main", frozenset({uid}), 2, whole, Policy.HARD, 1, devices)
+
+
+def told(*records: Record, **times: int) -> dict[str, list[dict[str, Any]]]:
+    document = json.loads(schedule(records, times, FOLDERS))
+    return {gpu["uuid"]: gpu["containers"] for gpu in document["gpus"]}
+
+
+def test_a_container_stands_on_the_page_of_each_of_its_gpus_at_the_same_place_in_the_period() -> None:
+    pages = told(record("u1", "GPU-a", "GPU-b"), record("u2", "GPU-b"))
+    assert [each["device"] for uuid in ("GPU-a", "GPU-b") for each in pages[uuid] if each["key"] < 9] == [0, 1, 0]
+    first = pages["GPU-a"][0]
+    assert first["ledger"] == "/run/agent/containers/u1/main/2/ledger"
+    assert (first["slot"], first["key"], first["corePercent"], first["policy"]) == (0, 7, 30, "hard")
+    assert first["startNs"] == pages["GPU-b"][0]["startNs"]
+    assert "startNs" not in pages["GPU-b"][1]
+
+
+def test_a_container_with_whole_gpus_stands_on_no_page() -> None:
+    assert told(record("u1", "GPU-a", whole=True)) == {}
+
+
+def test_a_notice_is_on_the_page_of_the_pod_that_has_it() -> None:
+    pages = told(record("u1", "GPU-a"), record("u2", "GPU-a"), u2=99)
+    assert [each["noticeNs"] for each in pages["GPU-a"]] == [0, 99]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "expected"),
+    [
+        ({}, {}),
+        ({EVICTION: "2026-01-01T12:00:10Z"}, {"u1": 1000 + 10 * 10**9}),
+        ({EVICTION: "2026-01-01T12:00:10Z", RECLAIM: "2026-01-01T12:00:05+00:00"}, {"u1": 1000 + 5 * 10**9}),
+        ({RECLAIM: "2026-01-01T11:00:00Z"}, {"u1": 1000}),
+        ({RECLAIM: "soon", EVICTION: "2026-01-01T12:00:10"}, {}),
+    ],
+    ids=["none", "the timekeeper's", "the sooner", "passed", "no times"],
+)
+def test_the_sooner_notice_counts_on_the_clock_of_the_pages(
+    annotations: dict[str, str], expected: dict[str, int]
+) -> None:
+    pod = {"metadata": {"uid": "u1", "annotations": annotations}}
+    assert notices([pod], NOW, 1000) == expected
