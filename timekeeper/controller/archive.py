@@ -1,7 +1,7 @@
-"""Compacts old records, hours into days and ledger entries into segments, and deletes those past retention.
+"""Compacts old records and deletes those past retention: hours become days, ledger entries become segments.
 
-Accounts of namespaces that no longer exist are deleted with their last record. A run takes a few accounts, as settling
-must not wait for it.
+Accounts of namespaces that no longer exist are deleted with their last record. A run takes a few accounts, so that
+settling does not wait for it.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class Archivist:
         retention: Retention,
         time_is_up: Callable[[], Callable[[], bool]] = lambda: lambda: False,
     ) -> None:
-        """Takes the store, the cluster, the leader's memory, the term's fencing token and the retention.
+        """Makes an archivist of one term, from the store, the cluster, the leader's state and the retention.
 
-        `time_is_up` is called as a run begins; the run ends after the first step at which the function that it returned
-        returns true.
+        `epoch` is the term's fencing token. `time_is_up` is called as a run begins; the run ends after the first step
+        at which the function that it returned returns true.
         """
         self._client = client
         self._source = source
@@ -158,7 +158,7 @@ class Archivist:
         self._amounts_folded[account.name] = today
 
     def _exported_until(self, account: Account, due: int) -> int:
-        """The start of the first month whose export is out of date; correct once the account's hours are folded.
+        """Returns the start of the first month whose export is out of date; the account's hours must be folded first.
 
         Late changes come from this thread alone, so none happens between this answer and its use.
         """
@@ -167,7 +167,7 @@ class Archivist:
         return min([due, *(parse_month(month) for month in waiting)])
 
     def _is_unused(self, account: Account) -> bool:
-        """Whether nothing in the cluster is, or can be, charged to the account."""
+        """Whether no pod, session or budget in the cluster is charged to the account, or can be."""
         books, name = self._books, account.name
         if name in books.budgets.objects or any(books.sessions_under([name])):
             return False

@@ -1,4 +1,4 @@
-"""Audits the ledger every hour; differences go to metrics, log and events."""
+"""Audits the ledger every hour while this process leads; differences become metrics, log events and Events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timekeeper.ledger.client import StoreError
 from timekeeper.sources.base import ObjectEvent, Source
 
 MAX_NOTICES = 20
-"""The most budgets that get an event: where more differ at once, no budget is the cause."""
+"""The most budgets that get an event of their own; where more differ at once, the cause is no single budget."""
 MAX_LINES = 100
 """The most differences that are logged one by one."""
 MAX_NAMED = 3
@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 
 class AuditMeasures:
-    """The metrics of the last audit of this process."""
+    """The metrics of this process's last audit."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.differences = Gauge(
@@ -54,7 +54,7 @@ class AuditMeasures:
             self.differences.labels(figure.value).set(0)
 
     def take(self, found: Audit, seconds: float) -> None:
-        """Takes over the result of an audit."""
+        """Sets the metrics to the result of an audit."""
         counts = Counter(difference.figure for difference in found.differences)
         for figure in Figure:
             self.differences.labels(figure.value).set(counts[figure])
@@ -63,7 +63,7 @@ class AuditMeasures:
 
 
 class Auditor:
-    """Audits while this process leads."""
+    """Runs audits while this process leads."""
 
     def __init__(
         self, environment: AuditEnvironment, request: AuditRequest, source: Source, term: Term, measures: AuditMeasures
@@ -76,7 +76,7 @@ class Auditor:
         self._clock: Callable[[], float] = time.monotonic
 
     def audit(self) -> None:
-        """Audits once. Where the store does not answer, nothing changes until the next audit."""
+        """Runs one audit. Where the store does not answer, the metrics stay as they are until the next one."""
         if self._term.number() is None:
             self._measures.clear()
             return

@@ -1,6 +1,6 @@
-"""Decides on notices and evictions of the running pods of spent budgets: which, in which order, and when.
+"""Decides which running pods of spent budgets get a notice or are evicted, in which order, and when.
 
-A pod gets a notice first, and is evicted only if its budget is still spent once the notice has passed.
+A pod gets a notice first, and is evicted only if its budget is still spent when the notice ends.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from timekeeper.sources.base import MAX_TERMINATION_SECONDS, ObjectEvent
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """A pod, the step that is due, and the instant of its eviction (nanoseconds since 1970; 0 for a call-off)."""
+    """A pod, the step that is due, and the instant of its eviction (nanoseconds since 1970; 0 if it is called off)."""
 
     pod: PodFacts
     step: Step
@@ -32,16 +32,16 @@ class Due:
 
 
 def must_go(budget: Budget, found: Figures) -> bool:
-    """Whether the budget's running pods are to be evicted: its enforcement is evict, it is spent, its grace is over."""
+    """Whether the budget's running pods are to be evicted: it enforces by eviction, is spent, and its grace is over."""
     return budget.enforcement is Enforcement.EVICT and found.state in {BudgetState.OVER, BudgetState.HELD}
 
 
 def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> list[Due]:
-    """What the budget's pods are due, in the order in which it is to be done.
+    """Returns the steps that the budget's pods are due, in the order in which to take them.
 
-    First go those that came in as over budget, then those without a high task priority, and of these always the one
-    that has run for the shortest time: least is lost with it. Where the budget deprioritizes, those that came in as
-    over budget stay: they run in what others leave and yield first, as they were told.
+    Pods admitted over budget go first, then pods without a high task priority; among equals the one that has run for
+    the shortest time, since the least work is lost with it. Where the budget deprioritizes, pods admitted over budget
+    stay: as they were warned, they run on spare GPUs and yield first.
 
     Args:
         budget: the budget.
@@ -66,16 +66,16 @@ def due(budget: Budget, found: Figures, pods: Iterable[PodFacts], now: int) -> l
 
 
 def ends_anyway(pod: PodFacts) -> bool:
-    """Whether a pod is being deleted and gone as soon as one that is evicted.
+    """Whether a pod is already being deleted and ends as soon as an evicted one would.
 
-    Whoever deletes a pod says how long it may go on, and a process may ignore that it is told to end: with a year of
-    grace it would outlast any eviction. Its deletionTimestamp is no proof: three centuries of grace wrap into the past.
+    The author of a deletion sets its grace period, and a process may ignore the signal to end: with a year of grace it
+    would outlast any eviction. Its deletionTimestamp is no proof: three centuries of grace wrap into the past.
     """
     return pod.deletion_grace is not None and pod.deletion_grace <= MAX_TERMINATION_SECONDS
 
 
 def _was_told(pod: PodFacts, budget: Budget, found: Figures, now: int) -> bool:
-    """Whether the pod has a notice of this exhaustion, and no longer one than the budget gives."""
+    """Whether the pod carries a notice of this exhaustion, which ends no later than the budget's own notice would."""
     if pod.evict_at is None:
         return False
     return (found.exhausted_at or 0) <= pod.evict_at <= now + budget.eviction_notice
@@ -90,15 +90,15 @@ FRESH = 30 * SECOND
 
 
 def evictions(books: Books, settled_at: int, now: int, without_notice_seconds: float) -> tuple[PodWrite, ...] | None:
-    """Plans the writes to running pods of budgets that evict, and to pods that such a budget gave notice.
+    """Plans the notices, evictions and calling-off for pods of budgets that evict; None where the figures are too old.
 
-    None where the figures are too old to decide on.
+    Pods that carry a notice of a budget that no longer evicts get it removed.
 
     Args:
-        books: what is known.
-        settled_at: when the books were last brought up to date, in nanoseconds since 1970.
+        books: the leader's state.
+        settled_at: the instant of the last reconciliation, in nanoseconds since 1970.
         now: the present, likewise.
-        without_notice_seconds: how long a notice that cannot be written is tried before the pod goes without.
+        without_notice_seconds: the time for which a notice is tried; after it, the pod is evicted without one.
     """
     if now - settled_at > FRESH:
         return None
@@ -111,7 +111,7 @@ def evictions(books: Books, settled_at: int, now: int, without_notice_seconds: f
 
 
 def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
-    """The pods of accounts that evict, and those that were given notice by one that does not any more."""
+    """Returns the pods of accounts that evict, and the pods with a notice of an account that no longer does."""
     found: dict[str, list[PodFacts]] = {}
     for pod in books.pods.facts.values():
         name = books.account_of(pod.namespace)
@@ -122,9 +122,10 @@ def _pods_by_account(books: Books) -> dict[str, list[PodFacts]]:
 
 
 def _write(step: Due, books: Books, name: str, without_notice_seconds: float) -> PodWrite:
-    """A step with its events; behind a notice stands the eviction for when it cannot be written.
+    """Returns the write of a step with its events; for a notice that fails, it names the eviction to do instead.
 
-    Such a pod goes no sooner than its notice would have let it: its owner may not be the one who keeps the notice off.
+    That eviction is no sooner than the notice would have allowed: somebody other than the pod's owner may keep the
+    notice off.
     """
     budget, found, pod = books.accounts[name].budget, books.figures[name], step.pod
     written = partial(PodWrite, pod.uid, pod.namespace, pod.name, name)
@@ -149,7 +150,7 @@ def _events(item: Json, step: Due, budget: Budget, found: Figures) -> tuple[Obje
 def _events_without_notice(
     item: Json, budget: Budget, found: Figures, at_budget: Json | None
 ) -> tuple[ObjectEvent, ...]:
-    """The events of a pod that no notice could be written on, at the pod and at the budget."""
+    """Returns the events, at the pod and at its budget, of an eviction whose notice could not be written."""
     metadata = item["metadata"]
     spent = _spent(budget, found)
     message = f"{spent}, and no notice could be written on this pod: it is evicted without."
@@ -166,7 +167,7 @@ def _events_without_notice(
 
 
 def notice_of(item: Json, step: Due, budget: Budget, found: Figures) -> ObjectEvent:
-    """The event of a pod's step."""
+    """Returns the event that states a pod's step."""
     spent = _spent(budget, found)
     if step.step is Step.NOTICE:
         message = (

@@ -1,7 +1,7 @@
-"""Writes each closed month of use to where the admin wants it, in a thread of its own: no job ever waits for it.
+"""Writes each closed month's usage to the admin's destination, in a thread of its own that delays no other job.
 
-A file is written again where a late change makes it another one, and replaced only where it is what was written last.
-The store's record of a file comes after the file was read back: until then nothing of that month is forgotten.
+A late change of a month writes its file again; a file that somebody else changed is not replaced. The store's record of
+a file is written after the file was read back, and until then no record of that month is deleted.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ IDLE_SECONDS = 30.0
 FIRST_RETRY_SECONDS = 10.0
 LAST_RETRY_SECONDS = 900.0
 AGAIN_SECONDS = 3600.0
-"""A month that changes again and again is not written more often."""
+"""The shortest time between two writes of a month that keeps changing."""
 
 _log = structlog.get_logger()
 
 
 class ConflictError(ExportError):
-    """File and store differ, and neither contains the other: the admin must decide."""
+    """The file of a month and the store differ, and neither contains the other: the admin must decide."""
 
 
 @dataclass(frozen=True, slots=True)
 class ExportOutcome:
-    """The present file, and whether it was written now."""
+    """The present file of a month, and whether this attempt wrote it."""
 
     export: Export
     written: bool
@@ -70,7 +70,7 @@ class Exporter:
         self._attempts: dict[str, int] = {}
 
     def run(self, wait: Callable[[float], bool], now: Callable[[], int]) -> None:
-        """Works until `wait`, which waits that many seconds, says that everything is to end; `now` in nanoseconds."""
+        """Exports until `wait`, which sleeps that many seconds, returns true; `now` returns nanoseconds since 1970."""
         while not wait(IDLE_SECONDS if self._number is not None else 1.0):
             try:
                 self.step(now())
@@ -81,11 +81,11 @@ class Exporter:
                 _log.exception("export failed unexpectedly")
 
     def step(self, now: int) -> None:
-        """Writes the months that are due.
+        """Writes the files of the months that are due.
 
         Raises:
             redis.RedisError: the store does not answer.
-            StoreError: it refuses.
+            StoreError: the store refuses.
         """
         number = self._term.number()
         if number is None:
@@ -110,7 +110,7 @@ class Exporter:
         self._measures.pending.set(sum(month in self._suspect or not left.is_confirmed(month) for month in due))
 
     def _check_files(self, known: Exports, now: int) -> None:
-        """Once a day, and by each new leader: which files are not the ones that were written."""
+        """Finds the files that are not as they were last written, once a day and at the start of each term."""
         if now // DAY == self._looked_day:
             return
         try:

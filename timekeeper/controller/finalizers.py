@@ -1,4 +1,4 @@
-"""Decides which pods lose the meter's finalizer: those whose last settlement is in the store."""
+"""Decides which pods lose the meter's finalizer: those whose last settlement the store holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from timekeeper.domain.pods import PodFacts
 
 
 def removals(books: Books) -> tuple[PodWrite, ...]:
-    """The removals of finalizers that are due."""
+    """Returns the removals of finalizers that are due."""
     sessions, holds = books.pods.sessions, books.rules.holds_pods
     return tuple(
         PodWrite(pod.uid, pod.namespace, pod.name, books.account_of(pod.namespace), Step.FINALIZER)
@@ -19,14 +19,12 @@ def removals(books: Books) -> tuple[PodWrite, ...]:
 
 
 def may_go(pod: PodFacts, metered: MeteredSession | None, *, holds: bool) -> bool:
-    """Whether a pod's finalizer may be removed.
+    """Whether a pod's finalizer may be removed: the pod has ended and its session is closed, or it never had one.
 
     Args:
         pod: a pod with the finalizer.
         metered: its session; None where it never held a device.
-        holds: whether pods get a finalizer at all.
-
-    It may once the pod has ended and the store has closed its session, or it never had one.
+        holds: whether the settings give pods a finalizer at all; if not, leftover ones are removed.
     """
     if not holds:
         return True

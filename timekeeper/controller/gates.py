@@ -1,4 +1,4 @@
-"""Decides which held pods to release: first come, first served, as far as the budget pays for what each needs."""
+"""Decides which pods behind a budget's gate to release: in order of creation, as far as the money reaches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from timekeeper.sources.base import ObjectEvent, Source
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A pod, its rate in microGPU-seconds a second, and the amount that must be left before it is released."""
+    """A waiting pod, its rate in microGPU-seconds a second, and the amount that must be left for its release."""
 
     pod: PodFacts
     rate: int
@@ -35,18 +35,18 @@ class Claim:
 def released(
     account: Account, found: Figures, waiting: Iterable[Claim], promised: int, failing: Container[str] = ()
 ) -> list[Claim]:
-    """The pods to release now, in the order in which they came.
+    """Returns the pods to release now, in order of creation.
 
     Args:
         account: the account that pays.
         found: its figures.
         waiting: the pods that the gate holds.
-        promised: what pods that were let in before may still take: of their first minutes, or where admission is safe
-            of all that they may run.
-        failing: uids of pods whose gate cannot be taken off: they come last, so that their money keeps nobody waiting.
+        promised: the amount that admitted pods may still spend: in their first minutes or, with safe admission, in all
+            the time that they may run.
+        failing: the uids of pods whose gate could not be removed; they come last and hold back no other pod.
 
     A pod that the money does not reach holds back those behind it, however small they are: else a large one would
-    wait forever. One that a whole period's money does not pay for waits for a grant, and holds back nobody.
+    wait forever. A pod that costs more than a whole period's money waits for a grant, and holds back no other.
     """
     queue = sorted(in_order(waiting), key=lambda claim: claim.pod.uid in failing)
     if found.published is BudgetState.HELD:
@@ -70,16 +70,16 @@ def released(
 
 
 def in_order(waiting: Iterable[Claim]) -> list[Claim]:
-    """First come, first served."""
+    """Returns claims in the order of their pods' creation."""
     return sorted(waiting, key=lambda claim: (claim.pod.created, claim.pod.namespace, claim.pod.name, claim.pod.uid))
 
 
 def first_minutes(running: Sequence[tuple[int, int]], min_runtime: int, now: int) -> int:
-    """What young sessions may still take of their first minutes, in microGPU-seconds.
+    """Returns the amount that young sessions may still spend in their first minutes, in microGPU-seconds.
 
     Args:
         running: (rate, start) of the account's running sessions.
-        min_runtime: how long a released pod is paid for, in nanoseconds.
+        min_runtime: the time that must be paid for before a pod is released, in nanoseconds.
         now: nanoseconds since 1970.
     """
     return sum(cost(rate, start + min_runtime - now) for rate, start in running if start + min_runtime > now)
@@ -101,17 +101,17 @@ class _Reported:
 
 @dataclass(slots=True)
 class WaitReporter:
-    """Remembers for one term when each waiting pod got its last event."""
+    """Chooses the events of waiting pods, and remembers for one term when each pod got its last."""
 
     source: Source
     books: Books
     _reported: dict[str, _Reported] = field(default_factory=dict)
 
     def notices(self, waiting: Iterable[tuple[str, Sequence[Claim]]], now: int) -> list[ObjectEvent]:
-        """The events of waiting pods that got none lately, or whose budget got money that does not suffice.
+        """Returns events for waiting pods without a recent one, or whose budget got money that does not suffice.
 
         Args:
-            waiting: for each account, the pods that its gate goes on holding.
+            waiting: for each account, the pods that stay behind its gate.
             now: nanoseconds since 1970.
         """
         self._reported = {
@@ -135,13 +135,13 @@ class WaitReporter:
 
 
 def why_it_waits(claim: Claim, budget: Budget, found: Figures, before: int) -> str:
-    """The text of a waiting pod's event: what it needs, what is left, and how to add money.
+    """Returns the text of a waiting pod's event: the amount it needs, the amount left, and how to add money.
 
     Args:
         claim: the pod, and the amount that it needs.
         budget: the budget that pays for it.
         found: the budget's figures.
-        before: how many pods of the budget wait in front of it.
+        before: the number of the budget's pods that wait in front of it.
     """
     left = f"{display(found.remaining)} of {display(found.limits.available or 0)} GPU-hours are left in {budget.name}"
     # The pod has no devices yet, so this is the price of the dearest.
@@ -153,7 +153,7 @@ def why_it_waits(claim: Claim, budget: Budget, found: Figures, before: int) -> s
 
 @dataclass(slots=True)
 class Releaser:
-    """Decides on releases for one term, and on the events of pods that wait."""
+    """Decides on releases for one term, and on the events of the pods that go on waiting."""
 
     source: Source
     books: Books
@@ -164,7 +164,7 @@ class Releaser:
         self._reporter = WaitReporter(self.source, self.books)
 
     def releases(self, now: int, progress: Progress) -> tuple[tuple[PodWrite, ...], list[ObjectEvent]]:
-        """The releases that are due, in order; and the events of the pods that continue to wait.
+        """Returns the releases that are due, in order, and the events of the pods that go on waiting.
 
         Args:
             now: nanoseconds since 1970.
@@ -201,7 +201,7 @@ class Releaser:
         return Claim(facts, rate, cost(rate, books.accounts[name].budget.min_runtime))
 
     def _promised(self, name: str, now: int) -> int:
-        """The amount that running pods, and those admitted under safe admission, may still spend."""
+        """Returns the amount that running pods, and pods admitted under safe admission, may still spend."""
         account = self.books.accounts[name]
         if self._safe(name):
             return committed(self.books, [name], now)[name]
@@ -230,13 +230,13 @@ def _events(item: Json, claim: Claim, budget: Budget, found: Figures) -> tuple[O
 
 
 def without(claims: list[Claim], chosen: list[Claim]) -> list[Claim]:
-    """The claims that were not chosen."""
+    """Returns the claims that were not chosen."""
     uids = {claim.pod.uid for claim in chosen}
     return [claim for claim in claims if claim.pod.uid not in uids]
 
 
 def released_pod(item: Json, claim: Claim, budget: Budget, found: Figures) -> ObjectEvent:
-    """The event of a pod that the budget's gate held."""
+    """Returns the event of a pod that the budget's gate released."""
     price = f"It costs {display(claim.rate * 3600)} GPU-hours an hour"
     if found.limits.available is None or found.limits.on_exhausted is not OnExhausted.HOLD:
         message = f"No budget holds this pod back any more. {price}."

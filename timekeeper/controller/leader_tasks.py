@@ -39,8 +39,7 @@ THOROUGH_SECONDS = 3600.0
 """The time between two full collections, which free the few cycles that there are."""
 
 REMEMBERED_DEPARTURES = 600 * SECOND
-"""How long a process that does not lead remembers which objects were deleted: longer than any change of leaders takes.
-"""
+"""The time for which a process that does not lead remembers deletions: longer than a change of leaders takes."""
 
 ARCHIVING_SECONDS = 0.5
 """The longest that archiving delays the other tasks, apart from the step that it has begun."""
@@ -92,10 +91,9 @@ class TaskEnvironment:
         source: pods, budgets and grants.
         term: says whether this process leads.
         now: nanoseconds since 1970.
-        most_notifications: how many may wait to be delivered; 0 where notifications are not configured.
+        most_notifications: the most that may wait for delivery; 0 where notifications are not configured.
         holder: identifies this process alone; the store records it with the fencing token.
-        without_notice_seconds: how long an eviction notice that a pod refuses is tried, before the pod is evicted
-            without one.
+        without_notice_seconds: the time for which an eviction notice is tried; then the pod is evicted without one.
     """
 
     client: redis.Redis
@@ -174,7 +172,7 @@ class LeaderTasks:
         self._decide(Plan.FINALIZERS, lambda leader_term: removals(leader_term.reconciler.books))
 
     def evict(self) -> None:
-        """Decides which running pods of spent budgets get a notice and which are evicted, where the budget says so."""
+        """Decides which running pods of spent budgets get a notice or are evicted, where budgets enforce by it."""
 
         def decide(leader_term: _LeaderTerm) -> Sequence[PodWrite] | None:
             return evictions(
@@ -184,7 +182,7 @@ class LeaderTasks:
         self._decide(Plan.EVICTIONS, decide)
 
     def tell(self) -> None:
-        """Writes the events of budgets whose state has changed."""
+        """Writes the events of budgets whose state has changed since the last run."""
         self._do("tell", lambda leader_term: leader_term.events.tell() if self._reconciled_at else None)
 
     def notify(self) -> None:
@@ -199,7 +197,7 @@ class LeaderTasks:
     def write(self) -> None:
         """Writes statuses and checkpoints.
 
-        Later leaders take a state that a status shows for announced, so its event is written first.
+        A later leader takes a state in a status for announced, so the state's event is written first.
         """
         self.tell()
         self._do(
@@ -215,7 +213,7 @@ class LeaderTasks:
         )
 
     def write_on(self) -> None:
-        """Continues writing that stopped to let the other tasks run."""
+        """Continues a write of statuses that stopped to let the other tasks run."""
         if self._leader_term is not None and self._leader_term.statuses.waiting:
             self.write()
 
@@ -227,7 +225,7 @@ class LeaderTasks:
         )
 
     def books(self) -> BooksRead | None:
-        """The accounts and figures as they are now, for the metrics; None while this process does not lead."""
+        """Returns the accounts with their present figures, for the metrics; None while this process does not lead."""
         leader_term = self._leader_term
         if leader_term is None or not self._reconciled_at:
             return None
@@ -249,7 +247,7 @@ class LeaderTasks:
             self._measures.settled_at.set(now / SECOND)
 
     def _decide(self, plan: Plan, decide: Callable[[_LeaderTerm], Sequence[PodWrite] | None]) -> None:
-        """Hands a task's decision to the pod writer, which writes nothing once this process has stopped to lead."""
+        """Hands a task's decision to the pod writer, which writes nothing once this process has stopped leading."""
 
         def run(leader_term: _LeaderTerm) -> None:
             writes = decide(leader_term) if self._reconciled_at else None
@@ -280,7 +278,7 @@ class LeaderTasks:
                 self._reconciled_at = 0
             self._failed(job, error)
         except Exception as error:  # noqa: BLE001 - no error may stop the later runs
-            # Memory may be half changed: the next reconciliation reads the store again.
+            # The state in memory may be half changed: the next reconciliation reads the store again.
             self._leader_term, self._reconciled_at = None, 0
             self._failed(job, error)
             _log.exception("job failed unexpectedly", job=job)

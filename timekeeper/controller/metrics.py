@@ -1,4 +1,4 @@
-"""What the jobs process counts, and the plain port that tells it."""
+"""The metrics of a jobs process, and the HTTP port that serves them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOB_BUCKETS = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30
 
 
 class JobMeasures:
-    """The metrics of one process."""
+    """The metrics of one jobs process."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -102,7 +102,7 @@ class PodMeasures:
 
 
 class ExportMeasures:
-    """What became of months that were to be written outside."""
+    """Counts exports of months by their outcome."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.outcomes = _by_outcome(
@@ -116,7 +116,7 @@ class ExportMeasures:
 
 
 def _by_outcome(name: str, text: str, outcomes: Iterable[str], registry: CollectorRegistry) -> Counter:
-    """A counter with all outcomes from the start: a rate of what appears with its first event misses that event."""
+    """Makes a counter that starts at 0 for each outcome: rate() misses the first event of a series that it begins."""
     counter = Counter(name, text, ["outcome"], registry=registry)
     for outcome in outcomes:
         counter.labels(outcome)
@@ -127,11 +127,11 @@ class _QuietHandler(WSGIRequestHandler):
     timeout = 10
 
     def log_message(self, *_arguments: Any) -> None:
-        """Probes and scrapes are no events."""
+        """Logs nothing: probes and scrapes are no events."""
 
 
 class _Server(ThreadingMixIn, WSGIServer):
-    """A client that is slow to ask keeps no probe waiting."""
+    """Serves each request in a thread of its own, so that a slow client delays no probe."""
 
     daemon_threads = True
 
@@ -158,15 +158,15 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class StoreHealth:
-    """What one or several servers say of themselves, the worst of them counting.
+    """The health of one or several Redis servers, as the worst of them states it.
 
     Attributes:
-        append_only: whether an append-only file is written at all: without one, a restart loses what was taken.
+        append_only: whether an append-only file is written; without one, a restart loses acknowledged writes.
         append_only_ok: whether the last write to the append-only file succeeded.
         snapshot_ok: whether the last snapshot succeeded.
-        replicas: replicas that are connected to each primary, at the least.
+        replicas: the number of connected replicas of the primary that has the fewest.
         used_bytes: memory in use.
-        limit_bytes: how much may be used; 0 for no limit.
+        limit_bytes: the most memory that may be used; 0 for no limit.
     """
 
     append_only: bool
@@ -178,7 +178,7 @@ class StoreHealth:
 
 
 def read_health(info: dict[str, Any]) -> StoreHealth:
-    """Reads the answer to INFO (https://redis.io/docs/latest/commands/info/)."""
+    """Reads a server's health from its answer to INFO (https://redis.io/docs/latest/commands/info/)."""
     return StoreHealth(
         append_only=bool(int(info.get("aof_enabled", 0))),
         append_only_ok=info.get("aof_last_write_status", "ok") == "ok",
@@ -190,7 +190,7 @@ def read_health(info: dict[str, Any]) -> StoreHealth:
 
 
 def worst(found: list[StoreHealth]) -> StoreHealth:
-    """Several primaries as one; memory added up, and no limit where any has none."""
+    """Combines the health of several primaries: memory is added up, and has no limit where any has none."""
     return StoreHealth(
         append_only=all(health.append_only for health in found),
         append_only_ok=all(health.append_only_ok for health in found),
@@ -202,7 +202,7 @@ def worst(found: list[StoreHealth]) -> StoreHealth:
 
 
 class StoreMeasures:
-    """The store's metrics; read by every jobs process, whether it leads or not."""
+    """The metrics of the store's health, exported by every jobs process whether it leads or not."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         def gauge(name: str, text: str) -> Gauge:
@@ -219,7 +219,7 @@ class StoreMeasures:
         self._limit = gauge("memory_limit_bytes", "The most memory that Redis may use; 0 for no limit.")
 
     def look(self, client: redis.Redis) -> None:
-        """Asks the store how it is."""
+        """Reads the store's health into the metrics."""
         try:
             health = worst(ask_each(client, lambda server: read_health(server.info())))
         except (redis.RedisError, OSError) as error:

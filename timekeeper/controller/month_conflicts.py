@@ -1,4 +1,4 @@
-"""Resolves, by the admin's decision, a month whose file and store differ: either the file or the store counts.
+"""Resolves a month whose exported file and store differ: the admin decides which of the two counts.
 
 Both ways check the tag of the file that they read, so a concurrent write of the leader is not lost.
 
@@ -39,14 +39,14 @@ class State(StrEnum):
     WRITTEN = "written"
     """The file is the one that was written, and holds all that the store knows."""
     KEPT = "kept"
-    """The file holds something else than the store, and is left as it is."""
+    """The file holds something else than the store, and the admin decided to keep it."""
     WAITING = "waiting"
-    """There is no file, or one that is another, or more is known by now: the leader sees to it, or somebody must."""
+    """The file is missing, was changed by somebody else, or is out of date: the leader or the admin must act."""
 
 
 @dataclass(frozen=True, slots=True)
 class Month:
-    """A closed month; `rows` are those of its file as it was last written, None where it never was."""
+    """A closed month and the state of its file; `rows` counts the lines last written, None where there were none."""
 
     month: str
     state: State
@@ -54,7 +54,7 @@ class Month:
 
 
 def look(client: redis.Redis, place: Destination, now: int, hourly_days: int) -> list[Month]:
-    """All closed months, in order."""
+    """Returns all closed months with the states of their files, in order."""
     known = exports.load(client)
     folded = exports.folded_months(client, reading.account_names(client))
     there = set(place.names())
@@ -69,10 +69,10 @@ def look(client: redis.Redis, place: Destination, now: int, hourly_days: int) ->
 
 
 def keep(client: redis.Redis, place: Destination, month: str) -> Export:
-    """Takes the file as it is for what is known of a month; once more is learned of it, somebody must decide anew.
+    """Records the present file as the month's export; the admin must decide again once the store has later usage.
 
     Raises:
-        UndecidableError: there is no file, or it is no month of use.
+        UndecidableError: there is no file, or it holds no month of usage.
     """
     name = file_name(month)
     change = exports.load(client).changes.get(month, 0)
@@ -89,12 +89,12 @@ def keep(client: redis.Redis, place: Destination, month: str) -> Export:
 
 
 def rewrite(client: redis.Redis, place: Destination, month: str) -> tuple[Export, str | None]:
-    """Writes what the store holds of each budget in place of what the file says of it.
+    """Replaces, in a month's file, the usage of each budget that the store holds; returns the new file.
 
-    What the file says of budgets of which the store holds nothing stays, where it can be read.
+    The file's usage of budgets that the store does not hold stays, where it is readable.
 
     Returns:
-        What was written, and the name under which the old file is kept; None where there was none.
+        The file that was written, and the name under which the old file is kept; None where there was none.
 
     Raises:
         UndecidableError: the store holds nothing of that month.

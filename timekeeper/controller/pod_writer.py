@@ -1,4 +1,4 @@
-"""Carries out writes to pods in threads of its own; a pod that cannot be written delays no other namespace.
+"""Writes to pods in threads of its own, so that a pod that cannot be written delays no other namespace.
 
 The leader's thread hands over plans and continues; nothing here reads or changes the leader's memory. The creator of a
 pod decides how long a write to it takes and whether it succeeds. So namespaces take turns, each has at most one write
@@ -45,7 +45,7 @@ PLAN_SECONDS = 30.0
 AWAY_SECONDS = 2.0
 """The pause of all writes after the API server was away."""
 IDLE_SECONDS = 0.5
-"""The longest sleep of a thread without work: a retry may be due, or the process may end."""
+"""The longest sleep of an idle thread: a retry may be due, or the process may be ending."""
 MOST_EVENTS = 1000
 """The most events that wait to be written; beyond it the oldest are dropped."""
 
@@ -62,7 +62,7 @@ NOT_WRITTEN = {
 
 @dataclass(slots=True)
 class _Held:
-    """A plan: what is left of it, by namespace, when it was made, and whether its leader still leads."""
+    """A plan that was handed over: its remaining writes by namespace, its age, and whether its leader still leads."""
 
     left: dict[str, deque[PodWrite]]
     made_at: float
@@ -71,11 +71,11 @@ class _Held:
 
 @dataclass(slots=True)
 class PodWriter:
-    """Remembers what it did and what failed, for as long as plans name the pod. Safe to use from several threads.
+    """Writes to pods by plan, and remembers outcomes for as long as plans name the pod. Thread-safe.
 
     Args:
         source: where pods and events are written.
-        measures: what is counted.
+        measures: the counters of writes.
         clock: a monotonic clock, in seconds.
     """
 
@@ -86,10 +86,10 @@ class PodWriter:
     """Guards all that follows."""
     _plans: dict[Plan, _Held] = field(default_factory=dict)
     _turns: dict[str, None] = field(default_factory=dict)
-    """Namespaces with something to write, the longest waiting first: a new plan begins where the last one was left."""
+    """Namespaces with writes to do, the longest waiting first: a new plan begins where the last one stopped."""
     _busy: set[str] = field(default_factory=set)
     _suspects: dict[str, float] = field(default_factory=dict)
-    """Namespaces in which a write failed or was slow, and until when that counts."""
+    """Namespaces in which a write failed or was slow, each with the time until which that counts."""
     _troubles: dict[tuple[Plan, str], Trouble] = field(default_factory=dict)
     _done: dict[tuple[Plan, str], tuple[Step, float]] = field(default_factory=dict)
     _events: deque[ObjectEvent] = field(default_factory=lambda: deque(maxlen=MOST_EVENTS))
@@ -97,12 +97,12 @@ class PodWriter:
     _away_until: float = 0.0
 
     def hand_over(self, plan: Plan, writes: Sequence[PodWrite], leading: Callable[[], bool]) -> None:
-        """Replaces a plan. What is under way goes on; what the new plan does not name any more is forgotten.
+        """Replaces a plan. Writes under way finish; outcomes of pods that the new plan does not name are forgotten.
 
         Args:
-            plan: which one.
-            writes: all that is to be done now, in order; within a namespace the order is kept.
-            leading: whether whoever decided on it still leads; asked before each write.
+            plan: the plan to replace.
+            writes: all writes that are due, in order; the order is kept within a namespace.
+            leading: whether the leader that decided still leads; called before each write.
         """
         named = {write.uid for write in writes}
         with self._changed:
@@ -123,18 +123,18 @@ class PodWriter:
                 self._changed.notify_all()
 
     def pause(self, plan: Plan) -> None:
-        """Begins nothing more of a plan until the next is handed over; what failed stays known."""
+        """Stops a plan until the next is handed over; writes under way finish, and failures stay known."""
         with self._changed:
             self._plans.pop(plan, None)
 
     def tell(self, notices: Iterable[ObjectEvent]) -> None:
-        """Queues events, which are written when a thread is free."""
+        """Queues events, which a free thread writes."""
         with self._changed:
             self._events.extend(notices)
             self._changed.notify()
 
     def progress(self, plan: Plan) -> Progress:
-        """The outcome of earlier writes, on which the next plan rests."""
+        """Returns the outcomes of a plan's writes so far, on which the next plan is based."""
         with self._changed:
             now = self.clock()
             released = {
@@ -146,12 +146,12 @@ class PodWriter:
             return Progress(frozenset(released), frozenset(failing))
 
     def start(self, ending: threading.Event) -> None:
-        """Writes in threads of its own until `ending` is set."""
+        """Starts the threads, which write until `ending` is set."""
         for number in range(THREADS):
             threading.Thread(target=self._run, args=(ending,), name=f"pods-{number}", daemon=True).start()
 
     def work_off(self) -> int:
-        """Does in this thread all that can be done now; how many writes succeeded."""
+        """Does all due writes in the calling thread; returns the number that succeeded."""
         count = 0
         while True:
             taken = self._take()
@@ -169,7 +169,7 @@ class PodWriter:
                 taken()
 
     def _take(self) -> Callable[[], bool] | None:
-        """The next write or event, which is under way from now on; None where there is nothing to do."""
+        """Takes the next write or event, which counts as under way from now on; None where there is none."""
         with self._changed:
             now = self.clock()
             if now < self._away_until:
@@ -271,7 +271,7 @@ class PodWriter:
     def _note(
         self, plan: Plan, planned: PodWrite, write: PodWrite, failure: Failure, item: Json, error: Exception
     ) -> None:
-        """Takes over that a pod was not written, and tells of it where that is of use to anybody."""
+        """Records that a pod was not written, and queues an event where its owner can do something about it."""
         with self._changed:
             now = self.clock()
             known = self._troubles.get((plan, planned.uid))
@@ -311,7 +311,7 @@ class PodWriter:
 def event_of(
     planned: PodWrite, write: PodWrite, trouble: Trouble, failure: Failure, item: Json, error: Exception
 ) -> ObjectEvent | None:
-    """The event of a pod that was not written: once when something keeps it, once when writes of it go on failing."""
+    """Returns the event of a pod that was not written: one when it is blocked, one when its writes keep failing."""
     if failure is Failure.BLOCKED:
         message = f"Evicting it has to wait: {error}"
         return ObjectEvent(item, "BudgetEvictionBlocked", message, warning=True) if trouble.blocked == 1 else None

@@ -1,4 +1,4 @@
-"""Writes to pods: their steps, when a failed write is retried, and when failures count as the pod's own fault."""
+"""Writes to pods: their steps, the time of retries, and when failures count as the pod's own fault."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FAILING_AFTER: Final = 3
 
 
 class Failure(StrEnum):
-    """Why a pod was not written."""
+    """The reason why a pod was not written."""
 
     CHANGED = "changed"
     """It changed or was deleted since it was observed: the watch delivers that soon."""
@@ -54,10 +54,10 @@ class Trouble:
 
     Attributes:
         step: the write that was decided on.
-        since: when it first failed.
-        until: when it is tried again.
-        failures: how often it failed in a row.
-        blocked: how many of these were due to a PodDisruptionBudget.
+        since: the time of the first failure.
+        until: the time of the next attempt.
+        failures: the number of failures in a row.
+        blocked: the number of these that were due to a PodDisruptionBudget.
     """
 
     step: Step
@@ -73,15 +73,15 @@ class Trouble:
 
 
 def failure_of(error: SourceError) -> Failure | None:
-    """The reason why one pod was not written; None where the API server fails for all pods."""
+    """Returns the reason why one pod was not written; None for an error that all pods would meet."""
     return next((failure for kind, failure in _FAILURES.items() if isinstance(error, kind)), None)
 
 
 def after_failure(known: Trouble | None, step: Step, failure: Failure, now: float) -> Trouble:
-    """A pod's trouble after one more failure.
+    """Returns a pod's trouble after one more failure.
 
     Args:
-        known: what was known before; None after a success.
+        known: the trouble so far; None after a success.
         step: the write that failed.
         failure: why.
         now: seconds of a monotonic clock.
@@ -95,14 +95,14 @@ def after_failure(known: Trouble | None, step: Step, failure: Failure, now: floa
 
 
 def due_write(write: PodWrite, trouble: Trouble | None, now: float) -> PodWrite:
-    """The write to attempt now: the planned one, or its replacement once it has failed for too long."""
+    """Returns the write to attempt now: the planned one, or its replacement once it has failed for too long."""
     if write.instead is None or trouble is None or trouble.step is not write.step:
         return write
     return write.instead if now - trouble.since >= write.instead_seconds else write
 
 
 Events = Callable[[Json], tuple[ObjectEvent, ...]]
-"""Maps a pod, as it was when it was written, to the events of the write."""
+"""Returns the events of a write, from the pod as it was written."""
 
 
 class Step(StrEnum):
@@ -143,10 +143,10 @@ class PodWrite:
         uid: the pod's.
         budget: the account that pays for it.
         step: the write.
-        eviction_at: when the pod is to be evicted, as its annotation says; empty where the step is no notice.
+        eviction_at: the instant of eviction for the pod's annotation; empty where the step is no notice.
         events: the events of a write that succeeded.
-        instead: what is done once the write has failed for too long; None where it is tried for ever.
-        instead_seconds: how long that is, from the first failure on.
+        instead: the write to do once this one has failed for too long; None where it is tried for ever.
+        instead_seconds: the time after the first failure that is too long.
     """
 
     uid: str
@@ -165,8 +165,8 @@ class Progress:
     """The outcome of earlier writes, on which the next decisions rest.
 
     Attributes:
-        released: uids of pods whose gate was taken off moments ago: their mirror may not show it yet.
-        failing: uids of pods of which writes fail again and again.
+        released: the uids of pods whose gate was just removed; the mirror may not show it yet.
+        failing: the uids of pods whose writes keep failing.
     """
 
     released: frozenset[str] = frozenset()

@@ -48,10 +48,10 @@ SLOW_TASK_SECONDS = 1.0
 HEALTH_SECONDS = 15.0
 """The interval of the store's health check: a usual scrape interval of Prometheus."""
 FIRST_AUDIT_SECONDS = 300.0
-"""The delay of the first audit: a new leader first has to settle what it took over."""
+"""The delay of the first audit: a new leader settles everything first."""
 OWN_THREADS = "own-threads"
 STUCK_SECONDS = 120.0
-"""The process is unhealthy once no task has ended for so long."""
+"""The time without a finished task after which the process is unhealthy."""
 
 _log = structlog.get_logger()
 
@@ -65,7 +65,7 @@ def run(
 
     Raises:
         NoClusterError: no folder is named, and no API server is configured.
-        CommandError: a setting cannot be used.
+        CommandError: a setting is invalid.
     """
     folder = standalone or settings.folder
     api = connect(environ) if folder is None else None
@@ -105,7 +105,7 @@ def run(
 
 
 def _end_signal() -> threading.Event:
-    """An event that SIGTERM and SIGINT set."""
+    """Returns an event that SIGTERM and SIGINT set."""
     ending = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ending.set())
@@ -113,7 +113,7 @@ def _end_signal() -> threading.Event:
 
 
 def _join(*threads: tuple[threading.Thread | None, float]) -> None:
-    """Waits for the threads that exist to end, for each at most its number of seconds."""
+    """Waits for each thread that exists to end, for at most its number of seconds."""
     for thread, seconds in threads:
         if thread is not None:
             thread.join(seconds)
@@ -168,7 +168,7 @@ def _exporter(
 
 
 def schedule(tasks: LeaderTasks, settings: JobsSettings) -> BackgroundScheduler:
-    """Schedules the tasks of the leader: one thread runs them all, as they share the leader's memory."""
+    """Schedules the tasks of the leader in one thread, since they share the leader's state."""
     logging.getLogger("apscheduler").setLevel(logging.ERROR)  # it logs each run, and each delay
     scheduler = BackgroundScheduler(
         executors={"default": ThreadPoolExecutor(1), OWN_THREADS: ThreadPoolExecutor(2)},
@@ -196,7 +196,7 @@ def schedule(tasks: LeaderTasks, settings: JobsSettings) -> BackgroundScheduler:
 def schedule_apart(
     scheduler: BackgroundScheduler, name: str, job: Callable[[], None], seconds: float, first: float = 0
 ) -> None:
-    """Schedules a job that shares no memory with the leader's tasks, and so waits for none of them.
+    """Schedules a job that uses nothing of the leader's state, in a thread of its own.
 
     It first runs `first` seconds from now, and then every `seconds`.
     """

@@ -1,4 +1,4 @@
-"""The context of a reconciliation: store, cluster, memory, term and clocks of one leader."""
+"""The leader's state, store, cluster, term and clocks, which each step of a reconciliation works with."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class ReconcileContext:
-    """The leader's memory, with the cluster that it observes and the store that it writes.
+    """The leader's state in memory, with the cluster that it observes and the store that it writes.
 
     Attributes:
         client: the store; its answers are bytes.
@@ -36,13 +36,13 @@ class ReconcileContext:
         books: the leader's memory.
         epoch: the term's fencing token; the store refuses this one once it has seen a later one.
         term: the term's number and its leader.
-        step: called before each step.
+        step: called with each step's name before the step begins.
         clocks: the clocks that are read while the cluster is observed.
         silent: the silent nodes, each with the instant since when it has been silent.
-        servers: identifies the runs of the servers that hold the store, as last observed.
+        servers: the run ids of the Redis servers that hold the store, as one text, as last observed.
         capacity: the capacity that was last written to the store; None before the first write.
-        full: whether the store lacks room for new sessions, which are opened once it has some.
-        held_back: the uids of the sessions that wait for room.
+        full: whether the store has no memory left for new sessions; they are opened once it has.
+        held_back: the uids of the sessions that are not opened until the store has memory.
     """
 
     client: redis.Redis
@@ -65,13 +65,13 @@ class ReconcileContext:
         return Revision(self.epoch, self._counter)
 
     def meter_rules(self) -> MeterRules:
-        """The rules by which pods are metered now."""
+        """Returns the rules by which pods are metered now."""
         rules = self.books.rules
         prices = self.books.prices or rules.prices
         return MeterRules(rules.charge, rules.meter_from, prices, namespace_uids(self.source.mirrors), rules.labels)
 
     def reported(self, uid: str) -> int | None:
-        """The instant of a pod's last report; None where there is none, or the store's entry is not readable."""
+        """Returns the instant of a pod's last report; None where it sent none or the store's entry is unreadable."""
         try:
             return whole(self.client.hget(keys.report(uid), "at"))
         except redis.ResponseError as error:
@@ -80,7 +80,10 @@ class ReconcileContext:
             return None
 
     def until(self, metered: MeteredSession, now: int) -> int:
-        """The instant until which a session is charged: its end, now, or the last sign of life of its silent node."""
+        """Returns the instant up to which a session is charged.
+
+        That is the session's end; while it runs, now; on a silent node, its pod's last sign of life.
+        """
         session = metered.session
         if session.end is not None:
             return session.end
@@ -88,9 +91,10 @@ class ReconcileContext:
         return now if silent is None else max(session.start, alive_until(now, silent, self.reported(session.uid)))
 
     def replicated(self, what: str, accounts: Sequence[str]) -> bool:
-        """Whether the replicas, where there are any, hold the last writes to these accounts; if not, send them again.
+        """Waits for the replicas to hold the last writes to these accounts; returns False where they do not in time.
 
-        A write that another server took, which has been replaced since, counts as lost.
+        After False, the caller sends the writes again. A write to a server that was replaced since counts as lost.
+        Without replicas, True.
         """
         seconds = self.books.rules.replica_wait_seconds
         kept = replicated(self.client, self.epoch, seconds, accounts) and identity(self.client)[0] == self.servers
@@ -100,18 +104,18 @@ class ReconcileContext:
 
 
 def raise_if_general(error: StoreError) -> None:
-    """Raises an error that any write would meet, which ends the reconciliation; one of a single write passes."""
+    """Raises an error that every write would meet; returns where the error concerns one write alone."""
     if is_general(error):
         raise error
 
 
 def is_general(error: StoreError) -> bool:
-    """Whether any write would meet the error, and not this one alone."""
+    """Whether every write would meet the error, and not only the one that did."""
     return isinstance(error, StoreEmptyError | FencedError | StoreUnavailableError)
 
 
 def checked(answer: PeriodTotals | StoreError) -> PeriodTotals:
-    """Returns the answer, or raises it where it is an error."""
+    """Returns the period's totals, or raises the error that stands in their place."""
     if isinstance(answer, StoreError):
         raise answer
     return answer

@@ -1,4 +1,4 @@
-"""Applies grants and corrections to the periods that they are of."""
+"""Applies grants and corrections: a due order becomes an entry in the ledger and changes its period's totals."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 def apply_due_grants(context: ReconcileContext, now: int, names: Container[str]) -> set[str]:
-    """Applies the grants of some accounts that the store has not taken; returns the accounts that they concern.
+    """Applies the grants of these accounts that the store does not hold yet; returns the accounts that changed.
 
     Raises:
         StoreError: the store does not answer, or shuts this term out.
@@ -59,7 +59,7 @@ def apply_due_grants(context: ReconcileContext, now: int, names: Container[str])
 
 
 def apply_due_corrections(context: ReconcileContext, now: int, names: Container[str]) -> set[str]:
-    """Applies the corrections of some accounts that the store has not taken; returns the accounts that they concern.
+    """Applies the corrections of these accounts that the store does not hold yet; returns the accounts that changed.
 
     Raises:
         StoreError: the store does not answer, or shuts this term out.
@@ -92,10 +92,10 @@ def _apply(
     send: Callable[[redis.Redis, int, int, Sequence[Entry]], Sequence[PeriodTotals | StoreError]],
     entries: Sequence[Entry],
 ) -> Iterator[tuple[Entry, PeriodTotals | StoreError, bool]]:
-    """Sends orders to the store; yields each with the answer to it, and whether replicas hold them all.
+    """Sends orders to the store; yields each with its answer, and whether the replicas hold all of them.
 
     Raises:
-        StoreError: any order would meet it, such as a store that is away.
+        StoreError: every order would meet it, for example because the store does not answer.
     """
     answers = send(context.client, context.epoch, now, entries)
     kept = context.replicated(kind, [entry.account for entry in entries])
@@ -108,7 +108,7 @@ def _apply(
 def _stored_order(
     context: ReconcileContext, entry: GrantEntry | CorrectionEntry, answer: PeriodTotals
 ) -> OrderEntry | None:
-    """Returns the order that the store holds under an entry's name: an earlier one where the name was taken."""
+    """Returns the order that the ledger holds under an entry's name: an earlier one where the name was taken."""
     if answer.new:
         return OrderEntry(entry.period, entry.amount)
     grants, corrections = reading.orders_of(context.client, entry.account)
@@ -116,9 +116,9 @@ def _stored_order(
 
 
 def _take_credit(context: ReconcileContext, account: Account, entry: GrantEntry, *, new: bool) -> None:
-    """Takes over the credit of a grant that expires.
+    """Adds an expiring grant to the account's credits in memory.
 
-    Where the answer to an earlier attempt was lost, the store may have changed the credit since: then it is read.
+    Where the answer to an earlier attempt was lost, the store may have changed the credit since; it is read again.
     """
     if entry.expires is None:
         return
@@ -137,7 +137,7 @@ def _grant_entry(context: ReconcileContext, grant: Grant, period: Period, spent_
 
 
 def _correction_entry(books: Books, correction: Correction, account: Account, period: Period) -> CorrectionEntry:
-    # Once the store has forgotten that the budget ever paid for the namespace, usage is not looked up under it.
+    # Usage is not looked up under a namespace once the store no longer holds that the budget paid for it.
     namespace = correction.namespace if _paid_for(books, correction) else ""
     return CorrectionEntry(
         account.name,
@@ -152,17 +152,17 @@ def _correction_entry(books: Books, correction: Correction, account: Account, pe
 
 
 def why_refused(answer: StoreError) -> str:
-    """Returns the reason of a refusal, as the correction's status shows it."""
+    """Returns the reason why the ledger refused a correction, as the correction's status shows it."""
     if isinstance(answer, OverdrawnError):
         return f"spec.gpuHours: {no_less_than(answer.spent)}"
     return str(answer)
 
 
 def due_corrections(books: Books, names: Container[str], now: int) -> list[tuple[Correction, Account, Period]]:
-    """Lists the corrections of accounts that the store has not taken, each with its account and its period.
+    """Lists the corrections of these accounts that the ledger does not hold, each with its account and period.
 
-    A correction of a period that is still to come waits for it. One that an earlier leader refused stays refused: its
-    author may have ordered another one since.
+    A correction of a future period waits for that period. One that an earlier leader refused stays refused: its author
+    may have ordered another since.
     """
     due = []
     for correction in books.budgets.corrections.values():

@@ -1,4 +1,4 @@
-"""Assigns payers, opens periods and closes balances: the store must hold all three before a session is metered."""
+"""Assigns namespaces to payers, opens periods and closes balances, all before a session is charged to them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from timekeeper.ledger.totals import PeriodTotals
 def assign(context: ReconcileContext, now: int) -> set[str]:
     """Assigns namespaces to the accounts that pay from now on; returns the accounts whose namespaces or budget changed.
 
-    The store records an assignment first: no session may be metered under one that could be lost.
+    The store holds an assignment before any session is charged under it, so that none is charged under one that was
+    lost.
     """
     books = context.books
     books.payers, books.conflicts = payers(books.budgets.budgets.values())
@@ -50,17 +51,17 @@ def assign(context: ReconcileContext, now: int) -> set[str]:
 
 
 def _is_undecided(books: Books, namespace: str) -> bool:
-    """Whether a namespace's payers, or the terms of the budget that pays for it, are not readable."""
+    """Whether the payer of a namespace is unknown: its payers, or the terms of the budget that pays, are unreadable."""
     payer = books.account_of(namespace)
     lost = payer in books.budgets.objects and payer in books.budgets.unknown() and payer not in books.budgets.budgets
     return namespace in books.payers_unreadable or lost
 
 
 def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
-    """Opens the periods that these accounts need up to now.
+    """Opens, in the ledger, the periods that these accounts need up to now.
 
     Raises:
-        StoreError: one was refused. All that were opened are in memory by then; the next call opens the rest.
+        StoreError: the store refused a period. Those that it opened are in memory; the next call opens the rest.
     """
     openings = due_openings(context.books, names, now)
     if not openings:
@@ -84,7 +85,7 @@ def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) 
 
 
 def _restore_credits(context: ReconcileContext, now: int, openings: list[tuple[Account, Period, Opening]]) -> None:
-    """Restores the credits of periods that start again from a checkpoint."""
+    """Restores, from the checkpoints, the credits of periods that an emptied store opens again."""
     strikes = []
     for account, period, _ in openings:
         found = account.checkpoint
@@ -103,7 +104,7 @@ _log = structlog.get_logger()
 
 
 def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
-    """Closes the due balances and expires the due credits of these accounts, the earliest first.
+    """Closes the balances and expires the credits of these accounts that are due, the earliest first.
 
     Raises:
         StoreError: the store does not answer, or shuts this term out.
@@ -128,13 +129,13 @@ def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]
 
 
 def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None:
-    """Takes over a closing balance that the store holds."""
+    """Adopts a closing balance that the store holds into the account in memory."""
     account.standings[change.period] = answer
     account.pots.setdefault(change.period, {}).update({entry.credit.name: entry.credit for entry in change.credits})
 
 
 def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance | None:
-    """The earliest change that is due in an account: a credit that expires, or a balance to carry over."""
+    """Returns the account's earliest due change: a credit to expire or a balance to carry over; None where none is."""
     if account.budget.allowance is None:
         return None
     latest = account.periods[-len(account.standings) :]
@@ -150,10 +151,10 @@ def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance
 
 
 def spending(context: ReconcileContext, now: int) -> SpentBy:
-    """Returns a function of what accounts had spent by an instant.
+    """Returns a function that computes the amount an account had spent in a period by an instant.
 
-    It is exact where reservations are billed. Where use is billed, reports do not say when it happened: the last
-    settlement counts.
+    It is exact where reservations are billed. Where usage is billed, reports do not say when it happened, so the amount
+    at the last settlement counts.
     """
     books = context.books
     by_account: dict[str, list[MeteredSession]] = {}
@@ -174,7 +175,7 @@ def spending(context: ReconcileContext, now: int) -> SpentBy:
 def _since_settled(
     context: ReconcileContext, metered: MeteredSession, account: Account, period: Period, instant: int, now: int
 ) -> int:
-    """The amount of a session by an instant, less the amount that the store holds."""
+    """Returns the part of a session's amount up to an instant that the store does not hold yet."""
     if period.end <= metered.acknowledged.settled_until:
         return 0
     session = metered.session
@@ -207,9 +208,9 @@ def _lapse(account: Account, period: Period, now: int, spent_by: SpentBy) -> Clo
 
 
 def _carry(account: Account, period: Period, following: Period, spent_by: SpentBy) -> ClosingBalance | None:
-    """The balance that a period carries over to the next; again where a correction changed what it had spent.
+    """Returns the balance that a period carries over; once more where a correction changed what the period had spent.
 
-    It is computed from the allowance that the period had, whatever the budget says now.
+    The allowance that the period had counts, not the budget's present one.
     """
     struck = account.standings[following.start].previous_spent
     if struck is not None and struck == account.standings[period.start].total:

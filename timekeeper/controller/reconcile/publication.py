@@ -1,4 +1,4 @@
-"""Publishes the figures of accounts and the states of namespaces to readers and waiting clients."""
+"""Publishes accounts' figures to the API's readers, and namespaces' states to the webhooks that wait for them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from timekeeper.ledger.totals import Summary, encode_summary
 
 
 def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
-    """Publishes the accounts that were brought up to date, and the namespaces whose state changed with them.
+    """Publishes the figures of settled accounts, and each state of a namespace that changed with them.
 
     Raises:
-        StoreError: the store refused or does not answer; the next call publishes all of it again.
+        StoreError: the store refused or does not answer; the next call publishes everything again.
     """
     books = context.books
     namespaces = books.namespaces_of()
@@ -53,7 +53,7 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
 
 
 def _rates(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """The sum of the rates of each account's running sessions, in microGPU-seconds a second."""
+    """Returns the sum of the rates of each account's running sessions, in microGPU-seconds a second."""
     rates = {name: 0 for name in names if books.accounts[name].periods}
     for metered in books.sessions_under(rates):
         name = books.account_of(metered.session.namespace)
@@ -104,10 +104,10 @@ def _publish_states(context: ReconcileContext, now: int, changed: dict[str, Name
 
 
 def _offset(name: str) -> int:
-    """An account's offset into the sampling interval, so that not all accounts are sampled at once."""
+    """Returns an account's offset into the sampling interval, so that accounts are not all sampled at once."""
     return zlib.crc32(name.encode()) * FINE >> 32
 
 
 def _in_steps(amount: int, available: int) -> int:
-    """An amount in hundredths of what is available: readers need it no finer, and it changes all the time."""
+    """Rounds an amount down to hundredths of the available money: finer steps would be published all the time."""
     return amount * 100 // max(available, 1)

@@ -1,4 +1,4 @@
-"""Brings the store up to an instant: periods, orders, settlements and published states, in that order."""
+"""Brings the ledger up to an instant: periods, orders, settlements and published states, in that order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from timekeeper.sources.base import Source
 
 
 def note_capacity(context: ReconcileContext, now: int) -> None:
-    """Records the cluster's capacity from now on, where it has changed; idle capacity is computed from it.
+    """Writes the cluster's capacity to the store where it has changed; the idle share of usage is computed from it.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -39,7 +39,7 @@ def note_capacity(context: ReconcileContext, now: int) -> None:
 
 
 READ_AGAIN = 600 * SECOND
-"""The interval at which unreadable accounts are read again, so that a repair by hand needs no new leader."""
+"""The interval at which unreadable accounts are read again, so that a manual repair needs no change of leader."""
 
 _log = structlog.get_logger()
 
@@ -49,7 +49,7 @@ class NotReadyError(RuntimeError):
 
 
 class Reconciler:
-    """Reconciles store and cluster for one term. Used by one thread."""
+    """Reconciles ledger and cluster for one term of the leader. Not thread-safe."""
 
     def __init__(
         self,
@@ -60,10 +60,11 @@ class Reconciler:
         step: Step = lambda _name: None,
         clocks: Clocks | None = None,
     ) -> None:
-        """Takes the store's client (which returns bytes), the cluster, the admin's rules and the term's fencing token.
+        """Makes a reconciler of one term that has read nothing yet.
 
-        A bare number is the fencing token of the term of that number. Without `clocks`, this process's clock stands
-        still during a reconciliation, and the witness is the store's clock.
+        `client` returns bytes; `epoch` is the term's fencing token. A bare number as `epoch` is the token of the term
+        of that number. Without `clocks`, this process's clock stands still during a reconciliation, and the witness is
+        the store's clock.
         """
         self.books = Books(rules)
         led = epoch if isinstance(epoch, LedEpoch) else LedEpoch(epoch, HeldTerm(epoch))
@@ -81,7 +82,7 @@ class Reconciler:
 
     @property
     def held_back(self) -> int:
-        """The number of sessions that wait for room in the store."""
+        """The number of sessions that wait until the store has memory for them."""
         return len(self._context.held_back & self.books.pods.facts.keys())
 
     def reconcile(self, now: int, *, full: bool = True) -> set[str]:
@@ -96,7 +97,7 @@ class Reconciler:
 
         Raises:
             NotReadyError: a collection of the API server has not been read yet.
-            StoreError: the store refused or does not answer; the next reconciliation does what is missing.
+            StoreError: the store refused or does not answer; the next reconciliation does the rest.
             FencedError: a later leader has taken over.
         """
         mirrors = self._context.source.mirrors
@@ -130,7 +131,7 @@ class Reconciler:
         return touched - self.books.failed.keys()
 
     def _settle(self, now: int, touched: set[str], *, full: bool) -> None:
-        """Brings accounts up to an instant, and those that an order concerns."""
+        """Runs every step for these accounts, and for those that an applied order changes."""
         context, books = self._context, self.books
         suspects = touched & books.not_settled.keys()
         books.failed = {name: why for name, why in books.failed.items() if name not in touched} | books.unreadable
@@ -165,10 +166,10 @@ class Reconciler:
     def _step(
         self, what: str, names: AbstractSet[str], suspects: AbstractSet[str], act: Callable[[Collection[str]], object]
     ) -> None:
-        """Takes a step for accounts; those that failed the last time go apart and do not slow down the others.
+        """Runs a step for accounts; accounts whose last attempt failed go one by one and do not slow down the others.
 
         An account that the store has lost makes the next reconciliation read the whole store, unless this one just did
-        or that did not help before.
+        or reading did not help before.
         """
         failed = isolate_failures(names - suspects, act)
         if names & suspects:
@@ -178,16 +179,17 @@ class Reconciler:
                 self._lost = error
             unforeseen = not isinstance(error, StoreError)
             if unforeseen and name not in suspects:
-                self._loaded = False  # its memory may be half changed
+                self._loaded = False  # the state in memory may be half changed
             why = str(error) if not unforeseen else described(error)
             self.books.failed[name] = self.books.not_settled[name] = why
             _log.error("not settled", account=name, step=what, error=why, exc_info=error if unforeseen else None)
 
     def _check_store(self) -> None:
-        """Has the store read again where a Redis was restarted or replaced; what it has lost is then written again.
+        """Makes this reconciliation read the store again where a Redis server was restarted or replaced.
 
-        Under appendfsync everysec a killed Redis loses up to two seconds of acknowledged writes if its disk was slow
-        (its documentation calls the write postponed). A promoted replica lacks the writes that had not reached it.
+        What the store has lost is then written again. Under appendfsync everysec, a killed Redis loses up to two
+        seconds of acknowledged writes if its disk was slow (its documentation calls the write postponed). A promoted
+        replica lacks the writes that had not reached it.
 
         Raises:
             StoreEmptyError: the store was emptied.
@@ -209,7 +211,7 @@ class Reconciler:
         return True
 
     def _observe(self, now: int) -> set[str]:
-        """Takes over the cluster's changes; returns the accounts that they concern and those that are due."""
+        """Adopts the cluster's changes into memory; returns the accounts that they concern and those that are due."""
         context, books, mirrors = self._context, self.books, self._context.source.mirrors
         books.budgets.refresh(mirrors)
         for name in mirrors.__slots__:

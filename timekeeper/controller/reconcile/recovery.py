@@ -1,8 +1,8 @@
 """Restores accounts of a store that returned to an earlier state: a backup, an old master, a truncated file.
 
-Such a store holds the ledger of an earlier time. Sessions whose pods are known are computed again and continue from
-there. The others have ended since: the checkpoint has their sum, and its excess over the store's becomes one entry of
-the ledger.
+Such a store holds the ledger of an earlier time. Sessions of known pods are computed again and continue from there.
+Other sessions have ended since: the checkpoint holds their sum, and its excess over the store's sum becomes one ledger
+entry.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ from timekeeper.ledger.orders import FinalizedSession, Restoration, restore
 from timekeeper.sources.base import ObjectEvent
 
 MAX_NOTICES = 20
-"""The most accounts whose loss gets an event: where more are lost, all of them are."""
+"""The most accounts whose loss gets an event; beyond that, the store has lost all of them."""
 NOTE = "the store had gone back to an earlier state"
 
 _log = structlog.get_logger()
 
 
 def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) -> None:
-    """Brings accounts up to their checkpoints, in the period that these are of.
+    """Brings accounts up to their checkpoints, in the periods that the checkpoints describe.
 
     Raises:
         StoreError: the store refused.
@@ -116,7 +116,7 @@ def _drop_sessions(context: ReconcileContext, account: Account, gone: Iterable[F
 
 
 def take_over(context: ReconcileContext, now: int) -> bool:
-    """Builds the leader's memory from store, mirrors and checkpoints; returns whether prices must be written again.
+    """Builds the leader's state from store, mirrors and checkpoints; returns whether prices must be written again.
 
     Raises:
         FencedError: a later leader has taken over.
@@ -161,7 +161,7 @@ def take_over(context: ReconcileContext, now: int) -> bool:
 
 
 def _each(context: ReconcileContext, names: AbstractSet[str], act: Callable[[list[str]], object]) -> None:
-    """Applies a step to accounts; one that fails counts as unreadable, and the others go on."""
+    """Runs a step for accounts; an account whose step fails is marked unreadable, and the others go on."""
     failed = isolate_failures(names - context.books.failed.keys(), act)
     for name, error in failed.items():
         context.books.unreadable[name] = context.books.failed[name] = described(error)
@@ -169,7 +169,7 @@ def _each(context: ReconcileContext, names: AbstractSet[str], act: Callable[[lis
 
 
 def _stored_prices(context: ReconcileContext) -> Prices:
-    """The prices as they were charged; none where the store's entry is not readable."""
+    """Returns the prices that sessions were charged by; none where the store's entry is unreadable."""
     try:
         return reading.prices(context.client)
     except RecordError as error:
@@ -188,7 +188,7 @@ def _mark_unreadable(books: Books) -> None:
 
 
 def _restore_moves(context: ReconcileContext) -> None:
-    """Restores from the checkpoints the payers of namespaces that have moved, where the store has lost them."""
+    """Restores, from checkpoints, the payers of namespaces that moved, where the store has lost them."""
     books = context.books
     known = read_moves(books.budgets.objects.values())
     forgotten = {namespace: found for namespace, found in known.items() if namespace not in books.assignments}
@@ -214,7 +214,7 @@ def _restore_default_payers(context: ReconcileContext, kept: Iterable[str]) -> N
 
 
 def _claim(context: ReconcileContext) -> None:
-    """Records this term's fencing token, also in a store that returned to before this term.
+    """Writes this term's fencing token, also to a store that returned to a time before this term.
 
     Raises:
         FencedError: a later leader has taken over.
@@ -223,7 +223,7 @@ def _claim(context: ReconcileContext) -> None:
 
 
 def _is_there(account: Account) -> bool:
-    """Whether the store has the period that the checkpoint is of."""
+    """Whether the store has the period that the account's checkpoint describes."""
     return account.checkpoint is not None and account.checkpoint.period.start in account.standings
 
 

@@ -1,4 +1,4 @@
-"""Settles sessions: computes what is to be written, sends it in few calls, and adopts what the store has taken."""
+"""Settles sessions: computes the amounts to write, sends them in few calls, and adopts what the store acknowledged."""
 
 from __future__ import annotations
 
@@ -24,35 +24,35 @@ from timekeeper.ledger.settlement import Item, LedgerAction, Revision, Settlemen
 from timekeeper.ledger.totals import PeriodTotals
 
 Refused = tuple[Key, str]
-"""A session's uid, and the account and period in which the store did not take its amount."""
+"""A session's uid, with the account and period in which the store refused its amount."""
 
 _log = structlog.get_logger()
 
 
 REMOVING = frozenset({LedgerAction.MOVE, LedgerAction.FINALIZE})
-"""Actions that remove the record of a session which the next leader may need: they are sent last."""
+"""Actions that remove a record of the session that a next leader may need; they are sent last."""
 KEEPING = frozenset(LedgerAction) - REMOVING
 
 Grown = tuple[MeteredSession, Key, int]
-"""A session of which only the amount changes, the period that it is in, and the amount."""
+"""A session of which only the amount grew, the account and period that it grew in, and the new amount."""
 
 
 class Prepared(NamedTuple):
-    """A session, and what is to be written of it."""
+    """A session, and the settlement that is to be written."""
 
     metered: MeteredSession
     settlement: settling.Settlement
 
 
 class Work(NamedTuple):
-    """The writes of all sessions: of most of them, only the amount changes."""
+    """The writes of all sessions: those of which only the amount grew, and those with a whole settlement."""
 
     grown: list[Grown]
     prepared: list[Prepared]
 
 
 def settle_accounts(desk: ReconcileContext, now: int, touched: set[str]) -> None:
-    """Brings the sessions of these accounts up to an instant.
+    """Settles the sessions of these accounts up to an instant, in memory and in the store.
 
     Raises:
         StoreError: the store does not answer, or shuts this term out.
@@ -72,7 +72,7 @@ def settle_accounts(desk: ReconcileContext, now: int, touched: set[str]) -> None
 
 
 def _write(desk: ReconcileContext, work: Work, now: int) -> list[Prepared]:
-    """Writes settlements, and adopts those of which the store has taken all; these are returned."""
+    """Writes settlements; adopts and returns those that the store acknowledged whole."""
     refused = _send(desk, work, now)
     done = [each for each in work.prepared if not _is_refused(each, refused)]
     ends = [account for each in done if _ended(each) for account, _ in each.settlement.items]
@@ -85,9 +85,9 @@ def _write(desk: ReconcileContext, work: Work, now: int) -> list[Prepared]:
 
 
 def _with_room(desk: ReconcileContext, sessions: list[MeteredSession]) -> list[MeteredSession]:
-    """The sessions without those that the store has no room for: it has never heard of them, and they have not ended.
+    """Leaves out running sessions that the store does not hold yet, while it has no memory for them.
 
-    Amounts are cumulative, so that nothing is lost of a session that is opened later.
+    Amounts are cumulative, so a session that is opened later is still charged from its start.
     """
     if desk.held_back:
         desk.held_back.difference_update(metered.session.uid for metered in sessions)
@@ -99,7 +99,7 @@ def _with_room(desk: ReconcileContext, sessions: list[MeteredSession]) -> list[M
 
 
 def _prepare(desk: ReconcileContext, now: int, concerned: list[MeteredSession]) -> Work:
-    """Settles sessions in memory; reads the reports of those that get a ledger entry."""
+    """Computes the sessions' settlements; reads the reports of those that get a ledger entry."""
     books = desk.books
     bill = books.rules.bill
 
@@ -125,7 +125,7 @@ def _prepare(desk: ReconcileContext, now: int, concerned: list[MeteredSession]) 
 def _grown(
     books: Books, concerned: list[MeteredSession], instants: list[int]
 ) -> tuple[list[Grown], list[tuple[MeteredSession, int]]]:
-    """The sessions of which only the amount changes, and the others with the instants that they are charged until."""
+    """Splits sessions into those of which only the amount grew, and the others with their instants of settlement."""
     grown, others = list[Grown](), list[tuple[MeteredSession, int]]()
     accounts, assignments, amount_going_on = books.accounts, books.assignments, settling.amount_going_on
     for metered, until in zip(concerned, instants, strict=True):
@@ -143,7 +143,7 @@ def _grown(
 def _read_reports(
     desk: ReconcileContext, sessions: list[MeteredSession], instants: list[int]
 ) -> list[SessionReports | None]:
-    """Reads sessions' reports, and closes the stretches before the present one of each to further reports."""
+    """Reads sessions' reports; later reports count for the present segment alone."""
     books = desk.books
     wanted = []
     for metered, until in zip(sessions, instants, strict=True):
@@ -159,7 +159,7 @@ def _read_reports(
 
 
 def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...]:
-    """The offsets from a quarter of an hour at which a session's coming periods begin, in nanoseconds."""
+    """Returns the offsets from a quarter of an hour at which a session's coming periods begin, in nanoseconds."""
     account = books.accounts[books.assignments[metered.session.namespace][-1][1]]
     period = account.period_at(until)
     return (0,) if period is None else _phases_after(account.budget.period, period.end)
@@ -167,12 +167,15 @@ def _phases(books: Books, metered: MeteredSession, until: int) -> tuple[int, ...
 
 @lru_cache(maxsize=4096)
 def _phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
-    """The phases of a period's end and of the ends after it: a rule that has changed holds from the next period on."""
+    """Returns the offsets from a quarter of an hour of a period's end and of the ends after it.
+
+    They may differ: a changed rule holds from the next period on.
+    """
     return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
 
 
 def write_report_terms(desk: ReconcileContext, sessions: Iterable[MeteredSession], now: int) -> None:
-    """Writes down what sessions may report."""
+    """Writes the report terms of sessions: the most that each one's reports may name."""
     books = desk.books
     by_use = books.rules.bill is not Bill.RESERVED
     found, phases = {}, {}
@@ -189,15 +192,15 @@ def _cuts_any(settlement: settling.Settlement) -> bool:
 
 
 def _ended(prepared: Prepared) -> bool:
-    """Whether it closes the session: nobody computes it again once that is known to be stored."""
+    """Whether the settlement closes the session; once it is stored, the session is not computed again."""
     return prepared.metered.session.end is not None
 
 
 def _send(desk: ReconcileContext, work: Work, now: int) -> set[Refused]:
-    """Sends all items, those of one period of one account together; what was refused.
+    """Sends all items, batched by account and period; returns those that the store refused.
 
-    Items after which the store has no record of a session under an account come last, once it holds all others of that
-    session: a leader that follows in between finds the record, and writes the rest.
+    Items that remove a session's record under an account are sent last, once the store holds all other items of that
+    session: a leader that follows in between finds the record and writes the rest.
     """
     batches: dict[Key, list[Item]] = {}
     for metered, key, amount in work.grown:
@@ -222,7 +225,7 @@ def _send(desk: ReconcileContext, work: Work, now: int) -> set[Refused]:
 def _add_items(
     batches: dict[Key, list[Item]], prepared: Iterable[Prepared], actions: AbstractSet[LedgerAction]
 ) -> None:
-    """Adds the items with these actions to the batches of their periods."""
+    """Adds the items with these actions to the batches of their accounts and periods."""
     for _, found in prepared:
         for key, item in found.items.items():
             if item.action in actions:
@@ -237,17 +240,17 @@ def _send_batches(
     batches: Mapping[Key, list[Item]],
     actions: AbstractSet[LedgerAction],
 ) -> set[Refused]:
-    """Sends the items of each period of each account, and notes which the store took; what was refused.
+    """Sends one batch for each account and period, adopts the amounts that were taken, returns the refused items.
 
     A settlement of several items that was refused is sent item by item: one session stops no other.
 
     Args:
-        desk: the store and the books.
+        desk: the reconciliation's store and state.
         now: nanoseconds since 1970.
-        revision: of all items.
-        work: what the items are of.
-        batches: the items of that work with these actions, by account and period.
-        actions: as said.
+        revision: the revision of all items.
+        work: the sessions that the items belong to.
+        batches: the items to send, by account and period.
+        actions: the actions of these items.
     """
     settlements = [SettlementBatch(account, period, items) for (account, period), items in batches.items()]
     answers = settle(desk.client, revision, now, settlements)
@@ -274,7 +277,7 @@ def _send_batches(
 def _one_by_one(
     desk: ReconcileContext, revision: Revision, now: int, settlement: SettlementBatch, answer: PeriodTotals | StoreError
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
-    """The period's sums, and the sessions that the store refused: one of them stops no other."""
+    """Sends a refused batch item by item; returns the period's totals, and the error of each session that failed."""
     if not isinstance(answer, StoreError):
         return answer, {}
     if is_general(answer) or len(settlement.items) == 1:
@@ -290,9 +293,9 @@ def _is_refused(prepared: Prepared, refused: AbstractSet[Refused]) -> bool:
 def _note_taken(
     work: Work, taken: AbstractSet[Key], refused: AbstractSet[Refused], actions: AbstractSet[LedgerAction]
 ) -> None:
-    """Notes the amounts that the store has taken of items with these actions: a period's sums hold them.
+    """Adopts the amounts that the store took, of items with these actions.
 
-    Sessions of which more changes are not done with it.
+    A session with further items is not yet acknowledged whole.
     """
     for metered, key, amount in work.grown:
         if key in taken and (not refused or (key, metered.session.uid) not in refused):
@@ -309,7 +312,7 @@ def _note_taken(
 
 
 def _write_index(desk: ReconcileContext, changed: list[Prepared]) -> None:
-    """Writes down which sessions are open, and lets go of the reports of those that are not."""
+    """Updates the index of open sessions; lets the reports of closed sessions and deleted pods expire."""
     opened: list[tuple[str, str]] = []
     closed: list[tuple[str, str]] = []
     for metered, settlement in changed:
@@ -325,7 +328,7 @@ def _write_index(desk: ReconcileContext, changed: list[Prepared]) -> None:
 
 
 def _adopt(desk: ReconcileContext, done: list[Prepared], now: int) -> None:
-    """Takes over what the store has said yes to, of sessions that do not only spend on."""
+    """Takes each settlement that the store acknowledged as the session's state; drops sessions that are finalized."""
     books = desk.books
     for metered, settlement in done:
         metered.acknowledged = settlement.following
@@ -335,12 +338,12 @@ def _adopt(desk: ReconcileContext, done: list[Prepared], now: int) -> None:
 
 
 def _is_left(metered: MeteredSession) -> bool:
-    """Whether the pod is gone, and the store holds the session's end."""
+    """Whether the pod is deleted, and the store holds the session's end."""
     return metered.pod_gone and metered.acknowledged.closed
 
 
 def _is_finalized(metered: MeteredSession) -> bool:
-    """Whether the store holds that no amount of the session changes any more."""
+    """Whether the store holds all of the session's amounts as finalized."""
     return all(posted.finalized for posted in metered.acknowledged.periods.values())
 
 
@@ -353,11 +356,11 @@ def _closes(settlement: settling.Settlement) -> bool:
 
 
 def _unsettled(metered: MeteredSession) -> bool:
-    """Whether the store must still hear of it: a closed session waits for its pod to go."""
+    """Whether the session may still need a write: it is not closed, or its pod is deleted."""
     return not metered.acknowledged.closed or metered.pod_gone
 
 
 def _waits_for_a_payer(books: Books, metered: MeteredSession) -> bool:
-    """Whether the store cannot take a session now, since nothing can be done with an account that pays for it."""
+    """Whether the session cannot be settled now, because a step failed for an account that pays for it."""
     payers = books.payers_since(metered.session.namespace, metered.session.start)
     return not books.failed.keys().isdisjoint(payers)

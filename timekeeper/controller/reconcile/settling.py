@@ -1,6 +1,6 @@
-"""From what the store has acknowledged of a session, and what is true of it, to what is to be written.
+"""Computes a session's settlement from what the store acknowledged and from the facts of its pod and reports.
 
-`settle` is a pure function: nobody's memory changes before the store has said yes to what it returns.
+`settle` is a pure function: the caller adopts `Settlement.following` only once the store has taken all items.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from timekeeper.ledger.reports import SessionReports
 from timekeeper.ledger.settlement import Item, Kind, LedgerAction
 
 CLOSING = frozenset({LedgerAction.MOVE, LedgerAction.CLOSE, LedgerAction.FINALIZE_PERIOD, LedgerAction.FINALIZE})
-"""Actions after which a session does not stand as open under the account."""
+"""Actions after which a session is no longer open under the account."""
 POST_EVERY = HOUR
-"""A running session gets a ledger entry at least this often."""
+"""The longest time between two ledger entries of a running session, in nanoseconds."""
 
 
 class Facts(NamedTuple):
-    """The facts of a session, as its pod and its reports show them.
+    """A session as its pod and its reports show it now.
 
     Attributes:
         session: the session.
-        pod_gone: whether its pod has left the API server.
-        reports: what it reported; None where that was not asked, or where nothing is known of it.
+        pod_gone: whether its pod is deleted from the API server.
+        reports: its reports; None where they were not read, or where the store has none.
     """
 
     session: Session
@@ -52,19 +52,19 @@ class Facts(NamedTuple):
 
     @property
     def samples(self) -> tuple[Sample, ...]:
-        """What the reports had come to by when. What came after the session's end counts as received at its end."""
+        """The cumulative totals of the reports by time of receipt; any after the session's end count as of its end."""
         return () if self.reports is None else self.reports.intake.samples
 
 
 class Settlement(NamedTuple):
-    """The writes that one session needs, and the value that the store holds once it has taken all of them."""
+    """The items to write for one session, and its acknowledged value once the store has taken all of them."""
 
     items: Mapping[Key, Item]
     following: Acknowledged
 
 
 class _Scene(NamedTuple):
-    """The arguments of one settlement of one session."""
+    """The arguments of `settle`, which its parts share."""
 
     acknowledged: Acknowledged
     facts: Facts
@@ -76,10 +76,10 @@ class _Scene(NamedTuple):
 def amount_going_on(
     acknowledged: Acknowledged, session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int
 ) -> tuple[Key, int] | None:
-    """The amount of a session that goes on in the period and under the account where the store has it, as most do.
+    """The new amount of a session of which nothing but the amount changes, as is so for most; None for any other.
 
-    `settle` would write that amount and nothing else. None where anything else is the case, or where the ledger is due
-    an entry. Only where reservations are billed.
+    `settle` would write that amount and nothing else. A session that is due a ledger entry gets None. To be used only
+    where reservations are billed.
     """
     periods, settled_until, recorded, _, open_under, posted_at, posted_rate, _, also_open, _ = acknowledged
     rates = session.tariff
@@ -101,7 +101,7 @@ def amount_going_on(
 
 
 def with_amount(acknowledged: Acknowledged, key: Key, amount: int) -> Acknowledged:
-    """The acknowledged session once the store has taken the amount of the one period that it is in."""
+    """Returns the acknowledged session after the store took a new amount in its one present period."""
     _, settled_until, session, use, open_under, posted_at, posted_rate, closed, *_ = acknowledged
     periods = {key: Posted(amount, acknowledged.periods[key].cut)}
     return Acknowledged(periods, settled_until, session, use, open_under, posted_at, posted_rate, closed)
@@ -115,15 +115,15 @@ def settle(
     until: int,
     bill: Bill = Bill.RESERVED,
 ) -> Settlement:
-    """Settles a session that is charged until an instant.
+    """Computes the settlement of a session that is charged up to an instant.
 
     Args:
         acknowledged: what the store holds of it.
-        facts: what is true of it.
-        payers: who pays for its namespace.
+        facts: the session and its reports as they are now.
+        payers: the accounts that pay for its namespace, by instant.
         accounts: the accounts, their periods opened up to that instant.
         until: nanoseconds since 1970; the session's end where it has ended.
-        bill: what is billed.
+        bill: whether reservations, usage or the larger of both is billed.
     """
     scene = _Scene(acknowledged, facts, payers, accounts, until)
     if acknowledged.closed and acknowledged.periods:
@@ -148,12 +148,12 @@ def settle(
 
 
 def with_taken(acknowledged: Acknowledged, settlement: Settlement, taken: Collection[Key]) -> Acknowledged:
-    """The acknowledged session after the store took the amounts of some periods of a settlement.
+    """Returns the acknowledged session after the store took a settlement's amounts in some of its periods.
 
     Args:
-        acknowledged: what it held before.
-        settlement: what was to be written.
-        taken: the periods in which it took the session's amount.
+        acknowledged: the session as the store held it before.
+        settlement: the settlement that was sent.
+        taken: the periods in which the store took the amount.
     """
     items = {key: item for key, item in settlement.items.items() if key in taken}
     posted = {key: _posted(acknowledged, key, item) for key, item in items.items()}
@@ -163,9 +163,9 @@ def with_taken(acknowledged: Acknowledged, settlement: Settlement, taken: Collec
 
 
 def _finalized(scene: _Scene) -> Settlement:
-    """Finalizes a session whose end the store holds, and whose pod is gone now: its amounts stand.
+    """Finalizes a closed session whose pod is deleted: its amounts stay as they are.
 
-    The last item removes the record of the end. A leader that follows before that finalizes the rest.
+    The last item removes the record of the session's end. A leader that takes over before that finalizes the rest.
     """
     acknowledged, facts = scene.acknowledged, scene.facts
     last = max(acknowledged.periods, key=lambda key: (key[0] == acknowledged.ended_under, key[1]))
@@ -179,14 +179,14 @@ def _finalized(scene: _Scene) -> Settlement:
 
 
 def _stretches(scene: _Scene, final: int) -> list[Segment]:
-    """The stretches of the session in periods that end after an instant."""
+    """Returns the session's segments in the periods that end after an instant."""
     start = scene.facts.session.start
     after = max(final, start - 1)
     return list(segments(scene.payers, lambda name: scene.accounts[name].periods_after(after), start, scene.until))
 
 
 def _course(scene: _Scene, stretches: Sequence[Segment], current: Key | None, *, shortened: bool) -> Course:
-    """The stretches, with the one that has only just begun."""
+    """Returns the segments; a period that the session enters at this very instant adds an empty one."""
     session, until = scene.facts.session, scene.until
     begun = []
     if current is not None and session.end is None:
@@ -197,7 +197,7 @@ def _course(scene: _Scene, stretches: Sequence[Segment], current: Key | None, *,
 
 
 def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
-    """Extends the totals of reports at which stretches began; a total that is unknown now stays as it is."""
+    """Returns the recorded use with the reports' totals at each segment's start; lost totals stay as recorded."""
     known, samples = _bounded(scene, course), scene.facts.samples
     use = known
     if samples:
@@ -208,7 +208,7 @@ def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
     total = max(present, known.total or 0)
 
     def money_before(instant: int) -> int:
-        # Where the store has lost what was reported, what the record says of it is all from before.
+        # Where the store has lost the reports, the record's total is all from before this instant.
         return _before(samples, instant).money if present == total else total
 
     missing = _total(scene).missing
@@ -218,7 +218,7 @@ def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
 
 
 def _bounded(scene: _Scene, course: Course) -> RecordedUse:
-    """The use that a record tells, within what the session can have used. Earlier versions believed pods more."""
+    """Caps the recorded use at the most that the session can have used. Earlier versions accepted more from reports."""
     use, reports = scene.acknowledged.use, scene.facts.reports
     if reports is None or use == RecordedUse():
         return use
@@ -237,33 +237,33 @@ def _bounded(scene: _Scene, course: Course) -> RecordedUse:
 
 
 def _before(samples: Sequence[Sample], instant: int) -> Sample:
-    """The total of the reports received before an instant."""
+    """Returns the cumulative total of the reports received before an instant."""
     return sample_before(samples, instant) or Sample(0, 0, 0, 0)
 
 
 def _total(scene: _Scene) -> Sample:
-    """The total of all reports."""
+    """Returns the cumulative total of all reports received by the instant of settlement."""
     samples = scene.facts.samples
     if samples and scene.facts.session.end is not None:
         return samples[-1]
     reports = scene.facts.reports
-    # A report may be stamped by a clock that is ahead: until then nothing is measured.
+    # A clock that is ahead may have stamped a report later than now; it does not count yet.
     none = Sample(0, 0, 0, 0 if reports is None else reports.terms.whole)
     return sample_before(samples, scene.until + 1) or none
 
 
 def _recorded(use: RecordedUse) -> RecordedUse:
-    """Drops totals that say nothing: most sessions begin at 0 and stay in one period."""
+    """Leaves totals of reports out of the record where all are 0, as for most sessions, which stay in one period."""
     return use if any(base for *_, base in use.reported) else use._replace(reported=())
 
 
 def _amounts_due(
     scene: _Scene, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], stretches: Sequence[Segment]
 ) -> dict[Key, int]:
-    """The amount of each period where use is billed.
+    """Returns the amount of each period where usage is billed.
 
-    What no report has named is billed as reserved: silence is no way to run for nothing. Where what was reported is
-    not known any more, what is billed stands.
+    Devices that no report has named are billed as reserved, so that silence is not free. Where reports are lost, the
+    billed amount stands.
     """
     known, reports = scene.acknowledged.periods, scene.facts.reports
     if use.total is None:
@@ -275,11 +275,11 @@ def _amounts_due(
     for key, amount in reserved.items():
         if key in found:
             missing = _missing(scene, key, stretches)
-            # What is not measured is a share of the reservation.
+            # Devices that no report names are billed at their share of the reservation.
             used = found[key] + (amount * missing // terms.whole if terms.whole else 0)
             ceiling = amount * terms.most // terms.rate if terms.rate else amount
             if not scene.facts.samples and key in known:
-                # The record may be older than what was billed by reports that are lost.
+                # The record may be older than the last bill that the lost reports had made.
                 used = max(used, known[key].amount)
             due[key] = amount if missing and missing == terms.whole else billed(bill, amount, used, ceiling)
         elif key in known:
@@ -288,7 +288,7 @@ def _amounts_due(
 
 
 def _missing(scene: _Scene, key: Key, stretches: Sequence[Segment]) -> int:
-    """The rate of the devices that no report had named by the end of a period."""
+    """Returns the rate of the devices that no report had named when the session left a period."""
     samples, reports = scene.facts.samples, scene.facts.reports
     end = _left_at(scene, key, stretches)
     if not samples or reports is None or end is None:
@@ -298,9 +298,9 @@ def _missing(scene: _Scene, key: Key, stretches: Sequence[Segment]) -> int:
 
 
 def _left_at(scene: _Scene, key: Key, stretches: Sequence[Segment]) -> int | None:
-    """The instant at which a session left a period for another one; None where it is still there, or ended there.
+    """Returns the instant at which a session left a period for another; None while it is there, or if it ended there.
 
-    A session that leaves at the very instant up to which it is settled has no stretch yet in the period after it.
+    A session that leaves at the very instant of settlement has no segment yet in the period after it.
     """
     ends = [span.end for span in stretches if (span.account, span.period) == key]
     if scene.facts.session.end is None:
@@ -311,7 +311,7 @@ def _left_at(scene: _Scene, key: Key, stretches: Sequence[Segment]) -> int | Non
 
 
 def _totals(scene: _Scene, due: Mapping[Key, int], last: Key | None, *, shortened: bool) -> dict[Key, int]:
-    """The amount of each period that is to be told of; 0 in those that the session turns out not to have reached."""
+    """Returns the amount to write in each period; 0 where the session turns out not to have reached the period."""
     taken_back: dict[Key, int] = {}
     if shortened:
         names = {name for _, name in scene.payers}
@@ -357,9 +357,9 @@ def _items(
 
 
 def _used(scene: _Scene, use: RecordedUse, stretches: Sequence[Segment]) -> dict[Key, int]:
-    """The GPU time of each period by the reports, and never less than was put down to hours before.
+    """Returns the GPU time of each period by the reports, and no less than its hourly points already hold.
 
-    Periods by whose end nothing was measured are left out.
+    Periods by whose end no report had come are left out.
     """
     samples = scene.facts.samples
     if not samples:
@@ -375,7 +375,7 @@ def _used(scene: _Scene, use: RecordedUse, stretches: Sequence[Segment]) -> dict
 
 
 def present_start(session: Session, payers: Assignments, accounts: Mapping[str, Account], until: int) -> int:
-    """When the stretch began that a session is in at an instant: nothing is put before it any more."""
+    """Returns the start of the session's present segment; later reports change nothing before it."""
     current = _current(payers, accounts, until)
     since = max((since for since, _ in payers if since <= until), default=0)
     return max(session.start, since if len(payers) > 1 else 0, 0 if current is None else current[1])
@@ -394,7 +394,7 @@ def _action(scene: _Scene, key: Key, last: Key | None, *, stale: bool) -> tuple[
         ending = LedgerAction.CLOSE if key == last else LedgerAction.MOVE
         return (LedgerAction.FINALIZE if scene.facts.pod_gone else ending), (Kind.CLOSE if key == last else kind)
     if key != last:
-        # Where the store has nothing of it yet, the ledger must get what no later settlement will post.
+        # No later settlement posts this period, so the ledger gets its entry now.
         under = key[0] == acknowledged.open_under or key[0] in acknowledged.also_open
         left = LedgerAction.MOVE if under or key not in acknowledged.periods else LedgerAction.HOLD
         goes_on = not under or last is None or last[0] == key[0]
@@ -412,7 +412,7 @@ def _cuts(scene: _Scene, key: Key, amount: int, stretches: Sequence[Segment]) ->
     session = scene.facts.session
     own = [span for span in stretches if (span.account, span.period) == key]
     if not own:
-        return [HourlyPoint(key[1] + 1, amount, 0, 0)]  # what was charged there is taken back
+        return [HourlyPoint(key[1] + 1, amount, 0, 0)]  # takes the charge back
     known = scene.acknowledged.periods.get(key)
     taken = None if known is None else known.cut
     return hourly_points(own, session.tariff, session.attribution or Attribution(), taken, amount)
@@ -436,7 +436,7 @@ def _item(
 
 
 def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Acknowledged:
-    """The acknowledged session after the store took all of these items."""
+    """Returns the acknowledged session after the store took all of these items."""
     known, session, until = scene.acknowledged, scene.facts.session, scene.until
     periods = {**known.periods, **{key: _posted(known, key, item) for key, item in items.items()}}
     written = any(item.record for item in items.values())
@@ -454,7 +454,7 @@ def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Ac
     ends = {key: _end_of(scene.accounts, key) for key in periods}
     over = {end for end in ends.values() if end <= until}
     going_on = {key: found for key, found in periods.items() if ends[key] > until}
-    # Where a session turned out to have ended, or the clock was ahead, less is settled than there was.
+    # A session that turns out to have ended, or a clock that was ahead, moves the settled instant back.
     before = known.settled_until if known.settled_until <= until else first_known(known.use)
     posted_at, posted_rate = posting(following.session or session, scene.payers, going_on, following.open_under)
     return following._replace(
@@ -466,7 +466,7 @@ def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Ac
 
 
 def _open_under(known: str, items: Mapping[Key, Item]) -> str:
-    """The account under which the store has a session as open once it has taken these items."""
+    """Returns the account under which the session is open after the store took these items; empty for none."""
     for (account, _), item in items.items():
         if item.action is LedgerAction.OPEN:
             return account
@@ -475,12 +475,12 @@ def _open_under(known: str, items: Mapping[Key, Item]) -> str:
 
 
 def _ended_under(known: str, items: Mapping[Key, Item]) -> str:
-    """The account that holds the record of a session's end once the store has taken these items."""
+    """Returns the account that holds the record of the session's end after the store took these items."""
     return next((account for (account, _), item in items.items() if item.action is LedgerAction.CLOSE), known)
 
 
 def _also_open(known: Acknowledged, items: Mapping[Key, Item]) -> frozenset[str]:
-    """The accounts under which a session may stand as open beside its own, once the store has taken these items."""
+    """Returns the other accounts under which the session may still be open after the store took these items."""
     if not known.also_open:
         return known.also_open
     return known.also_open - {

@@ -33,7 +33,7 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class CheckpointKeeper:
-    """Writes the shards that have changed, in one term; `leading` says whether the term lasts."""
+    """Writes changed shards for one term; `leading` returns whether the term lasts."""
 
     source: Source
     books: Books
@@ -90,7 +90,7 @@ class CheckpointKeeper:
 
 
 def shards_of(documents: Json) -> dict[int, Json]:
-    """The accounts of each shard."""
+    """Returns the documents of accounts by shard."""
     shards: dict[int, Json] = {}
     for name, document in documents.items():
         shards.setdefault(zlib.crc32(name.encode()) % CHECKPOINT_SHARDS, {})[name] = document
@@ -98,7 +98,7 @@ def shards_of(documents: Json) -> dict[int, Json]:
 
 
 def fitting(shard: Json, most_bytes: int) -> Json:
-    """The part of a shard that fits into so many bytes: the prices first, then the accounts with the largest sums."""
+    """Returns the part of a shard that fits into so many bytes: prices first, then accounts with the largest sums."""
     kept: Json = {}
     size = 2
     for name in sorted(shard, key=lambda name: (name != PRICES, -_closed(shard[name]))):
@@ -114,7 +114,7 @@ def _closed(document: Json) -> int:
 
 
 def _matters(account: Account, found: Figures) -> bool:
-    """Whether the account holds money that cannot be computed again from the present pods."""
+    """Whether the account holds money that the present pods alone do not show."""
     return account.standings[found.period.start].finalized > 0 or bool(account.pots.get(found.period.start))
 
 

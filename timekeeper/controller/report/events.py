@@ -1,4 +1,4 @@
-"""Writes the events of budgets whose state has changed, with their figures."""
+"""Writes an event for each budget whose state has changed, with the budget's figures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timekeeper.domain.timestamps import format_instant
 from timekeeper.sources.base import ObjectEvent, Source, uid_of
 
 TURN_SECONDS = 0.25
-"""The longest that one run delays the other tasks: ten thousand budgets may open again as a month ends."""
+"""The longest that one run delays the other tasks: as a month ends, ten thousand budgets may open again."""
 
 SPENT_UP = {
     BudgetState.GRACE: "BudgetInGrace",
@@ -28,10 +28,10 @@ SPENT_UP = {
 
 @dataclass(slots=True)
 class EventRecorder:
-    """Remembers for one term the last announced state of each budget.
+    """Writes events of changed states, and remembers for one term the last announced state of each budget.
 
-    A new leader reads it from the budget's status. An earlier leader may have announced a change and ended before it
-    wrote the status. Such a change is announced twice and is one event, as its occasion is the same.
+    A new leader reads that state from the budget's status. An earlier leader may have announced a change and ended
+    before it wrote the status. The change is then announced twice and stays one event, as its occasion is the same.
     """
 
     source: Source
@@ -40,9 +40,9 @@ class EventRecorder:
     _known: dict[str, BudgetState] = field(default_factory=dict)
 
     def tell(self) -> int:
-        """Tells of the states that have changed since the last time, as far as its turn lasts; of how many.
+        """Writes events for the budgets whose state changed, for TURN_SECONDS at most; returns their number.
 
-        The next call tells of those that this one did not come to.
+        The next call continues with the rest.
         """
         until = self.clock() + TURN_SECONDS
         objects, budgets = self.books.budgets.objects, self.books.budgets.budgets
@@ -64,7 +64,7 @@ class EventRecorder:
 
 
 def state_written(item: Json) -> BudgetState:
-    """The state in a GPUBudget's status; open where the status has none."""
+    """Returns the state in a GPUBudget's status; open where the status has none."""
     try:
         return BudgetState(str((item.get("status") or {}).get("state")))
     except ValueError:
@@ -72,7 +72,7 @@ def state_written(item: Json) -> BudgetState:
 
 
 def change_of_state(item: Json, budget: Budget, found: Figures, before: BudgetState) -> ObjectEvent | None:
-    """The event of a budget's change of state; None where the change needs no event."""
+    """Returns the event of a budget's change of state; None where the change needs none."""
     if found.state in SPENT_UP:
         seen_only = budget.enforcement is Enforcement.OBSERVE
         follows = "Nothing follows from it, as enforcement is observe." if seen_only else _follows(budget, found)

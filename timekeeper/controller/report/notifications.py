@@ -41,7 +41,7 @@ _COLORS = {
 
 
 def message_of(budget: Budget, found: Figures, milestone: Milestone, now: int) -> str:
-    """The body of the request as JSON; `now` is nanoseconds since 1970."""
+    """Returns the body of the request as JSON; `now` is nanoseconds since 1970."""
     text = f"GPU budget {budget.name}: {_headline(budget, found, milestone, now)}"
     fields = {
         "event": milestone.value,
@@ -102,8 +102,8 @@ class Notifier:
 
     Attributes:
         client: the store.
-        books: the leader's.
-        epoch: the leader's.
+        books: the leader's state.
+        epoch: the fencing token of the leader's term.
         most: the most messages that may wait.
         counter: messages by outcome.
     """
@@ -194,8 +194,8 @@ class Receiver:
     Attributes:
         url_file: holds the URL, which is a secret itself with most services.
         secret_file: holds the key of the signature; None for no signature.
-        ca_file: the CAs that the receiver's certificate is held to; None for the system's.
-        timeout_seconds: how long an answer may take.
+        ca_file: the CAs that the receiver's certificate must come from; None for the system's.
+        timeout_seconds: the longest wait for an answer.
     """
 
     url_file: Path
@@ -205,12 +205,12 @@ class Receiver:
 
 
 def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """The value of the header FairGPU-Signature."""
+    """Returns the value of the header FairGPU-Signature for a request's body."""
     return "v1=" + hmac.new(secret, b"v1:" + timestamp.encode() + b":" + body, hashlib.sha256).hexdigest()
 
 
 def retry_seconds(attempts: int, asked: float, random: float) -> float:
-    """The seconds to wait after failed attempts: doubled with each, and spread by chance.
+    """Returns the seconds to wait after failed attempts: twice as long after each, and varied at random.
 
     Args:
         attempts: at least 1.
@@ -276,7 +276,7 @@ class NotificationSender:
         """Delivers until `wait` says that the process ends.
 
         Args:
-            wait: waits that many seconds, or less if everything is to end, and says whether it is.
+            wait: sleeps that many seconds, or until the process ends; returns whether it ends.
             now: seconds since 1970.
             random: a number in [0, 1).
         """

@@ -1,4 +1,4 @@
-"""Prometheus series of budgets, from the leader's memory; only the leader exports them."""
+"""Prometheus series of budgets, from the leader's state; other processes export none."""
 
 from __future__ import annotations
 
@@ -53,17 +53,17 @@ AMOUNTS: Mapping[str, tuple[str, Callable[[Account, Figures], float]]] = {
 
 @dataclass(frozen=True, slots=True)
 class BooksRead:
-    """The leader's memory at the moment of a scrape; `accounts` in no order, each with its figures."""
+    """The leader's accounts at the moment of a scrape, in no order, each with its figures."""
 
     sessions: int
     accounts: Sequence[tuple[Account, Figures]]
 
 
 class BookSeries(Collector):
-    """Reads the leader's memory with each scrape, so a replaced leader exports nothing."""
+    """Reads the leader's state at each scrape; a process that has stopped leading exports nothing."""
 
     def __init__(self, read: Callable[[], BooksRead | None], most: int) -> None:
-        """Takes the reader and the limit.
+        """Makes a collector that has read nothing yet.
 
         Args:
             read: returns the leader's memory; None while this process does not lead.

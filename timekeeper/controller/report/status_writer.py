@@ -1,4 +1,4 @@
-"""Writes the statuses of budgets, grants and corrections."""
+"""Writes the statuses of GPUBudgets, GPUGrants and GPUCorrections."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from timekeeper.domain.timestamps import DAY, format_instant
 from timekeeper.sources.base import ChangedMeanwhileError, RefusedError, Source, uid_of
 
 PATIENCE = 10 * SECOND
-"""How long an order waits for its budget before it says so: the two are often applied together."""
+"""The time that an order waits for its budget before its status says so: the two are often applied together."""
 
 _log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class OrderAnswers:
-    """Remembers whom it has answered, in one term of leadership."""
+    """Writes the statuses of orders, and remembers for one term which it has written."""
 
     source: Source
     books: Books
@@ -47,7 +47,7 @@ class OrderAnswers:
     _without_budget: dict[tuple[str, str], int] = field(default_factory=dict)
 
     def write(self, now: int) -> int:
-        """Writes the statuses of grants and corrections that were dealt with; how many.
+        """Writes the statuses of orders that were applied or refused; returns their number.
 
         Raises:
             SourceError: the API server does not answer; the next call writes the rest.
@@ -93,7 +93,7 @@ class OrderAnswers:
         return True
 
     def _waiting(self, kind: str, name: str, budget: str, generation: int, now: int, before: Json) -> Json | None:
-        """What is said of an order whose budget is not there: it may yet come, and until then the order is none."""
+        """Returns the status of an order whose budget does not exist yet; None before it has waited for PATIENCE."""
         due = self._without_budget.setdefault((kind, name), now + PATIENCE)
         if budget in self.books.budgets.objects:
             return None  # the budget's own status says what is wrong with it
@@ -145,15 +145,16 @@ class OrderAnswers:
 
 
 def is_another(taken: OrderEntry, amount: int, period: Period | None) -> bool:
-    """Whether what the ledger holds under an order's name is not that order: the name had been used before.
+    """Whether the ledger holds another order under this order's name, which had been used before.
 
-    An order that was made anew as it was, such as from a backup of the cluster, is the same one in the same period.
+    An order that was recreated unchanged, for example from a backup of the cluster, is the same order in the same
+    period.
     """
     return taken.amount != amount or (period is not None and taken.period != period.start)
 
 
 def name_taken(taken: OrderEntry, kind: str) -> str:
-    """What is said of an order whose name was used before."""
+    """Returns the message for an order whose name was used before."""
     return (
         f"Nothing was done: the ledger holds a {kind} of this name, of {display(taken.amount)} GPU-hours in the period "
         f"from {format_instant(taken.period)}, and each name counts once, also where its object was deleted. Make this "
@@ -162,26 +163,26 @@ def name_taken(taken: OrderEntry, kind: str) -> str:
 
 
 REFRESH = 60 * SECOND
-"""Figures that change all the time are written this often at most."""
+"""The shortest time between two writes of figures that change all the time."""
 CONFIRM = 600 * SECOND
-"""A status of which nothing but its time is new is written this often at most."""
+"""The shortest time between two writes of a status in which only its time is new."""
 TURN_SECONDS = 0.25
-"""How long writing keeps the other jobs waiting: with ten thousand budgets it takes minutes."""
+"""The longest that one run delays the other tasks: with ten thousand budgets, writing takes minutes."""
 
 LAST_SECONDS = 5.0
-"""How much longer it waits for the last answers, with which a pass is whole."""
+"""The additional time that a run waits for the last answers, to complete a pass over all budgets."""
 AT_ONCE = 16
-"""How many statuses are sent at once: an API server takes milliseconds for each, and many beside each other."""
+"""The number of statuses that are sent in parallel: the API server takes milliseconds for each."""
 READY = 64
-"""How many are ready to be sent, so that sending goes on while the other jobs have their turn."""
+"""The number of statuses prepared ahead, so that sending continues while other tasks run."""
 
 FORGOTTEN_BY_A_KILLED_REDIS = 60 * SECOND
-"""Far longer than the time of acknowledged writes that a killed Redis can lose."""
+"""Much longer than the seconds of acknowledged writes that a killed Redis can lose."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A status that is being written to a budget, and its checkpoint."""
+    """A budget's status and checkpoint, ready to be written."""
 
     name: str
     uid: str
@@ -189,12 +190,12 @@ class _Draft:
     status: Json
     checkpoint: Checkpoint | None
     version: str
-    """The resourceVersion of the budget that it was drafted for, so that no older status replaces a newer one."""
+    """The budget's resourceVersion when this was drafted, so that no older status replaces a newer one."""
 
 
 @dataclass(slots=True)
 class StatusWriter:
-    """Writes budget statuses that have changed, in one term; `leading` says whether the term lasts."""
+    """Writes changed statuses of budgets for one term; `leading` returns whether the term lasts."""
 
     source: Source
     books: Books
@@ -291,7 +292,7 @@ class StatusWriter:
         return True
 
     def _draft(self, name: str, item: Json, now: int) -> _Draft | None:
-        """A budget's status, if it must be written."""
+        """Returns a budget's status if it must be written, else None."""
         books = self.books
         account = books.accounts.get(name)
         found = books.figures.get(name)
@@ -314,7 +315,7 @@ class StatusWriter:
         return _Draft(name, uid_of(item), now, status, checkpoint, version)
 
     def _forget_left(self, now: int) -> None:
-        """Drops finalized sessions that a written checkpoint contains, and after a day all others."""
+        """Drops the finalized sessions that a written checkpoint includes, and after a day all others."""
         accounts = self.books.accounts
         self.books.left = [
             (left_at, metered)

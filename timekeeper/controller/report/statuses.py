@@ -1,4 +1,4 @@
-"""What GPUBudget and GPUGrant objects say of themselves: pure documents."""
+"""Composes the status documents of GPUBudgets, GPUGrants and GPUCorrections: pure functions."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ Json = dict[str, Any]
 THRESHOLDS = (("HalfSpent", 50), ("MostlySpent", 80), ("Exhausted", 100))
 
 PASSING = ("spent", "remaining", "expiring", "burnRate", "projectedExhaustion", "forecast", "committed")
-"""What changes with every second; on its own it is written down only now and then."""
+"""The fields that change every second; a change of these alone is written only at intervals."""
 
 
 def budget_status(account: Account, found: Figures, now: int) -> Json:
-    """A budget's figures and its checkpoint, without conditions.
+    """Returns a budget's figures and checkpoint as its status, without conditions.
 
     Args:
         account: the budget's account.
         found: its figures.
-        now: when the figures were taken, in nanoseconds since 1970.
+        now: the instant of the figures, in nanoseconds since 1970.
     """
     pots = account.pots.get(found.period.start, {})
     status: Json = {
@@ -62,7 +62,10 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
 
 
 def checkpoint_status(account: Account, found: Figures, now: int) -> Json:
-    """The part of a status from which an account starts again in an emptied store; arguments as for budget_status()."""
+    """Returns the checkpoint of an account as a status; an emptied store starts the account again from it.
+
+    Arguments as for budget_status().
+    """
     standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
     checkpoint: Json = {
         "period": format_instant(found.period.start),
@@ -80,7 +83,7 @@ def checkpoint_status(account: Account, found: Figures, now: int) -> Json:
 
 
 def checkpoint_of(account: Account, found: Figures, now: int) -> Checkpoint:
-    """The same, as the leader keeps it."""
+    """Returns the checkpoint of an account as the leader keeps it; arguments as for budget_status()."""
     standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
     return Checkpoint(
         found.period,
@@ -94,7 +97,7 @@ def checkpoint_of(account: Account, found: Figures, now: int) -> Checkpoint:
 
 
 def projected_exhaustion(found: Figures, now: int) -> int | None:
-    """When nothing is left at the present rate; None if not in this period."""
+    """Returns the instant at which the money runs out at the present rate; None if not in this period."""
     if found.remaining <= 0 or found.rate <= 0:
         return None
     moment = now + found.remaining * SECOND // found.rate
@@ -107,13 +110,13 @@ def conditions_of(
     fault: Exception | None,
     now: int = 0,
 ) -> list[Json]:
-    """What holds of a budget: whether it can be used, has all its namespaces, is spent, lasts.
+    """Returns the conditions of a budget: it is valid, it pays for all its namespaces, it is spent, its money lasts.
 
     Args:
         found: its figures; None where there are none yet.
         conflicts: the namespaces that it names and another budget pays for.
-        fault: why it cannot be used.
-        now: when the figures were taken, in nanoseconds since 1970.
+        fault: the reason why it is invalid; None if it is valid.
+        now: the instant of the figures, in nanoseconds since 1970.
     """
     conditions = [
         _condition("Ready", fault is None, "Invalid" if fault else "Accepted", str(fault or "The budget is applied.")),
@@ -136,7 +139,7 @@ def conditions_of(
 
 
 def _runs_out_early(found: Figures, now: int) -> Json:
-    """Whether the period outlasts the money; the instants themselves change all the time and stand in `forecast`."""
+    """Returns the condition that the money runs out before the period ends; `forecast` has the instants."""
     kind = "RunsOutEarly"
     if found.remaining <= 0:
         return _condition(kind, True, "Spent", "All that is available is spent before the period's end.")
@@ -163,13 +166,13 @@ def _stretch(burn: Burn, found: Figures, now: int) -> Json:
 
 
 def with_conditions(status: Json, conditions: Iterable[Json], before: Json, generation: int, now: int) -> Json:
-    """The status with its conditions, each with the time since when it is as it is.
+    """Returns the status with its conditions, each with the time of its last transition.
 
     Args:
         status: the other fields.
         conditions: type, status, reason and message of each.
-        before: the status as the object has it now.
-        generation: of the spec that they are about.
+        before: the status that the object has now.
+        generation: the generation of the spec that they describe.
         now: nanoseconds since 1970.
     """
     known = {item.get("type"): item for item in before.get("conditions") or []}
@@ -183,12 +186,12 @@ def with_conditions(status: Json, conditions: Iterable[Json], before: Json, gene
 
 
 def lasting(status: Json) -> Json:
-    """The part of a status that must be written as soon as it changes."""
+    """Returns the part of a status that must be written as soon as it changes."""
     return {key: value for key, value in timeless(status).items() if key not in PASSING}
 
 
 def timeless(status: Json) -> Json:
-    """A status without the times and versions of its checkpoint and its forecast: they pass where nothing else does."""
+    """Returns a status without the times and versions in its checkpoint and forecast, which always change."""
     rest = dict(status)
     if "checkpoint" in rest:
         rest["checkpoint"] = {**rest["checkpoint"], "time": "", "version": 0}
@@ -199,7 +202,7 @@ def timeless(status: Json) -> Json:
 
 
 def grant_status(grant: Grant, period: int | None, generation: int, now: int, before: Json) -> Json:
-    """What a grant says of itself once it was dealt with: applied to the period that starts then, or lapsed."""
+    """Returns the status of a grant that was applied to the period with this start, or that expired unused."""
     if period is None:
         message = "The period in which this grant was made is over and was never metered: nothing was added."
         lapsed = [_condition("Applied", False, "Lapsed", message)]
@@ -219,7 +222,7 @@ def grant_status(grant: Grant, period: int | None, generation: int, now: int, be
 
 
 def correction_status(found: Correction, period: Period, generation: int, now: int, before: Json) -> Json:
-    """What a correction says of itself once it is in the ledger."""
+    """Returns the status of a correction that the ledger holds."""
     status = {
         "observedGeneration": generation,
         "applied": True,
@@ -236,7 +239,7 @@ def correction_status(found: Correction, period: Period, generation: int, now: i
 
 
 def refused_order(reason: str, message: str, generation: int, now: int, before: Json) -> Json:
-    """What a grant or a correction says of itself that cannot be applied."""
+    """Returns the status of a grant or a correction that was refused."""
     condition = _condition("Applied", False, reason, message)
     return with_conditions({"applied": False, "observedGeneration": generation}, [condition], before, generation, now)
 

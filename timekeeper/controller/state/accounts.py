@@ -1,7 +1,7 @@
-"""Accounts as the leader knows them, and the payers of namespaces that moved, as checkpoints record them.
+"""Accounts in the leader's memory: budget, periods, totals, credits, and the payers of namespaces that moved.
 
-The store records every move. Where it was emptied, a session that began before a move would be charged to the later
-payer from its start, so checkpoints record the moves too.
+Checkpoints record the moves, too: in an emptied store, a session that began before a move would else be charged to the
+later payer from its start.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[str, Assignments]]:
-    """The namespaces that have moved, under each account that paid for them."""
+    """Returns the namespaces that have moved, with their payers, for each account that ever paid for them."""
     found: dict[str, dict[str, Assignments]] = {}
     for namespace, known in assignments.items():
         if len(known) > 1:
@@ -35,7 +35,7 @@ def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[s
 
 
 def told(moves: Mapping[str, Assignments], since: int) -> list[Json]:
-    """The moves after an instant, as a checkpoint records them; earlier ones change no figure of later periods."""
+    """Returns the moves after an instant as a checkpoint records them; earlier moves change no later period."""
     return [
         {"namespace": namespace, "payers": [{"account": name, "from": format_exact(at)} for at, name in known]}
         for namespace, known in sorted(moves.items())
@@ -44,7 +44,7 @@ def told(moves: Mapping[str, Assignments], since: int) -> list[Json]:
 
 
 def read_moves(budgets: Iterable[Json]) -> dict[str, Assignments]:
-    """The payers of namespaces by the checkpoints of budgets; the checkpoint with the latest move counts."""
+    """Reads the payers of moved namespaces from budgets' checkpoints; the checkpoint with the latest move counts."""
     found: dict[str, Assignments] = {}
     for item in budgets:
         for move in ((item.get("status") or {}).get("checkpoint") or {}).get("moves") or ():
@@ -59,12 +59,12 @@ def read_moves(budgets: Iterable[Json]) -> dict[str, Assignments]:
 
 
 DEFAULT_PREFIX = "namespace:"
-"""Begins the account of a namespace that no budget names; no budget can have such a name."""
+"""The prefix of the account of a namespace that no budget names; no budget's name can begin with it."""
 
 KEPT_STANDINGS = 2
-"""The latest periods whose totals an account keeps, however old they are."""
+"""The number of latest periods whose totals an account keeps, however old they are."""
 TOLD_OF = DAY + HOUR
-"""The window of the longest burn rate, and an hour more."""
+"""The age up to which totals are kept for burn rates: the longest window of these, and an hour more."""
 
 
 _end = attrgetter("end")
@@ -72,10 +72,10 @@ _end = attrgetter("end")
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The sum that deleted pods had spent in a period, by a budget's status: an emptied store starts again from it.
+    """The sum that deleted pods had spent in a period, from a budget's status; an emptied store starts again from it.
 
-    `pots` is the money that the period had beside its own, `struck` what the period before it had spent. `version` is
-    how often the account had been changed: a store that knows of less went back to an earlier state.
+    `pots` holds the period's credits, `struck` the amount that the preceding period had spent. `version` counts the
+    account's changes: a store with a lower one has returned to an earlier state.
     """
 
     period: Period
@@ -89,13 +89,14 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class Account:
-    """One account as the leader knows it.
+    """An account in the leader's memory.
 
-    `grants` and `corrections` are those that the store has, by name, None for a grant whose period was never metered;
-    `refused` is why corrections cannot be applied, `unconfirmed` the grants that no replica was known to hold when they
-    were last sent.
-    `standings` and `pots` hold what the store last answered, by period; `summary` what readers were last told, less
-    what is spent; `burn` what had been spent by when.
+    `grants` and `corrections` are the orders that the store holds, by name; None for a grant whose period never opened.
+    `refused` gives the reason for each correction that cannot be applied; `unconfirmed` names the grants that no
+    replica was known to hold when they were last sent.
+
+    `standings` and `pots` hold the totals and credits of each period as the store last answered them; `summary` the
+    figures last published, less the amount spent; `burn` the samples of spending.
     """
 
     name: str
@@ -118,42 +119,42 @@ class Account:
 
     @property
     def version(self) -> int:
-        """The number of changes of the account when the store last answered."""
+        """The number of the account's changes, as the store last answered it."""
         return max((standing.version for standing in self.standings.values()), default=0)
 
     def holds_credit(self, name: str) -> bool:
-        """Whether a grant is among the credits of a period."""
+        """Whether the grant is among the credits of any period."""
         return any(name in pots for pots in self.pots.values())
 
     def terms_before(self, following: Period) -> tuple[int, int]:
-        """The allowance of the preceding period and the most that it could roll over, as of its closing."""
+        """Returns the allowance of the preceding period and the most that it could roll over, as of its closing."""
         kept = self.standings[following.start].terms
         return kept if kept is not None else (self.budget.allowance or 0, self.budget.rollover)
 
     def own_money(self, period: Period, allowance: int | None = None) -> int:
-        """A period's money without its credits: the allowance, grants that expire with it, and the rollover."""
+        """Returns a period's money without its credits: the allowance, grants that expire with it, and the rollover."""
         pots = self.pots.get(period.start, {})
         beside = sum(pot.amount for name, pot in pots.items() if name != OWN)
         given = (self.budget.allowance or 0) if allowance is None else allowance
         return given + self.standings[period.start].granted - beside
 
     def expiring(self, period: Period) -> dict[str, Credit]:
-        """A period's credits without the rollover."""
+        """Returns a period's credits without the rollover."""
         return {name: pot for name, pot in self.pots.get(period.start, {}).items() if name != OWN}
 
     def present(self, now: int) -> Period:
-        """The period that contains an instant; the latest one where none is open there."""
+        """Returns the period that contains an instant; the latest one where none is open there."""
         found = self.period_at(now)
         return found if found is not None and found.start in self.standings else self.periods[-1]
 
     def totals(self) -> dict[int, int]:
-        """The amount spent in each known period, by the period's start."""
+        """Returns the amount spent in each period in memory, by the period's start."""
         return {start: standing.total for start, standing in self.standings.items()}
 
     def forget_old_periods(self, now: int) -> None:
-        """Drops the totals of old periods, except those that burn rates need. A new leader reads the latest alone, too.
+        """Drops the totals of old periods, except those that burn rates need.
 
-        To be called once the balances of these periods are closed.
+        A new leader reads no more than these, too. The balances of the dropped periods must be closed.
         """
         if len(self.standings) <= KEPT_STANDINGS:
             return
@@ -163,29 +164,29 @@ class Account:
         self.pots = {start: found for start, found in self.pots.items() if start in kept}
 
     def periods_after(self, instant: int) -> Sequence[Period]:
-        """The periods that end after an instant, in order."""
+        """Returns the open periods that end after an instant, in order."""
         return self.periods[bisect_right(self.periods, instant, key=_end) :]
 
     def period_at(self, instant: int) -> Period | None:
-        """The open period that contains an instant; None where there is none."""
+        """Returns the open period that contains an instant; None where there is none."""
         index = bisect_right(self.periods, instant, key=_end)
         return self.periods[index] if index < len(self.periods) and self.periods[index].start <= instant else None
 
 
 def default_account(namespace: str) -> str:
-    """The account of a namespace that no budget names."""
+    """Returns the name of the account of a namespace that no budget names."""
     return f"{DEFAULT_PREFIX}{namespace}"
 
 
 def default_budget(namespace: str, template: Budget) -> Budget:
-    """The budget of a default account."""
+    """Returns the budget of a default account, made from the admin's template."""
     return replace(template, name=default_account(namespace), namespaces=frozenset({namespace}))
 
 
 def reassigned(
     assignments: Mapping[str, Assignments], payers: Mapping[str, Budget], namespaces: Iterable[str], now: int
 ) -> dict[str, Assignments]:
-    """The namespaces whose payer changes now, each with all its payers.
+    """Returns the namespaces whose payer changes now, each with all its payers.
 
     Args:
         assignments: the payers of each namespace until now.
@@ -205,7 +206,7 @@ def reassigned(
 
 
 def periods_to_open(account: Account, now: int) -> list[Period]:
-    """The periods that must be open by an instant and are not, from the checkpoint's on where there is one."""
+    """Returns the periods that must be open by an instant and are not, from the checkpoint's period on."""
     if account.periods:
         return list(periods_until(account.budget.period, account.periods[-1], now))
     checkpoint = account.checkpoint

@@ -1,4 +1,4 @@
-"""The leader's memory of the ledger and the cluster, the rules it follows, and the periods and grants that are due."""
+"""The leader's state of ledger and cluster, the rules that it follows, and the periods and grants that are due."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from timekeeper.settings import MeteringSettings, TimekeeperSettings
 
 
 def controller_rules(settings: TimekeeperSettings) -> ControllerRules:
-    """The rules of the controller, from the settings.
+    """Returns the rules of the controller, from the settings.
 
     Raises:
-        CommandError: the default budget cannot be used.
+        CommandError: the settings of the default budget are invalid.
     """
     metering = settings.metering
     return ControllerRules(
@@ -71,15 +71,15 @@ def _template(settings: MeteringSettings) -> Budget:
 
 @dataclass(frozen=True, slots=True)
 class ControllerRules:
-    """The admin's decisions.
+    """The admin's rules for metering, billing and keeping records.
 
     Attributes:
         prices: the price of each model over time, as configured.
         charge: what a reservation costs.
         meter_from: what starts the meter.
-        bill: the part of a reservation that is charged.
+        bill: whether reservations, usage or the larger of both is billed.
         template: the budget of a namespace that none names; without an allowance it limits nothing.
-        labels: the labels of pods that are kept with their use.
+        labels: the keys of the labels of pods that usage is kept by.
         retention: how long each kind of record is kept.
         holds_pods: whether a finalizer keeps pods on the API server until their end is in the ledger.
         replica_wait_seconds: how long closes and grants wait for a replica of the store, where there is one.
@@ -98,11 +98,11 @@ class ControllerRules:
 
 @dataclass(frozen=True, slots=True)
 class RecoverySnapshot:
-    """The memory of before the store was read again, kept until the store holds all of it.
+    """A leader's state from before the store was read again; kept until the store holds all of it once more.
 
     Attributes:
         checkpoints: the totals of each account, without the sessions that are computed again.
-        metered: the uids of the sessions that are computed again: metered then, or ended shortly before.
+        metered: the uids of sessions that were metered then or had ended shortly before; they are computed again.
     """
 
     checkpoints: Mapping[str, Checkpoint] = field(default_factory=dict)
@@ -111,7 +111,7 @@ class RecoverySnapshot:
 
 @dataclass(slots=True)
 class Books:
-    """The leader's memory.
+    """The leader's state in memory; the ledger in the store is its source.
 
     Attributes:
         assignments: the payers of each namespace, each with the instant from which it pays.
@@ -120,13 +120,13 @@ class Books:
         prices: the prices as they are charged.
         figures: the figures of each account, as last published.
         told: the state of each namespace, as last published.
-        left: finalized sessions, and when the store took them, until a checkpoint holds them.
-        memory: the memory of before the store was read again; None once it is not needed.
-        payers_unreadable: namespaces whose payers the store holds and cannot be read, and why: their sessions wait.
-        unreadable: accounts whose data in the store could not be read when it was read last, and why.
-        failed: accounts with which a step of the present round failed, and why: the steps after it leave them out, and
-            what the store and readers hold of them stays as it is.
-        not_settled: accounts of which something was not settled or published when that was last tried, and why.
+        left: finalized sessions, and when the store took them, until a checkpoint includes them.
+        memory: the state from before the store was read again; None once it is not needed.
+        payers_unreadable: the namespaces whose payers in the store are unreadable, and why; their sessions wait.
+        unreadable: the accounts whose data in the store was unreadable at the last reading, and why.
+        failed: the accounts for which a step of this reconciliation failed, and why. Later steps leave them out: their
+            figures in the store stay as they are.
+        not_settled: the accounts whose last settlement or publication failed in part, and why.
     """
 
     rules: ControllerRules
@@ -147,29 +147,29 @@ class Books:
     not_settled: dict[str, str] = field(default_factory=dict)
 
     def payers_since(self, namespace: str, instant: int) -> set[str]:
-        """The accounts that have paid for a namespace from an instant on."""
+        """Returns the accounts that have paid for a namespace at any time from an instant on."""
         known = self.assignments.get(namespace, ())
         ends = [since for since, _ in known[1:]]
         return {name for (_, name), end in zip_longest(known, ends) if end is None or end > instant}
 
     def account_of(self, namespace: str) -> str:
-        """The account that pays for a namespace now."""
+        """Returns the account that the namespace is assigned to now."""
         known = self.assignments.get(namespace)
         return known[-1][1] if known else self.payer_named(namespace)
 
     def payer_named(self, namespace: str) -> str:
-        """The account that pays for a namespace by what the budgets say now."""
+        """Returns the account that should pay for a namespace by the present budgets."""
         return self.payers[namespace].name if namespace in self.payers else default_account(namespace)
 
     def namespaces_of(self) -> dict[str, list[str]]:
-        """The namespaces that each account pays for now."""
+        """Returns the namespaces that each account pays for now, by account."""
         found: dict[str, list[str]] = {}
         for namespace, known in self.assignments.items():
             found.setdefault(known[-1][1], []).append(namespace)
         return found
 
     def sessions_under(self, names: Iterable[str]) -> list[MeteredSession]:
-        """The sessions of the namespaces that these accounts pay for, or once did."""
+        """Returns the sessions of all namespaces that these accounts pay for, or once did."""
         wanted = set(names)
         return [
             metered
@@ -179,7 +179,7 @@ class Books:
         ]
 
     def concerned(self, uids: Iterable[str]) -> set[str]:
-        """The accounts that sessions are or were charged to."""
+        """Returns the accounts that these sessions are or were charged to."""
         found: set[str] = set()
         for uid in uids:
             metered = self.pods.sessions.get(uid)
@@ -204,7 +204,7 @@ class Books:
         return changed
 
     def paid_until(self, name: str) -> int:
-        """The instant until which an account pays, or paid, for any namespace; 0 where it never did."""
+        """Returns the instant until which an account paid for any namespace; 0 where it never did."""
         ends = [0]
         for known in self.assignments.values():
             for index, (_, account) in enumerate(known):
@@ -213,14 +213,14 @@ class Books:
         return max(ends)
 
     def ensure_accounts(self, names: Iterable[str]) -> None:
-        """Creates the accounts that are missing."""
+        """Adds, without terms of its own yet, each account that is missing."""
         for name in names:
             if name not in self.accounts:
                 self.accounts[name] = Account(name, Budget(name))
 
 
 def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Account, Period, Opening]]:
-    """The periods that these accounts must open by now, each restored from its checkpoint where there is one."""
+    """Returns the periods that these accounts must open by now, each restored from its checkpoint if there is one."""
     openings = []
     for account in (books.accounts[name] for name in sorted(names) if name not in books.failed):
         until = now
@@ -244,7 +244,7 @@ def due_openings(books: Books, names: Iterable[str], now: int) -> list[tuple[Acc
 def due_grants(
     books: Books, names: Container[str], now: int
 ) -> tuple[list[tuple[Grant, Period]], list[tuple[Account, str]]]:
-    """The grants that the store has not taken, with their periods; and the grants whose period never opened.
+    """Returns the due grants that the store does not hold, by period, and the grants whose period never opened.
 
     A grant that outlives its period goes to the first period before its expiry, unless it was applied to a period that
     is no longer known: its remainder then is among the credits that were carried over, if any is left.

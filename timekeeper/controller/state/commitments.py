@@ -16,27 +16,27 @@ from timekeeper.domain.state import Admission
 
 
 def left_to_run(deadline: int | None, ran: int, default: int) -> int:
-    """The time that a pod may still run, in nanoseconds.
+    """Returns the time that a pod may still run, in nanoseconds.
 
     Args:
         deadline: its activeDeadlineSeconds in nanoseconds; None where it has none.
         ran: how long it has run; 0 while it waits.
-        default: what a pod without a deadline counts as going to run, however long it has.
+        default: the time that a pod without a deadline is assumed to run on, however long it has run.
     """
     return default if deadline is None else max(deadline - ran, 0)
 
 
 def commitment(rate: int, deadline: int | None, ran: int, default: int) -> int:
-    """The amount that a pod of a rate (microGPU-seconds a second) may still spend; times as for left_to_run()."""
+    """Returns the amount that a pod of a rate (microGPU-seconds a second) may still spend; see left_to_run()."""
     return cost(rate, left_to_run(deadline, ran, default))
 
 
 def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """For each account with safe admission, the sum of its pods' commitments, in microGPU-seconds.
+    """Returns, for each account with safe admission, the sum of its pods' commitments, in microGPU-seconds.
 
-    Running pods count as far as they still may run. Pods that were let in and wait for a node count whole, for as
-    long as the budget says: the money was promised to them, and one that fits no node must not hold it for ever. Gated
-    ones were promised nothing, whoever set the gate, and neither were those that came in as over budget.
+    A running pod counts for the time that it may still run. An admitted pod that waits for a node counts in full for as
+    long as the budget says: the money was promised to it, but a pod that fits no node must not hold money for ever.
+    Pods behind a gate and pods admitted over budget were promised nothing.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:
@@ -56,7 +56,7 @@ def committed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def lapsed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """For each account with safe admission, how many pods wait for a node for longer than money is kept for them."""
+    """Returns, for each account with safe admission, how many pods have waited for a node beyond their promise."""
     counts = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     for facts in books.pods.facts.values() if counts else ():
         name = books.account_of(facts.namespace)
@@ -66,9 +66,9 @@ def lapsed(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
-    """For each account with safe admission, what the pods behind its gate need: they come before any newcomer.
+    """Returns, for each account with safe admission, the amount that pods behind its gate need: they precede new pods.
 
-    One for which not even a whole period's money would do waits for a grant, and holds back nobody.
+    A pod that costs more than a whole period's money waits for a grant, and its amount holds back no other pod.
     """
     sums = {name: 0 for name in names if books.accounts[name].budget.admission is Admission.SAFE}
     if not sums:
@@ -84,7 +84,7 @@ def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
 
 
 def commitment_of(books: Books, facts: PodFacts, now: int) -> int:
-    """The amount that a pod without devices may spend, at the dearest price."""
+    """Returns the amount that a pod without devices may spend, at the dearest price."""
     if facts.reservation is None:
         return 0
     rate = rate_at(facts.reservation, books.prices, now, books.rules.charge)
@@ -102,5 +102,5 @@ def _lapsed(books: Books, facts: PodFacts, now: int) -> bool:
 
 
 def _waits(facts: PodFacts) -> bool:
-    """Whether only FairGPU's gate or a node is missing: behind a gate of somebody else it may wait for weeks."""
+    """Whether the pod lacks only a node or FairGPU's own gate to open; behind another's gate it may wait for weeks."""
     return not facts.bound and not facts.terminal and not facts.gated_elsewhere

@@ -1,4 +1,4 @@
-"""An account's figures at one instant, and the state of its namespaces that follows from them."""
+"""The figures of an account at one instant, and the states of its namespaces that follow from them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from timekeeper.ledger.totals import Summary
 
 
 def how_to_give_more(budget: Budget) -> str:
-    """The text that says how a budget gets more money: a sentence without its full stop.
+    """Returns the sentence, without its full stop, that says how a budget gets more money.
 
-    A grant names a GPUBudget; the default budget of a namespace has none.
+    The default budget of a namespace has no GPUBudget object that a grant could name.
     """
     if budget.name.startswith(DEFAULT_PREFIX):
         namespace = budget.name.removeprefix(DEFAULT_PREFIX)
@@ -44,23 +44,22 @@ PROMISED_SHARE = 1000
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """An account at one instant.
+    """The figures of an account at one instant, in microGPU-seconds.
 
     Attributes:
         period: the present period.
-        granted: what grants added to it.
-        limits: what may be spent in the present period.
-        spent: spent in it.
-        rate: what its running sessions spend, in microGPU-seconds a second.
-        exhausted_at: when spending first reached what is available, or None.
-        state: its true state.
+        granted: the amount that grants added to it.
+        limits: the available amount and the grace of the present period.
+        spent: the amount spent in it.
+        rate: the rate of its running sessions, in microGPU-seconds a second.
+        exhausted_at: the instant at which spending first reached the available amount, or None.
+        state: the computed state.
         published: the state that admission acts on.
-        burns: what was spent over the last hour and the last day.
-        due: when it must be looked at again at the latest: a change of its state, a grant's expiry, or its period's
-            end, where that is still to come.
-        committed: what pods that were let in may still spend, where admission is safe.
-        queued: what the pods behind the gate need there.
-        lapsed: how many pods wait for a node for longer than money is kept for them.
+        burns: the amounts spent over the last hour and the last day.
+        due: the latest instant of the next look: the next change of state, expiry of a grant, or end of the period.
+        committed: with safe admission, the amount that admitted pods may still spend.
+        queued: with safe admission, the amount that the pods behind the gate need.
+        lapsed: the number of pods that have waited for a node longer than money is promised to them.
     """
 
     period: Period
@@ -84,15 +83,15 @@ class Figures:
 
 
 def figures(account: Account, rate: int, now: int, committed: int = 0, queued: int = 0, lapsed: int = 0) -> Figures:
-    """An account's figures from what its present period stands at.
+    """Computes an account's figures from the totals of its present period.
 
     Args:
         account: the account.
-        rate: what its running sessions spend, in microGPU-seconds a second.
+        rate: the rate of its running sessions, in microGPU-seconds a second.
         now: nanoseconds since 1970.
-        committed: what the pods that were let in may still spend.
-        queued: what the pods behind the gate need.
-        lapsed: how many pods wait for a node for longer than money is kept for them.
+        committed: the amount that admitted pods may still spend.
+        queued: the amount that the pods behind the gate need.
+        lapsed: the number of pods that have waited for a node longer than money is promised to them.
     """
     period = account.present(now)
     standing, pots = account.standings[period.start], account.expiring(period)
@@ -122,7 +121,7 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
 
 
 def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Summary:
-    """The figures for readers, with 0 as spent: each settlement writes that amount to where they read it."""
+    """Returns an account's figures for readers, with 0 as spent: each settlement writes the spent amount beside."""
     return Summary(
         name=account.name,
         namespaces=namespaces,
@@ -147,7 +146,7 @@ def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Su
 
 
 def namespace_state(namespace: str, account: Account, found: Figures) -> NamespaceState:
-    """The state of a namespace that admission acts on."""
+    """Returns the state of a namespace, which admission acts on."""
     return NamespaceState(
         namespace=namespace,
         budget=account.name if account.is_budget else "",
@@ -161,25 +160,25 @@ def namespace_state(namespace: str, account: Account, found: Figures) -> Namespa
 
 
 def _safe(account: Account, found: Figures) -> SafeAdmission | None:
-    """The figures of safe admission; None where the budget is only observed or has no limit."""
+    """Returns the figures of safe admission; None where the budget is only observed or has no limit."""
     budget = account.budget
     observed = budget.enforcement is Enforcement.OBSERVE
     if budget.admission is not Admission.SAFE or observed or found.limits.available is None:
         return None
-    # Pods at the gate come before new ones: the amounts that they need are not free.
+    # Pods behind the gate precede new ones: the amounts that they need are not free.
     taken = found.committed + found.queued
     return SafeAdmission(taken, budget.default_commit // SECOND, budget.on_exhausted is OnExhausted.HOLD)
 
 
 def must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
-    """Whether a state is to be published: the remaining amount changes all the time, and matters only in steps."""
+    """Whether a namespace's state must be published again: the remaining amount always changes, and counts in steps."""
     if before is None:
         return True
     if _lasting(before) != _lasting(after):
         return True
     if after.safe is not None:
         freed = _uncommitted(after) - _uncommitted(before)
-        # Freed money may admit the next pod; commitments that are not published let pods in beyond what is left.
+        # Freed money may admit the next pod; unpublished commitments would admit pods beyond the money that is left.
         return freed > GPU_SECOND or -freed * PROMISED_SHARE > after.available
     return abs(before.remaining - after.remaining) * REFRESH_SHARE > after.available
 
@@ -194,5 +193,5 @@ def _uncommitted(told: NamespaceState) -> int:
 
 
 def state_text(state_of_namespace: NamespaceState) -> str:
-    """The state as the store holds it."""
+    """Returns a state in the form that the store holds."""
     return json.dumps(encode_state(state_of_namespace), separators=(",", ":"))

@@ -1,6 +1,7 @@
-"""Prices as they were charged, kept outside the store: settings that an admin has changed tell them no more.
+"""Loads the leader's state from the store: accounts, sessions, amounts, checkpoints, and prices as charged.
 
-Sessions that run are computed anew in an emptied store, and what was metered is never priced again.
+The prices that sessions were charged by are kept outside the store, too: settings that an admin has changed no longer
+contain them. An emptied store's running sessions are computed with them, and metered time is never priced again.
 """
 
 from __future__ import annotations
@@ -41,17 +42,19 @@ from timekeeper.ledger.codec import RecordError, decode_prices, encode_prices
 from timekeeper.ledger.reading import FINALIZED, UNREADABLE_AMOUNT, StoredAccount, StoredAmount, load_accounts
 
 PRICES = ":prices"
-"""Where they stand among the checkpoints; no account can be called so."""
+"""The key of the prices among the checkpoints; no account can have this name."""
 
 MENDED_WITHIN = 2 * DAY
-"""How long after a period a new leader takes up an amount in it that could not be settled. An open session's amounts in
-older periods are final."""
+"""The age up to which a new leader still settles a closed period's amount that had failed, in nanoseconds.
+
+An open session's amounts in older periods are final.
+"""
 
 _log = structlog.get_logger()
 
 
 def kept_prices(charged: Prices, configured: Prices) -> dict[str, dict[str, Any]]:
-    """The prices as a document; none where they are what the settings say of all time."""
+    """Returns the document that keeps the charged prices; empty where the settings state the same prices."""
     lists = (charged, configured)
     moments = {0, *(point.effective_from for prices in lists for points in prices.values() for point in points)}
     if all(_in_force(charged, at) == _in_force(configured, at) for at in moments):
@@ -65,7 +68,7 @@ def _in_force(prices: Prices, instant: int) -> tuple[bool, Mapping[str, Fraction
 
 
 def read_prices(documents: Mapping[str, Any]) -> Prices:
-    """The prices among what was kept; none where they are not there, or cannot be read."""
+    """Returns the prices in the kept document; none where they are missing or unreadable."""
     try:
         return decode_prices((documents.get(PRICES) or {}).get("prices", "{}"))
     except (RecordError, AttributeError) as error:
@@ -74,22 +77,22 @@ def read_prices(documents: Mapping[str, Any]) -> Prices:
 
 
 def later_prices(stored: Prices, kept: Prices, now: int) -> Prices:
-    """Those of which a change was charged by last: a store may be empty, or have gone back to before it."""
+    """Returns whichever prices charged by the later change: a store may be empty, or of a time before the change."""
     return kept if last_change(kept, now) > last_change(stored, now) else stored
 
 
 def first_forgotten(stored: Prices, charged: Prices, now: int) -> int:
-    """The first change up to an instant that a store does not know of; that instant where it knows of all."""
+    """Returns the first change of prices up to now that the store lacks; now where it lacks none."""
     return min(price_changes(charged, last_change(stored, now), now + 1), default=now)
 
 
 def last_change(prices: Prices, now: int) -> int:
-    """When the latest change up to an instant was, in nanoseconds since 1970; below 0 where there are no prices."""
+    """Returns the latest change of prices up to an instant, in nanoseconds since 1970; below 0 without prices."""
     return max(price_changes(prices, 0, now + 1), default=0 if prices else -1)
 
 
 def load(client: redis.Redis, books: Books, now: int) -> set[str]:
-    """Takes over what the store holds; the accounts that were known here and are lost there.
+    """Reads the store into the leader's state; returns the accounts that were in memory and are lost in the store.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -127,7 +130,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
 
 
 def _readable(client: redis.Redis, names: Sequence[str]) -> tuple[list[StoredAccount], dict[str, str]]:
-    """The accounts that can be read, and why others cannot."""
+    """Reads accounts; returns those that are readable, and for each other one why it is not."""
     stored: list[StoredAccount] = []
     failed = isolate_failures(names, lambda found: stored.extend(load_accounts(client, found)))
     for name, error in failed.items():
@@ -136,7 +139,7 @@ def _readable(client: redis.Redis, names: Sequence[str]) -> tuple[list[StoredAcc
 
 
 def remember(books: Books) -> RecoverySnapshot:
-    """What is known now of what the store should hold; nothing for a leader that has only begun."""
+    """Returns a snapshot of this leader's state, to restore a store that lost part of it; empty for a new leader."""
     again = [*books.pods.sessions.all(), *(metered for _, metered in books.left)]
     computed: dict[Key, int] = {}
     for metered in again:
@@ -151,16 +154,16 @@ def remember(books: Books) -> RecoverySnapshot:
             pots = tuple(account.pots.get(start, {}).values())
             gone = max(standing.finalized - computed.get((name, start), 0), 0)
             sums = (gone, standing.exhausted_at, pots, standing.previous_spent)
-            # No time: whoever has left is brought back, and not a part of it.
+            # Without a time: a session that has left is restored whole.
             checkpoints[name] = Checkpoint(period, 0, *sums, account.version)
     return RecoverySnapshot(checkpoints, frozenset(metered.session.uid for metered in again))
 
 
 def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[set[str], set[str]]:
-    """Gives accounts that the store has lost, or has of an earlier state, the checkpoint that they start again from.
+    """Gives each account that the store lost, or holds in an earlier state, the checkpoint to start again from.
 
-    That is what this leader remembers or, where that is of a later version, the one in the budget's status, or
-    among those that are `kept` of accounts without a budget.
+    That is this leader's own snapshot or, where it has a later version, the checkpoint in the budget's status or, for
+    an account without a budget, the one in `kept`.
 
     Returns:
         The accounts that the store does not hold, and those that went back to an earlier state.
@@ -184,9 +187,9 @@ def take_checkpoints(books: Books, kept: Mapping[str, dict[str, Any]]) -> tuple[
 
 
 def bring_back(books: Books, behind: set[str]) -> None:
-    """Puts sessions back on the meter that have left since the checkpoint that their account starts again from.
+    """Meters again the sessions that have left since the checkpoint from which their account starts again.
 
-    Where the store still holds them, it takes no notice.
+    Where the store still holds them, this changes nothing there.
     """
     for left_at, metered in books.left:
         names = {account for account, _ in metered.acknowledged.periods}
@@ -199,7 +202,7 @@ def bring_back(books: Books, behind: set[str]) -> None:
 
 
 def _replace(sessions: Meters, metered: MeteredSession) -> None:
-    """Puts a session on the meter in place of what the store still has of it: that it is open, and some of its cost."""
+    """Meters a remembered session in place of the store's version of it, and keeps what the store acknowledged."""
     stored = sessions.get(metered.session.uid)
     if stored is not None:
         metered.acknowledged = stored.acknowledged
@@ -208,7 +211,7 @@ def _replace(sessions: Meters, metered: MeteredSession) -> None:
 
 
 def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None:
-    """The checkpoint in a GPUBudget's status; None where there is none that can be read."""
+    """Reads the checkpoint in a GPUBudget's status; None where there is none or it is unreadable."""
     status = item.get("status") or {}
     found = status.get("checkpoint") or {}
     try:
@@ -239,7 +242,7 @@ def _read_pot(found: dict[str, Any]) -> Credit:
 
 
 def _take_assignments(client: redis.Redis, books: Books) -> None:
-    """What this leader knows counts: a store that differs went back to what was before."""
+    """Reads the payers of namespaces; this leader's own memory wins over a store of an earlier state."""
     stored, faults = reading.assignments_and_faults(client)
     books.payers_unreadable = {name: why for name, why in faults.items() if name not in books.assignments}
     shared.write_assignments(
@@ -249,7 +252,7 @@ def _take_assignments(client: redis.Redis, books: Books) -> None:
 
 
 def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount]) -> None:
-    """Takes over the sessions that the store has records of; their amounts are read apart."""
+    """Reads the sessions of which the store has records; their amounts are read separately."""
     sessions = books.pods.sessions
     for metered in sessions.all():
         metered.acknowledged = forgotten(metered.acknowledged)
@@ -269,10 +272,10 @@ def _take_sessions(client: redis.Redis, books: Books, stored: list[StoredAccount
 
 
 def _with_record(metered: MeteredSession, record: Session, account: str, *, paying: bool) -> Acknowledged:
-    """Adds an account's record of an open session to what is known of the session.
+    """Adds an account's record of an open session to the session's acknowledged value.
 
-    An earlier leader may have written an end or a move in part. A record of the end counts more than one of an open
-    session, and the record of the account that pays now more than another's.
+    An earlier leader may have written only part of an end or of a move. The record of an end counts more than that of
+    an open session, and the record of the account that pays now more than another's.
 
     Args:
         metered: the session.
@@ -295,7 +298,7 @@ def _with_record(metered: MeteredSession, record: Session, account: str, *, payi
 
 
 def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount], now: int) -> None:
-    """Takes over the amounts of the sessions that are metered: a period holds one of every pod that ever ran in it."""
+    """Reads the amounts of metered sessions alone: a period also holds one of every pod that ever ran in it."""
     wanted = _amounts_that_matter(books, stored, now)
     found: dict[str, dict[Key, StoredAmount]] = {}
 
@@ -315,7 +318,7 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
 
 
 def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) -> list[tuple[str, int, list[str]]]:
-    """The amounts that may still change: each as an account, the start of a period, and the uids of sessions.
+    """Returns the amounts that may still change, as an account, a period's start and the uids of sessions.
 
     These are the latest periods of each account with the sessions that may be in them, the last one of ended sessions,
     and those of open sessions in all periods that ended within MENDED_WITHIN.
@@ -346,9 +349,10 @@ def _is_open_before(metered: MeteredSession, instant: int) -> bool:
 
 
 def _with_amounts(books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount], now: int) -> Acknowledged:
-    """Adds the store's amounts in these periods to an acknowledged session.
+    """Adds the store's amounts in these periods to a session's acknowledged value.
 
-    A period whose amount cannot be read is not final, and those after it are not: the store takes it once it is mended.
+    A period with an unreadable amount is not final, nor are those after it: the store takes the amount once it is
+    repaired.
     """
     known = metered.acknowledged
     periods = {
@@ -374,9 +378,9 @@ def _ends_by(period: Period | None, instant: int) -> bool:
 
 
 def _holds_all(books: Books, session: Session, amounts: Mapping[Key, StoredAmount]) -> bool:
-    """Whether the periods that were read hold all of an ended session.
+    """Whether the amounts that were read are all those of an ended session.
 
-    The store may have taken its end and refused, or never got, its amount in an earlier period.
+    The store may hold its end and lack its amount in an earlier period.
     """
     payers, end = books.assignments.get(session.namespace, ()), session.end or session.start
 
@@ -397,7 +401,7 @@ def _holds_all(books: Books, session: Session, amounts: Mapping[Key, StoredAmoun
 
 
 def _is_final(books: Books, session: Session, key: Key, end: int, amount: StoredAmount) -> bool:
-    """Whether a period that is over holds all of a session: all is posted, up to the end of its last stretch there."""
+    """Whether a closed period holds all of a session: it is posted up to the end of its last segment there."""
     account, start = key
     payers = books.assignments.get(session.namespace, ())
     period = Period(start, end)
@@ -407,12 +411,12 @@ def _is_final(books: Books, session: Session, key: Key, end: int, amount: Stored
 
 
 def reprice(books: Books, now: int) -> bool:
-    """Takes over the configured prices from now on. What was metered keeps the rates that it had.
+    """Changes to the configured prices from now on, for sessions too; returns whether the prices changed.
 
-    Whether they have changed: then the store must hear of them, but not before it holds every session with its new
-    rates. A leader that ends in between leaves the change to the next one.
+    Metered time keeps its rates. The caller writes the new prices only after the store holds every session with its new
+    rates; a leader that ends in between leaves the change to the next one.
     """
-    # Where nothing was ever charged, the configured past is the only one there is.
+    # Before anything was charged, the configured prices hold for the past, too.
     prices = amended(books.prices or books.rules.prices, books.rules.prices, now)
     if prices == books.prices:
         return False
@@ -428,11 +432,11 @@ def reprice(books: Books, now: int) -> bool:
 
 
 def bring_rates_up(books: Books, since: int) -> None:
-    """Gives sessions of a store that went back to before a change of prices the rates that they had from then on.
+    """Gives sessions of a store that returned to before a change of prices the rates that they had after it.
 
     Args:
-        books: with the prices as they were charged.
-        since: the first change that the store did not know of, in nanoseconds since 1970.
+        books: the leader's state, with the prices that sessions were charged by.
+        since: the first change that the store lacks, in nanoseconds since 1970.
     """
     for metered in books.pods.sessions.all():
         session = metered.session
@@ -445,10 +449,10 @@ def bring_rates_up(books: Books, since: int) -> None:
 
 
 def catch_rates_up(books: Books, now: int) -> None:
-    """Gives sessions the rates of changes of prices that came while their account could not be settled.
+    """Gives sessions the rates of price changes that came while their account could not be settled.
 
-    The store has the new prices then, and the sessions' records have the old rates. A session that has neither the rate
-    before a change nor the one after it is charged by other rules than the present ones, and keeps its rates.
+    The store then has the new prices, and the sessions' records the old rates. A session whose rate is neither that
+    before a change nor that after it follows other charging rules than the present ones, and keeps its rates.
     """
     rules, changes = books.rules.charge, price_changes(books.prices, 0, now + 1)
     for metered in books.pods.sessions.all():
@@ -467,7 +471,7 @@ def catch_rates_up(books: Books, now: int) -> None:
 
 
 def from_now_on(rates: Tariff, later: Tariff) -> Tariff:
-    """The rates until the first instant of `later`, and from then on those of `later`."""
+    """Returns the rates of a tariff until the first instant of `later`, and those of `later` from then on."""
     since, rate = later[0]
     past = tuple(entry for entry in rates if entry[0] < since)
     if past and past[-1][1] == rate:

@@ -1,4 +1,4 @@
-"""Views of the mirrors: budgets, grants, corrections and pods, with the sessions of the pods."""
+"""Objects of the mirrors as values: budgets, grants, corrections, and pods with their sessions."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ Json = dict[str, Any]
 Value = TypeVar("Value")
 Fault = TypeVar("Fault", bound=ValueError)
 Reported = Callable[[str], int | None]
-"""Returns the instant of a pod's last report, by the pod's uid."""
+"""Returns the instant of a pod's last report, by the pod's uid; None where it sent none."""
 
 
 @dataclass(slots=True)
 class BudgetView:
-    """The budgets, grants and corrections as last read; what cannot be used is kept apart with the reason.
+    """The budgets, grants and corrections as last read, each invalid one apart with its faults.
 
-    A budget that becomes unusable goes on as it last was: a typing error stops nobody. What each last was is kept in
-    the store, beyond this term and its deletion: of one that is gone it says when the periods began that it still pays.
+    A budget that becomes invalid keeps its last valid version, so that a typing error stops no team. The store keeps
+    the last valid version of each budget beyond this term and beyond the budget's deletion: an account that still pays
+    opens its periods by it.
 
     Attributes:
-        kept: each budget as it last could be used.
-        stored: those of them that the store is known to hold.
-        unreadable: those that the store holds and that cannot be read, and why.
+        kept: the last valid version of each budget.
+        stored: the versions that the store is known to hold.
+        unreadable: the budgets whose version in the store is unreadable, and why.
     """
 
     budgets: dict[str, Budget] = field(default_factory=dict)
@@ -51,25 +52,25 @@ class BudgetView:
     _rules: dict[str, tuple[Json, PeriodRule]] = field(default_factory=dict)
 
     def take_stored(self, stored: dict[str, Json], unreadable: dict[str, str]) -> None:
-        """Takes over what the store holds; what is kept here is newer."""
+        """Adopts the versions that the store holds, except where a newer one is kept here."""
         self.stored, self.unreadable = stored, unreadable
         self.kept = {**stored, **{name: item for name, item in self.kept.items() if stored.get(name) != item}}
 
     def unknown(self) -> dict[str, str]:
-        """The budgets whose last usable version is lost, and why."""
+        """Returns the budgets whose last valid version is lost, and why."""
         return {name: why for name, why in self.unreadable.items() if name not in self.kept}
 
     def not_stored(self) -> dict[str, Json]:
-        """The kept budgets that the store does not hold yet."""
+        """Returns the kept versions that the store does not hold yet."""
         return {name: item for name, item in self.kept.items() if self.stored.get(name) is not item}
 
     def forget(self, name: str) -> None:
-        """Drops a deleted budget that pays for nothing any more."""
+        """Drops a deleted budget that pays for no namespace any more."""
         for known in (self.kept, self.stored, self._rules):
             known.pop(name, None)
 
     def last_rule(self, name: str) -> PeriodRule | None:
-        """The period rule of a budget, or its last one before its deletion; None where it is lost."""
+        """Returns a budget's period rule, or its last one before its deletion; None where it is lost."""
         item = self.kept.get(name)
         if item is None:
             return None
@@ -79,7 +80,7 @@ class BudgetView:
         return known[1]
 
     def refresh(self, mirrors: Mirrors) -> None:
-        """Reads what has changed in the mirrors."""
+        """Parses the objects that changed in the mirrors since the last call."""
         before = self.objects
         self.objects = _read(mirrors.budgets, self.objects, self.budgets, self.budget_faults, parse_budget)
         for name, item in self.objects.items():
@@ -91,7 +92,7 @@ class BudgetView:
         )
 
     def _keep(self, name: str, item: Json) -> None:
-        """Keeps a budget that can be used; of one that cannot, takes what was kept of it."""
+        """Keeps a budget's object if it is valid; otherwise puts its last valid version in its place."""
         if name not in self.budget_faults:
             lasting = _lasting(item)
             if self.kept.get(name) != lasting:
@@ -101,7 +102,7 @@ class BudgetView:
 
 
 def _lasting(item: Json) -> Json:
-    """A budget without its status and without what the API server keeps for itself."""
+    """Returns a budget's object without its status and without the metadata that only the API server uses."""
     metadata = item.get("metadata") or {}
     named = {key: metadata[key] for key in ("name", "uid", "creationTimestamp", "generation") if key in metadata}
     return {"metadata": named, "spec": item.get("spec")}
@@ -114,7 +115,7 @@ def _read(
     faults: dict[str, Fault],
     parse: Callable[[Json], Value],
 ) -> dict[str, Json]:
-    """Reads the objects that changed since those that are known into values and faults; all that there are now."""
+    """Parses the objects that changed into values and faults, and drops deleted ones; returns all present objects."""
     items = {_name(item): item for item in mirror.items()}
     for name in known.keys() - items.keys():
         values.pop(name, None)
@@ -135,9 +136,9 @@ class Clocks:
     """Clocks; each returns nanoseconds since 1970.
 
     Attributes:
-        ours: asked once the mirrors have been read: what they show is over by then, however long this process stood
-            still since the instant that it was given.
-        witness: a third clock, for when ours and the API server's differ.
+        ours: this machine's clock. It is read after the mirrors, so that everything they show is in the past, even if
+            this process was suspended in between.
+        witness: a third clock, which decides when ours and the API server's differ.
     """
 
     ours: Callable[[], int]
@@ -146,7 +147,7 @@ class Clocks:
 
 @dataclass(slots=True)
 class PodView:
-    """The pods and their sessions, by uid."""
+    """The pods of the mirror and their sessions, by uid."""
 
     facts: dict[str, PodFacts] = field(default_factory=dict)
     sessions: Meters = field(default_factory=Meters)
@@ -154,13 +155,13 @@ class PodView:
     stirred: set[str] = field(default_factory=set)
     """Namespaces in which a waiting pod was created, deleted or changed since the last take_stirred()."""
     let_in: dict[str, int] = field(default_factory=dict)
-    """When pods left their last scheduling gate in this term, by uid."""
+    """The instant at which each pod left its last scheduling gate in this term, by uid."""
     newest: int = 0
-    """The latest creation stamp that is believed: it is not earlier than that, whatever our clock says."""
+    """The latest creation stamp that is believed; the present is no earlier than that, whatever our clock shows."""
     as_of: int = 0
-    """The instant of the last refresh: everything that it observed had happened by then."""
+    """The instant of the last refresh; all that it observed had happened by then."""
     ahead: int = 0
-    """How far the latest creation stamp of a pod that is there lies ahead of our clock, in nanoseconds."""
+    """The time by which the latest creation stamp of a present pod is ahead of our clock, in nanoseconds."""
     _objects: dict[str, Json] = field(default_factory=dict)
     _behind: bool = True
 
@@ -173,10 +174,10 @@ class PodView:
         now: int,
         clocks: Clocks,
     ) -> set[str]:
-        """Takes over the mirror's pods and departures, if there are new ones; the uids of the sessions that changed.
+        """Reads new pods and deletions from the mirror; returns the uids of the sessions that changed.
 
-        Where our clock is behind what the API server has stamped, that counts: an end is clamped to what is over. A
-        stamp far ahead of it counts only where the witness says that it is ours that is wrong.
+        Where our clock is behind a stamp of the API server, the stamp counts as now; ends are clamped to now. A stamp
+        far ahead of our clock counts only where the witness shows that our clock is wrong.
         """
         self.as_of = max(now, self.newest)
         if not mirror.wait_for_change(0) and not self._behind:
@@ -206,7 +207,7 @@ class PodView:
         return changed
 
     def _take_in(self, facts: PodFacts, now: int) -> None:
-        """Takes over a pod's facts."""
+        """Stores a pod's facts, and the instant at which it left its last gate."""
         self._stir(facts)
         known = self.facts.get(facts.uid)
         if known is not None and _is_gated(known) and not _is_gated(facts):
@@ -216,7 +217,7 @@ class PodView:
     def _depart_all(
         self, mirror: Mirror, departures: list[Departure], silent: dict[str, int], reported: Reported, now: int
     ) -> set[str]:
-        """Ends the sessions of deleted pods; after an error, the mirror returns the remaining departures again."""
+        """Ends the sessions of deleted pods; after an error, the mirror returns the remaining deletions again."""
         changed: set[str] = set()
         while departures:
             try:
@@ -228,7 +229,7 @@ class PodView:
         return changed
 
     def take_stirred(self) -> set[str]:
-        """The namespaces that were stirred since the last call."""
+        """Returns the namespaces in `stirred`, and empties it."""
         stirred, self.stirred = self.stirred, set()
         return stirred
 
@@ -237,7 +238,7 @@ class PodView:
             self.stirred.add(facts.namespace)
 
     def end_missing(self, watched: int | None, reported: Reported, now: int) -> set[str]:
-        """Ends the sessions of the store whose pods no longer exist."""
+        """Ends the sessions that the store holds open and whose pods no longer exist; returns their uids."""
         gone = [m for m in self.sessions.all() if m.session.uid not in self.facts and not m.pod_gone]
         for metered in gone:
             missing(metered, watched or 0, reported(metered.session.uid), now)
@@ -279,10 +280,10 @@ def _is_gated(facts: PodFacts) -> bool:
 
 
 def latest_believed(stamps: Iterable[int], now: int, witness: Callable[[], int]) -> int:
-    """The latest of some creation stamps, without those that lie further ahead of our clock than clocks differ.
+    """Returns the latest of some creation stamps that is not ahead of our clock by more than clocks may differ.
 
-    One API server whose clock is wrong must not open periods that are still to come, nor spend their money. Where the
-    witness's clock is ahead of ours, too, it is ours that is behind.
+    An API server whose clock is wrong must not open future periods, nor spend their money. Where the witness's clock is
+    ahead of ours, too, ours is the one that is behind.
     """
     found = sorted(stamps)
     limit = now + SKEW
@@ -292,12 +293,12 @@ def latest_believed(stamps: Iterable[int], now: int, witness: Callable[[], int])
 
 
 def nodes_that_are_silent(mirrors: Mirrors) -> dict[str, int]:
-    """The silent nodes, each with the instant since when it has been silent."""
+    """Returns the silent nodes, each with the instant since when it has been silent."""
     return silent_nodes(mirrors.nodes.items(), lambda: {_name(lease): lease for lease in mirrors.node_leases.items()})
 
 
 def namespace_uids(mirrors: Mirrors) -> Callable[[str], str]:
-    """Returns a function from a namespace's name to its uid, or to an empty text; its first call reads the mirror."""
+    """Returns a function from a namespace's name to its uid, "" for none; its first call reads the mirror."""
 
     @cache
     def uids() -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""A session as the store has acknowledged it: one value, which the next leader reads from the store again."""
+"""Metered sessions, each with the value that the store has acknowledged, which a new leader reads back."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from timekeeper.domain.sessions import (
 from timekeeper.sources.base import Departure, DepartureProof
 
 Key = tuple[str, int]
-"""An account and the start of one of its periods."""
+"""An account, and the start of one of its periods in nanoseconds since 1970."""
 
 
 class Posted(NamedTuple):
-    """A session's posting in one period of one account, as the store holds it.
+    """The amount of a session in one period of one account, as the store holds it.
 
     Attributes:
         amount: the session's cumulative amount in the period, in microGPU-seconds.
-        cut: the last cut that was put down to hours; None before the first.
-        finalized: whether the period's sum of sessions whose pods are gone holds the amount.
+        cut: the last hourly point that the store holds; None before the first.
+        finalized: whether the amount is in the period's sum of finalized sessions.
     """
 
     amount: int
@@ -45,13 +45,13 @@ class Posted(NamedTuple):
 
 
 class RecordedUse(NamedTuple):
-    """The part of a session's record that its reports fill.
+    """The part of a session's record that its reports fill, in microGPU-seconds.
 
     Attributes:
-        billed: what the reports amounted to when each stretch of the session began, where use is billed.
-        reported: the GPU time that they told of when each stretch began.
-        total: what they come to, where use is billed; None before the first.
-        missing: what the devices are reserved at that they have not named, and what all are.
+        billed: where usage is billed, the cost of the reported use at the start of each segment.
+        reported: the reported GPU time at the start of each segment.
+        total: where usage is billed, the cost of all reported use; None before the first report.
+        missing: the reserved rate of the devices that no report has named, and that of all devices.
     """
 
     billed: Bases = ()
@@ -64,19 +64,19 @@ _NO_USE = RecordedUse()
 
 
 class Acknowledged(NamedTuple):
-    """A session as the store holds it.
+    """A session as the store holds it; the one base of the next settlement.
 
     Attributes:
-        periods: what it holds in each period that may still change.
-        settled_until: periods that end by then are final: what they hold is not computed again, unless the session
-            turns out to have ended before.
-        session: the session as it was when its record was written; None where there is no record.
-        use: what the record says of its reports.
-        open_under: the account under which the session stands as open; empty for none.
-        also_open: further accounts under which it may stand as open: a move was written in part.
+        periods: the amount in each period that may still change.
+        settled_until: periods that end by then are final: their amounts are computed again only if the session turns
+            out to have ended earlier.
+        session: the session as its record states it; None where there is no record.
+        use: the recorded use of its reports.
+        open_under: the account under which the session is open; empty for none.
+        also_open: further accounts under which it may be open, since only part of a move was written.
         ended_under: the account that holds the record of the session's end; empty for none.
-        posted_at: up to when the ledger holds it, in nanoseconds since 1970 (see `posting`).
-        posted_rate: its rate then, in microGPU-seconds a second.
+        posted_at: the instant up to which the ledger has entries of it, in nanoseconds since 1970 (see `posting`).
+        posted_rate: its rate at that instant, in microGPU-seconds a second.
         closed: whether the store, and a replica where there is one, holds its end.
     """
 
@@ -92,20 +92,20 @@ class Acknowledged(NamedTuple):
     ended_under: str = ""
 
     def amount(self, key: Key) -> int:
-        """The amount in a period; 0 where nothing of it is known."""
+        """Returns the amount in a period; 0 where the store holds none."""
         known = self.periods.get(key)
         return 0 if known is None else known.amount
 
 
 NOTHING = Acknowledged()
-"""The value of a session that the store does not hold."""
+"""The acknowledged value of a session that the store does not hold."""
 
 
 def posting(session: Session, payers: Assignments, periods: Mapping[Key, Posted], open_under: str) -> tuple[int, int]:
-    """The instant up to which the ledger holds an open session, and its rate then.
+    """Returns the instant up to which the ledger has entries of an open session, and its rate at that instant.
 
-    That is the last cut in the latest period of the account under which it is open. Where there is none yet, it is the
-    beginning of the stretch there.
+    That is the last hourly point in the latest period of the account under which it is open; without one, the start of
+    the session's segment there.
     """
     starts = [start for account, start in periods if account == open_under]
     if not starts:
@@ -117,18 +117,18 @@ def posting(session: Session, payers: Assignments, periods: Mapping[Key, Posted]
 
 
 def forgotten(acknowledged: Acknowledged) -> Acknowledged:
-    """The value after the store was emptied: it keeps only the totals of reports at which periods began."""
+    """Returns a session's acknowledged value in an emptied store: only the totals at segments' starts remain."""
     use = acknowledged.use
     return Acknowledged(settled_until=first_known(use), use=use)
 
 
 def first_known(use: RecordedUse) -> int:
-    """Periods that end by then cannot be computed again: nobody knows what had been used when they began."""
+    """Returns the instant before which periods cannot be computed again: the use at their start is not recorded."""
     return min((period for _, period, _ in use.billed), default=0)
 
 
 def with_use(session: Session, use: RecordedUse) -> Session:
-    """A session as its record tells it."""
+    """Returns the session as its record states it, with the recorded use."""
     if use == _NO_USE:
         return session
     return replace(
@@ -137,12 +137,12 @@ def with_use(session: Session, use: RecordedUse) -> Session:
 
 
 def use_of(record: Session) -> RecordedUse:
-    """Reads the totals of reports from a session's record."""
+    """Returns the recorded use of a session's record."""
     return RecordedUse(record.use_bases, record.report_bases, record.use_total, record.use_missing)
 
 
 def without_use(record: Session) -> Session:
-    """The session of a record, as far as it is known from its pod."""
+    """Returns a record's session without the recorded use: only what its pod shows."""
     if use_of(record) == _NO_USE:
         return record
     return replace(record, use_bases=(), report_bases=(), use_total=None, use_missing=(0, 0))
@@ -150,13 +150,13 @@ def without_use(record: Session) -> Session:
 
 @dataclass(slots=True)
 class MeteredSession:
-    """A session on the meter.
+    """A session that is being metered: the session by its pod, and as the store has acknowledged it.
 
     Attributes:
         session: the session, as its pod shows it.
-        reservation: what it holds, to price it anew; None where its pod is gone.
-        pod_gone: whether its pod has left the API server.
-        acknowledged: what the store has acknowledged of it.
+        reservation: the reservation, needed when prices change; None where its pod is deleted.
+        pod_gone: whether its pod is deleted from the API server.
+        acknowledged: the session as the store holds it.
     """
 
     session: Session
@@ -166,7 +166,7 @@ class MeteredSession:
 
 
 class Meters:
-    """The sessions on the meter by uid, and by namespace."""
+    """The metered sessions, by uid and by namespace."""
 
     def __init__(self) -> None:
         self._by_uid: dict[str, MeteredSession] = {}
@@ -179,29 +179,29 @@ class Meters:
         return uid in self._by_uid
 
     def get(self, uid: str) -> MeteredSession | None:
-        """The session of that uid."""
+        """Returns the session of a uid; None where there is none."""
         return self._by_uid.get(uid)
 
     def all(self) -> list[MeteredSession]:
-        """Every session."""
+        """Returns every session."""
         return list(self._by_uid.values())
 
     def of_namespace(self, namespace: str) -> Iterable[MeteredSession]:
-        """The sessions of a namespace."""
+        """Returns the sessions of a namespace."""
         return self._by_namespace.get(namespace, {}).values()
 
     def namespaces(self) -> set[str]:
-        """The namespaces that have any."""
+        """Returns the namespaces that have sessions."""
         return set(self._by_namespace)
 
     def keep(self, metered: MeteredSession) -> MeteredSession:
-        """The session that is known under this uid; this one where none is."""
+        """Adds a session; returns the one that is already metered under its uid, if there is one."""
         known = self._by_uid.setdefault(metered.session.uid, metered)
         self._by_namespace.setdefault(known.session.namespace, {})[known.session.uid] = known
         return known
 
     def drop(self, metered: MeteredSession) -> None:
-        """Takes a session off the meter."""
+        """Removes a session, which is metered no longer."""
         uid, namespace = metered.session.uid, metered.session.namespace
         del self._by_uid[uid]
         del self._by_namespace[namespace][uid]
@@ -211,9 +211,10 @@ class Meters:
 
 @dataclass(frozen=True, slots=True)
 class MeterRules:
-    """What starts the meter, what a reservation costs, and which namespace of a name there is now (its uid, or "").
+    """The rules that start a meter and set its rate.
 
-    `labels` are the keys of those labels of pods that are kept for showback.
+    `namespace_uid` returns the uid of the namespace that has a name now, or "". `labels` are the keys of those labels
+    of pods that usage is kept by.
     """
 
     charge: ChargeRules
@@ -224,7 +225,10 @@ class MeterRules:
 
 
 def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
-    """A meter for a pod seen for the first time, ended where the pod is terminal; None where it holds nothing."""
+    """Starts metering a newly observed pod; returns None where it holds no reservation.
+
+    A terminal pod's session is ended at once.
+    """
     start = start_of(pod, now, rules.meter_from)
     if start is None or pod.reservation is None:
         return None
@@ -240,7 +244,10 @@ def opened(pod: PodFacts, rules: MeterRules, now: int) -> MeteredSession | None:
 
 
 def seen(metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Callable[[], int | None], now: int) -> None:
-    """Takes over what the pod shows now; `alive` is until when the pod of a silent node counts as such."""
+    """Updates a session from its pod's present object.
+
+    `alive` returns the instant until which a pod of a silent node counts as alive; None where the node is not silent.
+    """
     if metered.reservation is None:
         metered.reservation = pod.reservation
     if not metered.session.namespace_uid and metered.session.end is None:
@@ -256,14 +263,14 @@ def seen(metered: MeteredSession, pod: PodFacts, rules: MeterRules, alive: Calla
 def departed(
     metered: MeteredSession, departure: Departure, last: PodFacts, silent: int | None, reported: int | None, now: int
 ) -> None:
-    """Ends the session of a pod that left.
+    """Ends the session of a deleted pod.
 
     Args:
         metered: the session.
-        departure: how it is known that the pod left, and when.
-        last: the pod as it last was.
-        silent: since when its node is silent, or None.
-        reported: when the pod last reported, or None.
+        departure: the deletion as observed: its proof and instant.
+        last: the pod as last observed.
+        silent: the instant since when its node is silent, or None.
+        reported: the instant of the pod's last report, or None.
         now: nanoseconds since 1970.
     """
     metered.pod_gone = True
@@ -277,7 +284,7 @@ def departed(
 
 
 def missing(metered: MeteredSession, last_seen: int, reported: int | None, now: int) -> None:
-    """Ends the session of a pod that is not there, and that nobody saw leave."""
+    """Ends the session of a pod that no longer exists and whose deletion was not observed."""
     metered.pod_gone = True
     if metered.session.end is None:
         metered.session = end_found_missing(metered.session, max(last_seen, reported or 0), now)
