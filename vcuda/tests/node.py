@@ -21,6 +21,7 @@ DEVICE = struct.Struct("<48s96sQQQQIIII5Q")
 CONFIG_SIZE = 4048
 LEDGER_SIZE = 4 << 20
 SLOTS_AT, SLOT_SIZE, SHARING_SIZE = 6528, 832, 192
+SLOTS_USED_AT = 4096 + 128 + 3 * 8
 HARD, ELASTIC, BEST_EFFORT = 0, 1, 2
 
 
@@ -117,6 +118,11 @@ class Container:
             **self.settings,
         }
 
+    def put_on_a_virtual_clock(self) -> None:
+        """From now on its programs run on a clock that only they move, and come out the same on a busy machine."""
+        libraries = [*SANITIZERS, str(BUILD / "bench" / "virtual_time.so"), str(self.library)]
+        self.settings |= {"VIRTUAL_TIME": str(self.node.folder / "clock"), "LD_PRELOAD": ":".join(libraries)}
+
     def start(self, *command: str) -> subprocess.Popen[str]:
         """Starts a program with pipes to its input, output and errors."""
         pipe = subprocess.PIPE
@@ -153,6 +159,10 @@ class Container:
         """Processes that have a slot of the living in the ledger."""
         data = self.ledger.read_bytes()[SLOTS_AT : SLOTS_AT + 1024 * SLOT_SIZE]
         return sum(int.from_bytes(data[at:][:8], "little") == 1 for at in range(0, len(data), SLOT_SIZE))
+
+    def slots_used(self) -> int:
+        """How many slots of the ledger were ever taken."""
+        return int.from_bytes(self.ledger.read_bytes()[SLOTS_USED_AT:][:8], "little")
 
     def shared(self, device: int = 0) -> tuple[int, int]:
         """Bytes that others may go on holding, and how many allocations of others are open, over all processes."""

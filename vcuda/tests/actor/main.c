@@ -39,6 +39,7 @@
  *     fork                 goes on in a child; the parent waits for it and ends as it did
  *     child                a child allocates and ends, and the parent goes on
  *     exec                 becomes a new actor       setuid NUMBER       pid "PID"
+ *     sleep MILLISECONDS
  *     as CALL OTHER        from now on OTHER is called instead: another form of the same prototype
  *     exit CODE | kill     _exit, SIGKILL to itself
  *
@@ -50,6 +51,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "actor.h"
@@ -155,6 +157,12 @@ static CUresult gives_up_rights(struct line *line)
     return (CUresult)(setgid((gid_t)atoi(line->name)) | setuid((uid_t)atoi(line->name)));
 }
 
+static CUresult sleeps(struct line *line)
+{
+    long ms = atol(line->name);
+    return (CUresult)nanosleep(&(struct timespec){ms / 1000, ms % 1000 * 1000000}, NULL);
+}
+
 static CUresult tells_pid(struct line *line)
 {
     line->a = (size_t)getpid();
@@ -164,7 +172,7 @@ static CUresult tells_pid(struct line *line)
 static const struct verb process_verbs[] = {
     {"fork", fork_here},         {"exit", ends},    {"kill", kills_itself}, {"exec", becomes_new},
     {"setuid", gives_up_rights}, {"pid", tells_pid}, {"as", takes_form},
-    {"child", has_child},        {NULL, NULL},
+    {"child", has_child},        {"sleep", sleeps}, {NULL, NULL},
 };
 
 static CUresult act(struct line *line)
