@@ -1,1 +1,1 @@
-"""The auditor: recomputes what the ledger says from what it rests on, and names every figure that differs."""
+"""The auditor: recomputes the ledger's figures by code of its own, and names every figure that differs."""

@@ -1,4 +1,4 @@
-"""The audit: recomputes the ledger's figures from the store and the cluster, and returns the differences."""
+"""Audits the ledger: recomputes its figures from the entries and the cluster, and returns the differences."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def request_of(settings: TimekeeperSettings, accounts: tuple[str, ...] = (), per
 
 
 def check_period(snapshot: Snapshot) -> Iterator[Difference]:
-    """Checks that the period ends after its start and where the next one starts, and that the head names the latest."""
+    """Checks a period's bounds: it ends after its start, where the next one starts, and the head names the latest."""
     start, end = snapshot.start, snapshot.end
     starts = sorted(found for found in map(whole, snapshot.periods) if found is not None)
     following = next((found for found in starts if found > start), None)
@@ -47,7 +47,7 @@ def check_period(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def check(snapshot: Snapshot, context: AuditContext) -> list[Difference]:
-    """Returns the differences in one period."""
+    """Returns the differences in one period of one account."""
     periods = list(check_period(snapshot))
     sums = recompute(snapshot)
     found = [*check_sums(snapshot, sums), *check_hours(snapshot)]
@@ -82,7 +82,7 @@ def _check_shown(snapshot: Snapshot, sums: Sums, context: AuditContext) -> Itera
 
 
 ACCOUNTS_PER_STEP = 50
-"""The most accounts that are held in memory at once."""
+"""The number of accounts held in memory at once."""
 POLL_SECONDS = 0.5
 
 
@@ -113,7 +113,7 @@ class AuditEnvironment:
         client: the store; its answers are bytes.
         read_cluster: the API server's objects, or None where they cannot be seen.
         now: nanoseconds since 1970.
-        wait: waits so many seconds; says whether everything is to end.
+        wait: sleeps so many seconds; returns whether the process ends.
     """
 
     client: redis.Redis
@@ -127,13 +127,13 @@ class Audit:
     """The result of an audit.
 
     Attributes:
-        at: when it began, in nanoseconds since 1970.
+        at: the instant at which it began, in nanoseconds since 1970.
         accounts: the number of audited accounts.
         sessions: the number of sessions.
         entries: the number of ledger entries.
         differences: every figure that differs from its expected value.
         missing: requested accounts without such a period.
-        saw_pods: whether budgets and pods could be compared, too.
+        saw_pods: whether budgets and pods were compared, too.
     """
 
     at: int
@@ -156,7 +156,7 @@ class _Pass:
 
 
 def audit(environment: AuditEnvironment, request: AuditRequest) -> Audit:
-    """Audits the store. It only reads, and nothing waits for it.
+    """Audits the store; it only reads, and delays no other process.
 
     Raises:
         redis.RedisError, StoreError: the store does not answer.
@@ -254,7 +254,7 @@ def _wait_for_what_follows(environment: AuditEnvironment, request: AuditRequest,
 
 
 def _identity(found: Difference) -> tuple[object, ...]:
-    """The identity of a difference; its expected value may have changed since."""
+    """Returns the identity of a difference, without its expected value, which may have changed since."""
     return found.account, found.period, found.figure, found.subject, found.stored
 
 
@@ -263,7 +263,7 @@ def _chunks(names: list[str]) -> Iterator[list[str]]:
 
 
 def _namespaces(snapshot: Snapshot) -> Iterator[str]:
-    """The namespaces that an account pays for, or has sessions of."""
+    """Yields the namespaces that an account pays for, or has sessions of."""
     for text in (*snapshot.sessions.values(), *snapshot.ended.values()):
         record = read_session(text)
         if record is not None:

@@ -17,15 +17,18 @@ from timekeeper.audit.snapshot import SessionRecord
 GPU_SECOND = 1_000_000
 ANY_MODEL = "*"
 BY_WORDS = ":by-words"
-"""Among the models: since when a key is a run of words of their names; a price below 0 is of a key named no more."""
+"""A key among the models: from its instant on, a key is a run of words of a model's name.
+
+A price below 0 marks a key that the settings no longer name.
+"""
 
 Json = Mapping[str, Any]
 PriceList = Mapping[str, list[tuple[int, Fraction]]]
-"""By model, (from, price) in order of time."""
+"""The (from, price) of each model, in order of time."""
 
 
 def read_price_list(text: str | bytes | None) -> PriceList:
-    """The prices as the store holds them; none where it has none that can be read."""
+    """Parses the prices as the store holds them; none where they are missing or unreadable."""
     try:
         document = json.loads(text) if text else {}
         return {model: [(int(since), Fraction(price)) for since, price in points] for model, points in document.items()}
@@ -34,10 +37,10 @@ def read_price_list(text: str | bytes | None) -> PriceList:
 
 
 def pod_rate(pod: Json, prices: PriceList, instant: int) -> int | None:
-    """The rate of a pod in microGPU-seconds a second; None where more than its allocation decides.
+    """Returns the rate of a pod in microGPU-seconds a second; None where its allocation does not decide it alone.
 
-    That is the case without an allocation that names the devices of every container that asks for some, and for best
-    effort, whose floor is a setting of the time at which the pod was first seen.
+    That is so without an allocation that names the devices of every container with a GPU request, and for best effort,
+    whose floor is a setting of the time at which the pod was first observed.
     """
     spec = _mapping(pod.get("spec"))
     annotation = _mapping(_mapping(pod.get("metadata")).get("annotations")).get(names.ALLOCATION)
@@ -66,7 +69,7 @@ def _device_rate(device: Json, prices: PriceList, instant: int) -> int:
 
 
 def price_at(prices: PriceList, model: str, instant: int) -> Fraction:
-    """The price of a model at an instant; 1 where none is named."""
+    """Returns the price of a model at an instant; 1 where it has none."""
     current = {key: price for key, points in prices.items() for since, price in points if since <= instant}
     named = [key for key, price in current.items() if price >= 0 and key not in {ANY_MODEL, BY_WORDS}]
     key = best_key(named, model) if BY_WORDS in current else model
@@ -117,13 +120,13 @@ def rate_at(record: SessionRecord, instant: int) -> int:
 
 
 def payer_at(payers: Changes, instant: int) -> str:
-    """The account that pays at an instant."""
+    """Returns the account that pays at an instant."""
     account: str = _at(payers, instant)
     return account
 
 
 def _at(changes: Sequence[tuple[int, Any]], instant: int) -> Any:
-    """Returns the value at an instant: that of the last change up to it, or of the first one before all of them."""
+    """Returns the value at an instant: that of the last change by then, or of the first change before all of them."""
     found = changes[0][1]
     for since, value in changes:
         if since > instant:

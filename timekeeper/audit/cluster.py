@@ -1,4 +1,4 @@
-"""Budgets and pods as the API server shows them, and limits and states recomputed from them."""
+"""Budgets and pods as the API server has them, and the limits and states recomputed from them."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ DEFAULT_ACCOUNT = "namespace:"
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """The objects at one moment.
+    """The GPUBudgets, pods and silent nodes at one moment.
 
     Attributes:
         budgets: GPUBudgets by name.
@@ -148,13 +148,13 @@ RESERVED, MAX = "reserved", "max"
 
 @dataclass(frozen=True, slots=True)
 class AuditContext:
-    """The observations beside the snapshots that are checked.
+    """The inputs of an audit beside the snapshots.
 
     Attributes:
         payers: the payers of each namespace over time, read after the snapshots.
         states: the published state of each namespace, as JSON.
-        prices: as they were charged.
-        cluster: budgets and pods, read before the snapshots; None where they cannot be seen.
+        prices: the prices, as they were charged.
+        cluster: budgets and pods, read before the snapshots; None where the API server cannot be read.
         settled: the instant up to which all sessions were settled before the snapshots; None where it is unknown.
         now: nanoseconds since 1970, after the snapshots.
         bill: the quantity that is billed: reserved, used, or max, the larger of the two.

@@ -76,7 +76,7 @@ def as_json(found: Audit) -> Json:
 
 
 def line(difference: Difference) -> str:
-    """A difference in one line."""
+    """Formats a difference as one line."""
     of = f" of {difference.subject}" if difference.subject else ""
     stored, expected = (_shown(difference.figure, text) for text in (difference.stored, difference.expected))
     return f"{difference.figure.value}{of} is {stored}, must be {expected} ({difference.reason})"
@@ -126,7 +126,7 @@ def run(
         environ: says where the API server is.
 
     Raises:
-        CommandError: the period is no instant, or the store or the API server does not answer.
+        CommandError: the period is not an instant, or the store or the API server does not answer.
     """
     request = request_of(settings, tuple(arguments.budget or ()), _period_command(arguments.period))
     ending = threading.Event()

@@ -1,4 +1,4 @@
-"""The difference that an audit reports: a figure that is not as expected."""
+"""The figures that an audit recomputes, and the difference that it reports."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Figure(StrEnum):
     GRANTED = "granted"
     """The amount that grants added to a period."""
     GONE = "gone"
-    """The part of a period's total whose pods have left the API server."""
+    """The part of a period's total that finalized sessions spent."""
     BALANCE = "balance"
-    """The closing balance of the period before, from which money was carried over."""
+    """The closing balance of the preceding period, from which money was carried over."""
     FOLDED = "folded"
     """The sum of sessions whose amounts the store no longer keeps."""
     POSTED = "posted"
@@ -26,17 +26,17 @@ class Figure(StrEnum):
     AMOUNT = "amount"
     """A session's amount in a period."""
     SESSION = "session"
-    """The record of a session: that it is there, and reads as one."""
+    """The record of a session: it exists and is readable."""
     PERIOD = "period"
     """The bounds of a period."""
     LEDGER = "ledger"
-    """An entry that belongs to nothing."""
+    """A ledger entry that belongs to no session and no order."""
     EXHAUSTED = "exhausted"
-    """The instant at which spending first reached what was available."""
+    """The instant at which spending first reached the available amount."""
     AVAILABLE = "available"
     """The amount that may be spent."""
     REMAINING = "remaining"
-    """The amount that is left of it."""
+    """The amount that is left of the available amount."""
     RATE = "rate"
     """The rate of running reservations."""
     STATE = "state"
@@ -48,7 +48,7 @@ class Figure(StrEnum):
     HOURS = "hours"
     """The hours and dimensions that spending is attributed to."""
     BURNED = "burned"
-    """The amount that is left of grants that outlive periods."""
+    """The amount that is left of grants with an expiry of their own."""
 
 
 FOLLOWING = frozenset(
@@ -71,16 +71,16 @@ FOLLOWING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A figure as it is and as it is expected.
+    """A figure as it is stored and as it is expected.
 
     Attributes:
         account: the budget, or `namespace:NAME` where none pays.
-        period: its period's start, in nanoseconds since 1970; None for what belongs to no period.
-        figure: what differs.
-        subject: the session, grant or namespace that it is of; empty where it is the account's own.
-        stored: what the store, or a status, says.
-        expected: what it must be.
-        reason: what it was recomputed from.
+        period: the period's start, in nanoseconds since 1970; None for a figure of no period.
+        figure: the kind of figure.
+        subject: the session, grant or namespace of the figure; empty where it is the account's own.
+        stored: the value in the store or in a status.
+        expected: the value that was recomputed.
+        reason: the data from which it was recomputed.
     """
 
     account: str

@@ -13,7 +13,7 @@ from timekeeper.audit.snapshot import SessionRecord, Snapshot, read_session, who
 from timekeeper.audit.sums import Sums, difference
 
 REFRESH_SHARE = 100
-"""The remaining amount is published again once it has changed by a hundredth of what is available."""
+"""The fraction of the available amount by which the remaining amount changes before it is published again."""
 NANOSECONDS = 1_000_000_000
 SUMMARY = "summary"
 
@@ -21,12 +21,12 @@ SUMMARY = "summary"
 def check_published(
     snapshot: Snapshot, sums: Sums, limits: BudgetLimits | None, context: AuditContext
 ) -> Iterator[Difference]:
-    """Checks the account's summary and its namespaces' states, in its latest period.
+    """Checks the account's published summary, and its namespaces' states, in its latest period.
 
     Args:
         snapshot: the period.
-        sums: what it must stand at.
-        limits: what its budget allows; None where that cannot be seen.
+        sums: the expected totals of the period.
+        limits: the limits of its budget; None where they are unknown.
         context: states, payers and the time.
     """
     if not snapshot.latest:

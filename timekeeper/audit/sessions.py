@@ -1,4 +1,4 @@
-"""Checks sessions: their records, their amounts by time or by use, and open sessions against their pods."""
+"""Checks sessions: their records, their amounts by time or by usage, and open sessions against their pods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from timekeeper.domain.timestamps import TimeError, parse_instant
 
 Json = Mapping[str, Any]
 Missing = tuple[int, int]
-"""The rate of the devices that no report has named, and that of all."""
+"""The reserved rate of the devices that no report has named, and that of all devices."""
 
 LATE = 60 * 10**9
 """The longest time between the receipt of a report and its write to the store, in nanoseconds."""
@@ -35,15 +35,16 @@ LATE = 60 * 10**9
 def check_use(
     snapshot: Snapshot, context: AuditContext, moment: Moment, pods: Mapping[str, Json]
 ) -> Iterator[Difference]:
-    """Checks sessions that reported, by the totals of their records and, while they are open, by their reports.
+    """Checks the amounts of sessions that reported, from the totals in their records and from the stored reports.
 
-    A session whose reports are not stored any more is checked only if its pod shows that it borrows nothing.
+    A session whose reports are not stored any more is checked only if its pod shows that it cannot use more than it
+    reserves.
 
     Args:
         snapshot: the period.
-        context: payers, prices and what is billed.
+        context: payers, prices, and the quantity that is billed.
         moment: the progress of settlement at the snapshot.
-        pods: by uid.
+        pods: the pods, by uid.
     """
     for uid, text in sorted({**snapshot.ended, **snapshot.sessions}.items()):
         record, stored = read_session(text), read_amount(snapshot.amounts.get(uid, ""))
@@ -71,16 +72,16 @@ def check_use(
 
 
 def _totals_between(record: SessionRecord, reports: AuditedReports, low: int, high: int) -> list[tuple[int, Missing]]:
-    """Returns the possible totals of reports, with unmeasured rates, for a settlement between two instants."""
+    """Returns the possible totals of reports, with unmeasured rates, if a settlement came between two instants."""
     before = [place for place, (at, *_) in enumerate(reports.samples) if at <= low - LATE]
     first = before[-1] if before else 0
     found = [(money, (missing, reports.whole)) for at, money, missing in reports.samples[first:] if at <= high]
-    # Where the first one that is kept came later, what the record says stands for what had come before.
+    # Where the earliest stored sample came later, the record's total stands for all before it.
     return found if before else [(record.used, record.missing), *found]
 
 
 def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
-    """Returns the instants between which the session was last settled."""
+    """Returns the earliest and the latest instant at which the session can have been settled last."""
     if record.end is not None:
         return record.end, record.end
     speaks = moment.settled is not None and record.node not in moment.silent
@@ -88,7 +89,7 @@ def _reached(record: SessionRecord, moment: Moment) -> tuple[int, int]:
 
 
 def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: AuditedReports | None) -> int:
-    """The bill of a session; devices that it did not measure are billed as reserved, and what it borrows as used."""
+    """Returns the bill of a session: devices without reports are billed as reserved, borrowed time as used."""
     part, whole = missing
     if part and part == whole:
         return reserved
@@ -98,7 +99,7 @@ def _billed(bill: str, reserved: int, used: int, missing: Missing, reports: Audi
 
 
 def _used_in(snapshot: Snapshot, record: SessionRecord, total: int) -> int | None:
-    """The part of a total that the period has, in microGPU-seconds; None where the last stretch is of another one."""
+    """Returns the period's part of a total, in microGPU-seconds; None where the last segment is in another period."""
     totals = [*(base for *_, base in record.bases), total]
     keys = [(payer, since) for payer, since, _ in record.bases]
     if keys[-1] != (snapshot.account, snapshot.start):
@@ -120,13 +121,13 @@ def _may_borrow(pod: Json | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The time of a snapshot, and the progress of settlement by then; nanoseconds since 1970.
+    """The time of a snapshot, and how far settlement had come; instants are nanoseconds since 1970.
 
     Attributes:
-        settled: every open session was settled up to it before the snapshot; None where that is unknown.
-        now: nothing was settled beyond it.
-        bill: what is billed; an amount follows from time alone where that is what was reserved.
-        silent: nodes that do not speak, whose sessions are settled up to their last sign of life only.
+        settled: the instant up to which every open session was settled before the snapshot; None where it is unknown.
+        now: the instant beyond which no session was settled.
+        bill: the quantity that is billed; under "reserved", amounts follow from time alone.
+        silent: the silent nodes, whose sessions are settled up to their last sign of life only.
     """
 
     settled: int | None
@@ -152,7 +153,7 @@ def check_sessions(snapshot: Snapshot, payers: Mapping[str, Changes], moment: Mo
 
 
 def _check_homeless(snapshot: Snapshot) -> Iterator[Difference]:
-    """A session that is open in the latest period has a record, under this account or the one that it moved to."""
+    """Checks that a session that is open in the latest period has a record here, or under its next account."""
     for uid, text in sorted(snapshot.amounts.items()):
         found = read_amount(text)
         if found is not None and found.flag == OPEN and found.amount != found.posted and uid not in snapshot.sessions:
@@ -186,7 +187,7 @@ def _check_session(snapshot: Snapshot, record: SessionRecord, payers: Changes, m
 
 
 SKEW = 60 * 10**9
-"""The assumed most that the API server's clock and ours differ, in nanoseconds."""
+"""The assumed largest difference between the API server's clock and ours, in nanoseconds."""
 
 
 def check_against_pods(
@@ -197,7 +198,7 @@ def check_against_pods(
     Args:
         snapshot: the account's latest period.
         pods: the pods that hold or ask for a GPU, by uid.
-        prices: as they were charged.
+        prices: the prices, as they were charged.
         now: nanoseconds since 1970.
         from_binding: whether pods are metered from their binding on.
     """
@@ -219,7 +220,7 @@ def check_against_pods(
 
 
 def unmetered(pods: Mapping[str, Json], metered: set[str], settled: int) -> Iterator[tuple[str, str]]:
-    """The (namespace, uid) of pods that were bound well before the last settlement, run on, and have no session."""
+    """Yields (namespace, uid) of pods that run, were bound well before the last settlement, and have no session."""
     for uid, pod in pods.items():
         bound = bound_at(pod)
         if uid not in metered and bound is not None and not _ended(pod) and bound < settled - SKEW:
@@ -242,7 +243,7 @@ def _check_start(snapshot: Snapshot, record: SessionRecord, pod: Json, *, from_b
     bound = bound_at(pod)
     if bound is None:
         return
-    # A clock of ours that is behind the API server's starts a meter early by as much.
+    # If our clock is behind the API server's, the meter starts early by the difference.
     early, late = record.start < bound - SKEW, from_binding and record.start > bound
     if early or late:
         expected = str(bound) if from_binding else f"{bound} or later"

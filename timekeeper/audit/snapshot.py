@@ -1,4 +1,4 @@
-"""An account's period as the store holds it at one moment, in raw texts, so that broken values can be reported."""
+"""A snapshot of an account's period as the store holds it, in raw texts, so that broken values can be reported."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ OPEN, CLOSED, GONE = "o", "c", "g"
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A ledger entry. `amount` is microGPU-seconds, `at` and `period` are nanoseconds since 1970."""
+    """A ledger entry of the snapshot. `amount` is microGPU-seconds, `at` and `period` are nanoseconds since 1970."""
 
     id: str
     kind: str
@@ -48,8 +48,8 @@ class Snapshot:
         hours: the attribution of the entries of all periods, `HOUR DIMENSIONS` to `billed core memory used`.
         hour_sums: the sums of these rows by namespace and model, in the same format.
         folded: packed rows of older hours and days around the period.
-        before: the total of the period before it; empty where it is not known.
-        reports: what open sessions may report, and what is known of their reports, as JSON each, read a moment later.
+        before: the total of the preceding period; empty where it is unknown.
+        reports: the report terms and the state of the reports of open sessions, as JSON, read a moment later.
     """
 
     account: str
@@ -72,7 +72,7 @@ class Snapshot:
 
     @property
     def end(self) -> int | None:
-        """The period's end; None where the store does not say."""
+        """The period's end; None where the store does not state it."""
         return whole(self.periods.get(str(self.start)))
 
     @property
@@ -107,8 +107,8 @@ class SessionAmount:
 class SessionRecord:
     """A session's record; instants are nanoseconds since 1970, rates microGPU-seconds a second.
 
-    Where use is billed, `bases` are (account, period, microGPU-seconds used when a stretch of it began), `used` what
-    all reports come to, and `missing` what the devices are reserved at that none of them names, and what all are.
+    Where usage is billed, `bases` are (account, period, microGPU-seconds used when a segment there began), `used` is
+    the total of all reports, and `missing` the reserved rates of the devices that no report names and of all devices.
     """
 
     uid: str
@@ -123,7 +123,7 @@ class SessionRecord:
 
     @property
     def by_use(self) -> bool:
-        """Whether its cost follows from its reports."""
+        """Whether the session's cost follows from its reports."""
         return bool(self.bases)
 
 
@@ -132,11 +132,11 @@ class AuditedReports:
     """The reports of a session as the store holds them while the session is open.
 
     Attributes:
-        rate: what the session reserved when it opened, in microGPU-seconds a second.
-        most: the most that it can use: the same, or its whole devices where it may borrow.
+        rate: the rate of the reservation when the session opened, in microGPU-seconds a second.
+        most: the highest rate of its use: the same, or that of its whole devices where it may borrow.
         whole: the rate at which all of its devices are reserved.
-        samples: in order of time, when reports were received, the money that all came to by then, and the rate of the
-            devices that none had named.
+        samples: in order of time: the instant at which a report was received, the cost of all reported use by then, and
+            the reserved rate of the devices that no report had named.
     """
 
     rate: int
@@ -146,18 +146,18 @@ class AuditedReports:
 
 
 def whole(text: str | None) -> int | None:
-    """A whole number as the store writes it; None for anything else."""
+    """Parses a whole number as the store writes it; None for any other text."""
     return int(text) if text is not None and _WHOLE.fullmatch(text) else None
 
 
 def read_amount(text: str) -> SessionAmount | None:
-    """A session's amount; None where the text is none."""
+    """Parses a session's amount; None for any other text."""
     match = _AMOUNT.fullmatch(text)
     return SessionAmount(int(match[3]), int(match[4]), match[5]) if match else None
 
 
 def read_session(text: str) -> SessionRecord | None:
-    """A session's record; None where the text is none."""
+    """Parses a session's record; None for any other text."""
     try:
         document: Any = json.loads(text)
         rates = tuple((int(since), int(rate)) for since, rate in document["tariff"])
@@ -181,7 +181,7 @@ def read_session(text: str) -> SessionRecord | None:
 
 
 def read_reports(texts: tuple[str, str] | None) -> AuditedReports | None:
-    """A session's reports; None where nothing is known of them that can be read."""
+    """Parses a session's reports; None where they are missing or unreadable."""
     try:
         terms, state = (json.loads(text) for text in texts or ())
         _, devices, _, rate, most = terms

@@ -1,4 +1,4 @@
-"""Takes snapshots of accounts from the store, each whole in one step, while the leader goes on settling."""
+"""Takes snapshots of accounts from the store, each as of one moment, while the leader goes on settling."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from timekeeper.ledger.usage import ATTEMPTS, Rest, Unread, read_rest
 
 ENTRIES_PER_PAGE = 5000
 HOUR_MS = 3_600_000
-"""The assumed most that the clock of Redis, which orders the entries, and the leader's differ, in milliseconds."""
+"""The assumed largest difference between the leader's clock and that of Redis, which orders the entries."""
 
 
 def present_periods(client: redis.Redis, accounts: Sequence[str]) -> dict[str, int]:
-    """The latest period of each account that has any, by its start.
+    """Returns the start of the latest period of each account that has any.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -36,11 +36,12 @@ def present_periods(client: redis.Redis, accounts: Sequence[str]) -> dict[str, i
 
 
 def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledger: bool = False) -> Iterator[Snapshot]:
-    """Snapshots of periods, given as account to start.
+    """Yields snapshots of the wanted periods, given as account to start.
 
-    Each is of one moment: its hashes are read by one script; rows of hours that are too many for that are read after it
-    and held to their revisions; the ledger, whose entries never change, is read as far as it went then. No entry is
-    written before its period begins; `whole_ledger` looks there, too: clocks may disagree.
+    Each snapshot is of one moment. One script reads its hashes. Rows of hours that are too many for that are read
+    afterwards and compared with their revisions. The ledger, whose entries never change, is read as far as it went at
+    that moment. No entry is written before its period begins; `whole_ledger` reads those entries, too, since clocks may
+    disagree.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -57,7 +58,7 @@ def read_snapshots(client: redis.Redis, wanted: Mapping[str, int], *, whole_ledg
 def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Changes]:
     """Returns the payers of namespaces over time; namespaces without a readable record are left out.
 
-    Read after the snapshots that it is for: a change that comes later cuts no session before it.
+    To be called after the snapshots are taken: a later change of payers affects no session before it.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -66,7 +67,7 @@ def payers_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Chang
 
 
 def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
-    """The published states of namespaces, as JSON.
+    """Returns the published states of namespaces, as JSON.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -78,13 +79,13 @@ def states_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, str]:
 
 
 def prices(client: redis.Redis) -> bytes | None:
-    """The prices as they were charged, as JSON."""
+    """Returns the prices as they were charged, as JSON; None where there are none."""
     found: Any = client.get(keys.PRICES)
     return found if isinstance(found, bytes) else None
 
 
 def metered_uids(client: redis.Redis) -> set[str]:
-    """The uids of all open sessions.
+    """Returns the uids of all open sessions.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -114,7 +115,7 @@ def _call(name: str, start: int, most_rows: int) -> Call:
 
 
 def _with_rest(client: redis.Redis, name: str, start: int, answer: Any) -> tuple[Any, Rest, Rest]:
-    """The answer, and rows, packed rows and sums that are not in it; asked for anew where these change meanwhile."""
+    """Returns the answer with the rows and sums that were too many for it; runs the script again if these changed."""
     for bounds in ATTEMPTS[1:]:
         rest = _rest(client, name, _unread(start, answer))
         if rest is not None:
@@ -124,7 +125,7 @@ def _with_rest(client: redis.Redis, name: str, start: int, answer: Any) -> tuple
 
 
 def _rest(client: redis.Redis, name: str, unread: Unread) -> tuple[Rest, Rest] | None:
-    """Rows and packed rows, and sums, of the same hours; None where some of these have changed since."""
+    """Returns rows and packed rows, and sums, of the same hours; None where some of these have changed since."""
     rest = read_rest(client, name, unread, ())
     sums = read_rest(client, name, replace(unread, parts=()), (), details=False) if unread.hours else Rest()
     return None if rest is None or sums is None else (rest, sums)
@@ -178,14 +179,14 @@ def _reports(client: redis.Redis, uids: Sequence[str]) -> dict[str, tuple[str, s
 
 
 def _by_field(read: Sequence[Any], rest: Rest) -> dict[str, str]:
-    """Rows by hour and dimensions."""
+    """Returns rows by hour and dimensions."""
     by_hour = [*zip(read[::2], read[1::2], strict=True)]
     by_hour += [(hour, [part for pair in rows.items() for part in pair]) for hour, rows in rest.rows]
     return {f"{_text(hour)} {to}": row for hour, rows in by_hour for to, row in _mapping(rows).items()}
 
 
 def _entries(client: redis.Redis, account: str, start: int, after: str, last: str) -> Iterator[Entry]:
-    """The entries of a period between two ids, the latter included."""
+    """Yields the entries of a period between two ids, the latter included."""
     while last:
         page = reading.ledger_page(client, account, after, ENTRIES_PER_PAGE)
         for found in page:

@@ -1,7 +1,7 @@
-"""Checks the statuses of GPUBudgets, among them what is left of grants that outlive periods.
+"""Checks the statuses of GPUBudgets, and the amounts that they state as left of expiring grants.
 
-Spending burns the money that expires soonest first. The check replays that from one arrival of money to the next, and
-does not use the functions that keep the ledger.
+Spending burns the money that expires soonest first. The check replays that from one arrival of money to the next, with
+code of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Json = Mapping[str, Any]
 
 @dataclass(slots=True)
 class _Credit:
-    """Money with an expiry: what is left of it, in microGPU-seconds, and what was spent when it came."""
+    """Money with an expiry: the amount left of it, in microGPU-seconds, and the amount spent when it arrived."""
 
     name: str
     left: int
@@ -37,7 +37,7 @@ class _Credit:
 
 
 def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
-    """Checks what a budget's status says is left of each grant that outlives its period.
+    """Checks the amounts that a budget's status states as left of each grant with an expiry of its own.
 
     Args:
         snapshot: the period.
@@ -50,7 +50,7 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
     shown_credits = _list(_mapping(status.get("checkpoint")).get("pots"))
     known = {(credit.get("grant"), bool(credit.get("lapsed"))) for credit in shown_credits if credit.get("grant")}
     if spent is None or open_credits is None or known != {(credit.name, credit.expired) for credit in open_credits}:
-        return  # it was written before the last of them came or expired
+        return  # the status is older than the last credit or expiry
     own = (granted or 0 if available is None else available) - sum(credit.left for credit in open_credits)
     left_of = burned(own, open_credits, snapshot.end or 0, spent)
     expected = {name: left for name, left in left_of.items() if left is not None}
@@ -62,13 +62,13 @@ def check_burning(snapshot: Snapshot, item: Json) -> Iterator[Difference]:
 
 
 def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[str, int | None]:
-    """Returns what is left of each credit once an amount is spent; None for an expired one.
+    """Returns the amount left of each credit once an amount is spent; None for an expired one.
 
     Args:
-        own: the period's own money, which expires at its end; less than nothing is owed.
+        own: the period's own money, which expires at its end; below 0 it is a debt.
         open_credits: money with an expiry of its own.
         end: the period's end, in nanoseconds since 1970.
-        spent: what the period has spent.
+        spent: the amount that the period has spent.
     """
     mine = _Credit(_NO_NAME, max(own, 0), (end, 0, _NO_NAME), 0, end, expired=False)
     owed, here, counted = max(-own, 0), [mine], 0
@@ -87,7 +87,7 @@ def burned(own: int, open_credits: list[_Credit], end: int, spent: int) -> dict[
 
 
 def _credits(snapshot: Snapshot) -> list[_Credit] | None:
-    """The period's money with an expiry; None where it cannot be read."""
+    """Returns the period's money with an expiry; None where it is unreadable."""
     found = []
     for name, text in snapshot.credits.items():
         amount, expires, since, flag, *_ = [*text.split(" "), "", "", "", ""]
@@ -118,21 +118,21 @@ def _mapping(value: Any) -> Json:
 
 
 REWRITTEN = 20 * 60 * 10**9
-"""A status is written again at least every ten minutes; to write ten thousand of them takes minutes more."""
+"""The oldest that a status may be: each is written every ten minutes, and ten thousand take minutes more."""
 SETTLED_WITHIN = 60 * 10**9
-"""The figures of a status are at most so much older than it is, in nanoseconds."""
+"""The most by which the figures of a status may be older than the status, in nanoseconds."""
 
 
 def check_status(
     snapshot: Snapshot, sums: Sums, item: Json, limits: BudgetLimits | None, context: AuditContext
 ) -> Iterator[Difference]:
-    """A budget's status, against the period that it speaks of; one that speaks of another period is passed over.
+    """Checks a budget's status against the period that it describes; a status of another period is skipped.
 
     Args:
         snapshot: the period.
-        sums: what it must stand at.
+        sums: the expected totals of the period.
         item: the GPUBudget, read before the snapshot or at the same time.
-        limits: what its spec allows; None where it cannot be used.
+        limits: the limits in its spec; None where they are invalid.
         context: payers and the time.
     """
     now = context.now
@@ -170,7 +170,7 @@ def _check_amounts(
         _amount_of(status, "spent"),
         _amount_of(status, "granted"),
     )
-    # By a clock that was ahead for a moment, what had been granted then is of a time to come.
+    # A clock that was ahead for a moment gave grants of that moment a future time.
     ahead = accumulate(entry.amount for entry in snapshot.entries if entry.kind in MONEY and entry.at > context.now)
     if published in {granted + part for part in ahead}:
         granted = published
@@ -210,7 +210,7 @@ def _check_checkpoint(snapshot: Snapshot, sums: Sums, published: Json) -> Iterat
 def _check_spent(
     snapshot: Snapshot, sums: Sums, spent: int | None, context: AuditContext, written: int
 ) -> Iterator[Difference]:
-    # What was corrected since it was written may have made the sum larger or smaller.
+    # A correction since the status was written may have made the sum larger or smaller.
     since = written - SETTLED_WITHIN
     later = [entry.amount for entry in snapshot.entries if entry.kind == CORRECTION and entry.at > since]
     more, less = sum(amount for amount in later if amount > 0), -sum(amount for amount in later if amount < 0)
@@ -253,7 +253,7 @@ def _check_state(snapshot: Snapshot, status: Json, limits: BudgetLimits, written
 
 
 def _growth(snapshot: Snapshot, payers: Mapping[str, Changes], since: int) -> int:
-    """The most that can have been spent after an instant: of recorded sessions by time, of others by the ledger."""
+    """Returns the most that can have been spent since an instant: by time for recorded sessions, else by the ledger."""
     posted: dict[str, int] = {}
     for entry in snapshot.entries:
         if entry.kind not in MONEY and entry.at <= since:

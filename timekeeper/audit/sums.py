@@ -1,4 +1,4 @@
-"""Checks a period's totals, postings and orders against the ledger, and the hours that its use is attributed to."""
+"""Checks a period's totals, postings and orders against its ledger entries, and the sums of its hours."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from timekeeper.domain.usage_folding import totals_of, unfold
 HOUR = 3_600 * 10**9
 _ROW = re.compile(r"(-?[0-9]+) (-?[0-9]+) (-?[0-9]+) (-|-?[0-9]+)")
 LONGEST_DAYS = 62
-"""The hours of longer periods are not all read."""
+"""The longest period whose hours are all read, in days."""
 
 
 def hours_around(start: int) -> tuple[int, int]:
-    """The first hour, counted from 1970, that a period which starts then may touch, and the hour after the last one."""
+    """Returns the first hour since 1970 that a period with this start may touch, and the hour after the last."""
     return start // HOUR, start // HOUR + LONGEST_DAYS * 24 + 1
 
 
@@ -49,7 +49,7 @@ def check_hours(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
-    """The sums of hours by namespace and model, held to the rows of these hours."""
+    """Checks the sums of hours by namespace and model against the rows of these hours."""
     rows, sums = _added_up(snapshot.hours), _added_up(snapshot.hour_sums)
     for place in sorted({*rows, *sums}):
         stored, expected = sums.get(place, UsageFigures()), rows.get(place, UsageFigures())
@@ -60,7 +60,7 @@ def _check_sums(snapshot: Snapshot) -> Iterator[Difference]:
 
 
 def _added_up(rows: Mapping[str, str]) -> dict[tuple[int, str, str], UsageFigures]:
-    """Rows by hour, namespace and model; those that cannot be read are left out."""
+    """Returns rows by hour, namespace and model; unreadable ones are left out."""
     sums: dict[tuple[int, str, str], UsageFigures] = {}
     for field, text in rows.items():
         hour, _, dimensions = field.partition(" ")
@@ -84,7 +84,7 @@ def _restored_late(snapshot: Snapshot) -> bool:
 
 
 def _rows(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int | None]]:
-    """The first hour since 1970, how many hours, the name of the row, and the microGPU-seconds that are billed."""
+    """Yields the first hour since 1970, the number of hours, the row's name, and the billed microGPU-seconds."""
     for field, text in snapshot.hours.items():
         hour = whole(field.partition(" ")[0])
         if hour is not None:
@@ -96,7 +96,7 @@ def _rows(snapshot: Snapshot) -> Iterator[tuple[int, int, str, int | None]]:
 
 GRANT, CHECKPOINT, CORRECTION = "grant", "checkpoint", "correction"
 MONEY = frozenset({GRANT, "carry", "lapse"})
-"""Entries that change what is available, and not what is spent."""
+"""The kinds of entries that change the available amount, and not the spent amount."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ class Sums:
 
 
 def recompute(snapshot: Snapshot) -> Sums:
-    """Spend = checkpoint + entries + unposted amounts; what is closed is in the ledger, whatever else is said of it."""
+    """Computes a period's totals: spent = checkpoint + entries + unposted amounts of open sessions."""
     amounts = _amounts(snapshot)
     posted = posted_by_session(snapshot)
     checkpoint = sum(entry.amount for entry in snapshot.entries if entry.kind == CHECKPOINT)
@@ -148,7 +148,7 @@ def check_sums(snapshot: Snapshot, sums: Sums) -> Iterator[Difference]:
 
 
 def check_closing_balance(snapshot: Snapshot) -> Iterator[Difference]:
-    """The spending on which the latest period's carried money rests, against the total of the period before it."""
+    """Checks the spending from which money was carried into the latest period against the period before it."""
     stored = snapshot.sums.get("struck")
     if snapshot.latest and stored is not None and snapshot.before and stored != snapshot.before:
         yield difference(snapshot, Figure.BALANCE, "", stored, snapshot.before, "the total of the period before")
@@ -229,5 +229,5 @@ def _by_name(entries: Iterable[Entry]) -> dict[str, int]:
 
 
 def difference(snapshot: Snapshot, figure: Figure, subject: str, stored: str, expected: str, reason: str) -> Difference:
-    """A difference in this period."""
+    """Returns a difference in this snapshot's period."""
     return Difference(snapshot.account, snapshot.start, figure, subject, stored, expected, reason)

@@ -24,7 +24,7 @@ Key = tuple[str, int]
 Base = tuple[str, int, int]
 """An account, the start of one of its periods, and the total at which a segment in that period began."""
 Bases = tuple[Base, ...]
-"""In order of time."""
+"""Bases in order of time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +88,11 @@ def _without_past(bases: Bases, keys: Collection[Key]) -> Bases:
 MAX_BOOTS = 64
 """The most sidecar starts that are stored for a pod."""
 QUARTER = 15 * MINUTE
-"""Periods begin at multiples of it, offset by the phases in the marks. Between two such instants only the last sample
-is kept."""
+"""The unit of periods' starts, offset by the marks' phases; of each unit only the last sample is kept."""
 RECENT = 2 * MINUTE
-"""Samples of this recent time are all kept: a leader may still observe that another segment begins between them."""
+"""The recent time of which all samples are kept: a leader may still find that another segment begins in it."""
 MAX_SAMPLES = 400
-"""The quarters of an hour of four days, for a time without any leader."""
+"""The most samples that are kept: those of four days without any leader, one each quarter of an hour."""
 
 
 class HeldDevice(NamedTuple):
@@ -143,7 +142,7 @@ class ReportTerms:
 
     @property
     def whole(self) -> int:
-        """The rate at which all of its devices are reserved."""
+        """The rate at which all of its devices are reserved, in microGPU-seconds a second."""
         return sum(device.rate for device in self.devices)
 
 

@@ -1,4 +1,4 @@
-"""Use by its dimensions: their encoding in the store, the keys of queries, and the capacity of nodes."""
+"""Usage by its dimensions: their encoding in the store, the keys of queries, and the capacity of nodes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from timekeeper.domain.windows import Window
 UNKNOWN = "__unallocated__"
 """Stands for an unknown value, as in OpenCost."""
 IDLE = "__idle__"
-"""Stands for capacity that no pod held, as in OpenCost."""
+"""Stands for capacity that no pod reserved, as in OpenCost."""
 PLAIN = ("namespace", "budget", "model", "node", "owner", "user")
 LABEL = "label:"
 UNATTRIBUTED = '[""]'

@@ -28,7 +28,7 @@ PUT_AT_ONCE = 1000
 _OF_6 = re.compile(r"Error running script \(call to f_[0-9a-f]{40}\): @user_script:\d+: (?:@user_script: \d+: -(\w+))?")
 """The beginning of Redis 6.2's reply where a script fails; the group is the code of the server's own error."""
 _OF_7 = re.compile(r"(\w+).*script: [0-9a-f]{40}, on @user_script:\d+\.?", re.DOTALL)
-"""The whole of such a reply of Redis 7. It begins with the code, unless redis-py has a type for that."""
+"""The whole error reply of Redis 7 where a script fails. It begins with the code, unless redis-py has a type for it."""
 _SERVER_CODES = frozenset({"BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "MISCONF", "NOREPLICAS", "OOM", "READONLY"})
 """The codes of a server that takes no writes from any client at the moment."""
 _SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemoryError, ReadOnlyError)
@@ -36,7 +36,7 @@ _SERVER_ERRORS = (BusyLoadingError, ClusterDownError, MasterDownError, OutOfMemo
 
 
 class StoreError(RuntimeError):
-    """Redis refused a change; nothing of it was done."""
+    """Redis refused a change, and did nothing of it."""
 
 
 class StoreUnavailableError(StoreError):
@@ -78,7 +78,7 @@ _REFUSALS: Mapping[str, type[StoreError]] = {
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A script by name, its keys and its arguments."""
+    """One run of a script: the script's name, its keys and its arguments."""
 
     script: str
     keys: tuple[str, ...]
@@ -86,12 +86,12 @@ class Call:
 
 
 def described(error: Exception) -> str:
-    """An error's type and text. The repr of redis-py's errors has neither."""
+    """Returns an error's type and text, as the repr of redis-py's errors has neither."""
     return f"{type(error).__name__}: {error}"
 
 
 def run(client: redis.Redis, calls: Sequence[Call]) -> list[Any]:
-    """Runs scripts in their order. Each answer is the script's reply, or the StoreError that it ended in.
+    """Runs scripts in order; returns, for each, its reply or the StoreError that it ended in.
 
     Raises:
         StoreUnavailableError: Redis does not answer; some of the calls may have been done.

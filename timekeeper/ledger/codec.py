@@ -1,4 +1,4 @@
-"""The stored form of sessions, assignments, prices and samples (JSON), and the form in which scripts take points."""
+"""The stored form of sessions, assignments, prices and samples (JSON), and of hourly points for the scripts."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from timekeeper.domain.pricing import PricePoint, Prices
 from timekeeper.domain.sessions import EndProof, Session
 
 UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
-"""The errors that reading a stored document of another form raises."""
+"""The errors that decoding raises on a document that the timekeeper did not write."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class RecordError(ValueError):
-    """A stored document is not of the form that the timekeeper writes."""
+    """A stored document does not have the form that the timekeeper writes."""
 
 
 def encode_session(session: Session) -> str:
-    """A session as JSON, without its amounts."""
+    """Encodes a session as JSON, without its amounts."""
     document: dict[str, Any] = {
         "uid": session.uid,
         "namespace": session.namespace,
@@ -51,10 +51,10 @@ def encode_session(session: Session) -> str:
 
 
 def decode_session(text: str | bytes) -> Session:
-    """Reads a session.
+    """Decodes a session.
 
     Raises:
-        RecordError: the text is no session.
+        RecordError: the text is not an encoded session.
     """
     try:
         document = json.loads(as_text(text))
@@ -82,7 +82,7 @@ def decode_session(text: str | bytes) -> Session:
 
 
 def whole_number(value: Any) -> int:
-    """The value itself, which must be a whole number of JSON.
+    """Returns the value if it is a whole number of JSON.
 
     Raises:
         RecordError: the value is of another type.
@@ -93,7 +93,7 @@ def whole_number(value: Any) -> int:
 
 
 def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
-    """The values themselves, each of which must be a whole number of JSON.
+    """Returns the values if each is a whole number of JSON.
 
     Raises:
         RecordError: a value is of another type.
@@ -102,7 +102,7 @@ def whole_numbers(values: Iterable[Any]) -> tuple[int, ...]:
 
 
 def plain_text(value: Any) -> str:
-    """The value itself, which must be a string of JSON.
+    """Returns the value if it is a string of JSON.
 
     Raises:
         RecordError: the value is of another type.
@@ -134,15 +134,15 @@ def _attribution(document: Any) -> Attribution:
 
 
 def encode_assignments(assignments: Assignments) -> str:
-    """A namespace's payers as JSON: each account, with the instant from which it pays."""
+    """Encodes a namespace's payers as JSON: each account, with the instant from which it pays."""
     return _encode(assignments)
 
 
 def decode_assignments(text: str | bytes) -> Assignments:
-    """Reads a namespace's payers.
+    """Decodes a namespace's payers.
 
     Raises:
-        RecordError: the text lists no payers.
+        RecordError: the text is not an encoded list of payers.
     """
     try:
         payers = tuple((whole_number(since), plain_text(account)) for since, account in json.loads(as_text(text)))
@@ -154,16 +154,16 @@ def decode_assignments(text: str | bytes) -> Assignments:
 
 
 def encode_prices(prices: Prices) -> str:
-    """Prices over time as JSON; each price is a fraction, so that none is rounded."""
+    """Encodes prices over time as JSON; each price is a fraction, so that none is rounded."""
     points = {model: [[point.effective_from, str(point.price)] for point in prices[model]] for model in sorted(prices)}
     return json.dumps(points, separators=(",", ":"))
 
 
 def decode_prices(text: str | bytes) -> Prices:
-    """Reads prices.
+    """Decodes prices over time.
 
     Raises:
-        RecordError: the text holds no prices.
+        RecordError: the text is not an encoded list of prices.
     """
     try:
         document: Mapping[str, Any] = json.loads(text)
@@ -176,16 +176,16 @@ def decode_prices(text: str | bytes) -> Prices:
 
 
 def encode_burn(record: BurnRecord) -> str:
-    """An account's samples of spending as JSON."""
+    """Encodes an account's samples of spending as JSON."""
     samples = [[sample.at, sample.spent] for sample in record.samples]
     return _encode([record.period, record.total, samples])
 
 
 def decode_burn(text: str | bytes) -> BurnRecord:
-    """Reads an account's samples of spending.
+    """Decodes an account's samples of spending.
 
     Raises:
-        RecordError: the text holds none.
+        RecordError: the text is not an encoded list of samples.
     """
     try:
         period, total, samples = json.loads(as_text(text))
@@ -196,12 +196,12 @@ def decode_burn(text: str | bytes) -> BurnRecord:
 
 
 def as_text(value: Any) -> str:
-    """A value of the store as text: bytes are UTF-8."""
+    """Decodes a value of the store as UTF-8."""
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def encode_hourly_points(points: Sequence[HourlyPoint]) -> str:
-    """Points as the script reads them: hour, instant, billed, core, memory, used (- for unknown) and a semicolon."""
+    """Encodes points for the script: hour, instant, billed, core, memory, used (- for unknown), a semicolon each."""
     return "".join(
         f"{hour} {at.until} {at.billed} {at.core} {at.memory} {'-' if at.used is None else at.used};"
         for hour, at in zip(hours_of(points), points, strict=True)
@@ -209,5 +209,5 @@ def encode_hourly_points(points: Sequence[HourlyPoint]) -> str:
 
 
 def encode_optional(instant: int | None) -> str:
-    """An instant in nanoseconds as text; empty for None."""
+    """Encodes an instant in nanoseconds; empty for None."""
     return "" if instant is None else str(instant)

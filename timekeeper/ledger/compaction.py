@@ -26,7 +26,7 @@ from timekeeper.ledger.usage import read_rows
 
 
 def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: Sequence[int], earliest: int) -> None:
-    """Removes an account's folded months from before an instant, and whole periods with their entries.
+    """Removes an account's folded months before an instant, and the given periods with their entries.
 
     The month in which the earliest remaining period began stays, too: a correction of that period may still change it.
 
@@ -54,7 +54,7 @@ def prune(client: redis.Redis, epoch: int, account: str, before: int, periods: S
 
 
 def drop_account(client: redis.Redis, epoch: int, account: str, periods: Sequence[int]) -> bool:
-    """Removes an account that holds neither sessions nor use nor entries; False, with no change, for any other.
+    """Removes an account that holds neither sessions nor usage nor entries; returns False for any other, unchanged.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.
@@ -86,15 +86,15 @@ def _of_periods(names: keys.AccountKeys, periods: Sequence[int]) -> Iterator[str
 AT_ONCE = 500
 """Amounts in one script call, and in one step of a scan."""
 _AMOUNT = re.compile(rb"\d+ \d+ (?P<amount>\d+) (?P=amount) (?P<flag>[ocg])( [0-9 -]+)?( @(?P<noted>\d+))?")
-"""The stored amount of a session whose whole amount is in the ledger."""
+"""Matches the stored amount of a session whose whole amount is in the ledger."""
 FOLDED_AFTER = DAY
-"""The time for which no leader may have known a session; longer than a leader remembers sessions that ended."""
+"""The time without any leader that knows a session, after which its amount is folded; longer than leaders remember."""
 
 
 def fold_amounts(
     client: redis.Redis, epoch: int, now: int, place: tuple[str, int], known: Callable[[str], bool], *, over: bool
 ) -> int:
-    """Folds the amounts of a period that are due, marks those that will be, and returns the number folded.
+    """Folds the amounts of a period that are due, marks those that will be due, and returns the number folded.
 
     Args:
         client: the store; its answers are bytes.
@@ -123,7 +123,7 @@ def fold_amounts(
 
 
 def with_amounts(client: redis.Redis, account: str, starts: Sequence[int]) -> set[int]:
-    """The starts of those periods that hold the amount of any session.
+    """Returns the starts of those periods that hold the amount of any session.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -138,7 +138,7 @@ def with_amounts(client: redis.Redis, account: str, starts: Sequence[int]) -> se
 def _changes(
     rows: Iterable[tuple[bytes, bytes]], now: int, known: Callable[[str], bool], *, over: bool
 ) -> Iterator[tuple[str, bytes, bytes]]:
-    """The changes to amounts: `note` or `fold`, the uid, and the stored text that the change expects."""
+    """Yields the changes to amounts: `note` or `fold`, the uid, and the stored text that the change expects."""
     for uid, text in rows:
         amount = _AMOUNT.fullmatch(text)  # an unreadable amount stays, and the auditor reports it
         if amount is None or not (over or amount["flag"] == b"g") or known(uid.decode()):
@@ -157,7 +157,7 @@ LARGE_PART = 256 * 1024
 
 @dataclass(frozen=True, slots=True)
 class _StoredHours:
-    """An account's hours with their revisions, and its packed values."""
+    """The index of an account's hours as read: the revision of each hour, and the names of its packed values."""
 
     folds: bytes
     revisions: Mapping[int, bytes]
@@ -253,7 +253,7 @@ def _stored_hours(client: redis.Redis, names: keys.AccountKeys) -> _StoredHours:
 def _next_hours(
     client: redis.Redis, names: keys.AccountKeys, stored: _StoredHours, limit: int
 ) -> tuple[list[int], bool]:
-    """The earliest hours before the limit, as many as one step takes, and whether these are all of them."""
+    """Returns the earliest hours before the limit, as many as one step takes, and whether these are all of them."""
     due = sorted(hour for hour in stored.revisions if hour < limit)
     pipeline = client.pipeline(transaction=False)
     for hour in due:
@@ -281,7 +281,7 @@ def _blobs(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedP
 
 
 def _with_room(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[PackedPart]) -> list[PackedPart]:
-    """The smallest of two likely packed values that may still grow; empty where neither may.
+    """Returns the smaller of two packed values that may still grow; empty where neither may.
 
     Only two are read: the one that ends last, which grows, and the shortest one, which a late change began.
     """
@@ -294,7 +294,7 @@ def _with_room(client: redis.Redis, names: keys.AccountKeys, parts: Sequence[Pac
 
 
 def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
-    """Rows as one packed value under its name; empty without rows."""
+    """Packs rows into one value under its name; returns nothing without rows."""
     if not rows:
         return {}
     part = PackedPart(hourly, min(row.hour for row in rows), max(row.hour + row.hours for row in rows))
@@ -302,7 +302,7 @@ def _packed(rows: Sequence[Row], *, hourly: bool) -> dict[str, bytes]:
 
 
 def _replace(client: redis.Redis, epoch: int, names: keys.AccountKeys, stored: _StoredHours, change: _Change) -> bool:
-    """Makes the change; False, with no change made, where the account's hours have changed since they were read."""
+    """Replaces hours and packed values in the store; returns False, unchanged, where the hours changed meanwhile."""
     expected = [part for hour in change.hours for part in (hour, stored.revisions[hour])]
     old = [part.name for part in change.replaced]
     new = [part for packed in change.new.items() for part in packed]

@@ -17,13 +17,13 @@ from timekeeper.ledger.redis_cluster import ClusterStore
 from timekeeper.settings import CLUSTER_PORT, SENTINEL_PORT, RedisSettings, RedisTLS, address
 
 MOST_MARKS = 100_000
-"""The most marks that are tried for one node. A node that takes writes has slots, so that a far lower number fits."""
+"""The most mark keys to try until one lies on a given node; a node that takes writes has slots, so few are enough."""
 
 Answer = TypeVar("Answer")
 
 
 def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> list[tuple[redis.Redis, str]]:
-    """The servers that take writes, each with the key of its mark.
+    """Returns the servers that take writes, each with the key of its mark.
 
     Args:
         client: the store.
@@ -44,7 +44,7 @@ def servers_of(client: redis.Redis, accounts: Sequence[str] | None = None) -> li
 
 
 def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> list[Answer]:
-    """The answer of each server that takes writes. Where a node does not answer, its successor is asked.
+    """Asks each server that takes writes; where a node does not answer, asks its successor.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -60,7 +60,7 @@ def ask_each(client: redis.Redis, question: Callable[[redis.Redis], Answer]) -> 
 
 
 def identity(client: redis.Redis) -> tuple[str, bool]:
-    """The run and history of each server, as one text, and whether the store was ever led.
+    """Returns the run id and history of all servers as one text, and whether the store has ever had a leader.
 
     The text changes where data may be lost: a restarted server has another run_id, and a promoted replica has another
     run_id and another replication id (https://redis.io/docs/latest/commands/info/).
@@ -69,7 +69,7 @@ def identity(client: redis.Redis) -> tuple[str, bool]:
 
 
 def store_clock(client: redis.Redis) -> int:
-    """The time by the servers' clocks, in nanoseconds since 1970; the earliest, where there are several servers.
+    """Returns the time by the servers' clocks, in nanoseconds since 1970; of several servers, the earliest.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -91,7 +91,7 @@ def _run_of(server: redis.Redis) -> str:
 
 
 def _mark_at(cluster: ClusterStore, address: str) -> str:
-    """The first mark whose key lies on a node."""
+    """Returns the first mark whose key lies on a node."""
     for key in map(keys.mark, range(MOST_MARKS)):
         if cluster.address_of(key) == address:
             return key
@@ -99,7 +99,7 @@ def _mark_at(cluster: ClusterStore, address: str) -> str:
 
 
 MARK_SECONDS = 10 * 365 * 86400
-"""The time for which the store keeps a mark."""
+"""The time for which the store keeps a mark, in seconds."""
 
 
 def replicated(client: redis.Redis, epoch: int, seconds: float, accounts: Sequence[str] | None = None) -> bool:
@@ -160,17 +160,17 @@ def is_full_for_pods(client: redis.Redis) -> bool:
 
 
 class MemoryWatch:
-    """Asks the servers about their memory at most once in ASK_SECONDS. Used by one thread."""
+    """Asks the servers about their memory at most once in ASK_SECONDS. Not thread-safe."""
 
     def __init__(self, client: redis.Redis, clock: Callable[[], float]) -> None:
-        """`clock` is a monotonic one, in seconds."""
+        """Makes a watch that has asked nothing yet; `clock` is monotonic, in seconds."""
         self._client = client
         self._clock = clock
         self._asked_at = float("-inf")
         self._full = False
 
     def is_full(self) -> bool:
-        """Whether the store was full for pods, at most ASK_SECONDS ago.
+        """Whether the store was full at the last question, at most ASK_SECONDS ago.
 
         Raises:
             redis.RedisError: the store does not answer.
@@ -182,7 +182,7 @@ class MemoryWatch:
 
 
 def _is_full(info: Any) -> bool:
-    """Whether a server is full, by the figure that Redis compares with maxmemory.
+    """Whether a server uses PODS_SHARE of maxmemory, by the figure that Redis itself compares with maxmemory.
 
     That figure leaves out the buffers of replicas and of the append-only file.
     """
@@ -198,9 +198,10 @@ HEALTH_SECONDS = 30
 
 
 def connect(settings: RedisSettings) -> redis.Redis:
-    """A client with bounds on every wait; its answers are bytes. It connects with its first command.
+    """Returns a client of the store with a time limit on every wait; its answers are bytes.
 
-    The client of a Redis Cluster is a ClusterStore, which has redis.Redis's commands on keys.
+    It connects with its first command. The client of a Redis Cluster is a ClusterStore, which has redis.Redis's
+    commands on keys.
     """
     if settings.cluster.nodes:
         return cast("redis.Redis", ClusterStore(lambda: _cluster(settings)))
@@ -214,7 +215,7 @@ def connect(settings: RedisSettings) -> redis.Redis:
 
 
 def _behind_sentinels(settings: RedisSettings) -> redis.Redis:
-    """A client of the server that the Sentinels name as the master; they are asked before each new connection."""
+    """Returns a client of the server that the Sentinels name as master; each new connection asks them again."""
     watched = settings.sentinel
     tls = _flag(settings.tls)
     secret = watched.password.get_secret_value() if watched.password is not None else None
@@ -235,7 +236,7 @@ def _behind_sentinels(settings: RedisSettings) -> redis.Redis:
 
 
 def _cluster(settings: RedisSettings) -> RedisCluster:
-    """A client of a cluster. It asks the nodes in the settings for the others, each time, as addresses may change."""
+    """Returns a client of a cluster. It asks the configured nodes for the others each time, as addresses may change."""
     return RedisCluster(
         startup_nodes=[ClusterNode(*address(node, CLUSTER_PORT)) for node in settings.cluster.nodes],
         dynamic_startup_nodes=False,
@@ -272,7 +273,7 @@ def _flag(settings: RedisTLS) -> dict[str, Any]:
 
 
 def _tls(settings: RedisTLS) -> dict[str, Any]:
-    """redis-py's options for TLS. Its defaults verify the server's certificate and name."""
+    """Returns redis-py's options for TLS, whose defaults verify the server's certificate and name."""
     names = {
         "ssl_ca_certs": settings.ca_file,
         "ssl_certfile": settings.certificate_file,
@@ -283,7 +284,7 @@ def _tls(settings: RedisTLS) -> dict[str, Any]:
 
 
 def unreachable_message(error: Exception) -> str:
-    """The error text of a command for which the store does not answer, as it never does from a workstation."""
+    """Returns the error text of a command that cannot reach the store, as no workstation can."""
     return (
         f"the store does not answer: {error}. It is reached from inside the cluster alone: put before this command\n"
         "    kubectl -n fairgpu-system exec deploy/fairgpu-timekeeper -c jobs --"

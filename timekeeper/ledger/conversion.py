@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 
 def convert_store(client: redis.Redis, epoch: int, step: Callable[[str], None]) -> int:
-    """Converts the accounts that are in an earlier format, and returns their number.
+    """Converts the accounts that are in an earlier format; returns their number.
 
     Args:
         client: the store; its answers are bytes.

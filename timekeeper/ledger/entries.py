@@ -25,14 +25,14 @@ from timekeeper.ledger.client import Call, StoreError, run_one
 from timekeeper.ledger.codec import as_text
 
 PROOFS = ("finished", "terminal", "deleted", "last-seen")
-"""The proofs of an end. Never reordered: the store holds their places."""
+"""The proofs of a session's end. Their order never changes: the store holds their positions."""
 _PACKED, _MASK = 0x80, 0xC0
 """The two highest bits of a continuation byte in UTF-8, with which no text begins."""
 _TIMES = struct.Struct(">BIIII")
 
 
 class Ending(NamedTuple):
-    """The end of a session, as a note holds it. Instants are nanoseconds since 1970; `uid` is the namespace's."""
+    """The end of a session as a ledger entry's note states it. Instants are nanoseconds since 1970."""
 
     proof: str
     start: int
@@ -41,7 +41,7 @@ class Ending(NamedTuple):
 
 
 def ending_note(ending: Ending) -> str:
-    """An ending as a note."""
+    """Returns the note that states an ending."""
     times = f"{ending.proof} {format_exact(ending.start)} {format_exact(ending.end)}"
     return f"{times} {ending.uid}" if ending.uid else times
 
@@ -73,7 +73,7 @@ def pack_note(note: str) -> bytes:
 
 
 def unpack_note(stored: bytes) -> str:
-    """The note that was packed."""
+    """Returns the note that `pack_note` packed."""
     if not stored or stored[0] & _MASK != _PACKED or len(stored) not in {_TIMES.size, _TIMES.size + 16}:
         return stored.decode(errors="replace")
     head, *times = _TIMES.unpack_from(stored)
@@ -98,13 +98,13 @@ class LedgerEntry:
 
 
 def entry_order(identifier: str) -> tuple[int, int]:
-    """The sort key of an entry, from its id or from a cursor without the counter."""
+    """Returns the sort key of an entry, from its id or from a cursor without the counter."""
     milliseconds, _, counter = identifier.partition("-")
     return int(milliseconds), int(counter or 0)
 
 
 def read_entry(name: Any, fields: Mapping[Any, Any]) -> LedgerEntry:
-    """Reads an entry of the stream."""
+    """Parses an entry of the stream."""
     stored = {as_text(key): value for key, value in fields.items()}
     note = stored.pop("x")
     text = {key: as_text(value) for key, value in stored.items()}
@@ -131,7 +131,7 @@ _START = Ending(PROOFS[0], 0, 0)
 
 
 class SegmentError(StoreError):
-    """A stored value is no segment, or one that a later timekeeper wrote."""
+    """A stored value is not a segment, or a later timekeeper wrote it."""
 
 
 def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
@@ -143,10 +143,10 @@ def pack_entries(entries: Sequence[LedgerEntry]) -> bytes:
 
 
 def unpack_entries(segment: bytes) -> list[LedgerEntry]:
-    """The entries of a segment, in their order.
+    """Returns the entries of a segment, in their order.
 
     Raises:
-        SegmentError: these bytes are no segment, or a later timekeeper wrote it.
+        SegmentError: these bytes are not a segment, or a later timekeeper wrote it.
     """
     try:
         version, length = _HEAD.unpack_from(segment)
@@ -160,7 +160,7 @@ def unpack_entries(segment: bytes) -> list[LedgerEntry]:
 
 
 def _rows(entries: Iterable[LedgerEntry], uids: Iterable[bytes]) -> Iterator[tuple[Any, ...]]:
-    """Each entry as its difference from the entry before."""
+    """Yields each entry as its difference from the entry before."""
     before, ended = (0, 0), _START
     for entry, uid in zip(entries, uids, strict=True):
         place = entry_order(entry.id)
@@ -208,7 +208,7 @@ def _entries(rows: Iterable[tuple[Any, ...]], uids: bytes) -> Iterator[LedgerEnt
 
 
 def _uid_bytes(text: str) -> bytes:
-    """A pod's uid as bytes; empty where the text is not written as the API server writes it."""
+    """Returns a pod's uid as bytes; empty where the text is not in the API server's form."""
     try:
         found = UUID(text)
     except ValueError:
@@ -252,7 +252,7 @@ def pack_ledger(client: redis.Redis, epoch: int, account: str, before: int) -> b
 
 
 def _due(client: redis.Redis, names: keys.AccountKeys, most: int, before: int) -> list[LedgerEntry]:
-    """The first entries that are not packed yet, at most `most`, up to the first one that is not due."""
+    """Returns the first entries that are due and not packed yet, at most `most`."""
     found: Any = client.xrange(names.ledger, "-", "+", most)
     return list(takewhile(lambda entry: entry.at < before, (read_entry(name, fields) for name, fields in found)))
 

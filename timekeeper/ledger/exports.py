@@ -25,7 +25,7 @@ from timekeeper.ledger.usage import accounts_usage
 _log = structlog.get_logger()
 
 BATCH = 200
-"""Accounts in one read."""
+"""The number of accounts in one read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Export:
 
 @dataclass(frozen=True, slots=True)
 class Exports:
-    """All months: the number of each month's last late change, and its exported file."""
+    """The export records of all months: the number of each month's last late change, and its exported file."""
 
     changes: Mapping[str, int]
     written: Mapping[str, Export]
@@ -94,7 +94,7 @@ def note_written(client: redis.Redis, month: str, export: Export) -> None:
 
 
 def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:
-    """The months in which any of these accounts holds folded hours."""
+    """Returns the months in which any of these accounts holds folded hours."""
     months: set[str] = set()
     for start in range(0, len(accounts), BATCH):
         pipeline = client.pipeline(transaction=False)
@@ -106,7 +106,7 @@ def folded_months(client: redis.Redis, accounts: Sequence[str]) -> set[str]:
 
 
 def month_rows(client: redis.Redis, window: Window) -> Iterator[tuple[str, Sequence[Row]]]:
-    """Each account with its rows of a month that has ended, folded into days.
+    """Yields each account with its rows of a month that has ended, folded into days.
 
     Raises:
         StoreError: the store refused to read.

@@ -152,20 +152,20 @@ class AccountKeys:
 
     @property
     def head(self) -> str:
-        """The account's own fields: token, version, latest periods, summary."""
+        """The key of the account's own fields: fencing token, version, latest periods, summary."""
         return self._key("head")
 
     @property
     def periods(self) -> str:
-        """The end of each period."""
+        """The key of the end of each period."""
         return self._key("periods")
 
     def period(self, start: int) -> str:
-        """A period's sums."""
+        """The key of a period's totals."""
         return self._key(f"period:{start}")
 
     def amounts(self, start: int) -> str:
-        """A period's amount of each session."""
+        """The key of each session's amount in a period."""
         return self._key(f"amounts:{start}")
 
     @property
@@ -174,22 +174,22 @@ class AccountKeys:
         return self._key("amounts:")
 
     def credits(self, start: int) -> str:
-        """A period's credits."""
+        """The key of a period's credits."""
         return self._key(f"pots:{start}")
 
     @property
     def sessions(self) -> str:
-        """The open sessions."""
+        """The key of the open sessions."""
         return self._key("sessions")
 
     @property
     def ended(self) -> str:
-        """The closed sessions whose pods are still on the API server."""
+        """The key of the closed sessions whose pods are still on the API server."""
         return self._key("ended")
 
     @property
     def grants(self) -> str:
-        """The grants that were applied."""
+        """The key of the grants that were applied."""
         return self._key("grants")
 
     @property
@@ -199,48 +199,48 @@ class AccountKeys:
 
     @property
     def hour_index(self) -> str:
-        """The hours that have rows."""
+        """The key of the index of hours that have rows."""
         return self._key("hours:index")
 
     def rows_of(self, hour: int | str) -> str:
-        """The use of an hour, by dimensions."""
+        """The key of an hour's usage, by dimensions."""
         return self._key(f"hours:{hour}")
 
     def sums_of(self, hour: int | str) -> str:
-        """The sums of an hour's rows by namespace and model."""
+        """The key of the sums of an hour's rows by namespace and model."""
         return self._key(f"hours:{hour}:sums")
 
     @property
     def corrections(self) -> str:
-        """The corrections that were applied."""
+        """The key of the corrections that were applied."""
         return self._key("corrections")
 
     @property
     def folded(self) -> str:
-        """Older hours, packed unchanged or folded into days."""
+        """The key of older hours, packed unchanged or folded into days."""
         return self._key("folded")
 
     @property
     def segments(self) -> str:
-        """Older entries, packed."""
+        """The key of the segments: older ledger entries, packed."""
         return self._key("segments")
 
     @property
     def segment_order(self) -> str:
-        """The names of segments in the order of their entries."""
+        """The key of the index of segments, in the order of their entries."""
         return self._key("segment-order")
 
     @property
     def ledger(self) -> str:
-        """The entries that are not packed yet."""
+        """The key of the ledger entries that are not packed yet."""
         return self._key("ledger")
 
 
 def mark(number: int) -> str:
-    """The key of one of many marks. They spread over all slots, so that each node of a cluster holds some."""
+    """Returns the key of one of many marks, which spread over all slots, so that each node of a cluster holds some."""
     return f"{PREFIX}:{{mark-{number}}}:mark"
 
 
 def report(uid: str) -> str:
-    """The reports of a pod."""
+    """Returns the key of the reports of a pod."""
     return f"{PREFIX}:{{{uid}}}:report"

@@ -1,4 +1,4 @@
-"""Changes to accounts beside settlement: grants, corrections, credits, and restoring a period.
+"""Writes to accounts beside settlement: grants, corrections, closing balances, and restoring a period.
 
 As in `timekeeper.ledger.settlement`, each function takes many changes. For each it returns the totals of the period
 after the change, or the error that refused it.
@@ -59,7 +59,7 @@ class CorrectionEntry:
 
 @dataclass(frozen=True, slots=True)
 class CreditEntry:
-    """The new state of a credit within a period, and the reason for the ledger."""
+    """A credit's new state within a period, with the kind and the note of its ledger entry."""
 
     credit: Credit
     kind: Kind
@@ -68,7 +68,7 @@ class CreditEntry:
 
 @dataclass(frozen=True, slots=True)
 class ClosingBalance:
-    """The credits to set in a period.
+    """The credits to set in a period, as balances carried over or expired.
 
     Where they were carried over from the period before it, `previous_spent` is that period's spending, and `terms` are
     its allowance and the part of it that could be rolled over.
@@ -149,8 +149,8 @@ class Restoration:
         checkpoint: the spending of finalized sessions that are not computed again.
         apart: the part of the store's finalized sum that is computed again.
         version: the account's version when the checkpoint was taken.
-        gone: the sessions of the period that the store has not as finalized, and that are not computed again.
-        note: the note of the ledger's entries.
+        gone: the sessions of the period that are not computed again, and that the store does not hold as finalized.
+        note: the note of the ledger entries to write.
     """
 
     account: str
@@ -163,7 +163,7 @@ class Restoration:
 
 
 def restore(client: redis.Redis, epoch: int, now: int, wanted: Restoration) -> tuple[int, PeriodTotals]:
-    """Restores a period, and returns the amount added beyond its sessions' amounts, and the period's totals.
+    """Restores a period; returns the amount added beyond its sessions' amounts, and the period's totals.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.

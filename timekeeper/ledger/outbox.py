@@ -1,4 +1,4 @@
-"""The announced milestones of budgets, and the messages that are still to be delivered."""
+"""The outbox of notifications in the store, and the milestones of budgets that were announced."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The milestones that count as announced for a budget from now on, and a message.
+    """The milestones that count as announced for a budget from now on, and the message to deliver.
 
     Attributes:
         uid: the budget's uid.
@@ -37,14 +37,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A message in the outbox. Its id never changes, and begins with the time of its writing in milliseconds."""
+    """A message in the outbox; its id never changes, and begins with the milliseconds at which it was written."""
 
     id: str
     message: str
 
     @property
     def written_at(self) -> float:
-        """Seconds since 1970, by the store's clock."""
+        """The time of writing in seconds since 1970, by the store's clock."""
         return int(self.id.partition("-")[0]) / 1000
 
 
@@ -74,7 +74,7 @@ def write(client: redis.Redis, epoch: int, most: int, changes: Sequence[Change])
 
 
 def announced(client: redis.Redis) -> dict[str, Announced]:
-    """The announced milestones of each budget, by its uid. Unreadable ones are announced again.
+    """Returns the announced milestones of each budget, by its uid. Unreadable ones are announced again.
 
     Raises:
         redis.RedisError: Redis does not answer.
@@ -90,18 +90,18 @@ def announced(client: redis.Redis) -> dict[str, Announced]:
 
 
 def first(client: redis.Redis) -> Waiting | None:
-    """The message that has waited longest. May raise redis.RedisError."""
+    """Returns the message that has waited longest, None for none. May raise redis.RedisError."""
     found: Any = client.xrange(keys.NOTICES_OUTBOX, "-", "+", 1)
     return Waiting(found[0][0].decode(), found[0][1][b"m"].decode()) if found else None
 
 
 def remove(client: redis.Redis, waiting: Waiting) -> None:
-    """Takes a message out, delivered or given up. May raise redis.RedisError."""
+    """Removes a message that was delivered or given up. May raise redis.RedisError."""
     client.xdel(keys.NOTICES_OUTBOX, waiting.id)
 
 
 def length(client: redis.Redis) -> int:
-    """The number of messages that wait. May raise redis.RedisError."""
+    """Returns the number of messages that wait. May raise redis.RedisError."""
     return int(client.xlen(keys.NOTICES_OUTBOX))
 
 

@@ -1,4 +1,4 @@
-"""Reads accounts, ledgers, sessions and what is common to all accounts. Every function may raise redis.RedisError."""
+"""Reads accounts, ledgers, sessions, and the records that all accounts share."""
 
 from __future__ import annotations
 
@@ -47,33 +47,33 @@ class StoredAmount:
 
     @property
     def used(self) -> int:
-        """The GPU time that is attributed to hours so far, in microGPU-seconds."""
+        """The GPU time attributed to hours so far, in microGPU-seconds."""
         return (self.last_point.used or 0) if self.last_point is not None else 0
 
 
 UNREADABLE_AMOUNT = StoredAmount(0, -1, "")
-"""Stands for an amount that cannot be read. None that can be is posted below 0."""
+"""Stands for an unreadable amount; no readable one has a posted part below 0."""
 
 
 def account_names(client: redis.Redis) -> list[str]:
-    """Every account, by name."""
+    """Returns the names of all accounts, sorted."""
     return sorted(as_text(name) for name in client.smembers(keys.ACCOUNTS))
 
 
 def period_totals(client: redis.Redis, account: str, period: int) -> PeriodTotals | None:
-    """The totals of a period; None where it was never opened."""
+    """Returns the totals of a period; None where it was never opened."""
     return totals_of(client.hmget(keys.AccountKeys(account).period(period), SUMS))
 
 
 def period_at(client: redis.Redis, account: str, instant: int) -> Period | None:
-    """The period of an account that holds an instant; None where there is none."""
+    """Returns an account's period that contains an instant; None where there is none."""
     ends: Any = client.hgetall(keys.AccountKeys(account).periods)
     periods = (Period(int(start), int(end)) for start, end in ends.items())
     return next((period for period in periods if period.holds(instant)), None)
 
 
 def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, OrderEntry], dict[str, OrderEntry]]:
-    """The grants and the corrections that an account has taken, by name."""
+    """Returns the grants and the corrections that were applied to an account, by name."""
     names = keys.AccountKeys(account)
     pipeline = client.pipeline(transaction=False)
     pipeline.hgetall(names.grants)
@@ -83,21 +83,21 @@ def orders_of(client: redis.Redis, account: str) -> tuple[dict[str, OrderEntry],
 
 
 def credits_of(client: redis.Redis, account: str, period: int) -> dict[str, Credit]:
-    """A period's credits, by name."""
+    """Returns a period's credits, by name."""
     return credits_by_name(client.hgetall(keys.AccountKeys(account).credits(period)))
 
 
 def stored_amounts(client: redis.Redis, account: str, period: int) -> dict[str, StoredAmount]:
-    """The amount of each session in a period."""
+    """Returns the amount of each session in a period, by the session's uid."""
     return _amounts(client.hgetall(keys.AccountKeys(account).amounts(period)))
 
 
 def amounts_of(
     client: redis.Redis, wanted: Sequence[tuple[str, int, Sequence[str]]]
 ) -> dict[tuple[str, int], dict[str, StoredAmount]]:
-    """The amounts of some sessions in several periods, given as account, start and the sessions' uids.
+    """Returns the amounts of some sessions in several periods, given as account, start and the sessions' uids.
 
-    UNREADABLE_AMOUNT stands for one that cannot be read: the store refuses to settle that session, and no other.
+    UNREADABLE_AMOUNT stands for an unreadable one: the store refuses to settle that session, and no other.
     """
     amounts: dict[tuple[str, int], dict[str, StoredAmount]] = {}
     for start in range(0, len(wanted), BATCH):
@@ -112,12 +112,12 @@ def amounts_of(
 
 
 def checkpoint(client: redis.Redis, account: str, period: int) -> int:
-    """The checkpoint in a period's total, in microGPU-seconds; 0 without one."""
+    """Returns the part of a period's total that came from a checkpoint, in microGPU-seconds; 0 without one."""
     return int(client.hget(keys.AccountKeys(account).period(period), "checkpoint") or 0)
 
 
 def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> list[LedgerEntry]:
-    """Ledger entries after an id, oldest first, at most `limit`; from the first entry where the id is empty.
+    """Returns ledger entries after an id, oldest first, at most `limit`; from the first where the id is empty.
 
     Raises:
         StoreError: Redis does not answer, or does not run the script.
@@ -140,7 +140,7 @@ def ledger_page(client: redis.Redis, account: str, after: str, limit: int) -> li
 
 
 def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
-    """The figures of accounts as the leader published them, as JSON, with the present spending and the samples of it.
+    """Returns accounts' published figures as JSON, with their present spending and its samples.
 
     Accounts without published figures are left out.
     """
@@ -157,14 +157,14 @@ def summaries(client: redis.Redis, accounts: Sequence[str]) -> dict[str, str]:
 
 
 def open_sessions(client: redis.Redis, after: str, limit: int) -> list[tuple[str, str]]:
-    """(uid, account) of open sessions after a uid, by uid."""
+    """Returns (uid, account) of the open sessions after a uid, ordered by uid, at most `limit`."""
     low = f"({after} \xff" if after else "-"
     members = client.zrangebylex(keys.OPEN_SESSIONS, low, "+", 0, limit)
     return [_uid_and_account(member) for member in members]
 
 
 def sessions(client: redis.Redis, found: Sequence[tuple[str, str]]) -> dict[str, Session]:
-    """The open sessions among these (uid, account), by uid."""
+    """Returns the open sessions among these (uid, account), by uid."""
     pipeline = client.pipeline(transaction=False)
     for uid, account in found:
         pipeline.hget(keys.AccountKeys(account).sessions, uid)
@@ -173,18 +173,18 @@ def sessions(client: redis.Redis, found: Sequence[tuple[str, str]]) -> dict[str,
 
 
 def assigned_namespaces(client: redis.Redis) -> list[str]:
-    """The namespaces that ever had a payer."""
+    """Returns the namespaces that ever had a payer."""
     names: Any = client.hkeys(keys.NAMESPACES)
     return [as_text(name) for name in names]
 
 
 def count_namespaces(client: redis.Redis) -> int:
-    """The number of namespaces that ever had a payer."""
+    """Returns the number of namespaces that ever had a payer."""
     return int(client.hlen(keys.NAMESPACES))
 
 
 def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, Assignments]:
-    """The payers of some namespaces over time; namespaces that never had a payer are left out."""
+    """Returns the payers of some namespaces over time; namespaces that never had a payer are left out."""
     if not namespaces:
         return {}
     texts: Any = client.hmget(keys.NAMESPACES, list(namespaces))
@@ -193,22 +193,22 @@ def assignments_of(client: redis.Redis, namespaces: Sequence[str]) -> dict[str, 
 
 
 def assignments(client: redis.Redis) -> dict[str, Assignments]:
-    """The payers of each namespace over time; namespaces with unreadable payers are left out."""
+    """Returns the payers of each namespace over time; namespaces with unreadable payers are left out."""
     return assignments_and_faults(client)[0]
 
 
 def assignments_and_faults(client: redis.Redis) -> tuple[dict[str, Assignments], dict[str, str]]:
-    """The payers of each namespace over time; and for each namespace with unreadable payers the reason."""
+    """Returns the payers of each namespace over time, and the reason for each that is unreadable."""
     return _readable(client.hgetall(keys.NAMESPACES), decode_assignments)
 
 
 def namespaces(client: redis.Redis) -> list[str]:
-    """Every namespace that is or was assigned to an account, by name."""
+    """Returns the namespaces that ever had a payer, sorted by name."""
     return sorted(as_text(name) for name in client.hkeys(keys.NAMESPACES))
 
 
 def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, str]]:
-    """Each GPUBudget in its last valid version; and for each unreadable one the reason."""
+    """Returns each GPUBudget in its last valid version, and the reason for each that is unreadable."""
 
     def decode(text: Any) -> Any:
         item = json.loads(text)
@@ -219,7 +219,7 @@ def budgets_and_faults(client: redis.Redis) -> tuple[dict[str, Any], dict[str, s
 
 
 def prices(client: redis.Redis) -> Prices:
-    """The price of each model over time, as it was charged.
+    """Returns the prices of all models over time, as they were charged.
 
     Raises:
         RecordError: the stored prices cannot be read.
@@ -229,12 +229,12 @@ def prices(client: redis.Redis) -> Prices:
 
 
 def watched(client: redis.Redis) -> int | None:
-    """The latest instant at which all open sessions were known to live; None without a readable one."""
+    """Returns the latest instant at which all open sessions were known to be alive; None without a readable one."""
     return whole(client.get(keys.WATCHED))
 
 
 def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
-    """The GPU time in each pod's reports, in microGPU-seconds; None for a pod that never sent any."""
+    """Returns the GPU time in each pod's reports, in microGPU-seconds; None for a pod that never sent any."""
     pipeline = client.pipeline(transaction=False)
     for uid in uids:
         pipeline.hget(keys.report(uid), "used")
@@ -243,17 +243,17 @@ def used(client: redis.Redis, uids: Sequence[str]) -> list[int | None]:
 
 
 def totals_of(sums: Sequence[Any], version: Any = None) -> PeriodTotals | None:
-    """The totals of a period, from its SUMS and the account's version; None where it was never opened."""
+    """Returns a period's totals, from its SUMS and the account's version; None where it was never opened."""
     return None if sums[0] is None else read_totals([*sums, version])
 
 
 def orders_by_name(found: Mapping[Any, Any]) -> dict[str, OrderEntry]:
-    """Reads the applied grants or corrections of an account."""
+    """Parses the applied grants or corrections of an account."""
     return {as_text(name): OrderEntry(*map(int, as_text(text).split(" "))) for name, text in found.items()}
 
 
 def credits_by_name(found: Mapping[Any, Any]) -> dict[str, Credit]:
-    """Reads the stored credits of a period."""
+    """Parses the stored credits of a period."""
     result = {}
     for key, text in found.items():
         amount, expires, since, flag = as_text(text).split(" ")
@@ -263,13 +263,13 @@ def credits_by_name(found: Mapping[Any, Any]) -> dict[str, Credit]:
 
 
 def whole(text: Any) -> int | None:
-    """Reads a stored whole number from 0 up; None for an absent value or any other text."""
+    """Parses a stored whole number from 0 up; None for an absent value or any other text."""
     digits = "" if text is None else text.decode(errors="replace") if isinstance(text, bytes) else str(text)
     return int(digits) if _WHOLE.fullmatch(digits) else None
 
 
 def _readable(found: Mapping[Any, Any], decode: Callable[[Any], Value]) -> tuple[dict[str, Value], dict[str, str]]:
-    """The readable fields of a hash; and for each unreadable one the reason."""
+    """Decodes the readable fields of a hash; returns them, and the reason for each unreadable one."""
     values, faults = dict[str, Value](), dict[str, str]()
     for key, text in found.items():
         name = key.decode(errors="backslashreplace") if isinstance(key, bytes) else str(key)
@@ -285,7 +285,7 @@ def _amounts(found: Mapping[Any, Any]) -> dict[str, StoredAmount]:
 
 
 def read_amount(text: Any) -> StoredAmount:
-    """Reads the stored amount of a session in a period."""
+    """Parses the stored amount of a session in a period."""
     _, _, amount, posted, flag, *point = as_text(text).partition(" @")[0].split(" ")
     if not point:
         return StoredAmount(int(amount), int(posted), flag)
@@ -322,7 +322,7 @@ class StoredAccount:
 
 
 def load_accounts(client: redis.Redis, names: Sequence[str], latest_periods: int = 2) -> list[StoredAccount]:
-    """Reads accounts with their sessions and the sums of their latest periods; unknown accounts are left out."""
+    """Reads accounts with their sessions and the totals of their latest periods; unknown accounts are left out."""
     accounts = []
     for start in range(0, len(names), BATCH):
         chunk = names[start : start + BATCH]

@@ -129,7 +129,7 @@ class ClusterStore(CoreCommands):
 
 
 class Pipeline(CoreCommands):
-    """Commands that wait to be sent together."""
+    """A batch of commands that is sent at once."""
 
     _event_dispatcher: Any = None
 

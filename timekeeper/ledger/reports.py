@@ -24,7 +24,7 @@ REPORT_SECONDS = 35 * 86400
 
 _log = structlog.get_logger()
 TERMS_AT_ONCE = 100
-"""Sessions in one script call that writes their terms."""
+"""The number of sessions in one script call that writes their terms."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -37,16 +37,16 @@ class SessionReports(NamedTuple):
 
 
 def encode_terms(terms: ReportTerms) -> str:
-    """The terms of a session's reports as JSON."""
+    """Encodes the terms of a session's reports as JSON."""
     devices = [[uuid, shares, str(price), total, own] for uuid, shares, price, total, own in terms.devices]
     return _encode([terms.start, devices, int(terms.billed), terms.rate, terms.most])
 
 
 def decode_terms(text: str | bytes) -> ReportTerms:
-    """Reads the terms of a session's reports.
+    """Decodes the terms of a session's reports.
 
     Raises:
-        RecordError: the text holds no terms.
+        RecordError: the text is not encoded terms.
     """
     try:
         start, devices, billed, rate, most = json.loads(text)
@@ -66,15 +66,15 @@ def _held(uuid: Any, shares: Any, price: Any, total: Any, own: Any) -> HeldDevic
 
 
 def encode_intake(intake: Intake) -> str:
-    """The state of a session's reports as JSON."""
+    """Encodes the state of a session's reports as JSON."""
     return _encode([intake.boots, intake.named, intake.samples])
 
 
 def decode_intake(text: str | bytes | None) -> Intake:
-    """Reads the state of a session's reports; without a text the state before the first report.
+    """Decodes the state of a session's reports; without a text, the state before the first report.
 
     Raises:
-        RecordError: the text holds no such state.
+        RecordError: the text is not an encoded state.
     """
     if text is None:
         return Intake()
@@ -90,7 +90,7 @@ def decode_intake(text: str | bytes | None) -> Intake:
 
 
 def known_terms(uid: str, text: str | bytes | None) -> ReportTerms | None:
-    """The terms of a pod's reports; None where the store holds no readable ones."""
+    """Returns the terms of a pod's reports; None where the store holds no readable ones."""
     try:
         return None if text is None else decode_terms(text)
     except RecordError as error:
@@ -99,7 +99,7 @@ def known_terms(uid: str, text: str | bytes | None) -> ReportTerms | None:
 
 
 def known_intake(uid: str, text: str | bytes | None) -> Intake:
-    """The state of a pod's reports; an unreadable one counts as lost."""
+    """Returns the state of a pod's reports; an unreadable one counts as lost."""
     try:
         return decode_intake(text)
     except RecordError as error:
@@ -108,12 +108,12 @@ def known_intake(uid: str, text: str | bytes | None) -> Intake:
 
 
 def encode_phases(phases: Sequence[int]) -> str:
-    """The phases of periods, in nanoseconds, separated by spaces."""
+    """Encodes the offsets of periods from a quarter of an hour: nanoseconds, separated by spaces."""
     return " ".join(map(str, phases))
 
 
 def known_phases(text: str | bytes | None) -> tuple[int, ...]:
-    """The phases of periods; the phase 0 (whole quarters of an hour) where the store holds no readable one."""
+    """Returns the stored offsets of periods from a quarter of an hour; 0 where none is readable."""
     phases = [whole(phase) for phase in (text or b"").split()]
     return tuple(phase for phase in phases if phase is not None) or (0,)
 
@@ -214,10 +214,10 @@ class IntakeOutcome(Enum):
 
 
 class ReportIntake:
-    """Writes reports over connections of its own. Blocks; used by one thread."""
+    """Writes reports to the store over connections of its own. Blocks; not thread-safe."""
 
     def __init__(self, client: redis.Redis, pause: int = 0, is_full: Callable[[], bool] = lambda: False) -> None:
-        """Takes the store, and the bounds on writes.
+        """Makes an intake with bounds on its writes.
 
         Args:
             client: the store.
@@ -229,7 +229,7 @@ class ReportIntake:
         self._is_full = is_full
 
     def take(self, submissions: Sequence[Submission]) -> list[IntakeOutcome | Exception]:
-        """Takes submissions, and returns the outcome of each.
+        """Takes submissions into the store; returns the outcome of each.
 
         Raises:
             redis.RedisError: Redis does not answer; nothing was taken.
@@ -269,7 +269,7 @@ class ReportIntake:
         return left
 
     def _read(self, submissions: Sequence[Submission]) -> dict[str, list[Any] | None]:
-        """The state of the pods' reports, by uid; None where no session of the pod is open."""
+        """Returns the stored state of the pods' reports, by uid; None where no session of the pod is open."""
         pipeline = self._client.pipeline(transaction=False)
         uids = list(dict.fromkeys(submission.uid for submission in submissions))
         for name in uids:
@@ -284,7 +284,7 @@ class ReportIntake:
 
 
 def _fields(members: Any, fields: Any) -> list[Any] | None:
-    """The fields of a pod's reports, all None where the key is no hash; None where no session of the pod is open."""
+    """Returns the fields of a pod's reports; all None where the key is no hash, None where no session is open."""
     if not members or isinstance(members, Exception):
         return None
     return [None] * len(FIELDS) if isinstance(fields, Exception) else list(fields)

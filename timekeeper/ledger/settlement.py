@@ -1,4 +1,4 @@
-"""Changes to accounts: opening periods, settling sessions, publishing figures.
+"""Writes to accounts: opening periods, settling sessions, publishing figures, and taking the fencing token.
 
 Each function takes many changes and sends them in one round trip per thousand. For each change it returns the totals of
 the period after it, or the error that refused it.
@@ -23,30 +23,30 @@ from timekeeper.ledger.entries import pack_note
 from timekeeper.ledger.totals import PeriodTotals, totals_and_flag_or_error, totals_or_error
 
 MAX_ITEMS = 500
-"""Sessions in one script call; Lua's stack holds some thousands of arguments."""
+"""The most sessions in one script call; Lua's stack holds some thousands of arguments."""
 
 
 class LedgerAction(StrEnum):
-    """The effect of a settlement beside setting a session's amount."""
+    """The effect that a settlement of a session has beside setting its amount."""
 
     HOLD = "hold"
     """No further effect."""
     OPEN = "open"
-    """The session's record is stored as open; a record that exists is replaced."""
+    """Stores the session's record as open, in place of any earlier record."""
     POST = "post"
-    """The unposted part of the amount becomes a ledger entry."""
+    """Posts the unposted part of the amount as a ledger entry."""
     MOVE = "move"
-    """As POST; the session goes on under another account."""
+    """Posts as POST does; the session continues under another account."""
     CLOSE = "close"
-    """As POST; the session has ended, its pod is still on the API server."""
+    """Posts as POST does; the session has ended, and its pod is still on the API server."""
     FINALIZE_PERIOD = "finalize_period"
-    """As MOVE; the pod is gone from the API server, so that only this store and checkpoints know of it."""
+    """Posts as MOVE does; the pod is deleted, so that only this store and checkpoints know of the session."""
     FINALIZE = "finalize"
-    """As FINALIZE_PERIOD; the store removes the session's record. All its other periods are finalized before."""
+    """Posts as FINALIZE_PERIOD does, and removes the session's record; its other periods are finalized before."""
 
 
 class Kind(StrEnum):
-    """Why a ledger entry was written."""
+    """The reason why a ledger entry was written."""
 
     CLOSE = "close"
     RATE = "rate"
@@ -57,13 +57,13 @@ class Kind(StrEnum):
     GRANT = "grant"
     CHECKPOINT = "checkpoint"
     CARRY = "carry"
-    """A credit carried over from the period before."""
+    """A credit carried over from the preceding period."""
     EXPIRY = "lapse"
-    """The rest of a credit at its expiry, as a negative amount."""
+    """The remainder of a credit at its expiry, as a negative amount."""
 
 
 class Item(NamedTuple):
-    """A session's cumulative amount in a period; the fields after `action` go into the ledger and the open session.
+    """A session's cumulative amount in a period, with the fields of its ledger entry and of its record.
 
     `points` divide the amount by hours, and the last one has the amount itself. The hours are attributed to
     `dimensions`. Without points an entry is attributed to no hour.
@@ -83,7 +83,7 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The order of settlements: by the leader's fencing token, then by the counter."""
+    """The order of settlements: first by the leader's fencing token, then by a counter."""
 
     epoch: int
     counter: int
@@ -91,7 +91,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class SettlementBatch:
-    """The sessions of one period of one account; each session once."""
+    """The settlements of sessions in one period of one account; each session once."""
 
     account: str
     period: int
@@ -129,21 +129,21 @@ class Publication:
 
 
 class HeldTerm(NamedTuple):
-    """The number of a term, and its leader."""
+    """The number of a leader's term, and its holder."""
 
     number: int
     holder: str = ""
 
 
 class LedEpoch(NamedTuple):
-    """The fencing token that a term was given."""
+    """A term, and the fencing token that the store gave it."""
 
     epoch: int
     term: HeldTerm
 
 
 def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
-    """Takes a leader's fencing token: higher than any before and at least the term; `holder` is the term's leader.
+    """Takes a new fencing token for a leader: higher than any before, and at least the term's number.
 
     Raises:
         FencedError: a token was given to a later term, or to another holder of this term.
@@ -156,7 +156,7 @@ def take_epoch(client: redis.Redis, term: int, holder: str = "") -> int:
 def open_periods(
     client: redis.Redis, epoch: int, now: int, openings: Sequence[Opening]
 ) -> list[PeriodTotals | StoreError]:
-    """Opens periods, and the accounts that the store does not know."""
+    """Opens periods, and creates the accounts that the store does not hold."""
     calls = []
     for opening in openings:
         account = keys.AccountKeys(opening.account)
@@ -171,7 +171,7 @@ def open_periods(
 def settle(
     client: redis.Redis, revision: Revision, now: int, settlements: Sequence[SettlementBatch]
 ) -> list[PeriodTotals | StoreError]:
-    """Sets the cumulative amounts of sessions; one answer for each settlement."""
+    """Sets the cumulative amounts of sessions; returns one answer for each batch."""
     calls, owners = list[Call](), list[int]()
     for index, settlement in enumerate(settlements):
         for call in _settle_calls(revision, now, settlement):
@@ -187,7 +187,7 @@ def settle(
 def settle_each(
     client: redis.Redis, revision: Revision, now: int, settlement: SettlementBatch
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
-    """Sets the amounts of a refused settlement's sessions one by one, under the same revision.
+    """Sets the amounts of a refused batch session by session, under the same revision.
 
     Sessions that the store accepted before stay as they are.
 

@@ -1,4 +1,4 @@
-"""Writes what is common to all accounts: payers, prices, budgets, open sessions and published states."""
+"""Writes the records that all accounts share: payers, prices, budgets, open sessions and published states."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timekeeper.ledger.reports import REPORT_SECONDS
 from timekeeper.ledger.settlement import HeldTerm
 
 GONE_REPORT_SECONDS = 86400
-"""The time for which a deleted pod's last report is kept; short, as every pod that ever ran has one."""
+"""The time for which a deleted pod's last report is kept; short, since every past pod has one."""
 STATES_PER_CALL = 2000
 
 _log = structlog.get_logger()
@@ -27,7 +27,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class StatesVersion:
-    """The version of the published states; versions of different ids cannot be compared."""
+    """The version of the published states; versions of different store ids cannot be compared."""
 
     id: str
     version: int
@@ -35,11 +35,11 @@ class StatesVersion:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """The part of the published states that is the same for all namespaces, as in GET /v1/states.
+    """The part of the published states that all namespaces share, as in GET /v1/states.
 
     Attributes:
         prices: GPU-hours charged for an hour of a whole GPU, by model.
-        default: the state of namespaces that were never named.
+        default: the state of each namespace that has no published state of its own.
         charge: the admin's settings for charging.
     """
 
@@ -73,16 +73,16 @@ def write_prices(client: redis.Redis, prices: Prices) -> None:
 
 
 def highest_epoch(client: redis.Redis) -> int:
-    """The highest fencing token that the store has given out: the floor for the number of a new term."""
+    """Returns the highest fencing token that the store has given out: the floor for a new term's number."""
     return int(client.get(keys.BOOK_EPOCH) or 0)
 
 
 def write_epoch(client: redis.Redis, epoch: int, term: HeldTerm) -> None:
-    """Writes down the leader's epoch and term again where the store has lost them, or went back to earlier ones.
+    """Writes the leader's fencing token and term again where the store lost them, or returned to earlier ones.
 
     Raises:
-        FencedError: the store has given an epoch to a later leader.
-        StoreError: it was refused, or Redis does not answer.
+        FencedError: the store has given a token to a later leader.
+        StoreError: the store refused the write, or Redis does not answer.
     """
     run_one(client, Call("raise_epoch", (keys.BOOK_EPOCH, keys.BOOK_TERM), (epoch, term.number, term.holder)))
 
@@ -98,14 +98,14 @@ def write_capacity(client: redis.Redis, instant: int, rate: int) -> None:
 
 
 def write_watched(client: redis.Redis, until: int) -> None:
-    """Writes the latest instant at which all open sessions were known to live."""
+    """Writes the latest instant at which all open sessions were known to be alive."""
     put(client, "SET", keys.WATCHED, [str(until)])
 
 
 def index_sessions(client: redis.Redis, opened: Sequence[tuple[str, str]], closed: Sequence[tuple[str, str]]) -> None:
     """Adds and removes (uid, account) in the index of open sessions.
 
-    A session that moves stands in it all the time: reports of one that does not are refused.
+    A session that moves stays in the index all the time: reports of sessions outside it are refused.
     """
     put(client, "ZADD", keys.OPEN_SESSIONS, [part for uid, account in opened for part in ("0", f"{uid} {account}")])
     if closed:
@@ -137,7 +137,7 @@ def expire_reports(client: redis.Redis, uids: Sequence[str]) -> None:
 
 
 def renew_index(client: redis.Redis, sessions: Iterable[tuple[str, str]], spared: Container[str] = ()) -> None:
-    """Makes the index of open sessions hold these (uid, account) and no others.
+    """Rewrites the index of open sessions to hold these (uid, account) and no others.
 
     They may differ where a leader ended between writing a session and its index entry. The entries of accounts that are
     `spared` stay.
@@ -164,8 +164,8 @@ def publish_states(
         new_id: the store id to use where the store has none, or where other servers hold the store than at the last
             publication.
         states: namespace to its state as JSON.
-        terms: the part that is the same for all namespaces.
-        servers: the runs of the servers that hold the store.
+        terms: the part that all namespaces share.
+        servers: the run ids of the Redis servers that hold the store.
 
     Raises:
         StoreError: the store refused the change, or Redis does not answer.

@@ -12,12 +12,12 @@ import redis
 from timekeeper.ledger import keys
 
 CHUNK = 5000
-"""Values in one read."""
+"""The number of values in one read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cursor:
-    """The version that a reader has received. Versions of different store ids cannot be compared."""
+    """A reader's position: the version of the states that it has received, of one store id."""
 
     store_id: str
     version: int
@@ -35,7 +35,7 @@ class Changes:
         full: whether `states` holds all namespaces; otherwise those that changed.
         states: each namespace once, with its state as JSON.
         prices: GPU-hours charged for an hour of a whole GPU, by model.
-        default: the state of a namespace that is not named.
+        default: the state of each namespace that `states` does not name.
         charge: the admin's settings for charging.
     """
 

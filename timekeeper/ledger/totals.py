@@ -19,14 +19,14 @@ class PeriodTotals:
     """The sums of an account's period.
 
     Attributes:
-        total: spent, in microGPU-seconds; below 0 where a correction and a session that gave money back came together.
-        granted: added by grants and by credits carried into the period; negative where more was taken away.
-        finalized: the part of the total that finalized sessions spent: a checkpoint must hold it.
+        total: the amount spent, in microGPU-seconds; below 0 where a correction and a refund of a session coincide.
+        granted: the amount added by grants and by credits carried in; negative where more was taken away.
+        finalized: the part of the total that finalized sessions spent, which a checkpoint must contain.
         exhausted_at: the instant at which spending first reached what was available; None before that.
-        previous_spent: the spending of the period before it when that period's rest was carried over; None before that.
-        new: whether the account was not in the store, or the order not applied, before this change.
+        previous_spent: the closing balance's spent amount of the preceding period; None before it is closed.
+        new: whether this change created the account or applied the order.
         version: the number of changes to the account.
-        terms: the allowance of the period before it and the part that could be rolled over, when it was carried over.
+        terms: the preceding period's allowance and the most that it could roll over, when it was closed.
     """
 
     total: int
@@ -62,7 +62,7 @@ def totals_or_error(answer: Any) -> PeriodTotals | StoreError:
 
 
 def totals_and_flag_or_error(answer: Any) -> PeriodTotals | StoreError:
-    """Reads an answer as `totals_or_error` does; its first value says whether this call made the change."""
+    """Reads an answer as `totals_or_error` does; its first value states whether this call made the change."""
     return answer if isinstance(answer, StoreError) else _read_or_error(answer[1:], new=answer[0] == 1)
 
 
@@ -77,7 +77,7 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class SummaryError(ValueError):
-    """A stored document is no summary."""
+    """A stored document is not a summary."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ class Summary:
 
     @property
     def expiring(self) -> list[tuple[Credit, int]]:
-        """The credits that have not expired, the soonest first, each with the amount left of it."""
+        """Returns the credits that have not expired, soonest first, each with the amount left of it."""
         if not self.credits:
             return []
         left = burn(self.own, self.credits, self.period_end, self.spent).credits
@@ -137,7 +137,7 @@ class Summary:
 
 
 def encode_summary(summary: Summary) -> str:
-    """A summary as JSON."""
+    """Encodes a summary as JSON."""
     # dataclasses.asdict would copy deeply, and one sweep writes ten thousand summaries.
     document = {name: getattr(summary, name) for name in Summary.__slots__ if name not in {"burns", "credits"}}
     document["pots"] = [(pot.name, pot.amount, pot.expires, pot.since, pot.expired) for pot in summary.credits]
@@ -145,10 +145,10 @@ def encode_summary(summary: Summary) -> str:
 
 
 def decode_summary(text: str | bytes) -> Summary:
-    """Reads a summary; fields that only later timekeepers write are ignored.
+    """Decodes a summary; fields that only later timekeepers write are ignored.
 
     Raises:
-        SummaryError: the text is no summary.
+        SummaryError: the text is not an encoded summary.
     """
     try:
         document: dict[str, Any] = json.loads(text)

@@ -1,4 +1,4 @@
-"""Reads the use of accounts, each as of one moment. A large account is read in pieces, each by one short command.
+"""Reads the usage of accounts, each as of one moment; a large account is read in pieces, by short commands.
 
 Every function may raise redis.RedisError.
 """
@@ -52,7 +52,7 @@ ATTEMPTS = (
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """The pieces that a script named instead of reading them, and the versions that they must be read in.
+    """The pieces that a script named instead of reading them, and the versions in which they must be read.
 
     Attributes:
         version: the account's version.
@@ -76,7 +76,7 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """The pieces of an `Unread`, read. `open` is flat: each session's record, then its amounts in two periods."""
+    """The pieces that an `Unread` named. `open` is flat: each session's record, then its amounts in two periods."""
 
     rows: Sequence[tuple[bytes, Mapping[bytes, bytes]]] = ()
     packed: Sequence[bytes] = ()
@@ -130,7 +130,7 @@ def _hash(found: Any) -> Mapping[bytes, bytes]:
 
 
 Added = tuple[int, tuple[int, int, int, int | None]]
-"""An hour, and the amounts billed, reserved of core and memory, and used in it; None where nothing was reported."""
+"""An hour, and the amounts to add in it: billed, reserved core, reserved memory, and used (None if not reported)."""
 
 
 class Running(NamedTuple):
@@ -148,7 +148,7 @@ class Running(NamedTuple):
 
 
 def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any]) -> list[Running]:
-    """Reads open sessions from a flat list: each record is followed by its amounts in two periods, the latest first."""
+    """Parses open sessions from a flat list: each record is followed by its amounts in two periods, latest first."""
     found = []
     for record, *texts in zip(stored[::3], stored[1::3], stored[2::3], strict=True):
         amounts = zip(periods, texts, strict=False)
@@ -158,7 +158,7 @@ def read_running(account: str, periods: Sequence[Period], stored: Sequence[Any])
 
 
 def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int | None]:
-    """The GPU time in each session's reports, by its uid, in microGPU-seconds.
+    """Returns the GPU time in each session's reports, by its uid, in microGPU-seconds.
 
     Raises:
         redis.RedisError: the store does not answer.
@@ -168,7 +168,7 @@ def reported(client: redis.Redis, sessions: Sequence[Running]) -> dict[str, int 
 
 
 def added(running: Running, assignments: Mapping[str, Assignments], until: int, count: int | None) -> Iterator[Added]:
-    """The use of an open session that is not posted yet, by hour.
+    """Yields the usage of an open session that is not posted yet, by hour.
 
     Args:
         running: the session.
@@ -183,7 +183,7 @@ def added(running: Running, assignments: Mapping[str, Assignments], until: int, 
 
 
 def _used_now(running: Running, count: int) -> int:
-    """The GPU time of the period that a session is in, by its reports."""
+    """Returns the GPU time in the session's present period, by its reports."""
     period, amount = running.amounts[0]
     bases = running.session.report_bases
     found = parts(bases, count).get((running.account, period.start), 0) if bases else count
@@ -193,7 +193,10 @@ def _used_now(running: Running, count: int) -> int:
 def _added_in(
     running: Running, period: Period, amount: StoredAmount, known: Assignments, until: int, used_now: int | None
 ) -> Iterator[Added]:
-    """The unposted part of an amount and, where `used_now` is given, of GPU time, in the hours since the last point."""
+    """Yields the unposted part of an amount, in the hours since the last hourly point.
+
+    Where `used_now` is given, it includes the unposted GPU time.
+    """
     account, session, _ = running
     stretches = [
         span
@@ -231,7 +234,7 @@ _WIDE = b"0" * 19
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The use of accounts that a caller has read before, and that need not be read again.
+    """The usage of accounts that a caller has read before, and that need not be read again.
 
     Attributes:
         past: by account, the value of `past` under which it was read.
@@ -244,7 +247,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class AccountUsage:
-    """An account's use by hours and dimensions, as of `settled` (nanoseconds since 1970).
+    """An account's usage by hours and dimensions, as of `settled` (nanoseconds since 1970).
 
     Attributes:
         account: the account's name.
@@ -263,7 +266,7 @@ class AccountUsage:
     running: Use
 
     def rows(self) -> list[Row]:
-        """The posted and the running use."""
+        """Returns the posted and the running usage."""
         return [*self.posted.rows(), *self.running.rows()]
 
 
@@ -271,11 +274,11 @@ NOTHING_KNOWN = Known({}, 0)
 
 
 class View(NamedTuple):
-    """The detail that a question needs.
+    """The detail that a query needs.
 
     Attributes:
-        details: whether nodes, owners, users or labels are asked for.
-        sums: whether one sum of the window will do, by namespace, model and user at most.
+        details: whether the query names nodes, owners, users or labels.
+        sums: whether sums over the whole window are enough, by namespace, model and user at most.
     """
 
     details: bool
@@ -294,7 +297,7 @@ def accounts_usage(
     view: View = DETAILED,
     known: Known = NOTHING_KNOWN,
 ) -> Iterator[AccountUsage]:
-    """The use of accounts in the hours that touch a window, each account as of one moment.
+    """Yields the usage of accounts in the hours that touch a window, each account as of one moment.
 
     Accounts that are not in the store are left out.
 
@@ -320,19 +323,19 @@ def accounts_usage(
 
 
 def restored(client: redis.Redis) -> list[str]:
-    """The accounts with spending that cannot be attributed to a pod, by name."""
+    """Returns the accounts with spending that cannot be attributed to a pod, by name."""
     names: Any = client.smembers(keys.RESTORED)
     return sorted(name.decode() for name in names)
 
 
 def capacity(client: redis.Redis) -> dict[int, int]:
-    """The capacity of all nodes, in microGPU-seconds a second, from each instant on at which it changed."""
+    """Returns the capacity of all nodes, in microGPU-seconds a second, from each instant at which it changed."""
     rates: Any = client.hgetall(keys.CAPACITY)
     return {int(instant): int(rate) for instant, rate in rates.items()}
 
 
 class _Answer(NamedTuple):
-    """An account's use as the store holds it at one moment."""
+    """An account's usage as the store holds it at one moment."""
 
     settled: int
     periods: Sequence[bytes | None]
@@ -360,7 +363,7 @@ def _answers(
 def _complete(
     client: redis.Redis, name: str, answer: _Answer | None, within: Window, known: Known, view: View
 ) -> _Answer | None:
-    """The answer together with its unread pieces; the script runs again where these change meanwhile."""
+    """Returns the answer with its unread pieces; the script runs again where these changed meanwhile."""
     for bounds in ATTEMPTS[1:]:
         if answer is None or answer.unread.nothing:
             return answer
@@ -389,7 +392,7 @@ def _read_answer(answer: Sequence[Any]) -> _Answer:
 
 
 def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
-    """The open sessions that may have added use to a window."""
+    """Returns the open sessions that may have added usage to a window."""
     if answer.settled <= within.start:
         return []
     starts = [int(period) for period in answer.periods if period]
@@ -398,7 +401,7 @@ def _open_sessions(name: str, answer: _Answer, within: Window) -> list[Running]:
 
 
 def _put_down(answer: _Answer, within: Window, known: Known, view: View) -> Use:
-    """The posted use in the hours of a window, without the hours that the caller knows."""
+    """Returns the posted usage in the hours of a window, without the hours that the caller knows."""
     first = max(within.start // HOUR, known.since) if answer.known else within.start // HOUR
     found = Use()
     for blob in answer.packed:
@@ -408,7 +411,7 @@ def _put_down(answer: _Answer, within: Window, known: Known, view: View) -> Use:
 
 
 def _running(sessions: Iterable[tuple[Running, Iterator[Added]]], within: Window) -> Use:
-    """The unposted use of open sessions in a window; it may lie in old hours, where no leader settled since."""
+    """Returns the unposted usage of open sessions in a window; in old hours, too, where no leader settled since."""
     first, end = within.start // HOUR, within.end // HOUR
     found = Use()
     for (_, session, _), added_since in sessions:
@@ -435,7 +438,7 @@ def _read_hours(use: Use, rows: Sequence[tuple[bytes, Any]]) -> None:
 
 
 def _figures(values: Sequence[bytes]) -> list[list[Any]]:
-    """Parses the figures of all rows at once: a question about all accounts reads some hundred thousand rows."""
+    """Parses the figures of all rows at once: a query about all accounts reads some hundred thousand rows."""
     text = b"[[" + b"],[".join(values) + b"]]"
     document = text.replace(b" -]", b" null]").replace(b" ", b",")
     # orjson makes floats of what takes more than 64 bits.
@@ -445,7 +448,7 @@ def _figures(values: Sequence[bytes]) -> list[list[Any]]:
 
 
 def read_rows(rows: Sequence[tuple[int, bytes, bytes]]) -> list[Row]:
-    """Reads stored rows, given as the hour, and the field and value in the hour's hash."""
+    """Parses stored rows, given as the hour, and the field and value in the hour's hash."""
     use = Use()
     _read_hours(use, [(str(hour).encode(), (field, value)) for hour, field, value in rows])
     return use.rows()
