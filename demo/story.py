@@ -48,7 +48,7 @@ def run(keep: str | None) -> int:
             screen.verdict(f"This step did not happen: {error}", good=False)
             return 1
     screen.verdict("Every step above was checked as it happened.", good=True)
-    screen.say("Next: docs/install.md puts this on a cluster; docs/budgets.md says how money is counted.")
+    screen.say("Next: docs/install.md puts this on a cluster; docs/charges.md says what a pod costs.")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Recomputes every table of docs/budgets.md that holds figures."""
+"""Recomputes every table of docs/budgets.md and docs/charges.md that holds figures."""
 
 from __future__ import annotations
 
@@ -32,21 +32,22 @@ from timekeeper.domain.state import Enforcement, Limits, OnExhausted, published,
 from timekeeper.domain.timestamps import format_instant, parse_duration, parse_instant
 from timekeeper.settings import read_settings
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "budgets.md"
+DOCS = Path(__file__).parents[3] / "docs"
+TEXT = "\n".join((DOCS / page).read_text() for page in ("budgets.md", "charges.md"))
 NOTHING = "-"
 
 
 def rows(first_column: str) -> list[list[str]]:
     """The rows of the table whose first column has this header."""
-    lines = [line for line in DOCUMENT.read_text().splitlines() if not line or not set(line) <= set("|-")]
+    lines = [line for line in TEXT.splitlines() if not line or not set(line) <= set("|-")]
     header = next(number for number, line in enumerate(lines) if line.startswith(f"| {first_column} |"))
     body = itertools.takewhile(lambda line: line.startswith("|"), lines[header + 1 :])
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in body]
 
 
 def example(word: str) -> str:
-    """The YAML in the document that holds a word."""
-    blocks = DOCUMENT.read_text().split("```yaml\n")[1:]
+    """The YAML in the documents that holds a word."""
+    blocks = TEXT.split("```yaml\n")[1:]
     return next(block.partition("```")[0] for block in blocks if word in block.partition("```")[0])
 
 
