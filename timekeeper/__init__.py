@@ -1,5 +1,5 @@
-"""The ledger of GPU time, the budgets it is spent from, and the REST API that answers for both.
+"""The ledger of GPU time, the budgets that pay for it, and the REST API that answers for both.
 
-Where neither a name nor a docstring says otherwise, an amount is whole microGPU-seconds, a rate is microGPU-seconds a
-second, and an instant or a stretch of time is whole nanoseconds, an instant since 1970.
+Where neither a name nor a docstring states another unit, an amount is whole microGPU-seconds, a rate is
+microGPU-seconds a second, a duration is whole nanoseconds, and an instant is whole nanoseconds since 1970.
 """

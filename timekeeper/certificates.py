@@ -1,7 +1,7 @@
-"""An authority that lasts ten years, and server certificates under it that rotate.
+"""Makes and renews the timekeeper's certificates: an authority for ten years, and server certificates under it.
 
-Sidecars carry the authority's certificate in their environment for as long as their pods live, so it stays; what
-rotates is the leaf, and no sidecar notices.
+Sidecars carry the authority's certificate in their environment for as long as their pods live, so the authority stays.
+Only the server certificates rotate, and no sidecar notices.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fairgpu.serving.tls import Chain, ChainError
 AUTHORITY = "fairgpu-timekeeper-ca"
 LEAF = "fairgpu-timekeeper-tls"
 STORE_LEAF = "fairgpu-redis-tls"
-"""The Secret that the Redis of FairGPU's manifests mounts."""
+"""The Secret with the certificate of the Redis that FairGPU's manifests bring."""
 AUTHORITY_LIFE = timedelta(days=3652)
 LEAF_LIFE = timedelta(days=90)
 MAX_TRIES = 5
@@ -32,41 +32,41 @@ _log = structlog.get_logger()
 
 
 class VaultError(RuntimeError):
-    """A stored pair cannot be read or written now."""
+    """The stored certificate and key cannot be read or written now."""
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPair:
-    """A pair as it is stored, and its version."""
+    """A certificate with its key as stored, and the stored version."""
 
     pair: Pair
     version: str
 
 
 class Vault(Protocol):
-    """Stores pairs by name, safely between replicas. Every method may raise VaultError."""
+    """Stores pairs of certificate and key by name; safe between replicas. Every method may raise VaultError."""
 
     def read(self, name: str) -> StoredPair | None:
-        """The pair under a name; None where there is none."""
+        """Returns the pair under a name; None where there is none."""
 
     def create(self, name: str, pair: Pair) -> bool:
-        """Stores a pair under a new name; False where another replica was first."""
+        """Stores a pair under a new name; returns False where another replica was first."""
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces a version of a pair; False where another replica was first."""
+        """Replaces one version of a pair; returns False where another replica was first."""
 
     def publish(self, certificate_pem: bytes) -> None:
-        """Publishes the authority's certificate for clients that are to trust it."""
+        """Publishes the authority's certificate for the clients that must trust it."""
 
 
 def service_names(service: str = names.TIMEKEEPER_SERVICE) -> list[str]:
-    """The names under which a Service of FairGPU's namespace is reached inside a cluster."""
+    """Returns the DNS names by which clients in the cluster reach a Service of FairGPU's namespace."""
     namespace = names.SYSTEM_NAMESPACE
     return [service, f"{service}.{namespace}", f"{service}.{namespace}.svc"]
 
 
 def read_chain(vault: Vault, server_names: Sequence[str], now: Callable[[], datetime]) -> Chain:
-    """The chain to present now, made or renewed where that is due.
+    """Returns the certificate chain to present now; makes or renews it where that is due.
 
     Raises:
         ChainError: what is kept cannot be read, written or used.
@@ -131,13 +131,13 @@ CERTIFICATE_KEY = "ca.crt"
 
 
 class ClusterVault:
-    """Secrets of FairGPU's own namespace."""
+    """Stores pairs in Secrets of FairGPU's namespace."""
 
     def __init__(self, api: KubernetesAPI) -> None:
         self._api = api
 
     def read(self, name: str) -> StoredPair | None:
-        """The pair in a Secret."""
+        """Returns the pair in a Secret; None where there is none."""
         try:
             secret = self._api.get(f"{SECRETS}/{name}")
         except ApiError as error:
@@ -152,7 +152,7 @@ class ClusterVault:
         return StoredPair(pair, str(secret["metadata"]["resourceVersion"]))
 
     def create(self, name: str, pair: Pair) -> bool:
-        """Makes a Secret."""
+        """Creates a Secret with the pair."""
         try:
             self._api.create(SECRETS, _secret(name, pair))
         except ApiError as error:
@@ -162,7 +162,7 @@ class ClusterVault:
         return True
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces a Secret of that resourceVersion."""
+        """Replaces a Secret, if it still has that resourceVersion."""
         secret = _secret(name, pair)
         secret["metadata"]["resourceVersion"] = version
         try:
@@ -174,7 +174,7 @@ class ClusterVault:
         return True
 
     def publish(self, certificate_pem: bytes) -> None:
-        """Writes the ConfigMap, unless it holds this certificate; it is read each time, since anybody may delete it."""
+        """Writes the ConfigMap unless it holds this certificate; reads it each time, since anybody may delete it."""
         wanted = certificate_pem.decode("ascii")
         try:
             if self._shown() != wanted:

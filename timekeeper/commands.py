@@ -1,4 +1,4 @@
-"""`fairgpu timekeeper serve`, `jobs` and `months` (REST, the leader's work, its files), and `fairgpu audit`."""
+"""The commands `fairgpu timekeeper serve`, `jobs` and `months` (REST API, leader, exports), and `fairgpu audit`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ STANDALONE_SETTINGS = "settings.yaml"
 
 
 def register(subparsers: Any) -> None:
-    """Adds the commands."""
+    """Adds the commands to the parser of `fairgpu`."""
     timekeeper = subparsers.add_parser("timekeeper", help="run the timekeeper")
     actions = timekeeper.add_subparsers(title="actions", metavar="ACTION", required=True)
     _add(actions, "serve", "serve the REST API until a signal ends it", run_serve)
@@ -42,7 +42,7 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until a signal ends it."""
+    """Serves the REST API until a signal ends it."""
     from timekeeper.api.service import run
 
     return _run_until_signalled(arguments, run, "serve")
@@ -56,7 +56,7 @@ def run_jobs(arguments: argparse.Namespace) -> int:
 
 
 def run_audit(arguments: argparse.Namespace) -> int:
-    """Recomputes the ledger; returns 1 where a figure differs."""
+    """Audits the ledger and prints the differences; returns 1 where there are any."""
     from fairgpu.logs import configure_logs
     from timekeeper.audit.command import run
     from timekeeper.ledger.connection import connect
@@ -68,7 +68,7 @@ def run_audit(arguments: argparse.Namespace) -> int:
 
 
 def run_months(arguments: argparse.Namespace) -> int:
-    """Lists the outcome of each month, or resolves a conflict of one."""
+    """Lists the closed months with the states of their files, or resolves a conflict of one."""
     from timekeeper.controller.month_conflicts import run
     from timekeeper.ledger.connection import connect
 

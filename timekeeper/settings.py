@@ -29,19 +29,19 @@ from timekeeper.domain.sessions import MeterFrom
 
 SCHEMES = ("redis", "rediss", "unix")
 BUNDLED_URL = "rediss://fairgpu-redis.fairgpu-system.svc:6379/0"
-"""The store that the manifests bring."""
+"""The URL of the Redis that FairGPU's manifests bring."""
 BUNDLED_USER = "timekeeper"
 BUNDLED_CA_FILE = "/etc/fairgpu-timekeeper-ca/ca.crt"
-"""Where the Deployment mounts the authority that signed for that store."""
+"""The path at which the Deployment mounts the certificate of the authority that signed for that Redis."""
 SENTINEL_PORT = 26379
 CLUSTER_PORT = 6379
 
 
 def address(node: str, port: int) -> tuple[str, int]:
-    """Host and port of a node written as `host`, `host:port` or `[IPv6]:port`; `port` where none is written.
+    """Splits a node written as `host`, `host:port` or `[IPv6]:port` into host and port; `port` is the default.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a node.
     """
     parts = urlsplit(f"//{node}")
     written = parts.port  # raises ValueError where it is no port
@@ -118,7 +118,7 @@ class RedisSettings(Section):
 
     @property
     def is_bundled(self) -> bool:
-        """Whether this is the store that the manifests bring."""
+        """Whether the settings name the Redis that FairGPU's manifests bring."""
         return self.url == BUNDLED_URL and not (self.sentinel.nodes or self.cluster.nodes)
 
     @model_validator(mode="before")
@@ -220,7 +220,7 @@ class ExportSettings(Section):
 
     @property
     def wanted(self) -> bool:
-        """Whether months are to be written."""
+        """Whether a destination for months is configured."""
         return self.folder is not None or self.bucket.name is not None
 
 
@@ -402,7 +402,7 @@ def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = U
     """Reads the settings from the environment and a file: the named one, else the usual one if it exists.
 
     Raises:
-        CommandError: a setting cannot be used.
+        CommandError: a setting is invalid.
     """
     try:
         return load_settings(Settings, environ, file or (usual if usual.exists() else None)).timekeeper

@@ -1,4 +1,4 @@
-"""Follows the states in the store from a thread, and hands what changed to the event loop."""
+"""The ASGI application of a REST worker: its routes, its probes, and the thread that follows the states."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from timekeeper.dashboard.serving import page_routes
 from timekeeper.ledger.states import Changes, Cursor
 
 POLL_SECONDS = 0.2
-"""The interval at which the store is asked for its version, one small read: clients get a change within a second."""
+"""The interval at which the store is asked for its version; clients get a change within a second."""
 
 _log = structlog.get_logger()
 
 ReadChanges = Callable[[Cursor | None], Changes | None]
-"""Returns the changes in the store since a cursor, all states without one; None where nothing changed.
+"""Reads the states that changed in the store since a cursor, all without one; None where nothing changed.
 
 May raise redis.RedisError.
 """
 
 
 def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Callable[[float], bool]) -> None:
-    """Follows until `wait` (as threading.Event.wait) says that everything is to end.
+    """Reads changed states from the store and delivers them, until `wait` returns true.
 
     Args:
-        read: asks the store.
-        deliver: takes the changes; called in this thread.
-        wait: waits that many seconds, and says whether to end.
+        read: reads the changes from the store.
+        deliver: gets the changes; called in this thread.
+        wait: sleeps that many seconds; returns whether the process ends.
     """
     cursor: Cursor | None = None
     answering = True
@@ -60,13 +60,13 @@ def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Callable
 
 
 SILENCE_SECONDS = 10.0
-"""A worker is ready if the store answered within this time."""
+"""The longest time since the store's last answer with which a worker is ready."""
 
 _OK = Response(200, b'{"status":"ok"}')
 
 
 class Freshness:
-    """The time of the store's last answer; written by the thread that follows the states."""
+    """Records the time of the store's last answer; written by the thread that follows the states."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` is a monotonic one, in seconds."""
@@ -74,16 +74,16 @@ class Freshness:
         self._answered_at: float | None = None
 
     def note(self) -> None:
-        """Notes that the store answered now."""
+        """Records that the store answered now."""
         self._answered_at = self._clock()
 
     def is_fresh(self) -> bool:
-        """Whether it answered lately."""
+        """Whether the store answered within SILENCE_SECONDS."""
         return self._answered_at is not None and self._clock() - self._answered_at < SILENCE_SECONDS
 
 
 class Probes:
-    """The two probes of a worker."""
+    """The liveness and readiness probes of a worker."""
 
     def __init__(self, feed: StatesFeed, store: Freshness, draining: Callable[[], bool]) -> None:
         self._feed = feed
@@ -91,11 +91,11 @@ class Probes:
         self._draining = draining
 
     async def live(self, _request: Request) -> Response:
-        """`GET /healthz`: the event loop turns."""
+        """`GET /healthz`: answers 200 as long as the event loop runs."""
         return _OK
 
     async def ready(self, _request: Request) -> Response:
-        """`GET /readyz`: the store answers, the states are known, and this is not the end.
+        """`GET /readyz`: answers 200 if the store answers, the states are known, and the worker is not ending.
 
         Raises:
             ProblemError: one of these does not hold.
@@ -111,30 +111,30 @@ class Probes:
 
 FORWARDED_FOR = b"x-forwarded-for"
 WSGI_THREADS = 8
-"""Each may wait for the API server to say who asks."""
+"""The threads of the WSGI routes; each may wait for the API server to authenticate a caller."""
 REVIEW_THREADS = 8
-"""As above, for those who wait for states."""
+"""The threads that authenticate the clients of the states, by questions to the API server."""
 
 
 class Loop:
-    """The event loop of a worker, which is known once its first event comes."""
+    """Returns the event loop of a worker, once the worker has started."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __call__(self) -> asyncio.AbstractEventLoop:
-        """The loop; asked for by threads that live after the start alone."""
+        """Returns the event loop; to be called only from threads that start after the worker."""
         if self._loop is None:
             raise RuntimeError("the worker has not started")
         return self._loop
 
     def note(self) -> None:
-        """Takes the present loop for the worker's."""
+        """Records the running event loop as the worker's."""
         self._loop = asyncio.get_running_loop()
 
 
 class RestApplication:
-    """Notes the event loop when the worker starts, and serves requests as from the clients behind trusted proxies."""
+    """Serves requests, with the client's own address where trusted proxies stand between."""
 
     def __init__(self, served: Application, loop: Loop, trusted_proxies: Sequence[Network] = ()) -> None:
         self._served = served
@@ -151,7 +151,7 @@ class RestApplication:
 
 
 def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
-    """Returns the scope with the client's own address where the request came through trusted proxies."""
+    """Returns the scope with the client's own address, where the request came through trusted proxies."""
     peer, port = scope.get("client") or ("", 0)
     forwarded = b",".join(value for name, value in scope.get("headers", ()) if name == FORWARDED_FOR)
     return {**scope, "client": (origin_of(peer, forwarded.decode("latin-1"), trusted), port)}
@@ -164,7 +164,7 @@ def build_application(
     loop: Loop,
     trusted_proxies: Sequence[Network] = (),
 ) -> RestApplication:
-    """The ASGI application over its parts; the follower of the states starts with it and ends with it."""
+    """Builds the ASGI application of a worker; the thread that follows the states starts and ends with it."""
     measures = parts.measures
     reviews = ThreadPoolExecutor(REVIEW_THREADS, "access-reviews")
     lifecycle.on_stop(lambda: reviews.shutdown(wait=False, cancel_futures=True))

@@ -14,11 +14,11 @@ Result = TypeVar("Result")
 
 MAX_BATCH = 256
 MAX_WAITING = 8192
-"""More than this and the store is not keeping up: further items are refused at once instead of growing a queue."""
+"""The most items that wait; beyond it the store does not keep up, and further items are refused at once."""
 
 
 class OverloadedError(RuntimeError):
-    """Too much is waiting already; the item was not taken."""
+    """Too many items are waiting; this one was not taken."""
 
 
 class Batcher(Generic[Item, Result]):
@@ -29,10 +29,10 @@ class Batcher(Generic[Item, Result]):
         execute: Callable[[Sequence[Item]], Awaitable[Sequence[Result | Exception]]],
         observe: Callable[[float], None] = lambda _size: None,
     ) -> None:
-        """Takes the function that handles batches.
+        """Makes a batcher without items.
 
         Args:
-            execute: answers each item with its result or its error; what it raises is the error of all of them.
+            execute: returns the result or the error of each item; an error that it raises is that of all items.
             observe: receives the size of each batch.
         """
         self._execute = execute
@@ -41,10 +41,10 @@ class Batcher(Generic[Item, Result]):
         self._running: asyncio.Task[None] | None = None
 
     async def submit(self, item: Item) -> Result:
-        """The result for one item.
+        """Submits one item; returns its result.
 
         Raises:
-            OverloadedError: too much is waiting.
+            OverloadedError: too many items are waiting.
         """
         if len(self._waiting) >= MAX_WAITING:
             raise OverloadedError(f"{MAX_WAITING} requests are waiting for the store already")

@@ -1,4 +1,4 @@
-"""Answers about budgets: spent, remaining, and the forecast."""
+"""The REST API's answers about budgets: money spent and left, and the forecast."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timekeeper.ledger.totals import Summary
 
 
 class PeriodAnswer(Answer):
-    """A period: start inclusive, end exclusive."""
+    """An accounting period: start inclusive, end exclusive."""
 
     start: datetime
     end: datetime
@@ -49,14 +49,14 @@ class StretchAnswer(Answer):
 
 
 class ForecastAnswer(Answer):
-    """The last hour and the last day, beside each other; null before anything was settled twice."""
+    """The forecasts by the last hour's and the last day's spending; null until an account was settled twice."""
 
     lastHour: StretchAnswer | None  # noqa: N815 - the wire's name
     lastDay: StretchAnswer | None  # noqa: N815 - the wire's name
 
 
 class ExpiringAnswer(Answer):
-    """A grant that expires on its own, and what is left of it: of all that is there, the soonest burns first."""
+    """A grant with an expiry of its own, and the money left of it; spending burns the soonest to expire first."""
 
     grant: str
     remaining: Money
@@ -64,7 +64,7 @@ class ExpiringAnswer(Answer):
 
 
 class GraceAnswer(Answer):
-    """The grace of an exhausted budget; it ends with the first of the two limits; null where one is not set."""
+    """The grace of an exhausted budget: the money and the time left of it; null for a limit that is not set."""
 
     remaining: Money | None
     ends: datetime | None

@@ -26,22 +26,22 @@ from timekeeper.domain.money import Currency
 
 @dataclass(frozen=True, slots=True)
 class Dependencies:
-    """The dependencies of the routes.
+    """The objects that the routes use, one set for each worker.
 
     Attributes:
-        book: answers questions about budgets.
+        book: the ledger in the store.
         store: a client of Redis whose answers are bytes.
-        usage_labels: the labels of pods that use can be asked for by.
-        authority: knows people and services.
-        recognise: knows pods by their tokens, in the event loop.
-        grants: keeps GPUGrants.
-        corrections: keeps GPUCorrections.
-        pods: knows pod objects.
+        usage_labels: the labels of pods by which usage can be queried.
+        authority: authenticates people and services, and checks their rights.
+        recognise: authenticates pods by their tokens, in the event loop.
+        grants: stores GPUGrants.
+        corrections: stores GPUCorrections.
+        pods: finds out whether pods have ended.
         feed: the states, in the event loop.
-        submissions: takes reports, in the event loop.
-        loop: names the event loop, once the worker has started.
+        submissions: stores reports, in the event loop.
+        loop: returns the event loop, once the worker has started.
         now: nanoseconds since 1970.
-        report_interval_seconds: how often sidecars are asked to report.
+        report_interval_seconds: the interval at which sidecars are asked to report.
         measures: the worker's metrics.
         assets: the files of the dashboard.
         asking: bounds a caller's concurrent queries about all namespaces.
@@ -77,37 +77,37 @@ GPU_CORRECTIONS = "gpucorrections"
 
 
 def may(authority: Authority, action: Action) -> Caller:
-    """The caller of the present request, who may do this.
+    """Returns the caller of the present request, if the caller may do this.
 
     Raises:
         UnauthenticatedError: the request has no valid token.
         ForbiddenError: the caller lacks the right.
-        IdentityUnavailableError: that cannot be found out now.
-        TooManyRequestsError: it was asked for too often.
+        IdentityUnavailableError: the API server cannot be asked now.
+        TooManyRequestsError: the caller has asked too often.
     """
     return require(authority, bearer_token(request.headers.get("Authorization")), action, request.remote_addr or "")
 
 
 def may_read_namespace(authority: Authority, namespace: str) -> Caller:
-    """The caller, who may read what a namespace spends."""
+    """Returns the caller, if the caller may read the budget of a namespace; raises as `may` does."""
     return may(authority, Action("get", GPU_BUDGETS, namespace))
 
 
 def may_read_budget(authority: Authority, name: str) -> Caller:
-    """The caller, who may read one budget, of whichever namespaces."""
+    """Returns the caller, if the caller may read this budget; raises as `may` does."""
     return may(authority, Action("get", GPU_BUDGETS, name=name))
 
 
 def may_read_all(authority: Authority) -> Caller:
-    """The caller, who may read every budget."""
+    """Returns the caller, if the caller may read every budget; raises as `may` does."""
     return may(authority, Action("list", GPU_BUDGETS))
 
 
 def may_grant(authority: Authority) -> Caller:
-    """The caller, who may give money to any budget."""
+    """Returns the caller, if the caller may grant money to budgets; raises as `may` does."""
     return may(authority, Action("create", GPU_GRANTS))
 
 
 def may_correct(authority: Authority) -> Caller:
-    """The caller, who may correct the spending of any budget."""
+    """Returns the caller, if the caller may correct the spending of budgets; raises as `may` does."""
     return may(authority, Action("create", GPU_CORRECTIONS))

@@ -1,6 +1,6 @@
-"""Answers queries about months that the store no longer holds from their exported files.
+"""Answers usage queries about months that the store no longer holds, from their exported files.
 
-Where the store still holds use of a budget in such a month, it counts in place of the file's: it is newer.
+Where the store still holds a budget's usage in such a month, that counts in place of the file's: it is newer.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from timekeeper.ledger import exports
 from timekeeper.ledger.exports import Export, Exports
 
 MOST_MONTHS = 24
-"""Files that one answer reads at most."""
+"""The most files that one answer reads."""
 LISTED_SECONDS = 60.0
 """The longest time for which the list of files is reused."""
 Held = Collection[tuple[str, str]]
-"""Accounts and months of which the store holds something."""
+"""Accounts and months of which the store holds usage."""
 
 
 class ExportedMonths:
-    """Reads files, and keeps those that were read last; for all threads of a worker."""
+    """Reads exported files, and caches those read last. Thread-safe; one for each worker."""
 
     def __init__(
         self,
@@ -54,17 +54,17 @@ class ExportedMonths:
         self._listed: tuple[float, frozenset[str]] | None = None
 
     def add(self, sums: UsageSums, window: Window, now: int, held: Held, only: frozenset[str] | None) -> None:
-        """Adds what files hold of a window and the store no longer does.
+        """Adds the usage of a window that files hold and the store no longer does.
 
         Args:
-            sums: what it is added to; the store's part is in it.
-            window: of which time.
+            sums: the sums to add to; the store's part is in them.
+            window: the window of the query.
             now: nanoseconds since 1970.
-            held: what the store holds of months that it may forget.
-            only: of these namespaces alone, where some are named.
+            held: the accounts and past months of which the store still holds usage.
+            only: the namespaces to add; None for all.
 
         Raises:
-            MonthUnavailableError: a file cannot be read, or is not what was written.
+            MonthUnavailableError: a file cannot be read, or is not the one that was written.
             ProblemError: the window takes too many files.
             redis.RedisError: the store does not answer.
         """
@@ -84,7 +84,7 @@ class ExportedMonths:
                 sums.add(account, use, only)
 
     def kept_from(self, now: int) -> int:
-        """From when on the store holds everything, in nanoseconds since 1970."""
+        """Returns the instant from which on the store holds all usage, in nanoseconds since 1970."""
         return month_start(now, -self._retention_months)
 
     def _month(
@@ -92,7 +92,7 @@ class ExportedMonths:
     ) -> Iterator[tuple[str, Use]]:
         written = known.written.get(month)
         if written is None and month not in names:
-            # What was not written is not forgotten, unless the store was lost, and the file with it.
+            # The store drops no month before it is exported, so a missing file means that both were lost.
             if not mine and month < max(names, default=""):
                 raise MonthUnavailableError(month, "the file is missing between others")
             return
@@ -130,7 +130,7 @@ class ExportedMonths:
                 self._bodies.popitem(last=False)
 
     def _names(self, month: str) -> frozenset[str]:
-        """The months of which there are files."""
+        """Returns the months of which there are files."""
         with self._lock:
             if self._listed is not None and self._clock() - self._listed[0] < LISTED_SECONDS:
                 return self._listed[1]
@@ -144,7 +144,7 @@ class ExportedMonths:
 
 
 def held_before(account: str, use: Use, before: int) -> set[tuple[str, str]]:
-    """The months before an instant of which an account's use holds something."""
+    """Returns the account with each month before an instant in which it has usage."""
     return {(account, month_of(hour)) for hour in {row[0] for row in use.raw_rows} if hour * HOUR < before}
 
 

@@ -29,19 +29,19 @@ _log = structlog.get_logger()
 
 
 class BadCursorError(ValueError):
-    """A cursor that was never given out."""
+    """A cursor that no answer has contained."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionFigures:
-    """An open session: a pod's reservation on the meter.
+    """An open session: a pod's reservation that is being metered.
 
     Attributes:
         session: the session.
-        account: who pays.
-        rate: what it spends now.
-        amount: what it has cost in the present period of its account.
-        reported_at: when its pod last reported; None if never.
+        account: the account that pays.
+        rate: its present rate.
+        amount: its cost in the present period of its account.
+        reported_at: the instant of its pod's last report; None for none.
         used: the GPU time that its containers used, by its reports; None where there are none.
     """
 
@@ -54,15 +54,15 @@ class SessionFigures:
 
 
 class Book:
-    """The ledger as the store holds it. Every method may raise redis.RedisError."""
+    """Reads the ledger in the store for the routes. Every method may raise redis.RedisError."""
 
     def __init__(self, client: redis.Redis, now: Callable[[], int]) -> None:
-        """`client` gives bytes; `now` is nanoseconds since 1970."""
+        """Makes a reader; `client` returns bytes, `now` nanoseconds since 1970."""
         self._client = client
         self._now = now
 
     def budgets(self, after: str, limit: int) -> list[Summary]:
-        """Figures of budgets after the one of that name, by name; no accounts of namespaces that no budget names."""
+        """Returns the figures of GPUBudgets after a name, by name; not those of namespaces without a budget."""
         names = [name for name in reading.account_names(self._client) if name > after]
         page: list[Summary] = []
         for start in range(0, len(names), limit):
@@ -74,11 +74,11 @@ class Book:
         return page[:limit]
 
     def namespaces(self) -> list[str]:
-        """Every namespace that a budget names, or in which anything was ever metered."""
+        """Returns the namespaces that a budget names, or in which a pod was ever metered."""
         return reading.namespaces(self._client)
 
     def budget(self, name: str) -> Summary | None:
-        """One account's figures."""
+        """Returns the figures of one account; None where there is none."""
         if not name or "}" in name:
             return None
         found = reading.summaries(self._client, [name])
@@ -105,20 +105,20 @@ class Book:
         return None if totals is None else totals.total
 
     def ledger(self, account: str, after: str, limit: int) -> list[LedgerEntry]:
-        """Entries after the one of that id, oldest first; from the first one where it is empty.
+        """Returns ledger entries after an id, oldest first; from the first one where the id is empty.
 
         Raises:
-            BadCursorError: it is no id.
+            BadCursorError: `after` is not an id.
         """
         if after and not _ENTRY_ID.fullmatch(after):
             raise BadCursorError(after)
         return reading.ledger_page(self._client, account, after, limit)
 
     def sessions(self, namespace: str, after: str, limit: int) -> list[SessionFigures]:
-        """Open sessions after the pod uid `after`, by uid; of one namespace, or of all where it is empty.
+        """Returns open sessions after a pod uid, by uid: of one namespace, or of all where it is empty.
 
         Raises:
-            BadCursorError: it is no uid.
+            BadCursorError: `after` is not a uid.
         """
         if after and not _UID.fullmatch(after):
             raise BadCursorError(after)
@@ -132,7 +132,7 @@ class Book:
         return self._with_amounts(page)
 
     def dearest_sessions(self, namespace: str, limit: int) -> list[SessionFigures]:
-        """The open sessions that have cost the most in the present periods; of one namespace, or of all."""
+        """Returns the open sessions with the highest cost in the present periods, of one namespace or of all."""
         found: list[SessionFigures] = []
         after = ""
         while page := self.sessions(namespace, after, READ_AT_ONCE):
@@ -179,7 +179,7 @@ class Book:
 
 
 def is_budget(summary: Summary) -> bool:
-    """Whether a GPUBudget stands behind these figures, to which money can be granted."""
+    """Whether the figures are those of a GPUBudget, to which money can be granted."""
     return bool(summary.enforcement)
 
 

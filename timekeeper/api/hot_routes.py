@@ -1,4 +1,4 @@
-"""The routes that carry the load, straight on the event loop: reports from every pod, states for every waiter."""
+"""The busiest routes, served by the event loop without a thread: reports of pods, and states for waiting clients."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MAX_WAIT_SECONDS = 60.0
 NOT_RUNNING_RETRY_SECONDS = 5
 FULL_RETRY_SECONDS = 60
 PAUSE_SECONDS = 1
-"""The least time between two reports of a pod; its first, and that of a sidecar that ends, do not wait for it."""
+"""The shortest time between two reports of a pod, except its first and the last of a sidecar."""
 
 _REPORT = TypeAdapter(Report)
 
@@ -36,7 +36,7 @@ Submissions = Batcher[Submission, IntakeOutcome]
 
 
 class ReportRoute:
-    """`POST /v1/reports`: a pod reports its own use; its token identifies it."""
+    """`POST /v1/reports`: stores a pod's report of its own usage; the pod's token identifies it."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class ReportRoute:
         interval_seconds: int,
         measures: Measures,
     ) -> None:
-        """`now` is nanoseconds since 1970; the interval is what sidecars are asked to keep."""
+        """Makes the route; `now` returns nanoseconds since 1970, and sidecars are told to keep the interval."""
         self._recognise = recognise
         self._submissions = submissions
         self._now = now
@@ -54,7 +54,7 @@ class ReportRoute:
         self._outcomes = {outcome: measures.reports.labels(outcome.value) for outcome in IntakeOutcome}
 
     async def __call__(self, request: Request) -> Response:
-        """Takes one report."""
+        """Stores one report; answers with the interval until the next."""
         pod = await self._recognise(_authorization(request))
         if len(request.body) > MAX_REPORT_BYTES:
             raise ProblemError(413, "content-too-large", f"a report has at most {MAX_REPORT_BYTES} bytes")
@@ -75,17 +75,17 @@ class ReportRoute:
 
 
 class StatesRoute:
-    """`GET /v1/states?since=&wait=`: what changed since a cursor, as soon as something does."""
+    """`GET /v1/states?since=&wait=`: answers with the states that changed since a cursor, as soon as one does."""
 
     def __init__(self, authority: Authority, feed: StatesFeed, measures: Measures, threads: ThreadPoolExecutor) -> None:
-        """`threads` are those that may wait for the API server to say what a caller may do."""
+        """Makes the route; `threads` are those in which callers are authenticated by the API server."""
         self._authority = authority
         self._threads = threads
         self._feed = feed
         self._waiting = measures.waiting
 
     async def __call__(self, request: Request) -> Response:
-        """Answers at once, or waits."""
+        """Answers at once, or after a change or the wait."""
         token = bearer_token(_authorization(request))
         loop, origin = asyncio.get_running_loop(), (request.scope.get("client") or ("",))[0]
         await loop.run_in_executor(self._threads, require, self._authority, token, LIST_BUDGETS, origin)
@@ -100,10 +100,10 @@ class StatesRoute:
 
 
 def refuse_unless_running(outcome: IntakeOutcome, pod: PodIdentity) -> None:
-    """Passes a report that was taken, or that a later one had overtaken.
+    """Raises for the two outcomes that refuse a report, FULL and NOT_RUNNING; returns for any other.
 
     Raises:
-        ProblemError: the pod holds nothing, so that there is nothing to report; or the store has no room for it.
+        ProblemError: the pod has no open session, or the store has no memory for its report.
     """
     if outcome is IntakeOutcome.FULL:
         detail = "the store of the ledger has no room left for reports; what is reserved is metered all the same"
@@ -114,7 +114,7 @@ def refuse_unless_running(outcome: IntakeOutcome, pod: PodIdentity) -> None:
 
 
 def guarded(route: Callable[[Request], Awaitable[Response]], measures: Measures) -> Handler:
-    """A route whose errors are answered as problem documents."""
+    """Returns the route with its errors answered as problem documents."""
 
     async def handle(request: Request) -> Response:
         try:
@@ -142,7 +142,7 @@ def _cursor(text: str) -> Cursor | None:
 
 
 def _wait(text: str) -> float:
-    """Seconds to wait, at most MAX_WAIT_SECONDS."""
+    """Parses the seconds to wait, at most MAX_WAIT_SECONDS."""
     if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) <= 16):
         raise invalid("wait", text, f"seconds from 0; more than {MAX_WAIT_SECONDS:g} count as {MAX_WAIT_SECONDS:g}")
     return min(float(text), MAX_WAIT_SECONDS)

@@ -1,4 +1,4 @@
-"""The three endpoints of the ancestor, for clients that were written for it. Amounts are GPU-hours."""
+"""The three endpoints of FairGPU's predecessor, for clients that were written for it. Amounts are GPU-hours."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOOP_SECONDS = 20.0
 
 
 def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the three routes."""
+    """Adds the predecessor's three routes."""
 
     @app.get("/budget/<namespace>")
     def ancestor_budget(namespace: str) -> Response:
@@ -70,7 +70,7 @@ def add_ancestor_routes(app: Flask, parts: Dependencies) -> None:
 
 
 def _in_loop(parts: Dependencies, authorization: str | None) -> PodIdentity:
-    """The pod that asks, recognised where all pods are."""
+    """Authenticates the pod in the event loop, where the cache of pods' tokens is; returns the pod."""
     return asyncio.run_coroutine_threadsafe(parts.recognise(authorization), parts.loop()).result(LOOP_SECONDS)
 
 

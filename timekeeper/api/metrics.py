@@ -1,4 +1,4 @@
-"""The metrics of the REST service. Made in each worker; no label takes a value that a client chooses."""
+"""The metrics of a REST worker. No label has a value that a client chooses."""
 
 from __future__ import annotations
 
@@ -37,5 +37,5 @@ class Measures:
         )
 
     def set_certificate_expiry(self, moment: datetime) -> None:
-        """Says when the certificate ends."""
+        """Sets the metric of the certificate's expiry."""
         self._certificate_expiry.set(moment.timestamp())

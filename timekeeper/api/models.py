@@ -1,6 +1,7 @@
-"""Models of requests and answers. Request models are strict: a wrong field is named and nothing is guessed.
+"""The models of requests and answers of the REST API.
 
-Numbers are bounded here, so that they fit the store's integers.
+Request models are strict: a wrong field is named, and no value is guessed. Numbers are bounded, so that they fit the
+store's integers.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from timekeeper.ledger.totals import Summary
 MAX_COUNTER = 2**63 - 1
 MAX_SEQUENCE = 2**53 - 1
 MAX_DEVICES = 256
-"""Devices in one report, over all its containers: what the sidecar holds itself to."""
+"""The most devices in one report, over all its containers; the sidecar sends no more."""
 MAX_REPORT_BYTES = 128 * 1024
 MAX_BODY_BYTES = 256 * 1024
 
@@ -72,13 +73,13 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
 class _Given(BaseModel):
-    """A body that a person writes: an unknown field is an error that names it."""
+    """The base of bodies that a person writes: an unknown field is an error that names it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
 
 
 class _Reported(BaseModel):
-    """A body that a sidecar sends: unknown fields, of later versions, are ignored."""
+    """The base of bodies that a sidecar sends: unknown fields, of later versions, are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", allow_inf_nan=False)
 
@@ -170,7 +171,7 @@ class PodReport(_Given):
 
 
 def is_namespace(text: str) -> bool:
-    """Whether it can be a namespace's name: a DNS label (RFC 1123)."""
+    """Whether a text can be a namespace's name: a DNS label (RFC 1123)."""
     return _NAMESPACE.fullmatch(text) is not None
 
 
@@ -184,7 +185,7 @@ class Answer(BaseModel):
 
 
 class Money(Answer):
-    """An amount: exact, and for people. One GPU-hour is 3,600,000,000 microGPU-seconds."""
+    """An amount, exact and in GPU-hours. One GPU-hour is 3,600,000,000 microGPU-seconds."""
 
     microGPUSeconds: Exact  # noqa: N815 - the wire's name
     gpuHours: float  # noqa: N815 - the wire's name

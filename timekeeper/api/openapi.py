@@ -1,4 +1,4 @@
-"""The API's description (OpenAPI 3.1), made of the very models that read bodies and write answers."""
+"""Generates the API's description (OpenAPI 3.1) from the models that read bodies and write answers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _REPORTING = (400, 401, 403, 413, 422, 429, 503)
 
 
 def document() -> Document:
-    """The whole description."""
+    """Returns the whole description."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -82,7 +82,7 @@ def document() -> Document:
 
 
 def document_json() -> bytes:
-    """The description as it is served."""
+    """Returns the description as JSON, as it is served."""
     return orjson.dumps(document(), option=orjson.OPT_INDENT_2)
 
 

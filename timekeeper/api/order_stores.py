@@ -1,4 +1,4 @@
-"""Orders over REST: each is an object, a grant or a correction, whose name makes the request idempotent."""
+"""Creates the objects of orders, GPUGrants and GPUCorrections; an object's name makes its request idempotent."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def known_budget(book: Book, name: str) -> None:
 
 
 def unused_name(book: Book, item: Json, store: OrderStore) -> None:
-    """Refuses an order under a name that the budget's ledger holds of an object that was deleted.
+    """Refuses an order whose name the ledger holds of an object that was deleted since.
 
     Raises:
         ProblemError: the ledger would ignore the order.
@@ -202,7 +202,7 @@ class ClusterOrders:
         self._collection = collection
 
     def create(self, item: Json) -> Json:
-        """Creates an object."""
+        """Creates the object."""
         try:
             return self._api.create(self._collection, item)
         except ApiError as error:
@@ -231,7 +231,7 @@ class FolderOrders:
         self._now = now
 
     def create(self, item: Json) -> Json:
-        """Writes the file in one step, unless an object of that name exists."""
+        """Creates the object's file in one step, unless an object of that name exists."""
         name = item["metadata"]["name"]
         if self._written_by_hand(name) is not None:
             raise ExistsError(f"a {self._noun} {name!r} is there already")

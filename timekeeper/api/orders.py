@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 
 def add_grant_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the route."""
+    """Adds the route `POST /v1/grants`."""
 
     @app.post("/v1/grants")
     def grants() -> Response:
@@ -114,7 +114,7 @@ def grant_answer(found: Json) -> GrantAnswer:
 
 
 def add_correction_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the route."""
+    """Adds the route `POST /v1/corrections`."""
 
     @app.post("/v1/corrections")
     def corrections() -> Response:
@@ -149,7 +149,7 @@ def correction_object(name: str, wanted: CorrectionRequest, effective: str, call
 
 
 def acceptable(book: Book, spec: Json) -> None:
-    """Refuses a correction that the leader would refuse later, by the present ledger.
+    """Refuses, by the present ledger, a correction that the leader would refuse later.
 
     Raises:
         ProblemError: the budget has never paid for the namespace, has no such period, or has spent less in it.

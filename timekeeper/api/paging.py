@@ -1,4 +1,4 @@
-"""Pages of long answers: a bounded number of items and an opaque cursor to ask with for the next ones."""
+"""Pages of long answers: a bounded number of items, and an opaque cursor for the next page."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ MAX_CURSOR_LENGTH = 512
 
 
 def only_parameters(*known: str) -> None:
-    """Refuses a misspelt parameter, which would otherwise silently select more than was asked for.
+    """Refuses any other parameter: a misspelt one would silently select more than was asked for.
 
     Raises:
-        ProblemError: the present request has a parameter that is none of these.
+        ProblemError: the present request has another parameter.
     """
     refuse_unknown(request.args, known)
 
 
 def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
-    """Refuses parameters that are none of those known.
+    """Refuses a parameter that is not among the known ones.
 
     Raises:
-        ProblemError: there is one.
+        ProblemError: a parameter is unknown.
     """
     for name in given:
         if name not in known:
@@ -36,10 +36,10 @@ def refuse_unknown(given: Iterable[str], known: Sequence[str]) -> None:
 
 
 def page_limit() -> int:
-    """The number of items that the present request asks for.
+    """Returns the number of items that the present request asks for.
 
     Raises:
-        ProblemError: it is no number from 1 to MAX_LIMIT.
+        ProblemError: it is not a number from 1 to MAX_LIMIT.
     """
     text = request.args.get("limit", str(DEFAULT_LIMIT))
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
@@ -48,10 +48,10 @@ def page_limit() -> int:
 
 
 def page_start() -> str:
-    """The item after which the present request wants to go on; empty for the first page.
+    """Returns the item after which the requested page begins; empty for the first page.
 
     Raises:
-        ProblemError: the cursor is none of an earlier answer.
+        ProblemError: no earlier answer contained the cursor.
     """
     text = request.args.get("cursor", "")
     start = decoded_cursor(text)
@@ -61,7 +61,7 @@ def page_start() -> str:
 
 
 def by_amount() -> bool:
-    """Whether the present request asks for the largest amounts first, which is one page: they change as it is turned.
+    """Whether the present request asks for the largest amounts first, of which there is one page.
 
     Raises:
         ProblemError: it asks for another order, or for a second page of this one.
@@ -75,7 +75,7 @@ def by_amount() -> bool:
 
 
 def cursor_after(item: str) -> str:
-    """The cursor to go on with after an item."""
+    """Returns the cursor of the page that begins after an item."""
     return base64.urlsafe_b64encode(item.encode("ascii")).rstrip(b"=").decode("ascii")
 
 

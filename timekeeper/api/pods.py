@@ -1,4 +1,4 @@
-"""The one question about a pod that the store cannot answer: whether its other containers have ended."""
+"""Finds out whether the other containers of a pod have ended, which only the API server knows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ MOST_POD_BYTES = 2 * 1024 * 1024
 READ_SECONDS = 5.0
 """The time-out of the API server for one pod."""
 ANSWER_SECONDS = 5.0
-"""The time for which an answer about a pod is reused: half of the time within which callers learn of its end."""
+"""The time for which an answer about a pod is reused: half of the time in which callers must learn of its end."""
 MOST_PODS = 20_000
-"""Pods whose answers are remembered; the one that asked longest ago is forgotten first."""
+"""The most pods whose answers are cached; the least recently used one is dropped first."""
 
 
 class PodReader(Protocol):
@@ -30,18 +30,18 @@ class PodReader(Protocol):
         """Returns the pod object; None where it does not exist any more.
 
         Raises:
-            ApiError: that cannot be found out now.
+            ApiError: the API server cannot be asked now.
         """
 
 
 class ClusterPods:
-    """Pods of an API server."""
+    """Reads pods from the API server."""
 
     def __init__(self, api: KubernetesAPI) -> None:
         self._api = api.within(READ_SECONDS)
 
     def read(self, pod: PodIdentity) -> Json | None:
-        """The pod of that name, if it is still the one of that uid."""
+        """Returns the pod of that name, if it still has that uid; else None."""
         try:
             path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.pod}"
             found = self._api.get(path, most_bytes=MOST_POD_BYTES)
@@ -53,13 +53,13 @@ class ClusterPods:
 
 
 class FolderPods:
-    """Pods of a standalone folder."""
+    """Reads pods from a standalone folder."""
 
     def __init__(self, folder: Path) -> None:
         self._pods = folder / "pods"
 
     def read(self, pod: PodIdentity) -> Json | None:
-        """The pod in the file of its uid. A uid comes from a verified token, and still is not let out of the folder."""
+        """Returns the pod in the file of its uid, which is checked so that no path leads out of the folder."""
         if "/" in pod.uid or pod.uid.startswith("."):
             return None
         try:
@@ -78,7 +78,7 @@ class EndedPods:
     """Answers whether the other containers of pods have ended, from reads at most a few seconds old. Thread-safe."""
 
     def __init__(self, pods: PodReader, clock: Callable[[], float]) -> None:
-        """`clock` is a monotonic one, in seconds."""
+        """Makes an empty cache; `clock` is monotonic, in seconds."""
         self._pods = pods
         self._clock = clock
         self._lock = threading.Lock()
@@ -87,7 +87,9 @@ class EndedPods:
         self._reading: set[str] = set()
 
     def ended(self, pod: PodIdentity) -> bool:
-        """Whether they have ended, by a read at most a few seconds old; the last answer while another thread reads.
+        """Whether the pod's other containers have ended, by a read at most a few seconds old.
+
+        While another thread reads the pod, the last answer counts.
 
         Raises:
             ApiError: that cannot be found out now.
@@ -112,10 +114,10 @@ class EndedPods:
 
 
 def others_have_ended(pod: Json | None) -> bool:
-    """Whether nothing but one container, the one that asks, still runs or waits.
+    """Whether at most one container of the pod still runs or waits: the one that asks.
 
     The request does not say which container asks. FairGPU's own sidecar does not ask this way, so it does not count. A
-    pod that does not exist any more or is in a terminal phase has ended altogether.
+    pod that does not exist any more, or is in a terminal phase, has ended.
     """
     if pod is None:
         return True

@@ -1,4 +1,4 @@
-"""Every error becomes a problem document (RFC 9457) here, and nowhere else."""
+"""Turns every error of the REST API into a problem document (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _ALLOWED = {
     "model_attributes_type": "an object",
     "literal_error": "{expected}",
 }
-"""By pydantic's type of error (https://docs.pydantic.dev/latest/errors/validation_errors/), what to write instead."""
+"""The advice for each of pydantic's types of error (https://docs.pydantic.dev/latest/errors/validation_errors/)."""
 
 _log = structlog.get_logger()
 
@@ -56,8 +56,8 @@ class ProblemError(Exception):
     Attributes:
         status: the HTTP status.
         kind: the last part of the problem's type; stable, for programs.
-        detail: what was wrong with this request, for people.
-        faults: field by field, what was given and what is allowed.
+        detail: the fault of this request, for people.
+        faults: for each faulty field, the given value and the allowed ones.
         headers: further headers of the answer.
     """
 
@@ -78,18 +78,18 @@ class ProblemError(Exception):
 
 
 def invalid(name: str, given: Any, allowed: str) -> ProblemError:
-    """A parameter or a body's field that cannot be used."""
+    """Returns the problem of an invalid parameter or field."""
     fault = {"field": name, "given": show(given), "allowed": allowed}
     return ProblemError(422, "invalid", f"{name}: given {fault['given']}; allowed: {allowed}", (fault,))
 
 
 def not_found(what: str) -> ProblemError:
-    """Something that is not there."""
+    """Returns the problem of an object that does not exist."""
     return ProblemError(404, "not-found", what)
 
 
 def answer(problem: ProblemError) -> Response:
-    """A problem as a document."""
+    """Returns a problem as a response."""
     document: dict[str, Any] = {
         "type": TYPE_PREFIX + problem.kind,
         "title": HTTPStatus(problem.status).phrase,

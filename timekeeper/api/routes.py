@@ -1,4 +1,4 @@
-"""The WSGI routes of the REST API. Long answers are compressed: figures of hundreds of budgets shrink to a tenth."""
+"""The WSGI routes of the REST API: budgets, ledger, sessions, access, and the page's files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from timekeeper.dashboard.serving import PREFIX, Assets, of_another_version, tak
 LEAST_BYTES = 1400
 """A shorter answer fits into one packet and is not compressed."""
 LEVEL = 4
-"""Half the time of the usual level, for answers larger by a tenth."""
+"""The gzip level: it takes half the time of the usual one, for answers larger by a tenth."""
 
 
 def compressed(response: Response) -> Response:
-    """The answer, compressed where the request takes gzip (RFC 9110 section 12.5.3) and it is long enough.
+    """Compresses an answer that is long enough, where the client accepts gzip (RFC 9110 section 12.5.3).
 
-    Both codings share an entity tag, which so becomes a weak one (section 8.8.3).
+    Both codings share an entity tag, which is therefore a weak one (section 8.8.3).
     """
     if response.status_code != 200 or response.direct_passthrough or response.content_encoding:
         return response
@@ -54,7 +54,7 @@ def compressed(response: Response) -> Response:
 
 
 def add_page_files(app: Flask, assets: Assets) -> None:
-    """Adds the route of the files; those of the present version never reach it."""
+    """Adds the route of the page's files of other versions; the event loop serves those of this version."""
 
     @app.get(f"{PREFIX}<version>/<path:name>")
     def page_file(version: str, name: str) -> Response:
@@ -66,9 +66,9 @@ def add_page_files(app: Flask, assets: Assets) -> None:
 
 
 MAX_TRIED = 100
-"""Each namespace costs the API server an access review, so a large cluster is not searched to its end."""
+"""The most namespaces that are tried for a caller, since each costs the API server an access review."""
 TRYING_SECONDS = 2.0
-"""Nor is a person kept waiting for an API server whose reviews are slow."""
+"""The longest time that namespaces are tried, so that slow reviews keep no person waiting."""
 
 _SERVICE_ACCOUNT = re.compile(r"system:serviceaccount:([^:]+):")
 _PARTS = re.compile(r"[:/@,=]")
@@ -88,11 +88,11 @@ def add_access_route(app: Flask, parts: Dependencies) -> None:
 def access_of(
     caller: Caller, authority: Authority, known: Callable[[], Sequence[str]], clock: Callable[[], float]
 ) -> AccessAnswer:
-    """Determines the namespaces that a caller may read.
+    """Finds the namespaces that a caller may read.
 
     Args:
         caller: the caller.
-        authority: knows the caller's rights.
+        authority: checks the caller's rights.
         known: returns the namespaces of the ledger; called only where the caller may not read all of them.
         clock: a monotonic one, in seconds.
 
@@ -119,9 +119,9 @@ def access_of(
 
 
 def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
-    """Namespaces in the order in which they are worth trying, each once.
+    """Orders namespaces by how likely the caller may read them, each once.
 
-    First a service account's own, then those that the caller's name or groups speak of, then the others.
+    A service account's own comes first, then those that the caller's name or groups contain, then the others.
     """
     own = _SERVICE_ACCOUNT.match(caller.name)
     first = [own.group(1)] if own else []
@@ -131,11 +131,11 @@ def likely_first(caller: Caller, known: Iterable[str]) -> list[str]:
 
 
 HOT = (("/v1/reports", "POST"), ("/v1/states", "GET"), ("/healthz", "GET"), ("/readyz", "GET"), ("/", "GET"))
-"""Routes that the event loop serves itself."""
+"""The routes that the event loop serves itself."""
 
 
 def build_flask(parts: Dependencies) -> Flask:
-    """The WSGI application."""
+    """Builds the WSGI application."""
     app = Flask("timekeeper", static_folder=None)
 
     def as_problem(error: Exception) -> Response:
@@ -164,7 +164,7 @@ def build_flask(parts: Dependencies) -> Flask:
 
 
 def json_answer(answer: models.Answer, status: int = 200) -> Response:
-    """An answer model as a response."""
+    """Returns an answer model as a response."""
     return Response(answer.model_dump_json(), status, mimetype="application/json")
 
 

@@ -1,4 +1,4 @@
-"""Puts the REST service together: in a cluster from its API server, standalone from a folder."""
+"""Assembles the REST service: over an API server in a cluster, over a folder in standalone mode."""
 
 from __future__ import annotations
 
@@ -57,23 +57,26 @@ CHAIN_CHECK_SECONDS = 60.0
 
 
 class WorkerEnvironment:
-    """The timekeeper's environment: an API server, or a folder on this machine. Made in each worker."""
+    """The API server, or the folder in its place, that a worker uses. Made in each worker."""
 
     def __init__(self, api: KubernetesAPI | None, folder: Path | None, *, own_audience_alone: bool = False) -> None:
-        """Exactly one of the first two is given; the last says which tokens of people are taken in a cluster."""
+        """Makes the environment of exactly one of an API server and a folder.
+
+        `own_audience_alone`: whether people's tokens must be of the timekeeper's audience.
+        """
         self._own_audience_alone = own_audience_alone
         self._api = api
         self._folder = folder or Path()
 
     @cached_property
     def keys(self) -> KeySet:
-        """The keys that sign tokens."""
+        """The public keys of the issuer of tokens."""
         api, folder = self._api, self._folder
         return KeySet(lambda: fetch_issuer(api) if api else read_issuer(folder), time.monotonic)
 
     @cached_property
     def authority(self) -> Authority:
-        """Authenticates people and services."""
+        """The authority that authenticates people and services."""
         if self._api:
             authority = ClusterAuthority(self._api, self.keys, own_audience_alone=self._own_audience_alone)
             return CachingAuthority(authority, time.monotonic)
@@ -81,29 +84,29 @@ class WorkerEnvironment:
 
     @property
     def grants(self) -> OrderStore:
-        """Stores grants."""
+        """The store of GPUGrants."""
         return ClusterOrders(self._api) if self._api else FolderOrders(self._folder, time.time_ns)
 
     @property
     def corrections(self) -> OrderStore:
-        """Stores corrections."""
+        """The store of GPUCorrections."""
         if self._api:
             return ClusterOrders(self._api, CORRECTIONS)
         return FolderOrders(self._folder, time.time_ns, "GPUCorrection")
 
     @property
     def pods(self) -> PodReader:
-        """Reads pods."""
+        """The reader of pods."""
         return ClusterPods(self._api) if self._api else FolderPods(self._folder)
 
     @cached_property
     def vault(self) -> Vault:
-        """Stores certificates."""
+        """The store of certificates."""
         return ClusterVault(self._api) if self._api else FolderVault(self._folder)
 
 
 class ReportExecutor:
-    """Stores reports in a separate thread, so that neither the event loop nor other queries to the store wait."""
+    """Stores reports in a thread of its own, so that neither the event loop nor other reads of the store wait."""
 
     def __init__(self, reports: ReportIntake) -> None:
         self._reports = reports
@@ -114,12 +117,12 @@ class ReportExecutor:
         return await asyncio.get_running_loop().run_in_executor(self._thread, self._reports.take, submissions)
 
     def close(self) -> None:
-        """Ends the thread once it has done what it was given."""
+        """Ends the thread after the reports that were submitted."""
         self._thread.shutdown(wait=True)
 
 
 class Service:
-    """Creates the parts of a worker."""
+    """Creates the application, the metrics and the certificate chain of a worker."""
 
     def __init__(self, settings: TimekeeperSettings, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
@@ -136,7 +139,7 @@ class Service:
         return Measures()
 
     def chain(self) -> Chain:
-        """The chain to present now."""
+        """Returns the certificate chain to present now, and keeps the store's certificate."""
         chain = read_chain(self._environment.vault, self._names, utc_now)
         if self._keeps_store_certificate:
             self._keep_store_certificate()
@@ -144,14 +147,17 @@ class Service:
         return chain
 
     def _keep_store_certificate(self) -> None:
-        """Without it the store does not start, or ends within months; this service starts all the same, and says so."""
+        """Makes or renews the certificate of the manifests' Redis; a failure is logged.
+
+        Without it Redis does not start, or stops within months. This service starts all the same.
+        """
         try:
             keep_store_certificate(self._environment.vault, service_names(REDIS_SERVICE), utc_now)
         except ChainError as error:
             _log.error("certificate of the store not kept", error=str(error))
 
     def build(self, lifecycle: Lifecycle) -> RestApplication:
-        """The worker's application. No connection is made before the first request needs one."""
+        """Builds a worker's application; no connection is made before the first request needs one."""
         store = connect_to_store(self._settings.redis)
         memory = MemoryWatch(store, time.monotonic)
         reports = ReportExecutor(ReportIntake(store, PAUSE_SECONDS * SECOND, memory.is_full))
@@ -192,10 +198,10 @@ class Service:
 
 
 def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Path | None) -> int:
-    """Serves until a signal ends it, and returns the exit status.
+    """Serves the REST API until a signal ends it; returns the exit status.
 
     Raises:
-        NoClusterError: it does not run standalone, and no API server was found.
+        NoClusterError: no folder is named, and no API server is configured.
     """
     folder = standalone or settings.folder
     api = connect(environ) if folder is None else None
@@ -204,7 +210,7 @@ def run(settings: TimekeeperSettings, environ: Mapping[str, str], standalone: Pa
 
 
 def currency_of(settings: TimekeeperSettings) -> Currency | None:
-    """The currency to show amounts in."""
+    """Returns the currency in which amounts are displayed; None for none."""
     found = settings.metering.currency
     return None if found is None else Currency(found.code, found.per_gpu_hour)
 

@@ -1,4 +1,4 @@
-"""Budget states in memory, for any number of clients that wait for them to change.
+"""Holds the states of budgets in memory, for any number of clients that wait for changes.
 
 Each state is serialised once, each answer once for all clients that ask with the same cursor; a client that waits
 costs a task, no thread. All of it runs in the event loop of one worker.
@@ -19,14 +19,14 @@ MAX_CACHED_DOCUMENTS = 64
 
 
 class CursorError(ValueError):
-    """A text that is no cursor."""
+    """A text that is not a cursor."""
 
 
 def parse_cursor(text: str) -> Cursor:
-    """Reads a cursor.
+    """Parses a cursor.
 
     Raises:
-        CursorError: it is none.
+        CursorError: the text is not a cursor.
     """
     epoch, dot, version = text.rpartition(".")
     if not (dot and epoch and version.isascii() and version.isdigit() and len(text) <= MAX_CURSOR_LENGTH):
@@ -35,7 +35,7 @@ def parse_cursor(text: str) -> Cursor:
 
 
 class StatesFeed:
-    """The states as this worker knows them."""
+    """The published states as this worker has read them."""
 
     def __init__(self) -> None:
         self._cursor: Cursor | None = None
@@ -49,7 +49,7 @@ class StatesFeed:
 
     @property
     def cursor(self) -> Cursor | None:
-        """The version that this worker has; None before the first one."""
+        """The version that this worker has read; None before the first."""
         return self._cursor
 
     def apply(self, changes: Changes) -> None:
@@ -67,7 +67,7 @@ class StatesFeed:
         self._wake()
 
     def end(self) -> None:
-        """Answers everybody now: the worker is to end."""
+        """Answers all waiting clients now, since the worker ends."""
         self._ending = True
         self._wake()
 
@@ -112,7 +112,7 @@ class StatesFeed:
         self._changed = asyncio.Event()
 
     def _document(self, since: Cursor | None) -> bytes:
-        """The answer from a version on; in full for another epoch, and for a version that the store has lost."""
+        """Returns the answer from a version on; all states for another store id or a version that was lost."""
         assert self._cursor is not None  # noqa: S101 - the caller has looked
         whole = since is None or since.store_id != self._cursor.store_id or since.version > self._cursor.version
         start = -1 if whole or since is None else since.version

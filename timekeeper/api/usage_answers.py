@@ -1,4 +1,4 @@
-"""Answers about use, as JSON and as CSV.
+"""Writes answers about usage, as JSON and as CSV.
 
 The models are their schema; a page of items is written without them, as fast as it is read.
 """
@@ -50,7 +50,7 @@ class UsageItem(Answer):
 
 
 class UsageAnswer(Answer):
-    """A page of use, by start and then by key; `next` is the cursor of the following one, null on the last."""
+    """A page of usage, by start and then by key; `next` is the cursor of the next page, null on the last."""
 
     window: WindowAnswer
     step: str | None
@@ -61,7 +61,7 @@ class UsageAnswer(Answer):
 
 
 def as_json(usage: Usage, currency: Currency | None) -> bytes:
-    """The answer as a UsageAnswer."""
+    """Returns the answer as the JSON of a UsageAnswer."""
     names = usage.query.aggregate
     shown = currency_answer(currency)
     steps = {step: _window(step) for step in {item.step for item in usage.items}}
@@ -86,7 +86,7 @@ def as_json(usage: Usage, currency: Currency | None) -> bytes:
 
 
 def as_csv(usage: Usage, currency: Currency | None) -> bytes:
-    """The items, one in a line, amounts in GPU-hours beside the exact microGPU-seconds."""
+    """Returns the items as CSV, amounts in GPU-hours beside the exact microGPU-seconds."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\r\n")  # RFC 4180
     amounts = [f"{name}_{unit}" for name in FIGURES for unit in ("gpu_hours", "micro_gpu_seconds")]
@@ -100,7 +100,7 @@ def as_csv(usage: Usage, currency: Currency | None) -> bytes:
 
 
 def harmless(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula: a user of the cluster may be called what they like."""
+    """Returns a cell that no spreadsheet takes for a formula: users choose the names of objects."""
     return f"'{text}" if text.startswith(FORMULA_STARTS) else text
 
 

@@ -31,12 +31,11 @@ from timekeeper.ledger.usage import NOTHING_KNOWN, AccountUsage, Known, View, ac
 
 PARTS = 8
 MOST_CELLS = 150_000
-"""Sums of a day and a key, and pasts of accounts, that are remembered in all: some 50 MB."""
+"""The most sums of a day and a key, and pasts of accounts, that are cached: some 50 MB."""
 OPEN_HOURS = 48
-"""Hours before now that are not closed. What changes hours more than a day old changes the account's `past`; the other
-day is for clocks that differ."""
+"""The hours before now that are not closed: a day without changes of `past`, and a day for differing clocks."""
 LAGGING_DAYS = 3
-"""Days that may have closed since a part was remembered; with more, it is added up anew."""
+"""The most days by which a cached part may lag behind the closed ones; with more, it is added up again."""
 
 PartKey = tuple[int, tuple[str, ...]]
 """The index of a part, and the dimensions of the aggregation."""
@@ -44,13 +43,13 @@ PartKey = tuple[int, tuple[str, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The sums of a part's accounts on some days.
+    """The sums of one part of the accounts, by day.
 
     Attributes:
         first: the first hour, counted from 1970: that of a day.
-        end: the first hour after.
-        past: of each account.
-        days: the sums of each of these days.
+        end: the hour after the last.
+        past: the `past` of each account under which its usage was read.
+        days: the sums of each day.
     """
 
     first: int
@@ -64,7 +63,7 @@ class Part:
         return len(self.past) + sum(map(len, self.days))
 
     def answers(self, first: int, closed: int) -> bool:
-        """Whether it holds the days from one on, but for a few that closed lately."""
+        """Whether the part holds all closed days from an hour on, but for the latest few."""
         return self.first <= first < self.end and closed - self.end <= LAGGING_DAYS * HOURS_OF_A_DAY
 
     def add_to(self, sums: UsageSums, first: int, end: int) -> None:
@@ -76,7 +75,7 @@ class Part:
 
 
 class ClosedDays:
-    """The parts that were asked for last, as far as there is room; safe to use from several threads."""
+    """The cache of parts, bounded in size; the least recently used one is dropped first. Thread-safe."""
 
     def __init__(self, most_cells: int = MOST_CELLS) -> None:
         self._most_cells = most_cells
@@ -85,7 +84,7 @@ class ClosedDays:
         self._lock = threading.Lock()
 
     def find(self, key: PartKey) -> Part | None:
-        """A part, if it is remembered."""
+        """Returns a cached part; None where it is not cached."""
         with self._lock:
             if key in self._parts:
                 self._parts.move_to_end(key)
@@ -106,7 +105,7 @@ class ClosedDays:
 
 
 def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
-    """The accounts of each part; an account is always of the same."""
+    """Divides accounts into parts; an account always belongs to the same part."""
     parts: dict[int, list[str]] = {}
     for name in accounts:
         parts.setdefault(crc32(name.encode()) % PARTS, []).append(name)
@@ -114,28 +113,28 @@ def divided(accounts: Iterable[str]) -> dict[int, list[str]]:
 
 
 def closed_before(now: int) -> int:
-    """The hour, that of a day, before which all days are closed."""
+    """Returns the hour, the first of a day, before which all days are closed."""
     return (now - OPEN_HOURS * HOUR) // DAY * HOURS_OF_A_DAY
 
 
 def whole_days(first: int, end: int) -> list[Window]:
-    """The days between two hours at which days begin."""
+    """Returns the days between two hours at which days begin."""
     return [Window(hour * HOUR, (hour + HOURS_OF_A_DAY) * HOUR) for hour in range(first, end, HOURS_OF_A_DAY)]
 
 
 READ_AT_ONCE = 1000
-"""Accounts that are read in one round trip at most."""
+"""The most accounts that are read in one round trip."""
 
 
 @dataclass(frozen=True, slots=True)
 class WholeUsage:
-    """A question about all accounts, asked at an instant.
+    """A query about all accounts, as of one instant.
 
     Attributes:
         client: the store; its answers are bytes.
-        assignments: who pays for every namespace from when on.
+        assignments: the payers of each namespace over time.
         within: a window that begins with a day.
-        closed: what is remembered.
+        closed: the cache of closed days.
         now: nanoseconds since 1970.
     """
 
@@ -146,7 +145,7 @@ class WholeUsage:
     now: int
 
     def add_to(self, sums: UsageSums) -> None:
-        """Adds all of it to sums whose steps begin with days.
+        """Adds the usage of all accounts to sums whose steps begin with days.
 
         Raises:
             redis.RedisError: the store does not answer.
@@ -158,7 +157,7 @@ class WholeUsage:
                 self._add_anew(sums, key, accounts)
 
     def _add_with_what_is_known(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> bool:
-        """Adds a part, reading no day that is remembered; or nothing, where what is remembered holds no more."""
+        """Adds a part with its cached days, and reads only the others; returns False where the cache is of no use."""
         part = self.closed.find(key)
         if part is None or not part.answers(self._first, self._limit):
             return False
@@ -176,7 +175,7 @@ class WholeUsage:
         return True
 
     def _remember_more(self, key: PartKey, part: Part, found: Sequence[AccountUsage]) -> None:
-        """Remembers the days that have closed since, and the accounts that have come, with what is known."""
+        """Caches the days that have closed since and the accounts that are new, with the cached ones."""
         come = {usage.account: usage.past for usage in found if usage.account not in part.past}
         if self._limit < part.end or (self._limit == part.end and not come):
             return
@@ -187,7 +186,7 @@ class WholeUsage:
         self.closed.remember(key, Part(part.first, self._limit, {**part.past, **come}, closed.cells))
 
     def _add_anew(self, sums: UsageSums, key: PartKey, accounts: Sequence[str]) -> None:
-        """Adds a part, and remembers what its closed days came to."""
+        """Adds a part from the store, and caches the sums of its closed days."""
         limit = max(self._limit, self._first)
         days = whole_days(self._first, limit)
         closed = UsageSums(Steps(days), sums.aggregate) if days else None
@@ -225,18 +224,18 @@ class WholeUsage:
 
 
 def payers(assignments: Mapping[str, Assignments]) -> list[str]:
-    """Every account that pays, or paid, for any of these namespaces."""
+    """Returns every account that pays, or paid, for any of these namespaces."""
     return sorted({account for known in assignments.values() for _, account in known})
 
 
 LEAST_AT_ONCE = 50
 STEPS_IN_ORDER = 3
-"""Steps that are looked through one by one; where even these do not fill a page, all the rest is read at once."""
+"""The number of steps that are searched one by one; if they do not fill a page, the rest is read at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """An answer; `following` is the cursor of the next page, None on the last one."""
+    """The answer to a query; `following` is the cursor of the next page, None on the last."""
 
     query: Query
     items: list[Group]
@@ -250,15 +249,15 @@ def find(
     closed: ClosedDays | None = None,
     exported: ExportedMonths | None = None,
 ) -> Usage:
-    """Answers a question, asked at an instant, with the help of what is remembered of closed days.
+    """Answers a query as of an instant, with the cached sums of closed days.
 
-    Use that the store no longer holds is read from exported files, where there are any.
+    Usage that the store no longer holds is read from exported files, where there are any.
 
     Raises:
-        MonthUnavailableError: such a file cannot be read.
-        ProblemError: it would take too many of them.
+        MonthUnavailableError: an exported file cannot be read.
+        ProblemError: the query needs too many exported files.
         redis.RedisError: the store does not answer.
-        StoreError: it refuses.
+        StoreError: the store refuses.
         FoldedHoursError: the steps divide folded hours.
     """
     check_format(client)
@@ -293,7 +292,7 @@ def _comes_in_order(client: redis.Redis, query: Query) -> bool:
 def _everything_and_files(
     client: redis.Redis, query: Query, now: int, exported: ExportedMonths, sums: UsageSums
 ) -> UsageSums:
-    """All that the window holds and that files hold in place of what was forgotten, added to the sums."""
+    """Adds all usage of the window, and that of exported files where the store no longer has it."""
     only = None if query.namespace is None else frozenset({query.namespace})
     assignments = reading.assignments(client) if only is None else reading.assignments_of(client, sorted(only))
     before = exported.kept_from(now)
@@ -307,7 +306,7 @@ def _everything_and_files(
 
 
 def _everything(client: redis.Redis, query: Query, now: int, closed: ClosedDays | None, sums: UsageSums) -> UsageSums:
-    """All that the window holds, added to the sums."""
+    """Adds all usage of the window that the store has."""
     if query.namespace is not None:
         assignments = reading.assignments_of(client, [query.namespace])
         _add(client, sums, payers(assignments), assignments, query.window, frozenset({query.namespace}))
@@ -324,7 +323,7 @@ def _everything(client: redis.Redis, query: Query, now: int, closed: ClosedDays 
 def _in_order(client: redis.Redis, query: Query, divided_window: Steps, now: int) -> UsageSums | None:
     """Returns sums that fill a page and at least one place more; None where reading in order does not find them.
 
-    Steps that begin more than a day from now hold nothing: no clock is that far ahead.
+    Steps that begin more than a day from now have no usage: no clock is that far ahead.
     """
     after = query.after
     first = 0 if after is None else after[0]
@@ -355,14 +354,14 @@ def _add(
     within: Window,
     only: frozenset[str] | None,
 ) -> None:
-    """Adds what accounts hold of a window; of these namespaces alone where some are named."""
+    """Adds the usage of accounts in a window, of the namespaces in `only` where some are named."""
     for found in _read(client, accounts, assignments, within, sums):
         sums.add(found.account, found.posted, only)
         sums.add(found.account, found.running, only)
 
 
 def _are_enough(sums: UsageSums) -> bool:
-    """Whether sums over many hours are enough for what is asked."""
+    """Whether sums over many hours are enough for the query."""
     return len(sums.steps.windows) == 1 and asks_for_sums(sums.aggregate)
 
 

@@ -1,4 +1,4 @@
-"""Bounds how many questions across all namespaces one caller has answered at a time: others are answered, too."""
+"""Limits the concurrent queries about all namespaces of one caller, so that others are answered, too."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from contextlib import contextmanager
 from timekeeper.auth.callers import TooManyRequestsError
 
 MOST_AT_ONCE = 2
-"""Questions of one caller that a worker answers at a time. It has four threads."""
+"""The most queries of one caller that a worker answers at a time, of its four threads."""
 RETRY_AFTER_SECONDS = 2
 
 
 class Asking:
-    """The questions that are being answered, by caller; safe to use from several threads."""
+    """Counts the queries that are being answered, by caller. Thread-safe."""
 
     def __init__(self, most_at_once: int = MOST_AT_ONCE) -> None:
         self._most_at_once = most_at_once
@@ -24,10 +24,10 @@ class Asking:
 
     @contextmanager
     def one_more(self, caller: str) -> Iterator[None]:
-        """Counts a question of a caller for as long as it takes.
+        """Counts a caller's query for as long as the context lasts.
 
         Raises:
-            TooManyRequestsError: so many of the caller's are being answered already.
+            TooManyRequestsError: the caller has as many queries under way as allowed.
         """
         with self._lock:
             if self._of_callers[caller] >= self._most_at_once:

@@ -1,4 +1,4 @@
-"""A question about use as a request asks it, and its answer from the store."""
+"""Parses the parameters of a usage query, and its cursors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Query:
         aggregate: the dimensions to add up by.
         limit: the most items of an answer.
         after: the place after which to go on; None for the first page.
-        namespace: of this namespace alone; None for all.
+        namespace: the only namespace to count; None for all.
         idle: whether to add capacity that no pod held.
     """
 
@@ -43,10 +43,10 @@ class Query:
 
 
 def read_query(arguments: Mapping[str, str], labels: Sequence[str], now: int, namespace: str | None = None) -> Query:
-    """The question that a request's parameters ask.
+    """Parses a usage query from a request's parameters.
 
     Raises:
-        ProblemError: a parameter cannot be used.
+        ProblemError: a parameter is invalid.
     """
     text = arguments.get("window", "")
     step = arguments.get("step") or None
@@ -90,15 +90,15 @@ def _limit(text: str | None) -> int:
 
 
 def cursor_of(place: Place) -> str:
-    """The cursor to go on with after a place."""
+    """Returns the cursor of the page that begins after a place."""
     return cursor_after(json.dumps([place[0], *place[1]], separators=(",", ":")))
 
 
 def place_of(text: str, width: int) -> Place | None:
-    """The place that a cursor stands for, of a key of so many values; None for no cursor.
+    """Parses a cursor into a place whose key has so many values; None for an empty one.
 
     Raises:
-        ProblemError: it was never given out.
+        ProblemError: no earlier answer contained the cursor.
     """
     if not text:
         return None

@@ -22,7 +22,7 @@ JSON, CSV = "application/json", "text/csv"
 
 
 def add_usage_routes(app: Flask, parts: Dependencies) -> None:
-    """Adds the routes."""
+    """Adds the routes of usage, over all namespaces and of one."""
 
     @app.get("/v1/usage")
     def usage() -> Response:
@@ -76,7 +76,7 @@ def _response(found: Usage, media: str, currency: Currency | None) -> Response:
 
 
 def _media() -> str:
-    """The media type of the answer: by `format`, else by the Accept header, else JSON."""
+    """Returns the media type of the answer: by `format`, else by the Accept header, else JSON."""
     text = request.args.get("format")
     if text is None:
         return request.accept_mimetypes.best_match([JSON, CSV], JSON)

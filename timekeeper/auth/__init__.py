@@ -1,1 +1,1 @@
-"""Authentication and authorisation of callers: tokens of pods, TokenReview, SubjectAccessReview."""
+"""Authenticates callers (pods by their tokens, people by TokenReviews), and checks their rights."""

@@ -1,4 +1,8 @@
-"""Why a caller is not served; the REST layer turns each into a problem document."""
+"""Checks the token and the rights of people and services, with cached answers and bounded questions.
+
+A reviewer (the API server, or a folder in standalone mode) decides; `CachingAuthority` asks it at a bounded rate. The
+errors say why a caller is not served; the REST layer turns each into a problem document.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 
 class UnauthenticatedError(RuntimeError):
-    """The request proves no identity; the message never holds the token."""
+    """The request proves no identity; the message never contains the token."""
 
 
 class ForbiddenError(RuntimeError):
@@ -20,7 +24,7 @@ class ForbiddenError(RuntimeError):
 
 
 class TooManyRequestsError(RuntimeError):
-    """The caller, or their address, has made the API server be asked too often; another is served meanwhile."""
+    """The caller, or the caller's address, has caused too many reviews; other callers are served."""
 
     def __init__(self, message: str, retry_after_seconds: int) -> None:
         super().__init__(message)
@@ -28,7 +32,7 @@ class TooManyRequestsError(RuntimeError):
 
 
 class IdentityUnavailableError(RuntimeError):
-    """The caller cannot be identified now, since the API server or its keys cannot be reached."""
+    """The caller cannot be authenticated now, since the API server or its keys cannot be reached."""
 
 
 Key = TypeVar("Key")
@@ -36,21 +40,21 @@ Value = TypeVar("Value")
 
 
 class ExpiringCache(Generic[Key, Value]):
-    """Safe to use from several threads. Reading takes no lock: a dict's own operations are atomic."""
+    """A bounded cache whose entries expire. Thread-safe; reading takes no lock, as a dict's operations are atomic."""
 
     def __init__(self, max_entries: int) -> None:
         self._max_entries = max_entries
         self._entries: dict[Key, tuple[float, Value]] = {}
         self._writing = Lock()
-        """Guards against two threads dropping the same oldest entry."""
+        """Guards the dropping of the oldest entry against a second thread."""
 
     def get(self, key: Key, now: float) -> Value | None:
-        """The value under the key, None where it has expired; `now` is of the same clock as `ends_at` of `put`."""
+        """Returns the value under a key, None if expired; `now` is of the same clock as `ends_at` of `put`."""
         entry = self._entries.get(key)
         return entry[1] if entry is not None and now < entry[0] else None
 
     def put(self, key: Key, value: Value, ends_at: float) -> None:
-        """Keeps a value until a time."""
+        """Stores a value until a time."""
         with self._writing:
             self._entries.pop(key, None)
             while len(self._entries) >= self._max_entries:
@@ -62,22 +66,22 @@ class ExpiringCache(Generic[Key, Value]):
 
 
 MAX_KEPT = 8192
-"""The most buckets. The least recently used one is dropped first; it is mostly full again by then."""
+"""The most buckets; the least recently used one, which is nearly full again, is dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallRate:
-    """The size of a bucket, and the rate at which it refills, per second."""
+    """The size of a token bucket, and its refill per second."""
 
     burst: int
     per_second: float
 
 
 class Buckets:
-    """A token bucket (https://en.wikipedia.org/wiki/Token_bucket) for each key, full at first; for several threads."""
+    """Token buckets by key (https://en.wikipedia.org/wiki/Token_bucket), full at first. Thread-safe."""
 
     def __init__(self, rate: CallRate, clock: Callable[[], float], max_kept: int = MAX_KEPT) -> None:
-        """`clock` is a monotonic one, in seconds."""
+        """Makes the buckets; `clock` is monotonic, in seconds."""
         self._rate = rate
         self._clock = clock
         self._max_kept = max_kept
@@ -86,7 +90,7 @@ class Buckets:
         """Guards a bucket's level between its being read and written."""
 
     def take(self, key: str, what: str) -> None:
-        """Takes one from a key's bucket.
+        """Takes one token from a key's bucket.
 
         Raises:
             TooManyRequestsError: the bucket is empty; `what` begins the message and names the excess.
@@ -99,7 +103,7 @@ class Buckets:
             self._keep(key, level - 1)
 
     def give_back(self, key: str) -> None:
-        """Puts one back that was taken for nothing."""
+        """Returns a token to a key's bucket."""
         with self._changing:
             self._keep(key, self._level(key) + 1)
 
@@ -118,13 +122,13 @@ class Buckets:
 
 
 MAX_TOKEN_BYTES = 16 * 1024
-"""Tokens of an API server are one to two KiB; those of an OpenID provider with many groups a few more."""
+"""The largest token: an API server's take one to two KiB, an OpenID provider's with many groups a few more."""
 
 _TOKEN = re.compile(r"[A-Za-z0-9\-._~+/]+=*")
 
 
 def bearer_token(header: str | None) -> str:
-    """The token of `Bearer TOKEN`.
+    """Returns the token of the header `Bearer TOKEN`.
 
     Raises:
         UnauthenticatedError: there is no such header, or it holds no token.
@@ -143,7 +147,7 @@ def bearer_token(header: str | None) -> str:
 
 
 def digest(token: str) -> bytes:
-    """The key of a token in caches: a hash, so that no dump of them holds a credential."""
+    """Returns the key of a token in caches: a hash, so that no dump of a cache contains a credential."""
     return sha256(token.encode("ascii", "replace")).digest()
 
 
@@ -157,9 +161,9 @@ MAX_CACHED = 8192
 FAMILIAR_SECONDS = 3600.0
 """The time for which an accepted token counts against its caller, and not against the bucket of its address."""
 CALLER_REVIEWS = CallRate(burst=300, per_second=10)
-"""Reviews that one caller may cause: three times what GET /v1/access asks at most, then ten a second. Per worker."""
+"""The reviews that one caller may cause in each worker: three times as many as one GET /v1/access needs."""
 STRANGER_REVIEWS = CallRate(burst=100, per_second=5)
-"""Reviews of invalid tokens from one address. Per worker."""
+"""The reviews of invalid tokens that one address may cause in each worker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,14 +192,14 @@ class Action:
 
 
 class Reviewer(Protocol):
-    """Answers questions about callers and their rights."""
+    """Authenticates callers and decides their rights, without a cache."""
 
     def authenticate(self, token: str, /) -> Caller:
-        """The caller whom a token names.
+        """Returns the caller whom a token identifies.
 
         Raises:
             UnauthenticatedError: the token is not valid.
-            IdentityUnavailableError: the question cannot be answered now.
+            IdentityUnavailableError: the reviewer cannot be asked now.
         """
 
     def permits(self, caller: Caller, action: Action, /) -> bool:
@@ -210,7 +214,7 @@ class Authority(Protocol):
     """Identifies callers and decides their rights: the API server, or a folder in standalone mode."""
 
     def authenticate(self, token: str, origin: str = "", /) -> Caller:
-        """The caller whom a token names; `origin` is the address that the token came from.
+        """Returns the caller whom a token identifies; `origin` is the address that the token came from.
 
         Raises:
             UnauthenticatedError: the token is not valid.
@@ -228,14 +232,14 @@ class Authority(Protocol):
 
 
 class CachingAuthority:
-    """Asks a reviewer at a bounded rate, and uses its answers for a short while.
+    """Asks a reviewer at a bounded rate, and caches its answers for a short while.
 
     A caller's reviews count against that caller, and reviews of invalid tokens against the address that they came from:
     a loop around `GET /v1/access` or invented tokens costs the API server little, and other callers nothing.
     """
 
     def __init__(self, reviewer: Reviewer, clock: Callable[[], float]) -> None:
-        """`clock` is a monotonic one, in seconds."""
+        """Makes an authority with an empty cache; `clock` is monotonic, in seconds."""
         self._reviewer = reviewer
         self._clock = clock
         self._callers: ExpiringCache[bytes, Caller] = ExpiringCache(MAX_CACHED)
@@ -246,7 +250,7 @@ class CachingAuthority:
         self._of_strangers = Buckets(STRANGER_REVIEWS, clock)
 
     def authenticate(self, token: str, origin: str = "", /) -> Caller:
-        """The caller whom a token names; raises as the reviewer does.
+        """Returns the caller whom a token identifies; raises as the reviewer does.
 
         Raises:
             TooManyRequestsError: the caller, or the origin, has caused too many reviews.
@@ -300,15 +304,15 @@ TOO_MANY = "too many requests of this caller need the API server"
 
 
 def _key_of(caller: Caller) -> str:
-    """The key of a caller in buckets: a hash, so that long names take no more memory."""
+    """Returns the key of a caller in buckets: a hash, so that long names take no more memory."""
     return sha256(caller.name.encode("utf-8", "replace")).hexdigest()
 
 
 def require(authority: Authority, token: str, action: Action, origin: str = "") -> Caller:
-    """The caller, who may do this; `origin` is the address that the token came from.
+    """Returns the caller of a token, if the caller may do this; `origin` is the address that the token came from.
 
     Raises:
-        UnauthenticatedError: the token is nobody's.
+        UnauthenticatedError: the token is not valid.
         ForbiddenError: the caller lacks the right.
         IdentityUnavailableError: that cannot be found out now.
         TooManyRequestsError: it was asked for too often.

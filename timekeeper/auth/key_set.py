@@ -1,4 +1,4 @@
-"""The public keys with which an issuer signs tokens, fetched anew when a token names one that is not known.
+"""The public keys of an issuer of tokens, fetched again when a token names an unknown key.
 
 A JSON Web Key Set is RFC 7517's; the API server serves its own at /openid/v1/jwks
 (https://kubernetes.io/docs/tasks/configure-pod-container/configure-service-account/#service-account-issuer-discovery).
@@ -18,14 +18,14 @@ from jwt.exceptions import PyJWTError
 from timekeeper.auth.callers import IdentityUnavailableError
 
 ALGORITHMS = frozenset({"RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"})
-"""Signatures with a public key. A shared secret (HS256) is no proof from a set that everybody may read."""
+"""The accepted signature algorithms, all with a public key: a shared secret (HS256) in a public set proves nothing."""
 
 MIN_REFRESH_SECONDS = 10.0
-"""Forged tokens with invented key ids cause at most one fetch in this time."""
+"""The shortest time between two fetches, however many forged tokens name invented keys."""
 FIRST_RETRY_SECONDS = 1.0
-"""The pause between fetches while there are no keys: shorter, as no token can be verified until then."""
+"""The time between fetches while there are no keys, and no token can be verified."""
 MAX_AGE_SECONDS = 300.0
-"""A key that the issuer has withdrawn is trusted at most this long, while the issuer can be reached."""
+"""The time after which keys are fetched again: a withdrawn key is trusted no longer, if the issuer answers."""
 
 _log = structlog.get_logger()
 
@@ -39,10 +39,10 @@ class Issuer:
 
 
 class KeySet:
-    """The keys of one issuer. Safe to use from several threads; only `refresh` does I/O."""
+    """The public keys of one issuer. Thread-safe; only `refresh` does I/O."""
 
     def __init__(self, fetch: Callable[[], Issuer], clock: Callable[[], float]) -> None:
-        """`fetch` may raise OSError, RuntimeError or ValueError; `clock` is a monotonic one, in seconds."""
+        """Makes an empty set; `fetch` may raise OSError, RuntimeError or ValueError, `clock` is monotonic seconds."""
         self._fetch = fetch
         self._clock = clock
         self._issuer = ""
@@ -54,11 +54,11 @@ class KeySet:
 
     @property
     def issuer(self) -> str:
-        """The name that tokens must carry; empty until keys were fetched."""
+        """The name that tokens must carry; empty before the first fetch."""
         return self._issuer
 
     def get(self, key_id: str) -> PyJWK | None:
-        """The key of that id, if it is known.
+        """Returns the key of an id; None where it is unknown.
 
         Raises:
             IdentityUnavailableError: no keys could be fetched yet.
@@ -68,18 +68,18 @@ class KeySet:
         return self._keys.get(key_id)
 
     def knows(self, key_id: str) -> bool:
-        """Whether the key of that id was among those fetched last."""
+        """Whether the last fetch returned a key of that id."""
         return key_id in self._keys
 
     def wants_refresh(self, key_id: str) -> bool:
-        """Whether to fetch before looking for a key: it is unknown or all are old, and the last try is past."""
+        """Whether to fetch keys before looking one up: it is unknown or old, and the last fetch is some time ago."""
         now = self._clock()
         if self._tried_lately(now):
             return False
         return key_id not in self._keys or self._fetched_at is None or now - self._fetched_at >= MAX_AGE_SECONDS
 
     def refresh(self) -> None:
-        """Fetches the keys, unless that was just tried. Where it fails, those known before stay in use."""
+        """Fetches the keys, unless the last fetch was just now; if it fails, the previous keys stay in use."""
         with self._refreshing:
             now = self._clock()
             if self._tried_lately(now):
@@ -99,10 +99,10 @@ class KeySet:
 
 
 def usable_keys(document: Mapping[str, Any]) -> dict[str, PyJWK]:
-    """The keys of a set that sign with an allowed algorithm, by id; keys without an id cannot be named by a token.
+    """Returns the keys of a set that sign with an allowed algorithm, by id; a key without an id is left out.
 
     Raises:
-        PyJWTError: the document holds no key that can be used.
+        PyJWTError: the document contains no usable key.
     """
     return {
         key.key_id: key

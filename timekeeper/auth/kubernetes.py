@@ -1,7 +1,7 @@
-"""Refuses forged and expired tokens of the cluster itself before the API server is asked about them.
+"""Asks the API server who a token's bearer is (TokenReview) and what they may do (SubjectAccessReview).
 
-A TokenReview is a request to the API server. Without this check any client of the timekeeper could cause any number of
-them.
+Forged and expired tokens of the cluster itself are refused first, by their signature: without that check, any client
+could cause any number of reviews.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from timekeeper.auth.pod_tokens import LEEWAY_SECONDS
 
 
 def is_forged(token: str, keys: KeySet) -> bool:
-    """Whether a token says that this cluster signed it, and it did not, or not for now.
+    """Whether a token claims to be the cluster's own and is not, or not at this time. May fetch keys.
 
-    Tokens of other issuers (OpenID Connect, static files) are for the API server to judge, and so are all while there
-    are no keys. May fetch keys.
+    The API server judges tokens of other issuers (OpenID Connect, static files), and all tokens while there are no
+    keys.
     """
     try:
         header = jwt.get_unverified_header(token)
@@ -59,10 +59,10 @@ KEYS = "/openid/v1/jwks"
 
 
 class ClusterAuthority:
-    """Asks the API server on each call."""
+    """Asks the API server for each token and each right."""
 
     def __init__(self, api: KubernetesAPI, keys: KeySet, *, own_audience_alone: bool = False) -> None:
-        """Takes the API server, and the tokens to accept.
+        """Makes an authority over an API server.
 
         Args:
             api: the API server.
@@ -74,10 +74,12 @@ class ClusterAuthority:
         self._own_audience_alone = own_audience_alone
 
     def authenticate(self, token: str) -> Caller:
-        """The caller whom a token names. Its audience is the timekeeper or, where accepted, the API server itself.
+        """Returns the caller whom a token identifies.
+
+        The token's audience is the timekeeper or, where that is accepted, the API server.
 
         Raises:
-            UnauthenticatedError: the API server does not know the token.
+            UnauthenticatedError: the token is forged, or the API server does not accept it.
             IdentityUnavailableError: the API server cannot be asked.
         """
         if is_forged(token, self._keys):
@@ -129,16 +131,16 @@ class ClusterAuthority:
 
 
 def fetch_issuer(api: KubernetesAPI) -> Issuer:
-    """The API server as an issuer of tokens.
+    """Fetches the API server's name as an issuer of tokens, and its keys.
 
     Raises:
-        ApiError: it cannot be asked.
+        ApiError: the API server does not answer.
     """
     return Issuer(name=str(api.get(DISCOVERY).get("issuer", "")), key_set=api.get(KEYS))
 
 
 def _stated_audiences(token: str) -> list[str]:
-    """The unverified audiences in a token; they only choose the audience that the API server is asked about."""
+    """Returns a token's audiences, unverified; they only select the audience of the review."""
     try:
         stated = jwt.decode(token, options={"verify_signature": False}).get("aud")
     except PyJWTError:

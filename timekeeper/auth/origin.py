@@ -1,4 +1,4 @@
-"""The address that a request came from, also where a proxy stands in between."""
+"""Finds the address that a request came from, where trusted proxies stand between."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MOST_HOPS = 8
-"""Addresses of a header that are looked at, from its end: a proxy of ours adds one, and the rest is anybody's text."""
+"""The most addresses read from a header, from its end: each proxy adds one, and the client may invent the others."""
 
 
 def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
-    """The last address that no trusted proxy has, of those that a request came through.
+    """Returns the last address on a request's way that is not a trusted proxy's.
 
-    A proxy that is trusted writes at the end of `X-Forwarded-For` whom it was asked by; what stands before that may be
-    of the client's invention. A connection from anybody else counts as its own address, whatever its headers say.
+    A trusted proxy appends its client's address to `X-Forwarded-For`; the client may have invented all before that. A
+    connection from any other peer counts as the peer's own address, whatever its headers say.
 
     Args:
         peer: the address that the connection comes from.

@@ -1,8 +1,8 @@
-"""Identifies a pod by the token that the kubelet projected into it, without a request to the API server.
+"""Authenticates a pod by the token that the kubelet projected into it, without a request to the API server.
 
 A projected token is a JWT (RFC 7519) of the API server with the claim `kubernetes.io` naming namespace, pod and uid
 (https://kubernetes.io/docs/reference/access-authn-authz/service-accounts-admin/#bound-service-account-tokens).
-That the pod still runs is for the caller to check: a signature outlives a pod.
+The caller must check that the pod still runs: a signature outlives its pod.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from timekeeper.auth.key_set import KeySet
 LEEWAY_SECONDS = 10
 """The largest allowed difference between the clocks of the API server and of this machine."""
 MAX_CACHED_TOKENS = 65_536
-"""At some 500 bytes each 32 MiB; a token that falls out is verified again."""
+"""The most verified tokens in the cache, of some 500 bytes each; a dropped one is verified again."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodIdentity:
-    """The pod that a token was made for, and until when (Unix seconds) the token is good."""
+    """The pod that a token was made for, and the token's expiry in Unix seconds."""
 
     namespace: str
     pod: str
@@ -38,16 +38,16 @@ class PodIdentity:
 
 
 class PodTokens:
-    """Verifies pods' tokens, each once."""
+    """Verifies tokens of pods, and caches the verified ones."""
 
     def __init__(self, keys: KeySet, clock: Callable[[], float], max_cached: int = MAX_CACHED_TOKENS) -> None:
-        """`clock` is the wall clock in Unix seconds, by which what was verified ends with its token."""
+        """Makes an empty cache; `clock` is the wall clock in Unix seconds, by which tokens expire."""
         self._keys = keys
         self._clock = clock
         self._known: ExpiringCache[bytes, PodIdentity] = ExpiringCache(max_cached)
 
     def known(self, token: str) -> PodIdentity | None:
-        """The pod that a token names; None unless it was verified before and has not expired."""
+        """Returns the pod of a token that was verified before and has not expired; else None."""
         return self._known.get(digest(token), self._clock())
 
     def wants_keys(self, token: str) -> bool:
@@ -71,10 +71,10 @@ class PodTokens:
         self._keys.refresh()
 
     def verify(self, token: str) -> PodIdentity:
-        """The pod that a token names.
+        """Verifies a token; returns the pod that it was made for.
 
         Raises:
-            UnauthenticatedError: it is forged, expired, for another audience, or not bound to a pod.
+            UnauthenticatedError: the token is forged, expired, for another audience, or not bound to a pod.
             IdentityUnavailableError: there are no keys yet.
         """
         key = self._keys.get(_key_id(token))
@@ -89,10 +89,10 @@ class PodTokens:
 
 
 def verified_claims(token: str, key: PyJWK, issuer: str) -> dict[str, Any]:
-    """The claims of a token for this audience, its signature, issuer and times checked (RFC 8725).
+    """Checks a token's signature, issuer, audience and times (RFC 8725); returns its claims.
 
     Raises:
-        UnauthenticatedError: one of these does not hold.
+        UnauthenticatedError: a check failed.
     """
     try:
         claims: dict[str, Any] = jwt.decode(
@@ -112,7 +112,7 @@ def verified_claims(token: str, key: PyJWK, issuer: str) -> dict[str, Any]:
 
 
 def pod_of(claims: Mapping[str, Any]) -> PodIdentity | None:
-    """The pod that verified claims are bound to; nothing where they are an account's alone."""
+    """Returns the pod that verified claims are bound to; None where they name only a service account."""
     bound = claims.get("kubernetes.io")
     pod = bound.get("pod") if isinstance(bound, dict) else None
     if not isinstance(bound, dict) or not isinstance(pod, dict):
@@ -137,7 +137,7 @@ PATIENCE_SECONDS = 1.0
 
 
 class PodAuthenticator:
-    """Asked in the event loop of one worker."""
+    """Authenticates pods in the event loop of one worker; a thread fetches keys."""
 
     def __init__(self, tokens: PodTokens) -> None:
         self._tokens = tokens
@@ -145,7 +145,7 @@ class PodAuthenticator:
         self._fetching: asyncio.Future[None] | None = None
 
     async def __call__(self, authorization: str | None) -> PodIdentity:
-        """The pod that asks.
+        """Returns the pod that sent an Authorization header.
 
         Raises:
             UnauthenticatedError: the token is not valid.
@@ -160,7 +160,7 @@ class PodAuthenticator:
         return pod
 
     def close(self) -> None:
-        """Ends the thread; what it still waits for is given up."""
+        """Ends the thread; a fetch that has not begun is dropped."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     async def _fetch_keys(self, seconds: float | None) -> None:

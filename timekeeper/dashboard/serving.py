@@ -1,7 +1,7 @@
-"""The files of the page, read from the package once: compressed, named by what they hold, and tied together.
+"""Serves the dashboard's files: read from the package once, compressed, under paths with their version.
 
-There is no build step. Every file is served under a path that carries the version of them all, so that a browser may
-keep it for ever; only the document itself is asked for again.
+There is no build step. Every path contains the version of all files, so that browsers may cache them for ever; only the
+document is asked for again.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ CONTENT_TYPES = {
     ".svg": "image/svg+xml",
     "": "text/plain; charset=utf-8",
 }
-"""By the end of a file's name; the one without is a licence."""
+"""The media type of each suffix; a file without one is a licence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file as it is served.
+    """A file of the dashboard as it is served.
 
     Attributes:
         body: its bytes.
-        gzipped: the same, compressed (RFC 1952).
+        gzipped: its bytes, compressed (RFC 1952).
         content_type: its media type.
         etag: its entity tag (RFC 9110 section 8.8.3); weak, since both codings share it.
     """
@@ -49,7 +49,7 @@ class Asset:
 
 @dataclass(frozen=True, slots=True)
 class Assets:
-    """All files; `by_name` has their paths in the folder, without the document."""
+    """All files of the dashboard; `by_name` has them by path, without the document."""
 
     version: str
     document: Asset
@@ -57,7 +57,7 @@ class Assets:
 
 
 def read_assets() -> Assets:
-    """The page as this package has it.
+    """Reads the files from this package.
 
     Raises:
         OSError: a file cannot be read.
@@ -67,7 +67,7 @@ def read_assets() -> Assets:
 
 
 def assets_of(contents: Mapping[str, bytes]) -> Assets:
-    """Files, by their paths, as they are served.
+    """Prepares files, by their paths, for serving.
 
     Raises:
         KeyError: there is no document, or a file is of an unknown type.
@@ -100,8 +100,10 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
-"""Nothing from elsewhere, no script or style inside the document, nowhere to send a form, no frame around it, and no
-text that becomes markup (https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/)."""
+"""The content security policy: nothing from elsewhere, no inline script or style, forms, frames or markup from text.
+
+https://www.w3.org/TR/CSP3/, https://www.w3.org/TR/trusted-types/.
+"""
 
 PROTECTION: tuple[tuple[bytes, bytes], ...] = (
     (b"content-security-policy", POLICY.encode()),
@@ -121,7 +123,7 @@ Route = Callable[[Request], Awaitable[Response]]
 
 
 def page_routes(assets: Assets) -> dict[tuple[str, str], Route]:
-    """The routes of the document and of every file, by method and path."""
+    """Returns the routes of the document and of every file, by method and path."""
     served = {"/": _route(assets.document, ASK_AGAIN)}
     for name, asset in assets.by_name.items():
         served[f"{PREFIX}{assets.version}/{name}"] = _route(asset, FOR_EVER)
@@ -129,9 +131,9 @@ def page_routes(assets: Assets) -> dict[tuple[str, str], Route]:
 
 
 def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Response | None:
-    """A file that was asked for under a version that is not this one; None where there is no such file.
+    """Answers a request for a file under another version's path; None where there is no such file.
 
-    While replicas are being replaced, a document of one may ask the other for its files.
+    During a rolling update, a document from one replica may ask the other for its files.
     """
     asset = assets.by_name.get(name)
     if asset is None:
@@ -140,7 +142,7 @@ def of_another_version(assets: Assets, name: str, accept_encoding: str) -> Respo
 
 
 def answer(asset: Asset, caching: bytes, accept_encoding: str, if_none_match: str) -> Response:
-    """A file, compressed where the client takes that, or 304 where it has it (RFC 9110 sections 12.5.3 and 13.1.2)."""
+    """Returns a file, compressed where the client accepts it, or 304 (RFC 9110 sections 12.5.3 and 13.1.2)."""
     headers = (*PROTECTION, (b"cache-control", caching), (b"etag", asset.etag.encode()))
     content_type = asset.content_type.encode()
     if holds(if_none_match, asset.etag):
@@ -160,7 +162,7 @@ def takes_gzip(accept_encoding: str) -> bool:
 
 
 def holds(if_none_match: str, etag: str) -> bool:
-    """Whether an If-None-Match header has an entity tag, by weak comparison."""
+    """Whether an If-None-Match header contains an entity tag, by weak comparison."""
     tags = [tag.strip().removeprefix("W/") for tag in if_none_match.split(",")]
     return "*" in tags or etag.removeprefix("W/") in tags
 

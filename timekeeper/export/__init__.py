@@ -1,1 +1,1 @@
-"""Months of use as files, in a folder or an S3-compatible bucket."""
+"""Exports closed months of usage as files, to a folder or an S3-compatible bucket."""

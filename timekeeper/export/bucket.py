@@ -1,4 +1,4 @@
-"""Months in an S3-compatible bucket, by obstore: requests signed, retried and bounded in time, writes conditional.
+"""Stores months in an S3-compatible bucket through obstore: signed, retried, bounded in time, conditional writes.
 
 Credentials come from a folder that a Secret is mounted at, else from where the AWS SDKs look: AWS_ACCESS_KEY_ID and
 AWS_SECRET_ACCESS_KEY in the environment, the role of a service account (AWS_WEB_IDENTITY_TOKEN_FILE, AWS_ROLE_ARN), the
@@ -32,7 +32,7 @@ Found = TypeVar("Found")
 
 
 class Bucket:
-    """A bucket, or the files with a prefix in it. Credentials and CAs are read anew each time."""
+    """A bucket, or its files with a prefix. Credentials and CAs are read again for each request."""
 
     def __init__(self, name: str, settings: BucketSettings) -> None:
         self._name = name
@@ -40,7 +40,7 @@ class Bucket:
         self._place = f"bucket {name}"
 
     def names(self) -> list[str]:
-        """The names of all files there."""
+        """Returns the names of all files."""
 
         def run(store: S3Store) -> list[str]:
             return sorted(found["path"] for found in obstore.list_with_delimiter(store)["objects"])
@@ -48,11 +48,11 @@ class Bucket:
         return self._do(run)
 
     def tag(self, name: str) -> str | None:
-        """The file's ETag."""
+        """Returns a file's ETag; None where it does not exist."""
         return self._if_there(lambda store: obstore.head(store, name)["e_tag"] or "")
 
     def read(self, name: str) -> Stored | None:
-        """A file; None where it is not there."""
+        """Returns a file; None where it does not exist."""
 
         def run(store: S3Store) -> Stored:
             found = obstore.get(store, name)
@@ -61,7 +61,7 @@ class Bucket:
         return self._if_there(run)
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
-        """Puts a file there with If-None-Match or If-Match: a leader that was replaced overwrites nothing."""
+        """Writes a file with If-None-Match or If-Match, so that a deposed leader overwrites none; returns its tag."""
         if not may_write():
             raise DeposedError(f"{self._place}: {name} is left to the leader")
 
@@ -96,7 +96,7 @@ class Bucket:
                 raise ExportError(f"{self._place}: NoSuchBucket") from None
             raise
         except (BaseError, ValueError) as error:
-            # The words of these errors may quote what was sent.
+            # These errors' texts may quote the request, with its credentials.
             raise ExportError(f"{self._place}: {_reason(error)}") from None
 
     def _open(self) -> S3Store:

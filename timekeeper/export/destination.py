@@ -18,11 +18,11 @@ BESIDE = ".new"
 
 
 class ExportError(RuntimeError):
-    """A place that cannot be read or written now; the words hold no credentials."""
+    """The destination cannot be read or written now; the message contains no credentials."""
 
 
 class ChangedError(ExportError):
-    """Something else is there than what was to be replaced; it was left alone."""
+    """The file to replace is not the expected one; it was left alone."""
 
 
 class MonthUnavailableError(ExportError):
@@ -42,7 +42,7 @@ class DeposedError(ExportError):
 
 
 MayWrite = Callable[[], bool]
-"""Returns whether the writer still leads: a process that was paused may find that another one leads now."""
+"""Returns whether the writer still leads: after a pause, another process may lead."""
 
 
 class Stored(NamedTuple):
@@ -53,47 +53,47 @@ class Stored(NamedTuple):
 
 
 class Destination(Protocol):
-    """A place for files. Every function may raise ExportError."""
+    """A place for files. Every method may raise ExportError."""
 
     def names(self) -> list[str]:
-        """The names of all files there."""
+        """Returns the names of all files."""
 
     def tag(self, name: str) -> str | None:
-        """The tag of a file; None where it is not there."""
+        """Returns the tag of a file; None where it does not exist."""
 
     def read(self, name: str) -> Stored | None:
-        """A file; None where it is not there."""
+        """Returns a file; None where it does not exist."""
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
-        """Puts a file there, whole or not at all; its tag.
+        """Writes a file whole or not at all; returns its tag.
 
         Args:
             name: its name.
             body: its bytes.
-            replacing: the tag of what it replaces; None where nothing is there.
-            may_write: asked once all is ready.
+            replacing: the tag of the file that it replaces; None for a new file.
+            may_write: called right before the file is replaced.
 
         Raises:
-            ChangedError: something else is there.
-            DeposedError: `may_write` said no.
+            ChangedError: the present file is not the expected one.
+            DeposedError: `may_write` returned False.
         """
 
 
 class Folder:
-    """A folder, such as a mounted volume. One process at a time writes to it, a lock on a file in its hands."""
+    """A folder, such as a mounted volume. One process at a time writes to it, by a lock on a file."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def names(self) -> list[str]:
-        """The names of all files there."""
+        """Returns the names of all files."""
         try:
             return sorted(file.name for file in self._folder.iterdir() if file.is_file())
         except OSError as error:
             raise _failed(self._folder, error) from error
 
     def tag(self, name: str) -> str | None:
-        """Made of what the file system changes with a file."""
+        """Returns a tag made of the inode, time of change and size of a file; None where it does not exist."""
         try:
             return _tag((self._folder / name).stat())
         except FileNotFoundError:
@@ -102,7 +102,7 @@ class Folder:
             raise _failed(self._folder / name, error) from error
 
     def read(self, name: str) -> Stored | None:
-        """A file; None where it is not there."""
+        """Returns a file; None where it does not exist."""
         try:
             with (self._folder / name).open("rb") as file:
                 return Stored(file.read(), _tag(os.fstat(file.fileno())))
@@ -112,11 +112,11 @@ class Folder:
             raise _failed(self._folder / name, error) from error
 
     def write(self, name: str, body: bytes, replacing: str | None, may_write: MayWrite) -> str:
-        """Writes a file beside, and renames it once the disk has it.
+        """Writes a temporary file, and renames it once it is on the disk.
 
         No other process writes between the comparison with the present file and the rename: a process that is paused in
-        between keeps the lock, and one that was replaced learns it from `may_write`. The kernel releases the lock when
-        the process ends.
+        between keeps the lock, and a deposed one learns it from `may_write`. The kernel releases the lock when the
+        process ends.
         """
         try:
             with self._locked():

@@ -1,4 +1,7 @@
-"""The months due for export, and the names and contents of their files; pure functions. A month is text: 2026-10."""
+"""The months that are due for export, and the names and contents of their files: pure functions.
+
+A month is text: 2026-10.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,13 @@ _NAME = re.compile(r"usage-([0-9]{4}-(?:0[1-9]|1[0-2]))\.csv\.gz", re.ASCII)
 
 
 def window_of(month: str) -> Window:
-    """The time of a month, in UTC."""
+    """Returns the window of a month, in UTC."""
     start = parse_month(month)
     return Window(start, month_start(start, 1))
 
 
 def month_at(instant: int) -> str:
-    """The month of an instant, in UTC."""
+    """Returns the month of an instant, in UTC."""
     return month_of(instant // HOUR)
 
 
@@ -41,7 +44,7 @@ def file_name(month: str) -> str:
 
 
 def month_named(name: str) -> str | None:
-    """The month of a file of that name; None where it is none of ours."""
+    """Returns the month of a file by its name; None for any other file."""
     match = _NAME.fullmatch(name)
     return match[1] if match else None
 
@@ -55,13 +58,13 @@ def closed_until(now: int, hourly_days: int) -> int:
 
 
 def closed_months(now: int, hourly_days: int, known: Iterable[str]) -> list[str]:
-    """Every closed month from the first known one on, in order; none where none is known."""
+    """Returns every closed month from the first known one on, in order; none without a known one."""
     last = month_at(month_start(closed_until(now, hourly_days), -1))
     return months_between(min(known, default="9999-12"), last)
 
 
 def months_between(first: str, last: str) -> list[str]:
-    """The months from one to another, both included; none where the last comes before the first."""
+    """Returns the months from the first to the last, inclusive; none where the last precedes the first."""
     found = []
     while first <= last:
         found.append(first)
@@ -77,16 +80,16 @@ ESCAPED = ("=", "+", "-", "@", "\t", "\r", "'")
 """Characters that a spreadsheet takes for the beginning of a formula (OWASP, CSV injection), and the escape itself."""
 
 Account = tuple[str, Sequence[Row]]
-"""A budget, or what stands for a namespace without one, and its rows in order."""
+"""A budget's name, or that of a namespace's account, and its rows in order."""
 
 
 class DocumentError(ValueError):
-    """A file that is no month of use; the message says where it differs."""
+    """A file that is not a month of usage; the message states the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A file: its bytes, the SHA-256 of the CSV in them (compressors differ, it does not), and how many rows."""
+    """A month's file: its bytes, its number of rows, and the SHA-256 of its CSV, which no compressor changes."""
 
     body: bytes
     sha256: str
@@ -94,7 +97,7 @@ class Document:
 
 
 def write(accounts: Iterable[Account]) -> Document:
-    """The file of accounts, which come by name."""
+    """Writes the accounts' rows as a file; the accounts come ordered by name."""
     target = io.BytesIO()
     digest, rows = hashlib.sha256(), 0
     with gzip.GzipFile(filename="", mode="wb", fileobj=target, mtime=0, compresslevel=6) as file:
@@ -107,7 +110,7 @@ def write(accounts: Iterable[Account]) -> Document:
 
 
 def read(body: bytes) -> Iterator[tuple[str, Row]]:
-    """The rows of a file, each with its budget.
+    """Yields the rows of a file, each with its budget.
 
     Raises:
         DocumentError: the file is not a month of use, or is truncated; rows before the fault have been yielded.
@@ -126,10 +129,10 @@ def read(body: bytes) -> Iterator[tuple[str, Row]]:
 
 
 def content_sha256(body: bytes) -> str:
-    """The SHA-256 of the CSV in a file.
+    """Returns the SHA-256 of the CSV in a file.
 
     Raises:
-        DocumentError: it is not compressed as ours are.
+        DocumentError: the file is not compressed as `write` does it.
     """
     digest = hashlib.sha256()
     try:
@@ -147,9 +150,8 @@ def merge(kept: Iterable[tuple[str, Row]], new: Iterable[Account], *, allow_loss
     Both come by account. Accounts whose month the store has forgotten stay as they are in the file.
 
     Raises:
-        DocumentError: the file holds more of an account's time than the new rows do. Money may be taken back, but the
-            time of a month that is closed grows less only where part of it was lost; unless `allow_loss` says that it
-            is known.
+        DocumentError: the file has more of an account's time than the new rows, and `allow_loss` is not set. Money may
+            be taken back, but a closed month's time shrinks only where a part of it was lost.
     """
     fresh = ((name, 0, rows) for name, rows in new if rows)
     old = ((name, 1, [row for _, row in rows]) for name, rows in groupby(kept, key=lambda found: found[0]))
@@ -172,7 +174,7 @@ def _hold_to(account: str, before: Sequence[Row], now: Sequence[Row]) -> None:
 
 
 def _time_by_dimensions(rows: Iterable[Row]) -> dict[Dimensions, tuple[int, int]]:
-    """Core and memory time of a month, in microGPU-seconds: hours may have been folded in another way since."""
+    """Returns core and memory time in microGPU-seconds by dimensions, whichever way hours were folded."""
     sums: dict[Dimensions, tuple[int, int]] = {}
     for row in rows:
         core, memory = sums.get(row.dimensions, (0, 0))
@@ -228,7 +230,7 @@ def _hour(text: str, known: dict[str, int]) -> int:
 
 
 def _harmless(text: str) -> str:
-    """A cell that no spreadsheet takes for a formula, and from which the text can be had again."""
+    """Returns a cell that no spreadsheet takes for a formula, and that `_plain` reverses."""
     return f"'{text}" if text.startswith(ESCAPED) else text
 
 

@@ -71,12 +71,12 @@ class Mirror:
             return self._confirmed_at
 
     def items(self) -> list[Json]:
-        """All objects that the mirror holds."""
+        """Returns all objects that the mirror holds."""
         with self._lock:
             return list(self._items.values())
 
     def get(self, uid: str) -> Json | None:
-        """The object with this uid; None where the mirror holds none."""
+        """Returns the object with this uid; None where the mirror holds none."""
         with self._lock:
             return self._items.get(uid)
 
@@ -92,13 +92,13 @@ class Mirror:
             self._departures = [*departures, *self._departures]
 
     def wait_for_change(self, seconds: float) -> bool:
-        """Waits until the mirror has changed since the last wait; False where the time passed without a change."""
+        """Waits until the mirror has changed since the last wait; returns False where the time passed first."""
         changed = self._changed.wait(seconds)
         self._changed.clear()
         return changed
 
     def replaced(self, items: list[Json]) -> None:
-        """Replaces the mirror by a whole list. Objects that the list lacks were deleted unobserved."""
+        """Replaces the mirror by a whole list; objects that the list lacks were deleted without being observed."""
         present = {uid_of(item): item for item in items if self._keep(item)}
         with self._lock:
             last_seen = self._confirmed_at if self._confirmed_at is not None else self._now()
@@ -131,7 +131,7 @@ class Mirror:
 
 
 def uid_of(item: Json) -> str:
-    """The uid of an object, which a later object of the same name does not share; its name where it has no uid."""
+    """Returns the uid of an object, which no later object of that name shares; its name where it has no uid."""
     metadata = item.get("metadata") or {}
     return str(metadata.get("uid") or f"{metadata.get('namespace', '')}/{metadata.get('name', '')}")
 
@@ -144,11 +144,11 @@ MAX_TERMINATION_SECONDS = 600
 
 
 class SourceError(RuntimeError):
-    """A write failed, and may be tried again. Where it is none of the subclasses below, the API server is away."""
+    """A write failed and may be tried again. If it is none of the subclasses, the API server is away."""
 
 
 class ChangedMeanwhileError(SourceError):
-    """The object has changed since the write was decided on, or was deleted."""
+    """The object was changed or deleted since the write was decided."""
 
 
 class RefusedError(SourceError):
@@ -195,7 +195,7 @@ class Mirrors:
 
 @dataclass(frozen=True, slots=True)
 class ObjectEvent:
-    """An event for people to see beside an object.
+    """An Event that Kubernetes shows people beside an object.
 
     Attributes:
         regarding: the object.
@@ -214,7 +214,7 @@ class ObjectEvent:
 
     @property
     def id(self) -> str:
-        """The same for the same occasion; empty where there is none."""
+        """The event's id, equal for equal occasions; empty without an occasion."""
         if not self.occasion:
             return ""
         parts = (uid_of(self.regarding), self.reason, self.occasion)
@@ -229,13 +229,13 @@ class Source(Protocol):
 
     @property
     def mirrors(self) -> Mirrors:
-        """The collections; filled once `start` was called."""
+        """The collections, which are filled after `start` was called."""
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Keeps the mirrors current in threads of its own until `wait` says that everything is to end."""
+        """Keeps the mirrors current in threads of its own, until `wait` returns true."""
 
     def lift_gate(self, pod: Json) -> None:
-        """Takes the budget gate off a pod that still carries it.
+        """Removes the budget gate from a pod that still carries it.
 
         Raises:
             ChangedMeanwhileError: the pod is gone, or has changed since it was read.
@@ -244,7 +244,7 @@ class Source(Protocol):
         """
 
     def remove_finalizer(self, pod: Json) -> None:
-        """Takes the meter's finalizer off a pod that still carries it.
+        """Removes the meter's finalizer from a pod that still carries it.
 
         Raises:
             ChangedMeanwhileError: the pod is gone, or has changed since it was read.
@@ -253,7 +253,7 @@ class Source(Protocol):
         """
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
-        """Writes on a pod when it will be evicted; None takes that back.
+        """Writes on a pod the time at which it will be evicted; None removes that.
 
         Raises:
             ChangedMeanwhileError: the pod is gone.
@@ -262,28 +262,28 @@ class Source(Protocol):
         """
 
     def evict(self, pod: Json) -> None:
-        """Asks for a pod's eviction, which PodDisruptionBudgets may put off.
+        """Evicts a pod, unless a PodDisruptionBudget delays that.
 
         Raises:
-            BlockedError: one does.
+            BlockedError: a PodDisruptionBudget forbids the eviction for now.
             ChangedMeanwhileError: the pod is gone.
             RefusedError: a policy or a webhook forbids it.
             NotWrittenError: the API server failed at this pod.
         """
 
     def write_budget_status(self, name: str, status: Json, version: str = "") -> None:
-        """Replaces a GPUBudget's status, where a resourceVersion is named only in that version of the object.
+        """Replaces a GPUBudget's status; where a resourceVersion is given, only in that version of the object.
 
         Raises:
-            ChangedMeanwhileError: it is gone, or in another version: a write that was given up and came late after all
-                must not put an older status in the place of a newer one.
+            ChangedMeanwhileError: it was deleted, or has another version: a write that was given up and arrives
+                late must not replace a newer status.
         """
 
     def read_checkpoints(self) -> dict[str, Json]:
-        """The checkpoints of accounts without a GPUBudget, by the account's name; each as in a GPUBudget's status."""
+        """Returns the checkpoints of accounts without a GPUBudget, by name; each as in a GPUBudget's status."""
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
-        """Replaces those of one shard, from 0 to CHECKPOINT_SHARDS - 1."""
+        """Replaces the checkpoints of one shard, from 0 to CHECKPOINT_SHARDS - 1."""
 
     def write_grant_status(self, name: str, status: Json) -> None:
         """Replaces a GPUGrant's status."""
@@ -295,8 +295,8 @@ class Source(Protocol):
         """Creates a GPUGrant.
 
         Raises:
-            ExistsError: there is one of that name.
+            ExistsError: a GPUGrant of that name exists.
         """
 
     def record_event(self, event: ObjectEvent) -> None:
-        """Writes an event; one that cannot be written is logged and forgotten."""
+        """Writes an event; a failure is logged and not raised."""

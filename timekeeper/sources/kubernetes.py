@@ -61,7 +61,7 @@ def is_metered(pod: Json) -> bool:
 
 
 def metered_pod(pod: Json, kept_labels: Iterable[str] = ()) -> Json | None:
-    """A pod as far as the meter reads it; None for one that is not metered.
+    """Returns the fields of a pod that the meter reads; None for a pod that is not metered.
 
     Volumes, commands and environments are most of a pod, and a large cluster has tens of thousands of pods. Fields of a
     size that the author chooses are not kept either: the API server takes 1.5 MiB of labels.
@@ -83,7 +83,7 @@ def metered_pod(pod: Json, kept_labels: Iterable[str] = ()) -> Json | None:
         if key in metadata:
             read_metadata[key] = _chosen(_mapping(metadata[key]), wanted)
     if "finalizers" in metadata:
-        # Removing ours goes by its place.
+        # Our gate is removed by its index.
         read_metadata["finalizers"] = [
             name if name == names.METER_FINALIZER else "" for name in _list(metadata["finalizers"])
         ]
@@ -120,7 +120,7 @@ def _list(value: object) -> list[Any]:
 
 
 def slim(item: Json) -> Json:
-    """An object without what the API server keeps for itself, and a node without the names of its images."""
+    """Returns an object without the fields that only the API server uses, and a node without its images' names."""
     read = dict(item)
     metadata, status = item.get("metadata"), item.get("status")
     if isinstance(metadata, dict):
@@ -160,7 +160,7 @@ It gives up by itself then: k8s.io/apiserver/pkg/endpoints/filters/request_deadl
 _POD_WRITE = {"timeout": f"{POD_WRITE_SECONDS}s"}
 
 _TOO_LARGE = "request is too large"
-"""etcd's words for more than 1.5 MiB (https://etcd.io/docs/v3.6/dev-guide/limit/). The API server answers 500."""
+"""The text of etcd's error for more than 1.5 MiB (https://etcd.io/docs/v3.6/dev-guide/limit/), answered as 500."""
 
 CONFIG_MAPS = f"/api/v1/namespaces/{names.SYSTEM_NAMESPACE}/configmaps"
 CHECKPOINTS_KEY = "checkpoints.json"
@@ -169,12 +169,12 @@ _log = structlog.get_logger()
 
 
 class KubernetesSource:
-    """An API server, reached with the timekeeper's account."""
+    """Watches and writes objects of an API server, with the timekeeper's service account."""
 
     def __init__(
         self, api: KubernetesAPI, now: Callable[[], int], random: Callable[[], float], kept_labels: Sequence[str] = ()
     ) -> None:
-        """Takes the API server, and the choice of labels.
+        """Makes a source that watches nothing yet.
 
         Args:
             api: the API server.
@@ -191,7 +191,7 @@ class KubernetesSource:
 
     @property
     def mirrors(self) -> Mirrors:
-        """The collections."""
+        """The watched collections."""
         return self._mirrors
 
     def start(self, wait: Callable[[float], bool]) -> None:
@@ -203,7 +203,7 @@ class KubernetesSource:
             threading.Thread(target=reflect, args=arguments, name=f"watch-{name}", daemon=True).start()
 
     def lift_gate(self, pod: Json) -> None:
-        """Takes the budget gate off, if the pod is still the one that was read and has the gate where it had it."""
+        """Removes the budget gate, if the pod is the one that was read and has the gate at the same place."""
         metadata = pod["metadata"]
         gates = (pod.get("spec") or {}).get("schedulingGates") or []
         index = next((index for index, gate in enumerate(gates) if gate.get("name") == names.BUDGET_GATE), None)
@@ -217,7 +217,7 @@ class KubernetesSource:
         self._patch_pod(metadata, patch, JSON_PATCH)
 
     def remove_finalizer(self, pod: Json) -> None:
-        """Takes the finalizer off, if the pod is still the one that was read and has it where it had it."""
+        """Removes the finalizer, if the pod is the one that was read and has it at the same place."""
         metadata = pod["metadata"]
         finalizers = metadata.get("finalizers") or []
         if names.METER_FINALIZER not in finalizers:
@@ -231,7 +231,7 @@ class KubernetesSource:
         self._patch_pod(metadata, patch, JSON_PATCH)
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
-        """Writes the annotation, or takes it away; the uid is what a merge patch cannot change, so that it guards."""
+        """Writes or removes the annotation; the uid in the patch, which cannot change, guards the pod."""
         metadata = pod["metadata"]
         patch = {"metadata": {"uid": metadata["uid"], "annotations": {names.EVICTION_AT: at}}}
         self._patch_pod(metadata, patch, MERGE_PATCH)
@@ -264,11 +264,11 @@ class KubernetesSource:
             raise _eviction_error(error) from error
 
     def _post_eviction(self, metadata: Json, eviction: Json) -> None:
-        """Evicts; from a pod that has grown to etcd's limit its managedFields are cleared first.
+        """Evicts a pod; clears the managedFields of a pod that has grown to etcd's limit first.
 
         An eviction writes a condition into the pod. Where a patch does not fit, the API server clears them by itself;
-        where an eviction does not, it answers an error. They are all of a pod that its author can make grow without
-        bound once it is created: each field manager that applies a field is listed with it
+        where an eviction does not fit, it answers an error. They are the only part of a pod that its author can make
+        grow without bound once it is created: each field manager that applies a field is listed with it
         (https://kubernetes.io/docs/reference/using-api/server-side-apply/#clearing-managedfields).
         """
         path = _path_of(metadata)
@@ -287,7 +287,7 @@ class KubernetesSource:
         self._write(lambda: self._replace_status(f"{BUDGETS}/{name}", status, version))
 
     def read_checkpoints(self) -> dict[str, Json]:
-        """Reads each shard; what cannot be read as one counts as empty."""
+        """Reads each shard; an unreadable one counts as empty."""
         found: dict[str, Json] = {}
         for shard in range(CHECKPOINT_SHARDS):
             try:
@@ -297,7 +297,7 @@ class KubernetesSource:
         return found
 
     def write_checkpoints(self, shard: int, checkpoints: dict[str, Json]) -> None:
-        """Replaces the shard, or makes it."""
+        """Replaces the shard's ConfigMap, or creates it."""
         data = {CHECKPOINTS_KEY: json.dumps(checkpoints, separators=(",", ":"), sort_keys=True)}
         try:
             self._write(lambda: self._api.patch(_shard_path(shard), {"data": data}))
@@ -315,7 +315,7 @@ class KubernetesSource:
         self._write(lambda: self._replace_status(f"{CORRECTIONS}/{name}", status))
 
     def create_grant(self, grant: Json) -> Json:
-        """Creates a GPUGrant; its name is what makes it one."""
+        """Creates a GPUGrant; its name makes the creation idempotent."""
         return self._write(lambda: self._api.create(GRANTS, grant))
 
     def record_event(self, event: ObjectEvent) -> None:
@@ -378,7 +378,7 @@ def _eviction_error(error: ApiError) -> SourceError:
 
 
 def _pod_error(error: ApiError) -> SourceError:
-    """Distinguishes an error of one pod from an API server that is away for all.
+    """Distinguishes an error that concerns one pod from an API server that is away.
 
     An API server that is away answers 401 (our credentials), 429 (too many requests) or 503, or takes no connection.
     Any other error may come from the pod itself: its size, the policies that examine it, or a third party's webhook.

@@ -1,4 +1,4 @@
-"""Keeps pairs as files of the standalone folder, under `certificates/timekeeper/`: NAME.pem, and ca.crt to trust."""
+"""Stores certificates with keys as files of the standalone folder: certificates/timekeeper/NAME.pem, and ca.crt."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ _BETWEEN = b"-----BEGIN PRIVATE KEY-----"
 
 
 class FolderVault:
-    """One file a pair, certificate before key, so that a pair is replaced in one step. Readable by its owner alone."""
+    """Stores each pair in one file, certificate before key, so that one step replaces it; its owner alone reads it."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "certificates" / "timekeeper"
 
     def read(self, name: str) -> StoredPair | None:
-        """The pair in a file."""
+        """Returns the pair in a file; None where there is none."""
         try:
             data = self._file(name).read_bytes()
         except FileNotFoundError:
@@ -31,7 +31,7 @@ class FolderVault:
         return StoredPair(Pair(certificate, _BETWEEN + key), sha256(data).hexdigest())
 
     def create(self, name: str, pair: Pair) -> bool:
-        """Makes a file; a link is made only where none of that name is."""
+        """Creates a file with the pair, unless one of that name exists."""
         beside = self._write_beside(pair.certificate_pem + pair.key_pem)
         try:
             os.link(beside, self._file(name))
@@ -44,7 +44,7 @@ class FolderVault:
         return True
 
     def replace(self, name: str, pair: Pair, version: str) -> bool:
-        """Replaces a file of that content. Two replicas on one folder may both do so: then the later one stands."""
+        """Replaces a file that still has that content. Of two replicas that do so at once, the later one's stays."""
         kept = self.read(name)
         if kept is None or kept.version != version:
             return False

@@ -1,4 +1,4 @@
-"""Leadership on one machine: a locked file, whose content counts the terms."""
+"""Leadership on one machine: the process that holds the lock on a file leads; the file counts the terms."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FOREVER = float("inf")
 
 
 def campaign(file: Path, term: Term, floor: Callable[[], int], wait: Wait, retry_seconds: float = 0.2) -> None:
-    """Leads as soon as no other process holds the lock, until `wait` says that the process is to end.
+    """Leads as soon as no other process holds the lock, until `wait` returns true because the process ends.
 
-    The kernel drops the lock with the process, however that ends.
+    The kernel releases the lock with the process, however it ends.
     """
     descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
@@ -28,7 +28,7 @@ def campaign(file: Path, term: Term, floor: Callable[[], int], wait: Wait, retry
         os.pwrite(descriptor, str(number).encode(), 0)
         term.hold(number, FOREVER)
         while not wait(retry_seconds):
-            if term.number() is None:  # the store has shut it out, and the lock is still held
+            if term.number() is None:  # the store refused this term, and the lock is still held
                 term.hold(number, FOREVER)
     finally:
         term.lose()

@@ -1,10 +1,10 @@
-"""A folder of one machine as a source: for the demonstration, tests and a first look.
+"""A folder of one machine in place of the API server: for the demonstration, tests and a first look.
 
     budgets.yaml        GPUBudget objects, and GPUGrant and GPUCorrection objects beside them, as a YAML stream
     pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
     grants/NAME.json    GPUGrant objects that were made through the REST API, and in corrections/ GPUCorrection objects
-    status/*.json       what the timekeeper writes: the status of all of these, which it reads back as theirs
-    events.jsonl        what it would write as events
+    status/*.json       statuses that the timekeeper writes, and reads back with the objects
+    events.jsonl        events that the timekeeper writes
 
 A file is read again when it changes. Writers must write a new file and rename it, so that no file is read half-written.
 """
@@ -35,10 +35,10 @@ _log = structlog.get_logger()
 
 
 class FolderSource:
-    """A standalone folder."""
+    """Watches and writes the objects of a standalone folder."""
 
     def __init__(self, folder: Path, now: Callable[[], int]) -> None:
-        """Names the folder, and a clock in nanoseconds since 1970."""
+        """Makes a source that has read nothing yet; `now` returns nanoseconds since 1970."""
         self._folder = folder
         self._read: dict[Path, tuple[tuple[int, int, int], list[Json]]] = {}
         self._stated: dict[Path, tuple[Json, Json, Json]] = {}
@@ -55,11 +55,11 @@ class FolderSource:
 
     @property
     def mirrors(self) -> Mirrors:
-        """The collections; nodes, their Leases and namespaces stay empty."""
+        """The watched collections; nodes, their Leases and namespaces stay empty."""
         return self._mirrors
 
     def start(self, wait: Callable[[float], bool]) -> None:
-        """Looks at the folder now and then again and again, in a thread."""
+        """Reads the folder now, and then repeatedly in a thread."""
         self.refresh()
 
         def follow() -> None:
@@ -69,7 +69,7 @@ class FolderSource:
         threading.Thread(target=follow, name="watch-folder", daemon=True).start()
 
     def refresh(self) -> None:
-        """Takes over what the folder holds now."""
+        """Updates the mirrors from the folder."""
         objects = self._objects([self._folder / "budgets.yaml"])
         orders = self._objects(
             file for folder in ("grants", "corrections") for file in sorted((self._folder / folder).glob("*.json"))
@@ -87,7 +87,7 @@ class FolderSource:
             _update(mirror, [])
 
     def lift_gate(self, pod: Json) -> None:
-        """Takes the budget gate out of the pod's file."""
+        """Removes the budget gate from the pod's file."""
         file = self._folder / "pods" / f"{uid_of(pod)}.json"
         found = _load(file)
         gates = [gate for item in found for gate in item["spec"].get("schedulingGates", [])]
@@ -97,7 +97,7 @@ class FolderSource:
         write_json(file, found[0])
 
     def remove_finalizer(self, pod: Json) -> None:
-        """Takes the meter's finalizer out of the pod's file; one that was to be gone is."""
+        """Removes the meter's finalizer from the pod's file; deletes the file if the pod is being deleted."""
         file = self._folder / "pods" / f"{uid_of(pod)}.json"
         metadata: Json = next((item["metadata"] for item in _load(file)), {})
         finalizers = metadata.get("finalizers") or []
@@ -110,7 +110,7 @@ class FolderSource:
             write_json(file, {**_load(file)[0], "metadata": {**metadata, "finalizers": left}})
 
     def announce_eviction(self, pod: Json, at: str | None) -> None:
-        """Writes the annotation into the pod's file, or takes it out."""
+        """Writes the annotation into the pod's file, or removes it."""
         file = self._folder / "pods" / f"{uid_of(pod)}.json"
         found = _load(file)
         if not found:
@@ -174,7 +174,7 @@ class FolderSource:
         return self._folder / "status" / f"{kind}-{name}.json"
 
     def _stating(self, item: Json) -> Json:
-        """The object with the status that was written of it; the one of the file where none was."""
+        """Returns the object with the status that was written for it, or with its own where there is none."""
         kind = str(item.get("kind")).removeprefix("GPU").lower()
         metadata = item.get("metadata")
         name = metadata.get("name") if isinstance(metadata, dict) else None
@@ -191,7 +191,7 @@ class FolderSource:
         return known[2]
 
     def _objects(self, files: Iterable[Path]) -> list[Json]:
-        """The objects of the files, each file read only when it changed."""
+        """Returns the objects of the files; a file is read only if it changed."""
         objects: list[Json] = []
         for file in files:
             try:
@@ -214,7 +214,7 @@ def write_json(file: Path, document: Json) -> None:
 
 
 def _load(file: Path) -> list[Json]:
-    """The objects of a file; a bad file is logged and counts as empty, and so does a missing one."""
+    """Returns the objects of a file; a missing one counts as empty, and a bad one, too, after it is logged."""
     try:
         data = file.read_bytes()
         documents: list[Any] = [json.loads(data)] if file.suffix == ".json" else list(yaml.safe_load_all(data))
@@ -227,7 +227,7 @@ def _load(file: Path) -> list[Json]:
 
 
 def _update(mirror: Mirror, items: list[Json]) -> None:
-    """Applies the changes to the mirror as a watch would; a missing object was deleted now."""
+    """Applies the changes to the mirror as a watch would; a missing object counts as deleted now."""
     if mirror.confirmed_at is None:
         mirror.replaced(items)
     present = {uid_of(item): item for item in items}

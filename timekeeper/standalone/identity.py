@@ -1,4 +1,4 @@
-"""Identity by two files of a standalone folder: `jwks.json` signs, `access.yaml` says who may do what.
+"""Authenticates callers by two files of a standalone folder: the keys in `jwks.json`, and the rights in `access.yaml`.
 
 `access.yaml` is a list of rules; a namespace of `*` is cluster scope and with it every namespace:
 
@@ -37,7 +37,7 @@ class Rule(BaseModel):
     verbs: Annotated[list[str], Field(min_length=1)]
 
     def permits(self, subject: str, action: Action) -> bool:
-        """Whether this rule allows the subject that."""
+        """Whether the rule allows the subject this action."""
         where = self.namespace in (EVERYWHERE, action.namespace or EVERYWHERE)
         return self.subject == subject and where and action.verb in self.verbs
 
@@ -46,14 +46,14 @@ _RULES = TypeAdapter(list[Rule])
 
 
 class FolderAuthority:
-    """Reads the folder's rules on each call; tokens are verified with the keys of its jwks.json."""
+    """Decides by the folder's rules, which it reads on each call; verifies tokens with the keys of its jwks.json."""
 
     def __init__(self, folder: Path, keys: KeySet) -> None:
         self._access = folder / "access.yaml"
         self._keys = keys
 
     def authenticate(self, token: str, _origin: str = "", /) -> Caller:
-        """The caller whom a token names.
+        """Returns the caller whom a token identifies.
 
         Raises:
             UnauthenticatedError: the token is not signed with a key of the folder, or not valid.
@@ -80,10 +80,10 @@ class FolderAuthority:
 
 
 def read_rules(file: Path) -> list[Rule]:
-    """The rules of an access.yaml.
+    """Returns the rules of an access.yaml.
 
     Raises:
-        IdentityUnavailableError: it is missing or not as described; the message names the field.
+        IdentityUnavailableError: the file is missing or invalid; the message names the field.
     """
     try:
         return _RULES.validate_python(yaml.safe_load(file.read_text(encoding="utf-8")) or [])
@@ -96,12 +96,12 @@ def read_rules(file: Path) -> list[Rule]:
 
 
 def read_issuer(folder: Path) -> Issuer:
-    """The folder as an issuer of tokens.
+    """Returns the folder's keys, as an issuer of tokens.
 
     Raises:
         OSError: jwks.json cannot be read.
-        ValueError: it is no JSON.
-        IdentityUnavailableError: it is no JSON object.
+        ValueError: it is not JSON.
+        IdentityUnavailableError: it is not a JSON object.
     """
     document = json.loads((folder / "jwks.json").read_text(encoding="utf-8"))
     if not isinstance(document, dict):
