@@ -51,13 +51,23 @@ Visiting = Callable[..., Visit]
 
 
 @pytest.fixture(scope="session")
-def server() -> Iterator[RestServer]:
-    """A timekeeper with ten teams."""
+def store() -> Iterator[RedisServer]:
+    """A Redis with ten teams."""
     with tempfile.TemporaryDirectory(prefix="fairgpu-page-") as folder, RedisServer(Path(folder)) as redis_server:
         with redis_server.client() as client:
             dashboard.seed(client)
-        with RestServer(Path(folder, "rest"), redis_server.url, access=[*ACCESS, SPEAKER], settings=MONEY) as rest:
-            yield rest
+        yield redis_server
+
+
+@pytest.fixture(scope="session")
+def server(store: RedisServer) -> Iterator[RestServer]:
+    """A timekeeper of that Redis, which waits for its answers as long as the tests do."""
+    settings = {**MONEY, "redis": {"url": store.url, "timeout_seconds": 60}}
+    with (
+        tempfile.TemporaryDirectory(prefix="fairgpu-page-") as folder,
+        RestServer(Path(folder), store.url, access=[*ACCESS, SPEAKER], settings=settings) as rest,
+    ):
+        yield rest
 
 
 @pytest.fixture(scope="package")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import signal
 from datetime import UTC, datetime, timedelta
 from urllib.parse import quote
 
 from playwright.sync_api import expect
 
 from tests.page.conftest import Visiting
+from tests.support.servers.redis_server import RedisServer
 
 
 def test_a_filter_changes_the_address_and_back_takes_it_back(visit: Visiting) -> None:
@@ -45,8 +47,32 @@ def test_any_days_can_be_chosen_and_the_last_one_counts(visit: Visiting) -> None
     start, end = day - timedelta(days=3), day
     expect(page).to_have_url(re.compile(re.escape(quote(f"{start}T00:00:00Z,{end}T00:00:00Z", safe="")) + "$"))
     expect(page.locator("#usage .as-table tbody tr")).to_have_count(3)  # the table stays open while its figures change
+    page.get_by_label("From", exact=True).fill(str(day - timedelta(days=400)))
+    page.get_by_label("Until", exact=True).fill(str(day - timedelta(days=390)))
+    expect(page.locator("#usage")).to_contain_text("Nothing was used in this time.")
     page.get_by_label("Usage over", exact=True).select_option("7d")
     expect(page.get_by_label("From", exact=True)).to_be_hidden()
+    expect(page.locator("#usage .as-table tbody")).to_be_visible()
+
+
+def test_filters_that_change_faster_than_answers_come_show_the_last_ones_figures(
+    visit: Visiting, store: RedisServer
+) -> None:
+    """The timekeeper still answers the questions that the page has given up, and refuses a third beside two."""
+    page = visit().enter()
+    page.locator("#usage").get_by_text("Show as a table").click()
+    window = page.get_by_label("Usage over", exact=True)
+    assert store.process is not None
+    store.process.send_signal(signal.SIGSTOP)
+    try:
+        with page.expect_response(lambda response: response.status == 429):
+            for name in ("24h", "yesterday", "30d", "7d"):
+                with page.expect_request("**/v1/usage?**"):
+                    window.select_option(name)
+    finally:
+        store.process.send_signal(signal.SIGCONT)
+    expect(page.locator("#usage")).not_to_have_attribute("aria-busy", "true")
+    expect(page.locator("#usage .as-table thead th")).to_contain_text(["Step (UTC)"])
 
 
 def test_typing_a_search_is_one_step_of_the_history(visit: Visiting) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import re
 from pathlib import Path
 
@@ -49,14 +50,21 @@ def test_a_pointer_on_a_bar_shows_that_very_step(visit: Visiting) -> None:
     assert len(set(shown)) == 7
 
 
-def test_a_chart_can_be_read_as_a_table_that_adds_up(visit: Visiting) -> None:
+def test_a_chart_can_be_read_as_a_table_that_adds_up_with_the_largest_first(visit: Visiting) -> None:
     page = visit().enter(address="/?by=model")
     page.locator("#usage").get_by_text("Show as a table").click()
     table = page.locator("#usage .as-table")
-    expect(table.locator("thead th")).to_have_text(["Step (UTC)", "A100", "H100", "L40S", "Sum"])
-    for line in table.locator("tbody tr").all_inner_texts():
-        *parts, total = (float(figure.replace(",", "")) for figure in line.split("\t")[1:])
-        assert abs(sum(parts) - total) <= len(parts) * 0.6
+    expect(table.locator("thead th")).to_have_count(5)
+    step, *models, total = table.locator("thead th").all_inner_texts()
+    assert (step, sorted(models), total) == ("Step (UTC)", ["A100", "H100", "L40S"], "Sum")
+    rows = [
+        [float(figure.replace(",", "")) for figure in line.split("\t")[1:]]
+        for line in table.locator("tbody tr").all_inner_texts()
+    ]
+    for *parts, whole in rows:
+        assert abs(sum(parts) - whole) <= len(parts) * 0.6
+    sums = [sum(column) for column in zip(*rows, strict=True)][:-1]
+    assert all(first >= second - len(rows) for first, second in itertools.pairwise(sums))
 
 
 def test_idle_capacity_is_shown_to_who_may_read_all(visit: Visiting) -> None:

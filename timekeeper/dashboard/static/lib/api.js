@@ -1,4 +1,8 @@
-/** Asks the timekeeper. Every refusal becomes a Problem with what the server says of it (RFC 9457). */
+/**
+ * Asks the timekeeper. Every refusal becomes a Problem with what the server says of it (RFC 9457). A question that comes
+ * too soon (429) is asked again after the seconds that Retry-After names: the timekeeper goes on with questions that the
+ * page has given up, and those count.
+ */
 
 import { token } from "./token.js";
 
@@ -51,22 +55,40 @@ async function ask(path, query, accept, signal) {
   const where = address(path);
   where.search = new URLSearchParams(query);
   const limit = AbortSignal.timeout(LIMIT_MS);
-  let response;
+  const either = signal ? AbortSignal.any([signal, limit]) : limit;
+  const ends = Date.now() + LIMIT_MS;
+  for (;;) {
+    const response = await answer(where, accept, either);
+    if (response.ok) return response;
+    const problem = await refusal(response);
+    const seconds = response.status === 429 ? Number(response.headers.get("Retry-After")) : 0;
+    if (!(seconds > 0) || Date.now() + seconds * 1000 > ends) throw problem;
+    await pause(seconds * 1000, signal);
+  }
+}
+
+async function answer(where, accept, signal) {
   try {
-    response = await fetch(where, {
+    return await fetch(where, {
       headers: { Accept: `${accept}, application/problem+json`, Authorization: `Bearer ${token()}` },
       credentials: "omit",
       cache: "no-cache",
       referrerPolicy: "no-referrer",
-      signal: signal ? AbortSignal.any([signal, limit]) : limit,
+      signal,
     });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     const late = error.name === "TimeoutError";
     throw new Problem(0, "No answer", late ? "The timekeeper took too long to answer." : "The timekeeper cannot be reached.");
   }
-  if (!response.ok) throw await refusal(response);
-  return response;
+}
+
+/** Waits for some milliseconds, or until the signal aborts, which throws its AbortError. */
+function pause(milliseconds, signal) {
+  return new Promise((resolve, reject) => {
+    signal?.addEventListener("abort", () => reject(signal.reason));
+    setTimeout(resolve, milliseconds);
+  });
 }
 
 function address(path) {

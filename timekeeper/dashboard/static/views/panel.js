@@ -10,6 +10,7 @@ export class Panel {
     this.body = element("div", { class: "body" });
     section.replaceChildren(element("header", {}, this.title, ...beside), this.body);
     this.filled = false;
+    this.reading = false;
   }
 
   /** Waits; a first time with a place held for what will come. */
@@ -20,13 +21,13 @@ export class Panel {
     this.body.replaceChildren(element("div", { class: "skeleton", "aria-hidden": "true" }, bars));
   }
 
-  /** Shows something; who was reading its figures as a table goes on doing so. */
+  /** Shows something; figures that were read as a table come as a table again, also after there were none. */
   show(...nodes) {
     this.section.removeAttribute("aria-busy");
     this.filled = true;
-    const reading = this.body.querySelector(".as-table[open]") !== null;
+    this.reading = this.body.querySelector(".as-table")?.open ?? this.reading;
     this.body.replaceChildren(...nodes);
-    for (const table of this.body.querySelectorAll(".as-table")) table.open = reading;
+    for (const table of this.body.querySelectorAll(".as-table")) table.open = this.reading;
   }
 
   /** Says that there is nothing, and what that means. */
