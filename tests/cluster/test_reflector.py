@@ -3,6 +3,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from fairgpu.cluster import reflector
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI, TooLargeError
 from fairgpu.cluster.reflector import Collection, reflect
 from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.pods import plain_pod
 from tests.support.waiting import wait_until
 
 
@@ -89,6 +91,28 @@ def test_a_page_that_is_too_large_to_be_read_at_once_comes_in_parts(
     assert view.errors == []
 
 
+def test_pages_grow_again_behind_large_pods_of_somebody_who_may_do_everything_in_one_namespace(
+    control_plane: ControlPlane, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that, a dozen large pods made a list of all other pods as many requests as there are pods."""
+    monkeypatch.setattr(reflector, "PAGE_BYTES", 300_000)
+    editor, path = control_plane.namespace_admin(namespace).api, f"/api/v1/namespaces/{namespace}/pods"
+    large, small = {f"a-{number}" for number in range(3)}, {f"b-{number}" for number in range(60)}
+    for name in large:
+        pod = plain_pod(name)
+        pod["metadata"]["annotations"] = {"example.org/ballast": "x" * 200_000}
+        editor.create(path, pod)
+    for name in small:
+        editor.create(path, plain_pod(name))
+    counted = Counting(control_plane.admin.api)
+    with reflecting(counted, path) as view:
+        wait_until(lambda: view.present == large | small, "all pods")
+    assert 1 in counted.limits  # the large ones come one by one
+    assert counted.limits[-1] >= 16
+    assert len(counted.limits) <= 16  # of 63 pods
+    assert view.errors == []
+
+
 def test_a_resource_version_that_is_too_old_leads_to_a_new_list(namespace: str, control_plane: ControlPlane) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     api = Expiring(control_plane.admin.api)
@@ -97,6 +121,19 @@ def test_a_resource_version_that_is_too_old_leads_to_a_new_list(namespace: str, 
         control_plane.admin.api.create(path, config_map("after"))
         wait_until(lambda: view.present == {"after"}, "the watch after it")
     assert view.errors == []
+
+
+class Counting(KubernetesAPI):
+    """The real API server, and how many objects each page of a list was to have at most."""
+
+    def __init__(self, real: KubernetesAPI) -> None:
+        self.limits: list[int] = []
+        self.stream = real.stream  # type: ignore[method-assign]
+        self._get = real.get
+
+    def get(self, path: str, query: Mapping[str, str | int] | None = None, **options: Any) -> Json:
+        self.limits.append(int((query or {})["limit"]))
+        return self._get(path, query, **options)
 
 
 class Expiring(KubernetesAPI):

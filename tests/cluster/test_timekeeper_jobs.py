@@ -235,6 +235,28 @@ def test_the_books_of_a_real_cluster_pass_an_audit_and_what_is_corrupted_is_name
     assert (difference["figure"], difference["subject"], difference["stored"]) == ("granted", "grant gift", "5")
 
 
+def test_a_pod_that_is_bound_without_an_allocation_costs_nothing_before_a_container_on_a_gpu_starts(
+    jobs: Jobs, team: Team, redis_server: RedisServer
+) -> None:
+    """Somebody who may bind in the whole cluster binds what an admin of the namespace made; a node need not exist."""
+    assert jobs
+    author = team.plane.namespace_admin(team.namespace)
+    stranger = team.plane.user("system:kube-scheduler")
+    for name, node in (("nowhere", f"no-{team.node.name}"), ("here", team.node.name)):
+        created = author.api.create(f"/api/v1/namespaces/{team.namespace}/pods", canonical_pod(name))
+        bind(stranger, created, node, None)
+    team.node.set_pod_phase(team.namespace, "here", "Pending")
+    team.run_pod("beside")
+    wait_until(lambda: open_sessions(redis_server, team) == 1, "the one with an allocation alone is on the meter")
+    team.finish_pod("beside")
+    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is on the meter")
+    assert spent(redis_server, team) == team.expected()
+    team.node.set_pod_phase(team.namespace, "here", "Running")
+    wait_until(lambda: open_sessions(redis_server, team) == 1, "the one whose container started is on the meter")
+    team.node.set_pod_phase(team.namespace, "here", "Succeeded")
+    wait_until(lambda: open_sessions(redis_server, team) == 0, "no pod is left on the meter")
+
+
 def audited(team: Team, server: RedisServer) -> dict[str, Any]:
     """What `fairgpu audit` answers under the timekeeper's own account."""
     settings = {"FAIRGPU_TIMEKEEPER_REDIS_URL": server.url}

@@ -5,6 +5,7 @@ It says by a condition that a pod is about to be deleted, with server-side apply
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 import pytest
@@ -82,6 +83,19 @@ def test_kueue_says_that_it_evicts_a_gpu_pod_and_deletes_it(
     applied(kueue, running, {"conditions": [again]})
     kueue.api.delete(running)
     assert "deletionTimestamp" in control_plane.admin.api.get(running)["metadata"]
+
+
+def test_kueue_deletes_a_gpu_pod_at_once_though_a_notice_promised_it_half_an_hour(
+    control_plane: ControlPlane, kueue: Identity, running: str
+) -> None:
+    """A notice binds FairGPU alone, as docs/kueue.md says."""
+    later = dt.datetime.now(dt.UTC) + dt.timedelta(minutes=30)
+    notice = {"metadata": {"annotations": {"fairgpu.io/eviction-at": later.strftime("%Y-%m-%dT%H:%M:%SZ")}}}
+    control_plane.service_account("fairgpu-system", "fairgpu-timekeeper").api.patch(running, notice)
+    applied(kueue, running, {"conditions": [PREEMPTED]})
+    kueue.api.delete(running)
+    metadata = control_plane.admin.api.get(running)["metadata"]
+    assert metadata["deletionTimestamp"] < metadata["annotations"]["fairgpu.io/eviction-at"]
 
 
 ENDS: dict[str, dict[str, Any]] = {

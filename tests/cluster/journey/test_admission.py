@@ -119,6 +119,28 @@ def quota(name: str, core: str, priority_class: str) -> Manifest:
     }
 
 
+def test_what_kueue_ranks_by_is_in_a_pod_and_not_in_a_job_unless_both_name_a_class_of_kueues(
+    user: Identity, namespace: str
+) -> None:
+    """Kueue takes its own label first, then spec.priority of a pod and spec.priorityClassName of a template."""
+    label = {"kueue.x-k8s.io/priority-class": "high"}
+    alone = pod("alone", THIRTY_PERCENT)
+    alone["metadata"]["labels"] = label
+    template = {"metadata": {"labels": label}, "spec": {**pod("", THIRTY_PERCENT)["spec"], "restartPolicy": "Never"}}
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": "job", "labels": label},
+        "spec": {"suspend": True, "template": template},
+    }
+    made = user.api.create(f"/api/v1/namespaces/{namespace}/pods", alone)
+    assert (made["spec"]["priorityClassName"], made["spec"]["priority"]) == ("gpu-in-budget", 1000)
+    assert made["metadata"]["labels"] == {**label, "fairgpu.io/pod": "gpu"}
+    stored = user.api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
+    assert "priorityClassName" not in stored["spec"]["template"]["spec"]
+    assert stored["metadata"]["labels"] == label
+
+
 def test_a_quota_on_core_counts_by_the_class_that_the_budget_earned(
     control_plane: ControlPlane, user: Identity, namespace: str
 ) -> None:

@@ -109,3 +109,42 @@ def test_safe_admission_counts_what_runs_and_the_new_pod_itself_and_lets_it_go_o
     wait_until(lambda: not user.api.get(f"{path}/{held}")["spec"].get("schedulingGates"), "the timekeeper lets it go")
     wait_until(lambda: "schedulingGates" not in dry_run(5.5)["spec"], "what the long one left is free again")
     assert GATE in dry_run(6.5)["spec"]["schedulingGates"]
+
+
+def test_a_pod_behind_kueues_gate_is_promised_no_money_and_not_let_go_before_kueue_admits_it(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    """Each of the two gates is lifted by its own controller; the user plays Kueue with theirs."""
+    create_budget(control_plane, namespace, "10", admission="safe", onExhausted="hold")
+    wait_until(lambda: status_of(control_plane, namespace).get("state") == "open", "the budget is open")
+    path, kueue = f"/api/v1/namespaces/{namespace}/pods", {"name": "kueue.x-k8s.io/admission"}
+    numbers = iter(range(10_000))
+
+    def create(name: str, hours: int, gates: list[dict[str, str]], **query: str) -> list[dict[str, str]]:
+        """Creates a pod, or only tries to; the gates that it has then."""
+        item = pod(name, WHOLE_GPU, activeDeadlineSeconds=hours * 3600, schedulingGates=gates)
+        made: list[dict[str, str]] = user.api.create(path, item, query=query)["spec"].get("schedulingGates", [])
+        return made
+
+    def fits(hours: int) -> bool:
+        return not create(f"dry-{next(numbers)}", hours, [], dryRun="All")
+
+    def gates_of(name: str) -> list[dict[str, str]]:
+        found: list[dict[str, str]] = user.api.get(f"{path}/{name}")["spec"].get("schedulingGates", [])
+        return found
+
+    def let_go_by_kueue(name: str) -> None:
+        others = [gate for gate in gates_of(name) if gate != kueue]
+        user.api.patch(f"{path}/{name}", {"spec": {"schedulingGates": others}})
+
+    assert create("queued", 8, [kueue]) == [kueue]
+    wait_until(lambda: fits(4), "nothing is promised to the pod that Kueue holds")
+    let_go_by_kueue("queued")
+    wait_until(lambda: not fits(4), "its eight hours are promised once Kueue has admitted it")
+    assert create("both", 4, [kueue]) == [kueue, GATE]
+    assert create("next", 4, []) == [GATE]
+    user.api.delete(f"{path}/queued")
+    wait_until(lambda: gates_of("next") == [], "the younger one is let go, as the elder cannot start")
+    assert gates_of("both") == [kueue, GATE]
+    let_go_by_kueue("both")
+    wait_until(lambda: gates_of("both") == [], "the elder is let go, too, once Kueue has admitted it")
