@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from agent import Agent, Tenant
@@ -55,12 +57,18 @@ def busy_ns(container: Container) -> int:
         return 0
 
 
-def test_a_program_that_gives_up_its_rights_is_held_and_counted_as_before(node: Node) -> None:
-    page = node.folder / "page"
+@pytest.fixture
+def entered_node() -> Iterator[Node]:
+    """A node in a folder that other users may enter. Each session of pytest that begins shuts pytest's own to them."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Node(Path(name))
+
+
+def test_a_program_that_gives_up_its_rights_is_held_and_counted_as_before(entered_node: Node) -> None:
+    node, page = entered_node, entered_node.folder / "page"
     container = node.container("a", Share(schedule=str(page)))
     container.ledger.chmod(0o666)
-    for folder in (container.folder, *container.folder.parents[:4]):
-        folder.chmod(folder.stat().st_mode | 0o055)
     container.folder.chmod(0o777)
     user = "65534" if os.getuid() == 0 else str(os.getuid())
     with Agent(node, page, Tenant("a", 0)), container.session() as ask:
