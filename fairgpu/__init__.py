@@ -1,1 +1,1 @@
-"""The vocabulary that all of FairGPU shares: requests, dialects, units, allocations, budget states."""
+"""The vocabulary that all parts of FairGPU share: requests, dialects, units, allocations, budget states."""

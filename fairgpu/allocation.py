@@ -1,6 +1,6 @@
-"""The allocation that the bind call writes on a pod: which containers hold which pieces of which devices.
+"""The allocation that the bind call writes on a pod: the pieces of devices that each container holds.
 
-It stands in the annotation `fairgpu.io/allocation` as compact JSON, and is the truth about what is held:
+The annotation `fairgpu.io/allocation` has it as compact JSON; it alone decides what a pod holds:
 `{"v":1,"node":"n1","containers":[{"name":"main","devices":[{"uuid":"GPU-...","model":"A100","totalMiB":81920,
 "core":30,"memoryMiB":4096}]}]}`.
 """
@@ -14,11 +14,11 @@ from typing import Any
 
 VERSION = 1
 MAX_ENCODED_BYTES = 256 * 1024
-"""The API server holds all annotations of an object to this size."""
+"""The largest total size of an object's annotations that the API server accepts."""
 
 
 class AllocationError(ValueError):
-    """The annotation is no allocation; the message names the field."""
+    """The annotation is not an allocation; the message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Allocation:
 
 
 def encode(allocation: Allocation) -> str:
-    """The annotation's value."""
+    """Encodes an allocation as the annotation's value."""
     containers = [
         {
             "name": container.name,
@@ -70,10 +70,10 @@ def encode(allocation: Allocation) -> str:
 
 
 def decode(text: str) -> Allocation:
-    """Reads the annotation's value; fields of later writers are ignored.
+    """Decodes the annotation's value; fields of later writers are ignored.
 
     Raises:
-        AllocationError: it is no JSON object of version 1, or a field is missing, of another type or out of range.
+        AllocationError: it is not a JSON object of version 1, or a field is missing, of another type or out of range.
     """
     if len(text) > MAX_ENCODED_BYTES:
         raise AllocationError(f"the allocation is longer than {MAX_ENCODED_BYTES} bytes")

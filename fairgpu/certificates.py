@@ -1,7 +1,7 @@
 """A private certificate authority and the server certificates that it signs: ECDSA on P-256, X.509 v3.
 
 The certificates follow RFC 5280 and the demands of Go's verifier on servers: subject alternative names, and key
-identifiers by which two authorities of the same name are told apart.
+identifiers, which distinguish two authorities of the same name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 BACKDATED = timedelta(minutes=5)
-"""Certificates hold from a little before they are made: clocks differ."""
+"""The time before its making from which a certificate is valid, since clocks differ."""
 
 RENEW_AT = 2 / 3
-"""A certificate is renewed once this part of its life is over."""
+"""The part of a certificate's life after which it is renewed."""
 
 
 class CertificateError(ValueError):
-    """PEM that holds no usable certificate or key; the message says what was wrong."""
+    """PEM without a usable certificate or key; the message states the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Pair:
 
 
 def make_authority(name: str, now: datetime, life: timedelta) -> Pair:
-    """A self-signed authority that signs server certificates, and no further authority."""
+    """Makes a self-signed authority that signs server certificates, and no further authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     certificate = (
@@ -50,10 +50,10 @@ def make_authority(name: str, now: datetime, life: timedelta) -> Pair:
 
 
 def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timedelta) -> Pair:
-    """A server certificate for DNS names and IP addresses; it ends no later than the authority does.
+    """Makes a server certificate for DNS names and IP addresses; it ends no later than its authority.
 
     Raises:
-        CertificateError: the authority's PEM cannot be read.
+        CertificateError: the authority's PEM is unreadable.
     """
     issuer, issuer_key = _read(authority)
     key = ec.generate_private_key(ec.SECP256R1())
@@ -75,7 +75,7 @@ def make_leaf(authority: Pair, names: Sequence[str], now: datetime, life: timede
 
 
 def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
-    """Whether two thirds of a certificate's life since it was made are over, or it does not hold yet.
+    """Whether two thirds of a certificate's life are over, or it is not valid yet.
 
     Raises:
         CertificateError: it is no certificate.
@@ -87,7 +87,7 @@ def renewal_due(certificate_pem: bytes, now: datetime) -> bool:
 
 
 def expires_at(certificate_pem: bytes) -> datetime:
-    """The end of a certificate.
+    """Returns the end of a certificate's validity.
 
     Raises:
         CertificateError: it is no certificate.
@@ -96,7 +96,7 @@ def expires_at(certificate_pem: bytes) -> datetime:
 
 
 def issued_at(certificate_pem: bytes) -> datetime:
-    """The time at which `make_leaf` or `make_authority` made a certificate.
+    """Returns the time at which `make_leaf` or `make_authority` made a certificate.
 
     Raises:
         CertificateError: it is no certificate.
@@ -105,7 +105,7 @@ def issued_at(certificate_pem: bytes) -> datetime:
 
 
 def matches(pair: Pair) -> bool:
-    """Whether a pair can be read, and its key is that of its certificate."""
+    """Whether a pair is readable, and its key is that of its certificate."""
     try:
         certificate, key = _read(pair)
     except CertificateError:
@@ -114,10 +114,10 @@ def matches(pair: Pair) -> bool:
 
 
 def serves(leaf_pem: bytes, authority_pem: bytes, names: Sequence[str]) -> bool:
-    """Whether a certificate was signed by an authority and covers all the names.
+    """Whether an authority signed a certificate, and the certificate covers all these names.
 
     Raises:
-        CertificateError: one of them is no certificate.
+        CertificateError: one of them is not a certificate.
     """
     leaf, authority = load(leaf_pem), load(authority_pem)
     try:
@@ -129,7 +129,7 @@ def serves(leaf_pem: bytes, authority_pem: bytes, names: Sequence[str]) -> bool:
 
 
 def load(certificate_pem: bytes) -> x509.Certificate:
-    """The certificate in a PEM.
+    """Parses a certificate from PEM.
 
     Raises:
         CertificateError: there is none.
@@ -141,7 +141,7 @@ def load(certificate_pem: bytes) -> x509.Certificate:
 
 
 def utc_now() -> datetime:
-    """The present moment, for callers without a clock of their own."""
+    """Returns the present time in UTC, for callers without a clock of their own."""
     return datetime.now(UTC)
 
 

@@ -30,7 +30,7 @@ class ChargeRules:
 
 @dataclass(frozen=True, slots=True)
 class UnplacedShare:
-    """A container's request where no allocation says which devices it got; sums over its vGPUs."""
+    """A container's request while no allocation names its devices; figures are sums over its vGPUs."""
 
     gpus: int
     core_percent: int
@@ -39,7 +39,7 @@ class UnplacedShare:
 
 
 def unplaced_rate(request: UnplacedShare, price: Fraction, rules: ChargeRules) -> int:
-    """The rate of a request without an allocation, at a price (1 for GPU-hours as they are)."""
+    """Returns the rate of a request without an allocation, at a price (1 for plain GPU-hours)."""
     gpus = max(request.gpus, 1)
     core = Fraction(request.core_percent or rules.best_effort_floor_percent * gpus, 100 * gpus)
     memory = max(

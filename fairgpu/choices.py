@@ -1,4 +1,4 @@
-"""Reads what a pod's author chose in `fairgpu.io/*` annotations, and merges it with a dialect's choices."""
+"""Reads the choices of a pod's author from `fairgpu.io/*` annotations, and merges them with a dialect's choices."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MODEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._()/+-]{0,62}")
 UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:/-]{0,62}")
 """A GPU's uuid as the driver names it, such as `GPU-8dcd427f-483b-b48f-d7e5-75fb19a52b76`."""
 MAX_LISTED = 256
-"""Names in one list: it is read for each container, and compared with what is to be avoided, name by name."""
+"""The most names in one list, which is read for each container and compared name by name."""
 LIST_ALLOWED = (
     f"at most {MAX_LISTED} names with commas between them, each of 1 to 63 letters, digits, spaces and ._()/+-"
 )
 MAX_UNKNOWN_NAMED = 16
-"""Annotations of fairgpu.io that there are not, and that a warning names."""
+"""The most unknown annotations of fairgpu.io that warnings name."""
 
 _KNOWN = frozenset(names.CHOICE_ANNOTATIONS + names.RESERVED_ANNOTATIONS)
 
 
 @dataclass(frozen=True, slots=True)
 class ChoicesReading:
-    """The choices of the annotations, the permissions that these need, and the annotations' faults and warnings."""
+    """The choices in a pod's annotations, the permissions that they need, their faults and warnings."""
 
     choices: PodChoices = NO_CHOICES
     permission_requests: tuple[PermissionRequest, ...] = ()
@@ -45,7 +45,7 @@ NOTHING_CHOSEN = ChoicesReading()
 
 
 def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> ChoicesReading:
-    """The pod's own choices; `metadata` is the field path at which its metadata stands."""
+    """Reads the pod's own choices; `metadata` is the field path of its metadata."""
     ours = [
         key
         for key in annotations
@@ -72,7 +72,7 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
 
 
 def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
-    """Choice by choice: the pod's own where it made one, else the dialect's."""
+    """Merges choices one by one: the pod's own wins over the dialect's."""
     if own is NO_CHOICES or own == others:
         return others
     if others is NO_CHOICES:
@@ -89,10 +89,10 @@ def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
 
 
 def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
-    """The items of a comma list, each once; spaces around them and empty items are dropped.
+    """Returns the items of a comma list, each once; spaces around them and empty items are dropped.
 
     Raises:
-        ValueError: nothing is left, there are more than MAX_LISTED, or `item` does not match one of them.
+        ValueError: no item is left, there are more than MAX_LISTED, or `item` does not match one of them.
     """
     if text.count(",") > 2 * MAX_LISTED:
         raise ValueError(f"{text.count(',')} commas")
@@ -103,7 +103,7 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
 
 
 def contradictions(choices: PodChoices, metadata: Path = METADATA) -> tuple[Fault, ...]:
-    """The faults of names that are both to be used and to be avoided, from whatever key each comes."""
+    """Returns the faults of names that are both chosen and avoided, in whichever keys."""
     if not (choices.avoid_models or choices.avoid_uuids):
         return ()
     pairs = (
@@ -160,14 +160,14 @@ _Choice = TypeVar("_Choice", bound=StrEnum)
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
-    """Reads annotations one by one and gathers their faults."""
+    """Reads annotations one by one, and collects their faults."""
 
     annotations: Mapping[Any, Any]
     metadata: Path
     faults: list[Fault]
 
     def read(self, key: str, parse: Callable[[str], _Value], allowed: str, instead: str) -> _Value | None:
-        """The value of an annotation that is there; one that `parse` refuses with ValueError is a fault."""
+        """Returns the value of an annotation, None where it is absent; a value that `parse` refuses is a fault."""
         value = self.annotations.get(key)
         if value is None and key not in self.annotations:
             return None
@@ -185,10 +185,10 @@ class _Reader:
         return None
 
     def one_of(self, key: str, choices: type[_Choice]) -> _Choice | None:
-        """One word of an enumeration."""
+        """Reads one word of an enumeration."""
         words = " or ".join(choice.value for choice in choices)
         return self.read(key, choices, words, next(iter(choices)).value)
 
     def list_of(self, key: str, item: re.Pattern[str], example: str) -> tuple[str, ...]:
-        """A comma list of what `item` matches."""
+        """Reads a comma list of names that match `item`."""
         return self.read(key, lambda text: parse_list(text, item), LIST_ALLOWED, example) or ()

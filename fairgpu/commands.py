@@ -1,4 +1,4 @@
-"""The `fairgpu` command: what the services and the client register, under one roof."""
+"""The `fairgpu` command: finds and runs the commands that the services and the client register."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ USAGE_STATUS = 2
 
 
 class CommandError(RuntimeError):
-    """A command cannot go on; the message is for the person at the terminal and says what to do."""
+    """A command cannot continue; the message tells the user what to do."""
 
 
 def a_name(text: str) -> str:
-    """The type of an argument that names something: an empty one would ask about everything, or about nothing.
+    """Returns a name given as an argument; refuses a blank one, which would ask about everything, or about nothing.
 
     Raises:
-        argparse.ArgumentTypeError: it is blank.
+        argparse.ArgumentTypeError: the name is blank.
     """
     if not text.strip():
         raise argparse.ArgumentTypeError(f"given {text!r}; allowed: a name (is a variable of your shell not set?)")
@@ -33,7 +33,7 @@ def a_name(text: str) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser with every registered command."""
+    """Builds the parser with every registered command."""
     parser = argparse.ArgumentParser(prog="fairgpu", description="Shares a Kubernetes cluster's GPUs fairly.")
     parser.add_argument("--version", action="version", version=f"fairgpu {version('fairgpu')}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -50,7 +50,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; the exit status is the command's, or 2 for arguments that it cannot take."""
+    """Runs a command; returns its exit status, or 2 for invalid arguments."""
     parsed = build_parser().parse_args(arguments)
     try:
         status: int = parsed.run(parsed)

@@ -1,4 +1,4 @@
-"""Parses the GPU requests of a pod's containers, in whatever dialect they are."""
+"""Parses the GPU requests of a pod's containers, whatever their dialect."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from fairgpu.dialects.registry import BETWEEN_NAMES, DialectSet, read_container,
 from fairgpu.faults import Fault, show
 
 MAX_CONTAINERS: Final = 512
-"""Containers in one list of a GPU pod: no kubelet starts as many, and each is parsed, rewritten and metered."""
+"""The most containers in one list of a GPU pod; no kubelet starts as many, and each one costs admission time."""
 ENOUGH_FAULTS: Final = 100
-"""After so many faults in one list, the rest of it is not parsed: the pod is refused in any case."""
+"""The number of faults in one list after which the rest of it is not parsed, since the pod is refused anyway."""
 
 
 class ContainerReading:
@@ -25,7 +25,7 @@ class ContainerReading:
         name: its name; empty where it has none.
         dialect: the dialect's name; several joined by " and " where it has keys of several (which is a fault).
         reading: the dialect's reading of it.
-        request: its request; None where it is faulty, or asks for no GPU.
+        request: its request; None where it is faulty or requests no GPU.
         native_sidecar: whether it is an init container that keeps running.
     """
 
@@ -39,7 +39,7 @@ class ContainerReading:
 
     @property
     def index(self) -> int:
-        """Its place in its list."""
+        """Its index in its list."""
         index = self.path[-1]
         assert isinstance(index, int)  # noqa: S101 - paths of containers are built here and end in their index
         return index
@@ -49,7 +49,7 @@ class ContainerParser:
     """Parses the containers of one pod.
 
     Attributes:
-        requested_by_annotation: whether the pod's annotations ask for a GPU, which any container may claim.
+        requested_by_annotation: whether the pod's annotations request a GPU, which any container may claim.
     """
 
     def __init__(
@@ -68,14 +68,14 @@ class ContainerParser:
         self.requested_by_annotation: Final = not dialects.requesting_annotations.isdisjoint(annotations)
 
     def unclaimed_annotations(self, containers: tuple[ContainerReading, ...]) -> list[Fault]:
-        """The faults of annotations that ask for a GPU which none of the containers claims."""
+        """Returns the faults of annotations that request a GPU which none of the containers claims."""
         if not self.requested_by_annotation:
             return []
         claimed = frozenset(name for container in containers for name in container.dialect.split(BETWEEN_NAMES))
         return unclaimed_annotations(self.annotations, claimed, self.root, self.dialects)
 
     def parse(self, spec: Mapping[str, Any], field: str) -> tuple[ContainerReading, ...]:
-        """One list's containers with keys of a dialect, MAX_CONTAINERS at most; more are a fault (see too_many)."""
+        """Returns one list's containers with keys of a dialect, at most MAX_CONTAINERS; more are a fault (too_many)."""
         items = spec.get(field)
         if not isinstance(items, list):
             return ()
@@ -119,12 +119,12 @@ class ContainerParser:
 
 
 def mapping(value: Any) -> dict[str, Any]:
-    """The value if it is a JSON object, else an empty one."""
+    """Returns the value if it is a JSON object, else an empty one."""
     return value if isinstance(value, dict) else {}
 
 
 def texts(given: Mapping[Any, Any], read_anyway: frozenset[str]) -> Mapping[str, str]:
-    """The entries that are text, and those that should be where their key is in `read_anyway`, as their JSON."""
+    """Returns the entries that are text; those in `read_anyway` of another type as their JSON."""
     return {
         key: value if isinstance(value, str) else show(value)
         for key, value in given.items()

@@ -1,8 +1,8 @@
-"""The demand of a whole pod, whose containers partly run one after the other.
+"""The demand of a whole pod, whose containers run partly one after the other.
 
 The rule is the scheduler's own for pods with native sidecars
-(https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers):
-the larger of what runs together in the end, and of each init step with the native sidecars started before it.
+(https://kubernetes.io/docs/concepts/workloads/pods/sidecar-containers/#resource-sharing-within-containers): the demand
+is the larger of what runs together in the end, and of each init step with the native sidecars started before it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fairgpu.request import GPURequest
 
 
 class Demand(NamedTuple):
-    """A pod's demand; each figure is the largest at any moment of its life."""
+    """A pod's demand; each figure is the largest at any time of its life."""
 
     gpus: int = 0
     core_percent: int = 0
@@ -26,12 +26,12 @@ NO_DEMAND = Demand()
 
 
 def is_native_sidecar(container: Mapping[str, Any]) -> bool:
-    """Whether an init container keeps running beside the main ones."""
+    """Whether an init container keeps running beside the main containers."""
     return container.get("restartPolicy") == "Always"
 
 
 def peak(containers: Sequence[int], init_steps: Sequence[tuple[int, bool]]) -> int:
-    """The largest amount held at any moment.
+    """Returns the largest amount that is held at any time.
 
     Args:
         containers: the amount of each main container.
@@ -47,7 +47,7 @@ def peak(containers: Sequence[int], init_steps: Sequence[tuple[int, bool]]) -> i
 
 
 def pod_demand(containers: Sequence[GPURequest | None], init_steps: Sequence[tuple[GPURequest | None, bool]]) -> Demand:
-    """The demand of a pod from its containers' requests, figure by figure."""
+    """Computes the demand of a pod from its containers' requests, figure by figure."""
     if not init_steps and len(containers) == 1 and containers[0] is not None:
         gpus, core_percent, memory_mib, memory_percentage = _figures(containers[0])
         return Demand(gpus, core_percent, memory_mib, memory_percentage)
@@ -65,7 +65,7 @@ _NOTHING = (0, 0, 0, 0)
 
 
 def _figures(request: GPURequest | None) -> tuple[int, int, int, int]:
-    """The figures in the order in which Demand has them."""
+    """Returns the figures in the order in which Demand has them."""
     if request is None:
         return _NOTHING
     return request.gpus, request.core_percent, request.memory_mib or 0, request.memory_percentage or 0

@@ -1,4 +1,4 @@
-"""Faults of a manifest, in words by which its author can mend it without help."""
+"""Faults of a manifest, in words with which its author can correct it without help."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ MAX_SHOWN_LENGTH = 80
 MAX_EXPLAINED = 100
 """The most faults in one message; a manifest of 3 MiB can have a hundred thousand."""
 MAX_GUESSED_LENGTH = 317
-"""No key of Kubernetes is longer (253 for the prefix, a slash, 63 for the name); what is stands for none."""
+"""The longest key of Kubernetes (253 for the prefix, a slash, 63 for the name); a longer one is not guessed."""
 
 
 def field_path(*parts: str | int) -> str:
-    """The path of a field as kubectl writes it: `spec.containers[0].resources.limits[nvidia.com/gpu]`.
+    """Returns the path of a field as kubectl writes it: `spec.containers[0].resources.limits[nvidia.com/gpu]`.
 
     An integer is an index; a name holding a dot or a slash is a map's key and goes in brackets.
     """
@@ -30,7 +30,7 @@ def field_path(*parts: str | int) -> str:
 
 
 def show(value: Any) -> str:
-    """A value as it stood in the manifest, as JSON, cut to a length that fits a message.
+    """Returns a value of the manifest as JSON, cut to a length that fits a message.
 
     Characters that a terminal obeys or hides are escaped. A text that is cut is followed by its length.
     """
@@ -57,7 +57,7 @@ def _escaped(sign: str) -> str:
 
 
 def guess(misspelt: str, known: Sequence[str], cutoff: float = 0.6) -> str | None:
-    """The known name that a misspelt one most likely stands for; None where none is as near as `cutoff` (0 to 1)."""
+    """Returns the known name nearest to a misspelt one; None where none is as near as `cutoff` (0 to 1)."""
     if len(misspelt) > MAX_GUESSED_LENGTH:
         return None
     near = difflib.get_close_matches(misspelt, known, n=1, cutoff=cutoff)
@@ -66,7 +66,7 @@ def guess(misspelt: str, known: Sequence[str], cutoff: float = 0.6) -> str | Non
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One refusal: where, what was given, what is allowed, and what to write instead."""
+    """One fault of a manifest: the field, the given value, the allowed values, and what to write instead."""
 
     path: str
     given: str
@@ -78,7 +78,7 @@ class Fault:
 
 
 def explain(faults: Iterable[Fault]) -> str:
-    """All faults as one message, one on a line and numbered where there are several; MAX_EXPLAINED of them at most."""
+    """Returns all faults as one message, one a line and numbered if there are several; at most MAX_EXPLAINED."""
     found = list(faults)
     lines = [str(fault) for fault in found[:MAX_EXPLAINED]]
     if len(lines) == 1:

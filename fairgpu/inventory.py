@@ -1,10 +1,10 @@
-"""The inventory that the node agent writes on its Node: which devices the node offers, and how they are linked.
+"""The inventory that the node agent writes on its Node: the devices that the node offers, and their links.
 
-It stands in the annotation `fairgpu.io/inventory` as compact JSON:
+The annotation `fairgpu.io/inventory` has it as compact JSON:
 `{"v":1,"vendor":"nvidia","driver":"580.95.05","slots":64,"devices":[{"uuid":"GPU-...","model":"NVIDIA A100-SXM4-80GB",
 "memoryMiB":81038,"numa":0,"pci":"00000000:07:00.0","health":"ok"}],"links":[[0]]}`.
 
-A reader that cannot decode it takes the node out: a device of unknown size or identity cannot be divided.
+A reader that cannot decode it leaves the node out: a device of unknown size or identity cannot be divided.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 VERSION = 1
 MAX_ENCODED_BYTES = 64 * 1024
-"""A quarter of what the API server admits for all annotations of an object; 64 devices take a third of it."""
+"""The largest inventory: a quarter of what the API server accepts as annotations; 64 devices need a third of it."""
 MAX_SLOTS = 64
-"""Containers that may share one device."""
+"""The most containers that may share one device."""
 
 
 class InventoryError(ValueError):
-    """An annotation that is no inventory; the message names the field."""
+    """An annotation that is not an inventory; the message names the field."""
 
 
 class Health(StrEnum):
@@ -59,10 +59,10 @@ class Device:
         uuid: the vendor's identity of it, unique in the cluster.
         model: the vendor's name of it, as NVML reports it.
         memory_mib: the memory that containers may hold together, in MiB: the total less what the driver reserves.
-        numa: its NUMA node; None where the system does not say.
+        numa: its NUMA node; None where it is unknown.
         pci: its PCI address.
         health: whether new containers may be placed on it.
-        why: why it is fenced, for people; empty where it is not.
+        why: the reason why it is fenced, for people; empty where it is not.
     """
 
     uuid: str
@@ -79,9 +79,9 @@ class Inventory:
     """All devices of a node.
 
     Attributes:
-        vendor: who made them, in lower case.
+        vendor: the vendor of the devices, in lower case.
         driver: the driver's version.
-        slots: how many containers may share one device.
+        slots: the number of containers that may share one device.
         devices: in the vendor's order.
         links: row and column of each device in that order; symmetric, SELF on the diagonal alone.
     """
@@ -94,10 +94,10 @@ class Inventory:
 
 
 def encode(inventory: Inventory) -> str:
-    """The annotation's value.
+    """Encodes an inventory as the annotation's value.
 
     Raises:
-        InventoryError: it does not fit into MAX_ENCODED_BYTES.
+        InventoryError: the text is longer than MAX_ENCODED_BYTES.
     """
     document = {
         "v": VERSION,
@@ -114,11 +114,11 @@ def encode(inventory: Inventory) -> str:
 
 
 def decode(text: str) -> Inventory:
-    """Reads the annotation's value; fields of later writers are ignored.
+    """Decodes the annotation's value; fields of later writers are ignored.
 
     Raises:
-        InventoryError: it is no JSON object of version 1; a field is missing, of another type or out of range; a uuid
-            stands twice; or the links are no symmetric matrix of the devices.
+        InventoryError: it is not a JSON object of version 1; a field is missing, of another type or out of range; a
+            uuid appears twice; or the links are not a symmetric matrix of the devices.
     """
     if len(text) > MAX_ENCODED_BYTES:
         raise InventoryError(f"the inventory has {len(text)} characters; at most {MAX_ENCODED_BYTES} are allowed")

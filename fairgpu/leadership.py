@@ -15,7 +15,7 @@ from fairgpu.cluster.reflector import Wait
 
 
 class CurrentTerm(Protocol):
-    """Says whether this process leads."""
+    """Tells whether this process leads now, and in which term."""
 
     def number(self) -> int | None:
         """The number of the present term; None while this process does not lead."""
@@ -90,7 +90,7 @@ class Observation:
 
 
 def observe(previous: Observation | None, record: LeaseRecord, now: float) -> Observation:
-    """The observation after another reading: an unchanged Lease keeps the time of its first observation."""
+    """Returns the observation after another reading: an unchanged Lease keeps the time of its first observation."""
     if previous is not None and previous.record.version == record.version:
         return previous
     return Observation(record, now)
@@ -110,7 +110,7 @@ def may_take(observation: Observation, identity: str, duration: float, now: floa
 
 
 def next_term(record: LeaseRecord | None, floor: int) -> int:
-    """The number of the term that begins by taking the Lease.
+    """Returns the number of the term that begins by taking the Lease.
 
     It is higher than every earlier one, even where the Lease was deleted and counts anew: `floor` is the highest term
     that the store has recorded.
@@ -129,8 +129,8 @@ class LeaseOptions:
         namespace: the Lease's namespace.
         name: the Lease's name.
         identity: identifies this process alone, also against its own predecessor.
-        duration_seconds: how long a silent holder keeps the Lease.
-        renew_seconds: how often the holder renews; well below the duration.
+        duration_seconds: the time for which a silent holder keeps the Lease.
+        renew_seconds: the interval at which the holder renews; well below the duration.
     """
 
     namespace: str
@@ -169,7 +169,7 @@ def campaign(
 
     Args:
         api: the API server.
-        options: which Lease, and how.
+        options: the Lease, its candidate and its durations.
         term: updated as terms begin, are renewed and end.
         floor: returns the highest term that the store has recorded; where it raises, no term begins.
         clock: a monotonic clock, in seconds.

@@ -1,4 +1,4 @@
-"""Logs as JSON events, one on a line, with ids instead of prose."""
+"""Configures logs: one JSON event a line, with ids in place of prose."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ SECRET_KEYS = frozenset({"authorization", "password", "secret", "token"})
 
 
 def configure_logs(level: str = "INFO", stream: TextIO = sys.stderr) -> None:
-    """Sends the events of structlog and of the standard library to a stream as JSON lines."""
+    """Writes the events of structlog and of the standard library to a stream as JSON lines."""
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.processors.add_log_level,
@@ -43,7 +43,7 @@ def configure_logs(level: str = "INFO", stream: TextIO = sys.stderr) -> None:
 
 
 def hide_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Replaces what a key names as a secret; values under other keys must not be secrets."""
+    """Replaces the values of secret keys; other keys must not have secret values."""
     for key in event:
         if key.lower() in SECRET_KEYS:
             event[key] = "(hidden)"

@@ -45,7 +45,7 @@ DRIVER_NAMES: Final = (
     "Tesla V100-SXM2-32GB",
     "Tesla V100S-PCIE-32GB",
 )
-"""Names from NVML's `nvmlDeviceGetName`, to check settings with before a GPU is there."""
+"""Names of models by NVML's `nvmlDeviceGetName`, to check settings before a GPU is available."""
 
 
 class Match(NamedTuple):
@@ -61,13 +61,13 @@ class Match(NamedTuple):
 
 
 def takes(choice: str, model: str) -> bool:
-    """Whether a choice takes a model: it is a part of the model's name, in any case."""
+    """Whether a choice matches a model: it is a part of the model's name, in any case."""
     return choice.casefold() in model.casefold()
 
 
 @lru_cache(maxsize=4096)
 def words(name: str) -> tuple[str, ...]:
-    """The words of a model's name in lower case, without those that say how the device is divided.
+    """Returns the words of a model's name in lower case, without those for the way in which the device is divided.
 
     NVML's `NVIDIA A100-SXM4-80GB` and GPU feature discovery's `NVIDIA-A100-SXM4-80GB` have the same words. The latter
     appends `-SHARED` and `-MIG-1g.10gb`
@@ -81,7 +81,7 @@ def words(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=65536)
 def match(key: str, model: str) -> Match | None:
-    """The rank of a key for a model; None where its words are no run of whole words of the model's name."""
+    """Returns the rank of a key for a model; None where its words are not a run of whole words of the name."""
     wanted, given = words(key), words(model)
     if not wanted:
         return None
@@ -92,15 +92,15 @@ def match(key: str, model: str) -> Match | None:
 
 
 def best_key(keys: Iterable[str], model: str) -> str | None:
-    """The key that names a model by most words; of several the one that stands first in its name; None without one."""
+    """Returns the key that names a model by most words, or earliest in its name; None where no key names it."""
     found = [(matched, key) for key in keys if (matched := match(key, model)) is not None]
     return max(found)[1] if found else None
 
 
 def tie(keys: Sequence[str]) -> tuple[str, str, str] | None:
-    """Two keys that name one model by equally many words, and that model; None where there are none.
+    """Returns two keys that name one model by equally many words, and that model; None where no two do.
 
-    Looked for among DRIVER_NAMES; two keys of the same words name the first of them.
+    The models are those of DRIVER_NAMES; two keys of the same words name the first of them.
     """
     seen: dict[tuple[str, ...], str] = {}
     for key in keys:

@@ -1,4 +1,4 @@
-"""The names that FairGPU fixes for everybody: resources, annotations, accounts, containers, volumes.
+"""The fixed names of FairGPU: resources, annotations, accounts, containers, volumes.
 
 Kubernetes calls `fairgpu.io/gpu` and its siblings extended resources; they take whole numbers only
 (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources).
@@ -13,13 +13,13 @@ SYSTEM_NAMESPACE: Final = "fairgpu-system"
 SCHEDULER_NAME: Final = "fairgpu-scheduler"
 
 GPU: Final = "fairgpu.io/gpu"
-"""vGPUs: how many distinct physical GPUs the container gets a piece of."""
+"""vGPUs: the number of distinct physical GPUs of which the container gets a piece."""
 GPU_CORE: Final = "fairgpu.io/gpu-core"
 """GPU time summed over the vGPUs, in percent of one GPU."""
 GPU_MEMORY: Final = "fairgpu.io/gpu-memory"
 """Device memory summed over the vGPUs, in MiB."""
 GPU_MEMORY_PERCENTAGE: Final = "fairgpu.io/gpu-memory-percentage"
-"""Device memory summed over the vGPUs, in percent of one GPU; stands instead of GPU_MEMORY."""
+"""Device memory summed over the vGPUs, in percent of one GPU; an alternative to GPU_MEMORY."""
 CANONICAL_RESOURCES: Final = (GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_PERCENTAGE)
 
 ANNOTATION_PREFIX: Final = "fairgpu.io/"
@@ -28,16 +28,16 @@ SOURCE_DIALECT: Final = "fairgpu.io/source-dialect"
 BUDGET_STATE: Final = "fairgpu.io/budget-state"
 CREATED_BY: Final = "fairgpu.io/created-by"
 EVICTION_AT: Final = "fairgpu.io/eviction-at"
-"""When the pod of a spent budget is evicted (RFC 3339); the downward API shows it to the pod itself."""
+"""The instant at which the pod of a spent budget is evicted (RFC 3339); the downward API shows it to the pod."""
 RECLAIM_AT: Final = "fairgpu.io/reclaim-at"
-"""When the scheduler evicts the pod, for another that waits for its devices (RFC 3339)."""
+"""The instant at which the scheduler evicts the pod for another that waits for its devices (RFC 3339)."""
 RESERVED_ANNOTATIONS: Final = (ALLOCATION, SOURCE_DIALECT, BUDGET_STATE, CREATED_BY, EVICTION_AT, RECLAIM_AT)
-"""Those of pods."""
+"""The reserved annotations of pods."""
 NOTICES: Final = (ALLOCATION, EVICTION_AT, RECLAIM_AT)
-"""Reserved annotations that no pod has when it is created."""
+"""The reserved annotations that a pod cannot have at its creation."""
 
 INVENTORY: Final = "fairgpu.io/inventory"
-"""On a Node: the devices that it offers (fairgpu.inventory)."""
+"""On a Node: the devices that it offers (see fairgpu.inventory)."""
 
 USE_GPU_MODEL: Final = "fairgpu.io/use-gpu-model"
 AVOID_GPU_MODEL: Final = "fairgpu.io/avoid-gpu-model"
@@ -57,11 +57,11 @@ CHOICE_ANNOTATIONS: Final = (
 )
 
 POD_LABEL: Final = "fairgpu.io/pod"
-"""On each GPU pod, set at its creation and guarded: rules for pods that exist select by it."""
+"""On each GPU pod, set at its creation and guarded: policies and webhooks select GPU pods by it."""
 POD_LABEL_VALUE: Final = "gpu"
 
 NAMESPACE_ALLOW: Final = "fairgpu.io/allow"
-"""On a Namespace: a comma list of what its pods may ask for beyond the default (elastic, high-priority)."""
+"""On a Namespace: a comma list of its pods' permissions (elastic, high-priority)."""
 
 BUDGET_GATE: Final = "fairgpu.io/budget"
 """The scheduling gate that holds a pod until its budget can pay for it."""

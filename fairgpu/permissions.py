@@ -41,7 +41,7 @@ class PermissionRequest:
 
 
 class Granted:
-    """The choices that a namespace permits, and the faults and warnings about the others."""
+    """The choices that a namespace's permissions cover, and the faults and warnings about the others."""
 
     def __init__(self, choices: PodChoices, faults: tuple[Fault, ...], warnings: tuple[str, ...]) -> None:
         self.choices: Final = choices
@@ -50,7 +50,7 @@ class Granted:
 
 
 def parse_permissions(annotation: Any) -> frozenset[Permission]:
-    """The permissions in the value of `fairgpu.io/allow`; words that mean nothing grant nothing."""
+    """Returns the permissions in the value of `fairgpu.io/allow`; unknown words grant none."""
     if not isinstance(annotation, str):
         return frozenset()
     words = {word.strip() for word in annotation.split(",")}
@@ -58,7 +58,7 @@ def parse_permissions(annotation: Any) -> frozenset[Permission]:
 
 
 def grant(choices: PodChoices, requests: Iterable[PermissionRequest], permissions: frozenset[Permission]) -> Granted:
-    """Replaces the choices that the namespace's permissions do not cover by the defaults."""
+    """Replaces the choices that the namespace's permissions do not cover by the defaults; returns them with faults."""
     faults: list[Fault] = []
     warnings: list[str] = []
     for request in requests:

@@ -23,13 +23,15 @@ __all__ = ["ContainerReading", "PodReading", "read_pod"]
 
 
 class PodReading:
-    """The reading of a pod. The three tuples of containers hold only those with keys of a dialect, in order.
+    """A pod as read: its containers' requests, its choices, demand and faults.
+
+    The three tuples of containers contain only those with keys of a dialect, in order.
 
     Attributes:
         all_containers: all of them, main ones first.
         choices: the pod's own and the dialects' choices together, before permissions (`permissions.grant`).
-        permission_requests: which of them need a permission of the namespace.
-        strip_annotations: the dialects' keys to take off the pod.
+        permission_requests: the choices that need a permission of the namespace.
+        strip_annotations: the dialects' keys to remove from the pod.
         faults: all faults, at once.
         warnings: lines about keys that have another effect than in their own project.
         demand: the demand of the whole pod.
@@ -66,7 +68,7 @@ class PodReading:
 
     @property
     def requests_gpu(self) -> bool:
-        """Whether any container wants a GPU: keys such as `nvidia.com/gpu: 0` want none."""
+        """Whether any container requests a GPU: keys such as `nvidia.com/gpu: 0` do not."""
         return any(container.request is not None for container in self.all_containers)
 
     @property
@@ -90,7 +92,7 @@ def read_pod(
     Args:
         pod: the raw object with `metadata` and `spec`.
         settings: the admin's settings of the dialects.
-        root: the field path of `pod` in the object that messages speak of, such as `("spec", "template")`.
+        root: the field path of `pod` in the object that messages name, such as `("spec", "template")`.
         dialects: the dialects to read (`registry.NATIVE`, `registry.FOREIGN`, or all); keys of others have no
             effect.
     """
@@ -129,7 +131,7 @@ def read_pod(
 
 
 class _Pod:
-    """The pod around its containers."""
+    """A pod's annotations and metadata, with the faults found so far."""
 
     def __init__(self, annotations: Mapping[Any, Any], metadata: Path, faults: list[Fault]) -> None:
         self.annotations: Final = annotations
@@ -144,7 +146,7 @@ def _joined(
     demand: Demand,
     pod: _Pod,
 ) -> PodReading:
-    """Joins the containers' readings with the pod's own choices; a container that wants no GPU chooses nothing."""
+    """Joins the containers' readings with the pod's own choices; a container without a request chooses nothing."""
     all_containers = containers + init + ephemeral
     requesting = [
         container for container in all_containers if container.request is not None or container.reading.faults
@@ -179,7 +181,7 @@ def _joined(
 def _needed_permissions(
     permission_requests: Sequence[PermissionRequest], choices: PodChoices
 ) -> tuple[PermissionRequest, ...]:
-    """One request for each permission that the choices still need; the pod's own goes before the dialects'."""
+    """Returns one request for each permission that the choices still need; the pod's own wins over a dialect's."""
     if not permission_requests:
         return ()
     needed = {
@@ -193,6 +195,6 @@ _Item = TypeVar("_Item")
 
 
 def _once(groups: Iterable[Iterable[_Item]]) -> tuple[_Item, ...]:
-    """The items of all groups in order, each once."""
+    """Returns the items of all groups in order, each once."""
     items = [item for group in groups for item in group]
     return tuple(dict.fromkeys(items)) if len(items) > 1 else tuple(items)

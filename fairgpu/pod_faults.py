@@ -1,4 +1,4 @@
-"""Faults of a pod beyond a single container's request."""
+"""Faults of a pod beyond a single container's request: its size, its metadata, its demand as a whole."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fairgpu.dialects.registry import DialectSet
 from fairgpu.faults import Fault, field_path, show
 
 MAX_ANNOTATIONS: Final = 1000
-"""On a GPU pod."""
+"""The most annotations of a GPU pod."""
 MAX_GPU_POD_ANNOTATIONS_BYTES: Final = 64 * 1024
-"""Keys and values of a GPU pod's annotations together, in UTF-8."""
+"""The most bytes of a GPU pod's annotations, keys and values together, in UTF-8."""
 MAX_FINALIZERS: Final = 64
 MAX_LABELS: Final = 256
 MAX_POD_BYTES: Final = 1024 * 1024
-"""A GPU pod as JSON when it is created."""
+"""The most bytes of a GPU pod as JSON at its creation."""
 MAX_DEBUGGERS_BYTES: Final = 128 * 1024
 ON_A_GPU_POD: Final = "on a pod that asks for a GPU"
 MAX_ANNOTATIONS_LENGTH: Final = 256 * 1024
-"""The API server's own bound of a pod's annotations together (TotalAnnotationSizeLimitB in k8s.io/apimachinery)."""
+"""The API server's own limit on a pod's annotations (TotalAnnotationSizeLimitB in k8s.io/apimachinery)."""
 
 
 def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
-    """The fault of annotations too long to store: the API server refuses them only after admission read them."""
+    """Returns the fault of annotations that the API server will not store; it checks them only after admission."""
     length = 0
     for key, value in annotations.items():
         length += len(key) + (len(value) if isinstance(value, str) else 0)
@@ -47,9 +47,9 @@ def oversized(annotations: Mapping[Any, Any], root: Path) -> tuple[Fault, ...]:
 
 
 def out_of_bounds(metadata: Mapping[str, Any], root: Path) -> list[Fault]:
-    """Lists and maps of a GPU pod's metadata beyond the bounds that the policy fairgpu-metadata holds later changes to.
+    """Returns the faults of a GPU pod's metadata beyond the limits that the policy fairgpu-metadata puts on updates.
 
-    They leave room for the notices that FairGPU writes, and let policies look through all of it in little time.
+    The limits leave room for the notices that FairGPU writes, and let policies examine all of it in little time.
     """
     here = (*root, "metadata")
     return [
@@ -91,7 +91,7 @@ def _annotations_out_of_bounds(annotations: Mapping[str, Any], path: Path) -> li
 
 
 def _most_bytes(annotations: Mapping[str, Any]) -> int:
-    """The most bytes that keys and values can take in UTF-8, found without encoding them."""
+    """Returns an upper bound of the bytes of keys and values in UTF-8, without encoding them."""
     length = 0
     for key, value in annotations.items():
         length += len(key) + (len(value) if isinstance(value, str) else 0)
@@ -99,10 +99,10 @@ def _most_bytes(annotations: Mapping[str, Any]) -> int:
 
 
 def oversized_pod(size: int) -> list[Fault]:
-    """A GPU pod that leaves too little room below what etcd stores, 1.5 MiB, for what is written on it later.
+    """Returns the fault of a GPU pod that leaves too little room below etcd's limit of 1.5 MiB for later writes.
 
     Args:
-        size: bytes of the pod as JSON.
+        size: the bytes of the pod as JSON.
     """
     if size <= MAX_POD_BYTES:
         return []
@@ -117,7 +117,7 @@ def oversized_pod(size: int) -> list[Fault]:
 
 
 def oversized_debuggers(containers: Any) -> list[Fault]:
-    """Ephemeral containers that take the room which a GPU pod was admitted with; they are added and never removed."""
+    """Returns the fault of ephemeral containers that take the room left at admission; they are never removed."""
     size = len(json.dumps(containers)) if containers else 0
     if size <= MAX_DEBUGGERS_BYTES:
         return []
@@ -132,7 +132,7 @@ def oversized_debuggers(containers: Any) -> list[Fault]:
 
 
 def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:
-    """More containers than are read of a pod that asks for a GPU."""
+    """Returns the fault of more containers than admission parses in a GPU pod."""
     faults = []
     for field in ("containers", "initContainers", "ephemeralContainers"):
         containers = spec.get(field)
@@ -144,12 +144,12 @@ def too_many(spec: Mapping[str, Any], root: Path) -> list[Fault]:
 
 
 def _own(containers: list[Any]) -> int:
-    """The number of containers beside FairGPU's sidecar, which admission adds."""
+    """Returns the number of containers beside FairGPU's sidecar, which admission adds."""
     return sum(not isinstance(item, dict) or item.get("name") != names.SIDECAR_CONTAINER for item in containers)
 
 
 def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: Path) -> list[Fault]:
-    """An annotation such as `gpu-fraction: 0.5`, which YAML reads as a number and the API server refuses."""
+    """Returns the faults of annotations such as `gpu-fraction: 0.5`, which YAML reads as a number."""
     return [
         Fault(
             path=field_path(*root, "metadata", "annotations", key),
@@ -163,7 +163,7 @@ def mistyped_annotations(given: Mapping[Any, Any], dialects: DialectSet, root: P
 
 
 def misplaced(container: ContainerReading) -> list[Fault]:
-    """The faults of a GPU request in a container that can have no GPU."""
+    """Returns the faults of a GPU request in a container that can have no GPU."""
     if container.name == names.SIDECAR_CONTAINER:
         return [
             Fault(
@@ -186,7 +186,7 @@ def misplaced(container: ContainerReading) -> list[Fault]:
 
 
 def beyond_a_node(demand: Demand, settings: DialectSettings, root: Path) -> list[Fault]:
-    """A demand that no node can ever meet, so that the pod would wait for good."""
+    """Returns the fault of a demand that no node can ever meet, so that the pod would wait for ever."""
     most = settings.max_gpus_per_node * WHOLE_GPU_PERCENT
     if demand.core_percent <= most and demand.memory_percentage <= most:
         return []

@@ -1,4 +1,4 @@
-"""Kubernetes quantities, read exactly.
+"""Parses Kubernetes quantities exactly.
 
 The grammar is that of apimachinery's `resource.Quantity`
 (https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/): a signed decimal and either a
@@ -14,14 +14,14 @@ from typing import Any, Final
 MAX_LENGTH = 64
 MAX_EXPONENT = 30
 MAX_QUANTITY = 2**63 - 1
-"""The API server holds a quantity in an int64."""
+"""The largest quantity that the API server holds, in an int64."""
 
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))"
     r"(?:(?P<suffix>Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,4}))?"
 )
 PLAIN_DIGITS: Final = 18
-"""So many digits are within int64 whatever they are; nearly every manifest says a number of fewer."""
+"""A number of digits that always fits into an int64; nearly every manifest has fewer."""
 _SCALE = {
     **{suffix: Fraction(1024**power) for power, suffix in enumerate(("Ki", "Mi", "Gi", "Ti", "Pi", "Ei"), start=1)},
     **{suffix: Fraction(1000**power) for power, suffix in enumerate(("k", "M", "G", "T", "P", "E"), start=1)},
@@ -35,14 +35,14 @@ _WITH_BYTES = re.compile(r"(?P<number>[0-9]{1,18}(?:\.[0-9]{1,6})?) ?(?P<suffix>
 
 
 class QuantityError(ValueError):
-    """A value that is no quantity, or none that the field can hold; the message says why."""
+    """A value that is not a quantity, or that the field cannot hold; the message says why."""
 
 
 def parse_quantity(value: Any) -> Fraction:
-    """The exact number that a quantity stands for.
+    """Returns the exact number of a quantity.
 
-    Accepts what the API server accepts in JSON: a string, a number, or null, of which it makes 0. A boolean, list or
-    map is refused.
+    It accepts what the API server accepts in JSON: a string, a number, or null, which counts as 0. It refuses a
+    boolean, a list and a map.
 
     Raises:
         QuantityError: the value is not in the grammar, is longer than 64 characters, or its exponent passes 30.
@@ -71,13 +71,13 @@ def parse_quantity(value: Any) -> Fraction:
 
 
 def parse_count(value: Any) -> int:
-    """A quantity of an extended resource: whole, not negative, and not given in a unit of bytes.
+    """Returns the number of a quantity of an extended resource: whole, not negative, and not in a unit of bytes.
 
-    A binary suffix is refused because these resources carry their unit in their name: `2Gi` of a resource counted
-    in MiB would be 2147483648 MiB to the API server, which nobody means.
+    A binary suffix is refused because these resources carry their unit in their name: `2Gi` of a resource counted in
+    MiB would be 2147483648 MiB to the API server, which no author means.
 
     Raises:
-        QuantityError: it is no quantity, negative, fractional, past int64, or has a binary suffix.
+        QuantityError: it is not a quantity, or is negative, fractional, beyond int64, or has a binary suffix.
     """
     if isinstance(value, str) and len(value) <= PLAIN_DIGITS and value.isascii() and value.isdigit():
         return int(value)
@@ -94,12 +94,12 @@ def parse_count(value: Any) -> int:
 
 
 def memory_unit_name(unit_mib: int) -> str:
-    """The name of a unit of memory of so many MiB."""
+    """Returns the name of a unit of memory of so many MiB."""
     return {1: "MiB", 1024: "GiB"}.get(unit_mib, f"blocks of {unit_mib} MiB")
 
 
 def in_memory_units(text: str, unit_mib: int) -> str | None:
-    """An amount of bytes, such as `2Gi` or `4 GB`, in units of so many MiB, rounded up; None where it is none."""
+    """Converts bytes such as `2Gi` or `4 GB` to units of so many MiB, rounded up; None for other text."""
     match = _WITH_BYTES.fullmatch(text.strip())
     if match is None or not (match["suffix"] or match["bytes"]):
         return None

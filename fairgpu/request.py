@@ -1,4 +1,4 @@
-"""A container's GPU request, in the canonical form that everything behind admission reads."""
+"""A container's GPU request in the canonical form, which all parts after admission read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class GPURequest(NamedTuple):
     memory_percentage: int | None = None
 
     def resources(self) -> dict[str, str]:
-        """The canonical extended resources as quantities, for requests and limits alike."""
+        """Returns the canonical extended resources as quantities, for requests and limits alike."""
         canonical = {names.GPU: str(self.gpus), names.GPU_CORE: str(self.core_percent)}
         if self.memory_mib is not None:
             canonical[names.GPU_MEMORY] = str(self.memory_mib)
@@ -31,7 +31,7 @@ class GPURequest(NamedTuple):
 
     @property
     def best_effort(self) -> bool:
-        """Whether it is guaranteed no GPU time and runs in what others leave idle."""
+        """Whether it is guaranteed no GPU time, and runs when others leave the GPU idle."""
         return self.core_percent == 0
 
 
@@ -67,7 +67,7 @@ class PodChoices:
     task_priority: int | None = None
 
     def annotations(self) -> dict[str, str]:
-        """The choices as FairGPU's own annotations."""
+        """Returns the choices as FairGPU's own annotations."""
         written: dict[str, str] = {}
         lists = (
             (names.USE_GPU_MODEL, self.use_models),

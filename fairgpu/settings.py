@@ -1,14 +1,14 @@
-"""Settings: a YAML file, the environment over it, and a start that stops at the first bad value, saying which.
+"""Reads settings from a YAML file and the environment; the first invalid value stops the start with a message.
 
 A service declares its settings as sections of typed fields with the unit in each name. The field `stale_after_seconds`
-in the group `states` of the section `webhook` stands in the file as
+in the group `states` of the section `webhook` is written in the file as
 
     webhook:
       states:
         stale_after_seconds: 300
 
 and in the environment as `FAIRGPU_WEBHOOK_STATES_STALE_AFTER_SECONDS`. One file may serve all services: a service
-reads its own sections and leaves the others alone.
+reads its own sections and ignores the others.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ _ALLOWED = {
     "model_attributes_type": "a group of settings",
     "string_type": "text; write a number in quotes",
 }
-"""Texts for faults that pydantic states in terms of Python, by type (https://docs.pydantic.dev/latest/errors/)."""
+"""The advice for faults that pydantic states in Python's terms, by type (https://docs.pydantic.dev/latest/errors/)."""
 
 
 class SettingsError(ValueError):
-    """A setting that cannot be used; the message names its key, what was given and what is allowed."""
+    """An invalid setting; the message names its key, the given value and the allowed ones."""
 
 
 class Section(BaseModel):
-    """A group of settings: unknown keys are errors, values do not change once read."""
+    """The base of a group of settings: unknown keys are errors, and values do not change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -77,12 +77,12 @@ def load_settings(model: type[SectionType], environ: Mapping[str, str], file: Pa
 
 
 def environment_name(path: tuple[str, ...]) -> str:
-    """The variable that sets the field at a path of section, groups and name."""
+    """Returns the variable that sets the field at a path of section, groups and name."""
     return "_".join((ENVIRONMENT_PREFIX, *path)).upper()
 
 
 def fields(model: type[BaseModel], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The paths of all fields that hold values, groups taken apart."""
+    """Yields the paths of all fields that have values, those in groups included."""
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             yield from fields(field.annotation, (*path, name))
@@ -108,7 +108,7 @@ def _read_file(file: Path) -> dict[str, Any]:
 
 
 def _refuse_misspelt(sections: Iterable[Any], known: Iterable[str]) -> None:
-    """A section of another service is not ours to read; one that is nearly ours was meant to be."""
+    """Refuses a section whose name is nearly one of this service's; other services' sections are ignored."""
     own = set(known)
     for section in sections:
         close = difflib.get_close_matches(str(section), own, n=1, cutoff=0.8)
@@ -129,7 +129,7 @@ def _environment(model: type[BaseModel], environ: Mapping[str, str]) -> Iterator
 
 
 def _value(text: str) -> Any:
-    """Text as it is, but lists and maps, which are written as in YAML's flow style: `[a, b]`, `{a: 1}`."""
+    """Parses a variable: lists and maps in YAML's flow style (`[a, b]`, `{a: 1}`), anything else as text."""
     if text.lstrip().startswith(("[", "{")):
         try:
             return yaml.safe_load(text)
@@ -148,7 +148,7 @@ def _place(values: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def _explain(error: ValidationError, known: Sequence[tuple[str, ...]]) -> str:
-    """One line for each fault: the key, the given value, what is allowed, and the setting that may be meant."""
+    """Returns one line for each fault: the key, the given value, the allowed ones, and the setting to use instead."""
     lines = []
     for fault in error.errors(include_url=False, include_context=False):
         path = tuple(str(part) for part in fault["loc"])
@@ -164,12 +164,12 @@ def _explain(error: ValidationError, known: Sequence[tuple[str, ...]]) -> str:
 
 
 def _given(value: Any) -> str:
-    """A value for people; of a group its keys alone, as a secret may stand among its values."""
+    """Returns a value for people; of a group only its keys, since its values may be secrets."""
     return f"a group with {', '.join(map(str, value)) or 'nothing'}" if isinstance(value, dict) else repr(value)
 
 
 def _unknown(path: tuple[str, ...], known: Sequence[tuple[str, ...]]) -> str:
-    """Names the setting that may be meant: of the same group if one is close, else of the same name elsewhere."""
+    """Returns the setting that may be meant: of the same group if one is close, else of the same name elsewhere."""
     beside = {one[: len(path)][-1] for one in known if one[: len(path) - 1] == path[:-1]}
     close = difflib.get_close_matches(path[-1], beside, n=1)
     elsewhere = [one for one in known if one[-1] == path[-1]]

@@ -1,9 +1,8 @@
 """Budget states as the timekeeper publishes them and admission reads them: `GET /v1/states`.
 
-A document is `{"cursor": "EPOCH.VERSION", "full": bool, "states": [...], "prices": {...}, "charge": {...},
-"default": "unlimited"}`.
-`full` means that namespaces not named are in the default state; otherwise the document holds only what changed since
-the cursor that was asked with. Money is uGPU·s in decimal strings.
+A document is `{"cursor": "STOREID.VERSION", "full": bool, "states": [...], "prices": {...}, "charge": {...}, "default":
+"unlimited"}`. With `full`, namespaces that it does not name are in the default state; otherwise it has only the states
+that changed since the cursor of the request. Amounts are microGPU-seconds in decimal strings.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from fairgpu.charging import ChargeRules
 
 
 class BudgetState(StrEnum):
-    """Where a budget stands; see docs/budgets.md for when each holds."""
+    """The state of a budget; docs/budgets.md says when each holds."""
 
     UNLIMITED = "unlimited"
     OPEN = "open"
@@ -42,21 +41,21 @@ class SafeAdmission:
 
 
 class StatesError(ValueError):
-    """The document is no states document; the message says why."""
+    """The document is not a states document; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamespaceState:
-    """The state of a namespace's budget, as far as admission needs it.
+    """The state of a namespace's budget, with the figures that admission needs.
 
     Attributes:
         namespace: the namespace.
         budget: the budget that pays for it; empty where it has none.
-        state: where the budget stands.
+        state: the budget's state.
         available: allowance and grants of the period, uGPU·s; 0 where unlimited.
         remaining: the rest of that, uGPU·s; negative once overspent.
         rate: the spending of its running reservations, uGPU a second.
-        enforced: whether anything follows from its state; false where the budget is only observed.
+        enforced: whether the state has an effect; false where the budget is only observed.
         safe: the figures of safe admission; None where admission is simple.
     """
 
@@ -75,8 +74,8 @@ class StatesDocument:
     """One answer of `GET /v1/states`.
 
     Attributes:
-        cursor: to ask with next; an epoch and a version.
-        full: whether what is not named is in the default state.
+        cursor: the cursor of the next request: the store id and a version.
+        full: whether namespaces that it does not name are in the default state.
         states: the states, each namespace once.
         default: the state of a namespace without a budget.
         prices: GPU-hours charged for an hour of a whole GPU, by model; `*` is the price of any other.
@@ -92,7 +91,7 @@ class StatesDocument:
 
 
 def encode_state(state: NamespaceState) -> dict[str, Any]:
-    """A state as JSON, without fields that have their usual value."""
+    """Encodes a state as JSON, without fields that have their default value."""
     document: dict[str, Any] = {
         "namespace": state.namespace,
         "budget": state.budget,
@@ -113,7 +112,7 @@ def encode_state(state: NamespaceState) -> dict[str, Any]:
 
 
 def encode_charge(rules: ChargeRules) -> dict[str, int]:
-    """The rules for charging as JSON."""
+    """Encodes the rules for charging as JSON."""
     return {
         "bestEffortFloorPercent": rules.best_effort_floor_percent,
         "unknownDeviceMiB": rules.unknown_device_mib,
@@ -121,7 +120,7 @@ def encode_charge(rules: ChargeRules) -> dict[str, int]:
 
 
 def decode_document(document: Any) -> StatesDocument:
-    """Reads a document; fields of later writers are ignored.
+    """Decodes a document; fields of later writers are ignored.
 
     Raises:
         StatesError: a field is missing or of another type.
@@ -140,7 +139,7 @@ def decode_document(document: Any) -> StatesDocument:
 
 
 def decode_state(item: Any) -> NamespaceState:
-    """Reads one state.
+    """Decodes one state.
 
     Raises:
         KeyError, TypeError, ValueError: a field is missing or of another type.

@@ -1,4 +1,4 @@
-"""Follows the timekeeper's states by long polls, and the CA that signs its certificate."""
+"""Follows the timekeeper's states by long polls, and the CA that signs the timekeeper's certificate."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 FIRST_RETRY_SECONDS = 0.5
 LAST_RETRY_SECONDS = 15.0
 LONG_POLL_SECONDS = 0.5
-"""An answer without changes that comes sooner was no long poll."""
+"""The time before which an answer without changes is not taken for that of a long poll."""
 AT_ONCE_PAUSE_SECONDS = 0.5
 CONNECT_SECONDS = 3.0
 SLACK_SECONDS = 10.0
@@ -53,7 +53,7 @@ class Timekeeper(Protocol):
 
 
 class StatesCache(Protocol):
-    """A cache that stores the states and the CA; several threads call it."""
+    """The cache that stores the states and the CA; several threads call it."""
 
     @property
     def timekeeper_ca(self) -> str:
@@ -67,11 +67,11 @@ class StatesCache(Protocol):
 
 
 class FollowError(RuntimeError):
-    """The timekeeper does not answer, or its CA or the token for it is missing; the message says which."""
+    """The timekeeper does not answer, or its CA or the token is missing; the message says which."""
 
 
 def authority_file(file: Path) -> ReadAuthority:
-    """The timekeeper's CA from a file."""
+    """Returns a function that reads the timekeeper's CA from a file."""
 
     def read() -> str:
         try:
@@ -83,7 +83,7 @@ def authority_file(file: Path) -> ReadAuthority:
 
 
 def authority_config_map(api: KubernetesAPI, namespace: str, name: str) -> ReadAuthority:
-    """The timekeeper's CA from the ConfigMap in which the timekeeper keeps it."""
+    """Returns a function that reads the timekeeper's CA from the ConfigMap that the timekeeper writes."""
 
     def read() -> str:
         try:
@@ -99,7 +99,7 @@ def authority_config_map(api: KubernetesAPI, namespace: str, name: str) -> ReadA
 
 
 def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> None:
-    """Keeps the CA current until `wait` returns true."""
+    """Keeps the CA in the cache current until `wait` returns true."""
     while True:
         seconds = CA_CHECK_SECONDS
         try:
@@ -115,14 +115,14 @@ def follow_authority(read: ReadAuthority, cache: StatesCache, wait: Wait) -> Non
 def follow_states(
     settings: Timekeeper, cache: StatesCache, wait: Wait, clock: Callable[[], float], random: Callable[[], float]
 ) -> None:
-    """Keeps the states current until `wait` returns true.
+    """Keeps the states in the cache current until `wait` returns true.
 
     Args:
         settings: the timekeeper's address, and the token for it.
         cache: the cache that stores the states.
-        wait: waits that many seconds, or less at the end of the process, and returns whether it ends.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
         clock: monotonic seconds.
-        random: a number in [0, 1), so that many webhooks do not come back at once.
+        random: returns a number in [0, 1), so that many webhooks do not return at once.
     """
     cursor, retry_seconds = "", FIRST_RETRY_SECONDS
     poll = _Poll(settings)
@@ -138,7 +138,7 @@ def follow_states(
             continue
         answered_at = clock()
         cache.learn_states(document, answered_at)
-        # A timekeeper that is about to end answers at once, with nothing new.
+        # A timekeeper that is ending answers at once, without changes.
         at_once = document.cursor == cursor and answered_at - sent_at < LONG_POLL_SECONDS
         cursor, retry_seconds = document.cursor, FIRST_RETRY_SECONDS
         if at_once and wait(AT_ONCE_PAUSE_SECONDS * (0.5 + random())):
@@ -146,7 +146,7 @@ def follow_states(
 
 
 class _Poll:
-    """One connection to the timekeeper, made anew when its CA changes."""
+    """A connection to the timekeeper, which is replaced when the CA changes."""
 
     def __init__(self, settings: Timekeeper) -> None:
         self._settings = settings
@@ -154,7 +154,7 @@ class _Poll:
         self._pool = urllib3.PoolManager()
 
     def ask(self, cursor: str, authority: str) -> StatesDocument:
-        """The states that changed since the cursor, as soon as there are any, or none after a while.
+        """Returns the states that changed since the cursor, as soon as there are any; none after a while.
 
         Raises:
             FollowError: the timekeeper did not answer with states.

@@ -1,1 +1,1 @@
-"""The part of the `fairgpu` command that talks to a running timekeeper: budgets, grants, sessions."""
+"""The client commands of `fairgpu`, which talk to a running timekeeper: budgets, grants, sessions, usage."""

@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 def register(subparsers: Any) -> None:
-    """Adds the commands."""
+    """Adds the commands to the parser of `fairgpu`."""
     budget = subparsers.add_parser("budget", help="what budgets hold and what they have spent")
     actions = budget.add_subparsers(title="actions", metavar="ACTION", required=True)
     listing = _command(actions, "list", "all budgets", _list_budgets)
@@ -112,7 +112,7 @@ def _get_budget(arguments: argparse.Namespace) -> int:
 
 
 def describe(budget: Json) -> str:
-    """One budget, a line for each of its figures."""
+    """Formats one budget, one figure a line."""
     period = budget["period"]
     lines = [
         ("Name", budget["name"]),

@@ -1,4 +1,4 @@
-"""Figures as people read them: GPU-hours, rates in GPUs, moments and spans of time."""
+"""Formats figures for people: GPU-hours, rates in GPUs, instants and durations."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _STEPS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
 
 def gpu_hours(money: Any) -> str:
-    """An amount in GPU-hours, to a hundredth or to three significant digits; `-` for no limit."""
+    """Formats an amount as GPU-hours, to a hundredth or to three significant digits; `-` for no limit."""
     if not isinstance(money, dict):
         return ""
     hours = int(money["microGPUSeconds"]) / 3_600_000_000
@@ -19,24 +19,24 @@ def gpu_hours(money: Any) -> str:
 
 
 def gpus(rate: Any) -> str:
-    """A rate of spending, as a number of GPUs."""
+    """Formats a rate of spending as a number of GPUs."""
     return f"{rate['gpus']:.2f}"
 
 
 def moment(text: str | None) -> str:
-    """An instant in the local time zone, to the second."""
+    """Formats an instant in the local time zone, to the second."""
     if text is None:
         return ""
     return datetime.fromisoformat(text).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def utc_moment(text: str) -> str:
-    """An instant in UTC, by which days of usage are divided, to the minute."""
+    """Formats an instant in UTC, in which usage divides days, to the minute."""
     return datetime.fromisoformat(text).astimezone(UTC).strftime("%Y-%m-%d %H:%M")
 
 
 def span(start: str, end: str) -> str:
-    """The time between two instants in its two largest units, such as 3h12m."""
+    """Formats the time between two instants in its two largest units, such as 3h12m."""
     seconds = int((datetime.fromisoformat(end) - datetime.fromisoformat(start)).total_seconds())
     parts: list[str] = []
     for length, unit in _STEPS:
@@ -47,14 +47,14 @@ def span(start: str, end: str) -> str:
 
 
 def percent(part: Any, whole: Any) -> str:
-    """One amount as a share of another, in whole percent."""
+    """Formats one amount as a share of another, in whole percent."""
     if not isinstance(whole, dict) or int(whole["microGPUSeconds"]) == 0:
         return ""
     return f"{100 * int(part['microGPUSeconds']) / int(whole['microGPUSeconds']):.0f}%"
 
 
 def worth(budget: Any, figure: str) -> str:
-    """One of a budget's figures in the currency that the admin has set, such as ` (1,250.00 EUR)`; else nothing."""
+    """Formats a budget's figure in the admin's currency, such as ` (1,250.00 EUR)`; empty without a currency."""
     currency, costs = budget.get("currency"), budget.get("costs")
     if not currency or not costs or costs[figure] is None:
         return ""

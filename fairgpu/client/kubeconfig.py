@@ -10,7 +10,7 @@ from kubernetes.config.config_exception import ConfigException
 
 
 class KubeconfigError(RuntimeError):
-    """There is no kubeconfig, or no token in it; the message goes on after `FAIRGPU_TOKEN is not set and`."""
+    """There is no kubeconfig, or no token in it; the message continues `FAIRGPU_TOKEN is not set and`."""
 
 
 def current_token(environ: Mapping[str, str]) -> str:

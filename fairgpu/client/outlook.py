@@ -1,4 +1,4 @@
-"""Lines for people about a budget: the effect of its state on pods, and the forecast of its spending."""
+"""Lines about a budget for people: the effect of its state on pods, and the forecast of its spending."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ADMISSION = {
 
 
 def state(budget: Json) -> str:
-    """The state; of a budget that is only observed, what it would be."""
+    """Returns the budget's state; for an observed budget, also the state that it would have if enforced."""
     if budget["enforcement"] != "observe":
         return str(budget["state"])
     return f"{budget['state']} (observed only; enforced it would be {budget.get('computedState', 'unknown')})"
 
 
 def admission(budget: Json) -> str:
-    """The condition for a new pod, and the amount that others may still spend."""
+    """Returns the condition for a new pod, and the amount that admitted pods may still spend."""
     kind = budget.get("admission", "")
     text = ADMISSION.get(kind, "")
     return f"{text}; {gpu_hours(budget['committed'])} GPU-hours are committed" if kind == "safe" else text
 
 
 def grace(budget: Json) -> str:
-    """The rest of a spent budget's grace; empty where it is not in grace."""
+    """Returns the remaining grace of a spent budget; empty where it is not in grace."""
     found = budget.get("grace")
     if not found:
         return ""
@@ -43,12 +43,12 @@ def grace(budget: Json) -> str:
 
 
 def expiring(grant: Json) -> str:
-    """The rest of a grant that expires before its period ends, and its expiry."""
+    """Returns the remainder of a grant that expires before its period ends, and its expiry."""
     return f"{gpu_hours(grant['remaining'])} GPU-hours until {moment(grant['expires'])} (grant {grant['grant']})"
 
 
 def stretch(budget: Json, name: str) -> str:
-    """A stretch of the forecast: what was spent in it, at what rate, and when nothing is left if it goes on so."""
+    """Returns a line of the forecast: the amount spent in a time, its rate, and when the money runs out at it."""
     found = (budget.get("forecast") or {}).get(name)
     if not found:
         return ""

@@ -1,4 +1,4 @@
-"""The timekeeper that the command talks to, the CAs that it trusts, and its token."""
+"""Finds the timekeeper that the command talks to, the CAs that it trusts, and the bearer token."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _DEFAULT_PORT = 443
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A timekeeper's address, the CAs that may vouch for it, and the bearer token for it."""
+    """A timekeeper's address, the CAs that may sign its certificate, and the bearer token for it."""
 
     host: str
     port: int
@@ -28,10 +28,10 @@ class Server:
 
 
 def from_environment(environ: Mapping[str, str]) -> Server:
-    """The server that FAIRGPU_SERVER names, with the token of FAIRGPU_TOKEN or of the kubeconfig's current user.
+    """Returns the server of FAIRGPU_SERVER, with the token of FAIRGPU_TOKEN or of the kubeconfig's user.
 
     Raises:
-        CommandError: something is missing or cannot be used; the message says what to set.
+        CommandError: something is missing or invalid; the message says what to set.
     """
     host, port, base_path = _address(environ.get(SERVER, ""))
     tls = _tls(environ.get(CA_FILE, ""))
@@ -63,7 +63,7 @@ def _tls(ca_file: str) -> ssl.SSLContext:
 
 
 def _token_of_kubeconfig(environ: Mapping[str, str]) -> str:
-    # The Kubernetes client takes a quarter of a second to import: only who needs it waits for it.
+    # The Kubernetes client takes a quarter of a second to import, which only this path needs.
     from fairgpu.client.kubeconfig import KubeconfigError, current_token  # noqa: PLC0415 - see above
 
     try:

@@ -1,4 +1,4 @@
-"""Tables as kubectl prints them: aligned columns, no lines, fit for people, grep and awk."""
+"""Formats tables as kubectl does: aligned columns without lines, for people, grep and awk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ NOTHING = "-"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """The rows under their headings; a cell that looks like a number stands at the right of its column."""
+    """Formats rows under their headings; cells that look like numbers are aligned to the right."""
     cells = [[heading.upper() for heading in headings], *[[cell or NOTHING for cell in row] for row in rows]]
     widths = [max(len(row[column]) for row in cells) for column in range(len(headings))]
     right = [bool(rows) and all(_numeric(row[column]) for row in cells[1:]) for column in range(len(headings))]

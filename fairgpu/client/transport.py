@@ -17,7 +17,7 @@ from fairgpu.commands import CommandError
 TIMEOUT_SECONDS = 30.0
 MAX_ANSWER_BYTES = 64 << 20
 OF_ONE_NAMESPACE = (
-    "Of one namespace whoever may view it is told: fairgpu budget get, fairgpu sessions and fairgpu usage "
+    "Anybody who may view a namespace may ask about it: fairgpu budget get, fairgpu sessions and fairgpu usage "
     "take -n NAMESPACE"
 )
 _NEXT = re.compile(r'<(/[^>]*)>; rel="next"')
@@ -26,7 +26,7 @@ Json = dict[str, Any]
 
 
 class RefusedError(CommandError):
-    """The timekeeper's answer was a problem document, or no answer of its kind at all.
+    """The timekeeper answered with a problem document, or with no answer of its API.
 
     Attributes:
         status: the HTTP status.
@@ -39,10 +39,10 @@ class RefusedError(CommandError):
 
 @contextmanager
 def asking(namespace: str | None) -> Iterator[None]:
-    """Adds to a refusal about all namespaces how to ask about one.
+    """Adds to a refusal of a question about all namespaces how to ask about one.
 
     Raises:
-        RefusedError: as the block raised it, with a line more where no namespace is named and a right is missing.
+        RefusedError: as the block raised it, with one more line where no namespace is named and a right is missing.
     """
     try:
         yield
@@ -53,7 +53,7 @@ def asking(namespace: str | None) -> Iterator[None]:
 
 
 def get(server: Server, path: str) -> Json:
-    """The JSON object at a path.
+    """Returns the JSON object at a path.
 
     Raises:
         CommandError: the server cannot be reached, or refuses (RefusedError).
@@ -62,7 +62,7 @@ def get(server: Server, path: str) -> Json:
 
 
 def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> tuple[Json, bool]:
-    """The answer to a posted JSON object, and whether something was made that was not there before.
+    """Posts a JSON object; returns the answer, and whether the server created something.
 
     Raises:
         CommandError: as for `get`.
@@ -73,7 +73,7 @@ def post(server: Server, path: str, body: Json, headers: Mapping[str, str]) -> t
 
 
 def get_text(server: Server, path: str) -> tuple[str, str | None]:
-    """The text at a path, and the path of the next page, if there is one.
+    """Returns the text at a path, and the path of the next page, None for the last.
 
     Raises:
         CommandError: as for `get`.
@@ -135,7 +135,7 @@ def _answer(response: HTTPResponse, data: bytes) -> Json:
 
 
 def explain(status: int, reason: str, document: Any) -> str:
-    """The message of a problem document, its faults one in a line, and the remedy."""
+    """Returns the message of a problem document: its faults, one a line, and the remedy."""
     problem = document if isinstance(document, dict) else {}
     lines = [f"{problem.get('title') or reason} ({status}): {problem.get('detail') or 'no explanation was given'}"]
     faults = problem.get("errors")

@@ -30,7 +30,7 @@ Json = dict[str, Any]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Adds what can be asked."""
+    """Adds the arguments of the command."""
     parser.add_argument("-n", "--namespace", type=a_name, help="of this namespace alone")
     parser.add_argument("--window", default="7d", help=f"of which time, in UTC: {WINDOWS} (default: %(default)s)")
     parser.add_argument("--step", help="cut it into hours, days, weeks or months: hour, day, week, month, 6h, 2d")
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Asks for all pages and prints them."""
+    """Fetches all pages of usage and prints them."""
     server = from_environment(os.environ)
     if arguments.namespace and arguments.idle:
         raise CommandError("--idle tells what nobody held in the whole cluster: leave out --namespace")
@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def usage_table(answer: Json) -> str:
-    """The items, one in a line, and their sum in the last; amounts in GPU-hours."""
+    """Formats the items, one a line, and their sum in the last line; amounts in GPU-hours."""
     stepped = answer["step"] is not None
     money = answer["currency"]
     headings = [*(["from (UTC)"] if stepped else []), *answer["aggregate"]]
@@ -81,7 +81,7 @@ def usage_table(answer: Json) -> str:
 
 
 def total(items: Sequence[Json], money: Json | None) -> Json:
-    """The sum of items, to the last microGPU-second; what it costs is that of the sum, and not the sum of cents."""
+    """Returns the exact sum of items; its cost is computed from the sum, and is not the sum of rounded costs."""
     figures: Json = {}
     for name in AMOUNTS:
         known = [int(item[name]["microGPUSeconds"]) for item in items if item[name] is not None]

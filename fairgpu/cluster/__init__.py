@@ -1,1 +1,1 @@
-"""The Kubernetes API as raw JSON: how to reach it, how to ask, how to keep a view of it."""
+"""The Kubernetes API as raw JSON: connecting to it, requests, and views kept current by watches."""

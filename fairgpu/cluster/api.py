@@ -42,22 +42,22 @@ class ApiError(RuntimeError):
 
     @property
     def not_found(self) -> bool:
-        """Whether the object is not there."""
+        """Whether the object does not exist."""
         return self.status == 404
 
     @property
     def conflict(self) -> bool:
-        """Whether somebody else changed or created the object first."""
+        """Whether another client changed or created the object first."""
         return self.status == 409
 
     @property
     def unanswered(self) -> bool:
-        """Whether the API server took the request and gave no answer in time, or none at all."""
+        """Whether the API server got the request and did not answer in time, or at all."""
         return self.reason == UNANSWERED
 
     @property
     def gone(self) -> bool:
-        """Whether a resourceVersion or continue token is too old to go on from."""
+        """Whether a resourceVersion or continue token is too old to continue from."""
         return self.status == 410
 
 
@@ -69,7 +69,7 @@ class TooLargeError(ApiError):
 
 
 class KubernetesAPI:
-    """An API server, reached with one identity. Safe to use from several threads."""
+    """An API server, reached with one identity. Thread-safe."""
 
     def __init__(self, transport: client.ApiClient, answer_seconds: float = READ_TIMEOUT_SECONDS) -> None:
         self._transport = transport
@@ -78,15 +78,15 @@ class KubernetesAPI:
         self._pool: urllib3.PoolManager = transport.rest_client.pool_manager
 
     def within(self, seconds: float) -> KubernetesAPI:
-        """The same API server and connections, with another bound on how long it may take to answer a request."""
+        """Returns the same API server and connections, with another limit on the time of an answer."""
         return KubernetesAPI(self._transport, seconds)
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None, *, most_bytes: int | None = None) -> Json:
         """Reads an object or a list.
 
         Raises:
-            TooLargeError: it is longer than so many bytes.
-            ApiError: as for every request here.
+            TooLargeError: it is longer than `most_bytes`.
+            ApiError: as `request` raises it.
         """
         return self.request("GET", path, query=query, most_bytes=most_bytes)
 
@@ -95,7 +95,7 @@ class KubernetesAPI:
         return self.request("POST", path, body=body, query=query)
 
     def replace(self, path: str, body: Json) -> Json:
-        """Puts an object; its resourceVersion guards against a lost update."""
+        """Replaces an object; its resourceVersion guards against a lost update."""
         return self.request("PUT", path, body=body)
 
     def patch(
@@ -105,7 +105,7 @@ class KubernetesAPI:
         return self.request("PATCH", path, body=body, content_type=content_type, query=query)
 
     def delete(self, path: str, body: Json | None = None) -> Json:
-        """Deletes an object; the body holds DeleteOptions."""
+        """Deletes an object; the body contains DeleteOptions."""
         return self.request("DELETE", path, body=body)
 
     def request(
@@ -118,10 +118,10 @@ class KubernetesAPI:
         content_type: str = "application/json",
         most_bytes: int | None = None,
     ) -> Json:
-        """One request, its whole answer as JSON.
+        """Sends one request; returns the whole answer as JSON.
 
         Raises:
-            TooLargeError: the answer is longer than so many bytes.
+            TooLargeError: the answer is longer than `most_bytes`.
             ApiError: the server answered with an error, or could not be reached in time.
         """
         response = self._send(method, path, query, body, content_type, self._answer_seconds)
@@ -137,15 +137,15 @@ class KubernetesAPI:
         return _decode(data)
 
     def stream(self, path: str, query: Mapping[str, str | int], idle_seconds: float) -> Iterator[Json]:
-        """The lines of a watch, each an object of `type` and `object`, until the server ends it.
+        """Yields the events of a watch, each with `type` and `object`, until the server ends it.
 
         Args:
             path: the collection.
             query: the watch's parameters; `watch` is added.
-            idle_seconds: how long the connection may be silent before it counts as dead.
+            idle_seconds: the time without a byte after which the connection counts as dead.
 
         Raises:
-            ApiError: the watch was refused or broke off.
+            ApiError: the watch was refused or interrupted.
         """
         response = self._send("GET", path, {**query, "watch": "true"}, None, "application/json", idle_seconds)
         buffered = b""

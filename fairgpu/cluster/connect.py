@@ -9,19 +9,19 @@ from fairgpu.cluster.api import KubernetesAPI
 
 
 class NoClusterError(RuntimeError):
-    """No API server can be named; the message says where was looked and what to set."""
+    """No API server is configured; the message names the places that were searched, and what to set."""
 
 
 def connect(environ: Mapping[str, str], kubeconfig: Path | None = None) -> KubernetesAPI:
-    """A client for the API server.
+    """Returns a client of the API server.
 
-    A kubeconfig that is named wins (the argument, else KUBECONFIG), then the account of the pod that this process
-    runs in, then `~/.kube/config`. Tokens are read again by the library as they rotate.
+    A kubeconfig that is named wins (the argument, else KUBECONFIG); then comes the service account of the pod that this
+    process runs in, then `~/.kube/config`. The library reads tokens again as they rotate.
 
     Raises:
-        NoClusterError: none of these is there, or one that is named cannot be used.
+        NoClusterError: none of these exists, or a named one is invalid.
     """
-    # A sixth of what a service takes to start, for which one without an API server has no use.
+    # The import takes a sixth of a service's start; a service without an API server does not need it.
     from kubernetes import client, config  # noqa: PLC0415 - see above
     from kubernetes.config.config_exception import ConfigException  # noqa: PLC0415 - as above
 

@@ -1,4 +1,4 @@
-"""Keeps a view of a collection: a list, then a watch from where the list ended, again and again.
+"""Keeps a view of a collection current: a list, then a watch from where the list ended, again and again.
 
 The protocol is the API server's (https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes):
 lists come in pages, bookmarks move the resourceVersion on, and 410 Gone means to list anew. A list that takes longer
@@ -15,8 +15,11 @@ from fairgpu.cluster.api import ApiError, Json, KubernetesAPI, TooLargeError
 
 PAGE_SIZE = 500
 PAGE_BYTES = 16 << 20
-"""A longer page is asked for again in a quarter of its size: read, it takes ten times as much, and who makes an object
-says how long it is, up to 1.5 MiB. Behind such objects each page is twice as large as the one before."""
+"""The most bytes of a page; a longer one is requested again with a quarter of the objects.
+
+Parsed, a page takes ten times as much memory, and an author decides how large an object is, up to 1.5 MiB. After such
+objects, each page has twice as many objects as the one before.
+"""
 WATCH_SECONDS = 240
 IDLE_SECONDS = 300.0
 FIRST_RETRY_SECONDS = 0.5
@@ -27,20 +30,20 @@ class View(Protocol):
     """A view of a collection. One thread calls it, in the order of the API server's events."""
 
     def replaced(self, items: list[Json]) -> None:
-        """The whole collection as it is now; what is not in it is gone."""
+        """Takes the whole present collection; objects that it lacks are deleted."""
 
     def changed(self, kind: str, item: Json) -> None:
-        """One object was ADDED, MODIFIED or DELETED; a deleted one comes as it last was."""
+        """Takes one event, ADDED, MODIFIED or DELETED; a deleted object comes in its last version."""
 
     def confirmed(self) -> None:
-        """The view is known to be current: after a list, an event or a bookmark."""
+        """Takes note that the view is current: after a list, an event or a bookmark."""
 
     def failed(self, error: ApiError) -> None:
-        """The API server could not be asked; the view stays as it was, and is tried again."""
+        """Takes note that the API server did not answer; the view stays as it is, and the request is repeated."""
 
 
 def whole(item: Json) -> Json:
-    """The object as it came."""
+    """Returns the object unchanged."""
     return item
 
 
@@ -49,10 +52,10 @@ class Collection:
     """A collection to watch.
 
     Attributes:
-        path: such as `/api/v1/pods`.
-        selectors: such as `{"fieldSelector": "..."}`.
-        read: the part of an object that the view gets, so that no list is whole in memory. Where it is None, a list
-            leaves the object out, while a change of it still reaches the view, as it came.
+        path: its path, such as `/api/v1/pods`.
+        selectors: its selectors, such as `{"fieldSelector": "..."}`.
+        read: returns the part of an object that the view gets, so that no list is whole in memory. For None, a list
+            leaves the object out, while an event of it still reaches the view unchanged.
     """
 
     path: str
@@ -61,7 +64,7 @@ class Collection:
 
 
 Wait = Callable[[float], bool]
-"""Waits that many seconds, or less if everything is to end; says whether it is (`threading.Event.wait` does)."""
+"""Sleeps that many seconds, or until the process ends; returns whether it ends (`threading.Event.wait` does so)."""
 
 
 def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, random: Callable[[], float]) -> None:
@@ -69,10 +72,10 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
 
     Args:
         api: the API server.
-        collection: what to watch.
+        collection: the collection to watch.
         view: the view to keep current.
-        wait: sleeps between tries, and ends the loop; asked with 0 seconds between events.
-        random: a number in [0, 1), so that many clients do not come back at once.
+        wait: sleeps between attempts, and ends the loop; called with 0 seconds between events.
+        random: returns a number in [0, 1), so that many clients do not return at once.
     """
     retry_seconds = FIRST_RETRY_SECONDS
     version: str | None = None
@@ -92,7 +95,7 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
             if wait(retry_seconds * (0.5 + random())):
                 return
             retry_seconds = min(retry_seconds * 2, LAST_RETRY_SECONDS)
-        except Exception as error:  # noqa: BLE001 - a thread that ended here would leave a view that is never true again
+        except Exception as error:  # noqa: BLE001 - without this thread the view would stay outdated
             view.failed(ApiError(0, type(error).__name__, str(error)))
             version = None
             if wait(LAST_RETRY_SECONDS * (0.5 + random()) / 2):
@@ -120,7 +123,7 @@ def _list(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
 
 
 def _watch(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, version: str) -> str:
-    """Follows the collection until the server ends the watch; the resourceVersion to go on from."""
+    """Follows the collection until the server ends the watch; returns the resourceVersion to continue from."""
     query: dict[str, str | int] = {
         **collection.selectors,
         "resourceVersion": version,

@@ -1,1 +1,1 @@
-"""The ways in which a pod can ask for a piece of a GPU, one module each."""
+"""The dialects in which a manifest can request a piece of a GPU, one module each."""

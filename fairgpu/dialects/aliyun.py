@@ -1,6 +1,6 @@
 """Alibaba's gpushare: https://github.com/AliyunContainerService/gpushare-scheduler-extender and its form in ACK.
 
-`gpu-mem` is a sum: over as many GPUs as `gpu-count` says, which ACK has as a label of the pod
+`gpu-mem` is a sum over as many GPUs as `gpu-count` names; in ACK, `gpu-count` is a label of the pod
 (https://www.alibabacloud.com/help/en/ack/ack-managed-and-ack-dedicated/user-guide/multi-card-sharing-through-shared-gpu-scheduling).
 Where nodes share cores as well, `gpu-core.percentage` is the share of one GPU.
 """
@@ -24,7 +24,7 @@ _COUNT = re.compile(r"[0-9]{1,9}")
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Memory on one GPU or evenly on several."""
+    """Reads memory on one GPU, or divided evenly over several."""
     named = container.named(RESOURCES)
     if not named:
         return None
@@ -59,7 +59,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _count(container: Container, amounts: dict[str, int]) -> tuple[int, list[Fault]]:
-    """The number of GPUs, by the resource or else the label."""
+    """Returns the number of GPUs, from the resource or else from the label."""
     if COUNT in amounts:
         return amounts[COUNT], []
     label = container.labels.get(COUNT)

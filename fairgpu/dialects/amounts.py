@@ -1,4 +1,4 @@
-"""Reads the amounts of extended resources: limit and request agree, and both are whole numbers."""
+"""Reads the amounts of extended resources, which are whole numbers, equal in requests and limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PERCENT = re.compile(r"([0-9]{1,9}) ?%")
 
 
 class Units:
-    """The unit of a resource, by its name: so many MiB, or one percent."""
+    """The unit of each resource, by its name: so many MiB, or one percent."""
 
     def __init__(self, memory_mib: Mapping[str, int], percentages: Collection[str]) -> None:
         self.memory_mib: Final = memory_mib
@@ -25,7 +25,7 @@ class Units:
 
 
 class Amounts:
-    """The amounts that a container gives, by resource, and what is wrong with the others."""
+    """A container's valid amounts by resource, and the faults of the others."""
 
     def __init__(self, values: dict[str, int], faults: tuple[Fault, ...]) -> None:
         self.values: Final = values
@@ -38,10 +38,10 @@ def read_amounts(
     memory_units_mib: Mapping[str, int] = _NO_MEMORY,
     percentages: Collection[str] = (),
 ) -> Amounts:
-    """The whole-number amounts of the resources that the container names.
+    """Returns the amounts of those of the resources that the container names, and the faults of invalid ones.
 
-    `memory_units_mib` says what one unit of a resource is in MiB, so that who writes `2Gi` is told the number;
-    `percentages` are the resources that count in percent, so that who writes `30%` is.
+    `memory_units_mib` is the size of one unit of a resource in MiB, so that the fault of `2Gi` names the number to
+    write; `percentages` are the resources that count in percent, so that the fault of `30%` does.
 
     Kubernetes wants the limit of an extended resource, and a request equal to it where one is given
     (https://kubernetes.io/docs/concepts/configuration/manage-resources-containers/#extended-resources).
@@ -99,7 +99,7 @@ def _parse(path_of: Callable[[str], str], resource: str, value: Any, units: Unit
 
 
 def _in_unit(resource: str, value: Any, units: Units) -> str | None:
-    """The amount that the author most likely means, in the resource's own unit."""
+    """Returns the amount that the author most likely means, in the resource's own unit."""
     if not isinstance(value, str):
         return None
     percent = _PERCENT.fullmatch(value.strip()) if resource in units.percentages else None

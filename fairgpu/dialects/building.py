@@ -1,4 +1,4 @@
-"""Turns a dialect's amounts into the canonical request, by the rules that hold for all of them."""
+"""Builds the canonical request from a dialect's amounts, by the rules that all dialects share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairgpu.request import GPURequest
 
 WHOLE_GPU_PERCENT: Final = 100
 MAX_GPU_MEMORY_MIB: Final = 1024 * 1024
-"""1 TiB, several times what a GPU has: more is an amount in another unit."""
+"""The largest memory of one GPU that is accepted: 1 TiB, several times what a GPU has; more is in another unit."""
 
 
 class Ask:
@@ -54,10 +54,10 @@ class Ask:
 
 
 def build_request(container: Container, ask: Ask, settings: DialectSettings, reading: Reading) -> Reading:
-    """The reading with the canonical request, summed over the vGPUs, or with all faults in it as well.
+    """Returns the reading with the canonical request, summed over the vGPUs, or with all faults of it.
 
     A container with neither memory nor percentage gets the same percent of memory as of core; best effort (core 0)
-    has nothing to take it from and must state its memory.
+    has no percentage to take it from, and must state its memory.
     """
     faults = [
         *reading.faults,
@@ -138,7 +138,7 @@ def _faults_of_memory(container: Container, ask: Ask) -> list[Fault]:
 
 
 def _in_unit(ask: Ask, memory_mib: int) -> str:
-    """The amount to write where too large a one was given: that in the largest smaller unit in which it is possible."""
+    """Returns the amount to write in place of one that is too large: in the largest smaller unit that is possible."""
     counted = memory_unit_name(ask.memory_unit_mib)
     given = memory_mib // ask.memory_unit_mib
     gpus = ask.gpus if ask.memory_is_summed else 1

@@ -1,7 +1,7 @@
 """HAMi: https://github.com/Project-HAMi/website/blob/master/docs/userguide/configure.md and its NVIDIA device.
 
-`nvidia.com/gpu` is also what NVIDIA's own device plugin and most manifests in the world say; alone it asks for whole
-GPUs, or is left to that plugin where the admin wants so.
+NVIDIA's own device plugin and most manifests use `nvidia.com/gpu`, too. Alone it requests whole GPUs, or is left to
+that plugin if the admin chooses so.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _KEYS = Keys(
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Shares of GPUs, or whole ones where the count stands alone."""
+    """Reads shares of GPUs, or whole GPUs where the count stands alone."""
     named = container.named(RESOURCES)
     if not named:
         return None
@@ -71,7 +71,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def left_alone(container: Container, settings: DialectSettings) -> bool:
-    """Whether its `nvidia.com/gpu` is another device plugin's business."""
+    """Whether the container's `nvidia.com/gpu` is left to another device plugin."""
     return (
         settings.hami_plain_gpu == "leave"
         and container.names(COUNT)
@@ -81,7 +81,7 @@ def left_alone(container: Container, settings: DialectSettings) -> bool:
 
 
 def read_whole_gpus(container: Container, settings: DialectSettings, reading: Reading) -> Reading:
-    """`nvidia.com/gpu` alone: that many GPUs, all of each; none where it is 0 or only a priority is there."""
+    """Reads `nvidia.com/gpu` alone as so many whole GPUs; no request where it is 0 or only a priority is given."""
     amounts = read_amounts(container, (COUNT,))
     known = reading.but(faults=reading.faults + amounts.faults)
     gpus = amounts.values.get(COUNT, 0)
@@ -92,7 +92,7 @@ def read_whole_gpus(container: Container, settings: DialectSettings, reading: Re
 
 
 def with_priority(container: Container, reading: Reading) -> Reading:
-    """`nvidia.com/priority`: 0 goes before others on the same GPU, 1 does not."""
+    """Adds `nvidia.com/priority` to a reading: 0 runs before others on the same GPU, 1 does not."""
     if not container.names(PRIORITY):
         return reading
     amounts = read_amounts(container, (PRIORITY,))

@@ -1,6 +1,6 @@
 """NVIDIA's KAI-Scheduler: https://github.com/NVIDIA/KAI-Scheduler/blob/main/docs/gpu-sharing/README.md.
 
-It speaks in annotations of the pod, for its first container or for the one that they name.
+Its requests are annotations of the pod, for the first container or for the one that they name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WHOLE = re.compile(r"[0-9]{1,18}")
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """The share that the pod's annotations give to this container."""
+    """Reads the share that the pod's annotations give to this container."""
     annotations = container.annotations
     if not any(key in annotations for key in REQUESTING) or not _is_meant(container):
         return None
@@ -72,7 +72,7 @@ def _is_meant(container: Container) -> bool:
 
 
 def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list[Fault]) -> int | None:
-    """A whole number from 1; `wanted` is what a fault says is allowed, and to be written instead."""
+    """Returns a whole number from 1; `wanted` holds the fault's texts for what is allowed and what to write."""
     text = container.annotations[key].strip()
     if _WHOLE.fullmatch(text) and int(text) > 0:
         return int(text)
@@ -81,13 +81,13 @@ def _whole(container: Container, key: str, wanted: tuple[str, str], faults: list
 
 
 def _in_mib(text: str) -> str:
-    """The amount of memory to write where the text is no whole number."""
+    """Returns the amount of memory to write where the text is not a whole number."""
     mib = in_memory_units(text, 1)
     return '"4096"' if mib is None else f'"{mib}", as the annotation counts in MiB'
 
 
 def _percent(container: Container, faults: list[Fault], warnings: list[str]) -> int | None:
-    """Whole percent, rounded down: three times a third must still fit on one GPU."""
+    """Returns whole percent, rounded down: three times a third must still fit on one GPU."""
     path = container.annotation_path(FRACTION)
     given = container.annotations[FRACTION]
     text = given.strip()

@@ -1,4 +1,4 @@
-"""Names of NVIDIA's GPUs that are part of one another, for a warning to an author who names the shorter.
+"""Names of NVIDIA's GPUs that contain one another, to warn authors who name the shorter one.
 
 The names are the driver's (https://github.com/NVIDIA/open-gpu-kernel-modules#compatible-gpus), without "NVIDIA" before
 them and the form and the memory behind.
@@ -66,7 +66,7 @@ _MAKERS = ("nvidia ", "tesla ", "quadro ", "geforce ")
 
 
 def other_models(name: str) -> tuple[str, ...]:
-    """The known models that a known one's name takes as well, being a part of their names, whatever the case."""
+    """Returns the known models whose names contain this known name, in any case."""
     written = name.strip().lower()
     bare = _bare(written)
     if not any(_bare(model.lower()) == bare for model in KNOWN_MODELS):

@@ -1,6 +1,6 @@
 """nvidia-gpu-scheduler: whole GPUs of one model (https://github.com/caden2016/nvidia-gpu-scheduler).
 
-Its annotation stands beside `nvidia.com/gpu`; beside HAMi's shares it chooses their model.
+Its annotation goes with `nvidia.com/gpu`; with HAMi's shares it chooses their model.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fairgpu.faults import Fault, show
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """`nvidia.com/gpu` without shares, in a pod that names the model."""
+    """Reads `nvidia.com/gpu` without shares, in a pod that names the model."""
     if MODEL_ANNOTATION not in container.annotations or not container.names(hami.COUNT):
         return None
     if container.named(hami.SHARING):

@@ -9,11 +9,11 @@ from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Readin
 from fairgpu.faults import Fault, guess, show
 
 MAX_UNKNOWN_NAMED = 16
-"""Resources of fairgpu.io that there are not, and that are named in one container."""
+"""The most unknown resources of fairgpu.io that are named as faults in one container."""
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """The request as written: amounts are sums over the vGPUs and must divide evenly by their count."""
+    """Reads the request as written: amounts are sums over the vGPUs, and must divide evenly by their count."""
     ours = container.prefixed(names.ANNOTATION_PREFIX)
     if not ours:
         return None
@@ -50,7 +50,7 @@ def read(container: Container, settings: DialectSettings) -> Reading | None:
 
 
 def _unknown(container: Container, resource: str) -> Fault:
-    """A name that no node offers, for which the pod would wait for good."""
+    """Returns the fault of a resource that no node offers, for which the pod would wait for ever."""
     return Fault(
         path=container.limit_path(resource) if resource in container.limits else container.request_path(resource),
         given=f"a resource that FairGPU does not have, {show(resource)}",

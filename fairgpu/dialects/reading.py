@@ -32,7 +32,7 @@ class DialectSettings:
 
 
 class Container:
-    """A container as a dialect sees it: raw JSON values, and where in the manifest they stand.
+    """A container as dialects read it: raw JSON values, with their paths in the manifest.
 
     Attributes:
         path: the container's field path, such as `("spec", "containers", 0)`.
@@ -64,46 +64,46 @@ class Container:
         self.first: Final = first
 
     def limit_path(self, resource: str) -> str:
-        """The field path of one of its limits."""
+        """Returns the field path of one of its limits."""
         return field_path(*self.path, "resources", "limits", resource)
 
     def request_path(self, resource: str) -> str:
-        """The field path of one of its requests."""
+        """Returns the field path of one of its requests."""
         return field_path(*self.path, "resources", "requests", resource)
 
     def annotation_path(self, key: str) -> str:
-        """The field path of one of its pod's annotations."""
+        """Returns the field path of one of its pod's annotations."""
         return field_path(*self.path[:-3], "metadata", "annotations", key)
 
     def label_path(self, key: str) -> str:
-        """The field path of one of its pod's labels."""
+        """Returns the field path of one of its pod's labels."""
         return field_path(*self.path[:-3], "metadata", "labels", key)
 
     def names(self, resource: str) -> bool:
-        """Whether it asks for a resource, in its limits or its requests."""
+        """Whether its limits or requests name a resource."""
         return resource in self.limits or resource in self.requests
 
     def named(self, resources: tuple[str, ...]) -> tuple[str, ...]:
-        """Those of the resources that it asks for."""
+        """Returns those of the resources that its limits or requests name."""
         return tuple(resource for resource in resources if resource in self.limits or resource in self.requests)
 
     def prefixed(self, prefix: str) -> tuple[str, ...]:
-        """The resources that it asks for whose names begin so."""
+        """Returns the resources with a prefix that its limits or requests name."""
         return tuple(dict.fromkeys([*begin_with(prefix, self.limits), *begin_with(prefix, self.requests)]))
 
 
 def begin_with(prefix: str, resources: Collection[Any]) -> list[str]:
-    """The resources whose names begin so."""
+    """Returns the resources whose names begin with a prefix."""
     return [key for key in resources if isinstance(key, str) and key.startswith(prefix)]
 
 
 class Reading:
-    """A dialect's reading of a container with its keys.
+    """A dialect's reading of a container: its request or its faults, and the keys to remove.
 
     Attributes:
-        request: the canonical request; absent if there are faults, or nothing is left to ask.
-        choices: what the dialect chooses for the pod beside the amounts.
-        permission_requests: which of these choices need a permission of the namespace.
+        request: the canonical request; None with faults, or where the container requests no GPU.
+        choices: the dialect's choices for the pod beside the amounts.
+        permission_requests: the choices that need a permission of the namespace.
         faults: all faults, at once.
         warnings: lines about keys that have another effect than in their own project.
         strip_resources: keys to remove from the container's requests and limits.
@@ -138,7 +138,7 @@ class Reading:
         faults: tuple[Fault, ...] | None = None,
         warnings: tuple[str, ...] | None = None,
     ) -> Reading:
-        """The same but for what is given."""
+        """Returns a copy with the given fields replaced."""
         return Reading(
             request=self.request if request is None else request,
             choices=self.choices if choices is None else choices,
@@ -150,7 +150,7 @@ class Reading:
         )
 
     def says_the_same(self, other: Reading) -> bool:
-        """Whether nothing that was found differs."""
+        """Whether another reading is equal in all fields."""
         return (
             self.request == other.request
             and self.choices == other.choices
@@ -164,16 +164,16 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """One way to ask for a GPU.
+    """One project's way to request a GPU in a manifest.
 
     Attributes:
-        name: as `fairgpu.io/source-dialect` has it.
-        read: the container's Reading, or None where it has no key of the dialect.
+        name: the value of `fairgpu.io/source-dialect`.
+        read: returns a container's Reading, or None where it has no key of the dialect.
         resources: the extended resources of the dialect.
-        prefix: that of all resources which can be no other's, so that a misspelt one is noticed; empty if none.
-        requesting_annotations: the pod annotations that ask for a GPU by themselves.
-        other_annotations: the pod annotations that only say more about such a request.
-        unclaimed: makes the fault of annotations that ask for a GPU which no container claims, from the annotations
+        prefix: the prefix that only resources of this dialect have, so that a misspelt one is noticed; empty if none.
+        requesting_annotations: the pod annotations that request a GPU by themselves.
+        other_annotations: the pod annotations that only refine such a request.
+        unclaimed: returns the fault of annotations that request a GPU which no container claims, from the annotations
             and the field path of the pod.
     """
 

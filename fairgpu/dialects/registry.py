@@ -1,4 +1,4 @@
-"""All dialects, and the one reading of a container among them."""
+"""All dialects, and the choice of the one that reads a container."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from fairgpu.dialects.reading import Container, Dialect, DialectSettings, Readin
 from fairgpu.faults import Fault, field_path
 
 BETWEEN_NAMES = " and "
-"""Joins the names of several dialects in one container."""
+"""The text between the names of several dialects in one container."""
 
 _ORDINARY: Final = frozenset({"cpu", "memory", "ephemeral-storage"})
-"""Resources that nearly every container asks for, and that belong to no dialect."""
+"""The resources that nearly every container requests, and that belong to no dialect."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -24,10 +24,10 @@ class DialectSet:
     Attributes:
         dialects: the dialects.
         resources: the extended resources of all of them.
-        prefixes: those of resources that belong to one of them, whatever follows.
+        prefixes: the prefixes of resources that belong to one of them.
         dialects_of: the names of the dialects that a resource may belong to, by resource.
-        requesting_annotations: the pod annotations that ask for a GPU by themselves.
-        annotations: these, and those that only say more about a request.
+        requesting_annotations: the pod annotations that request a GPU by themselves.
+        annotations: these, and those that only refine a request.
     """
 
     dialects: tuple[Dialect, ...]
@@ -46,7 +46,7 @@ class DialectSet:
         return any(begin_with(prefix, limits) or begin_with(prefix, requests) for prefix in self.prefixes)
 
     def may_be_read_by(self, container: Container) -> list[Dialect]:
-        """The dialects of which a container, or its pod, has one of the keys; each one's `read` decides."""
+        """Returns the dialects with a key on the container or its pod; each dialect's `read` decides."""
         named: set[str] = set()
         for resources in (container.limits, container.requests):
             for key in resources:
@@ -63,7 +63,7 @@ class DialectSet:
 
 
 def dialect_set(*dialects: Dialect) -> DialectSet:
-    """A set of these dialects."""
+    """Returns a set of these dialects."""
     requesting = frozenset[str]().union(*(dialect.requesting_annotations for dialect in dialects))
     resources = frozenset[str]().union(*(dialect.resources for dialect in dialects))
     return DialectSet(
@@ -88,7 +88,7 @@ DIALECTS = dialect_set(native.DIALECT, *_FOREIGN)
 def read_container(
     container: Container, settings: DialectSettings, dialects: DialectSet = DIALECTS
 ) -> tuple[str, Reading] | None:
-    """The name of a container's dialect and its reading; None for a container without keys of any.
+    """Reads a container; returns its dialect's name and the reading, None for a container without keys of any.
 
     Two dialects in one container are a fault: their author may rely on either.
     """
@@ -125,7 +125,7 @@ def unclaimed_annotations(
     root: tuple[str | int, ...],
     dialects: DialectSet = DIALECTS,
 ) -> list[Fault]:
-    """The faults of annotations whose GPU no container claims; `claimed` names the dialects of the containers."""
+    """Returns the faults of annotations whose GPU no container claims; `claimed` names the containers' dialects."""
     return [
         dialect.unclaimed(annotations, root)
         for dialect in dialects.dialects

@@ -1,4 +1,4 @@
-"""Other projects' annotations that choose devices, read into FairGPU's own choices.
+"""Reads other projects' annotations that choose devices as FairGPU's own choices.
 
 HAMi and Volcano match a GPU's type by substring, whatever its case, as `fairgpu.io/use-gpu-model` does
 (https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go,
@@ -35,11 +35,11 @@ _PLACEMENTS = {
     "topology-aware": Placement.TOPOLOGY,
 }
 _SHARED_IN_SOFTWARE = "hami-core"
-"""The mode whose shares are held by a library, as FairGPU holds its own."""
+"""The mode in which a library enforces shares, as FairGPU enforces its own."""
 
 
 MAX_POLICIES = 8
-"""Policies that are read of one list."""
+"""The most policies that are read from one list."""
 
 
 @dataclass(slots=True)
@@ -109,7 +109,7 @@ def _placement(container: Container, present: tuple[str, ...], selection: Select
 
 
 def _taken_as_well(container: Container, wanted: tuple[str, ...]) -> list[str]:
-    """Warnings about names that their project compares as a whole, and that are a part of another model's name."""
+    """Returns warnings about names that their project compares whole, and that other models' names contain."""
     return [
         f"{container.annotation_path(MODEL_ANNOTATION)}: {show(name)} takes {', '.join(others)} as well, of whose "
         f"names it is a part; to leave them out, add {names.AVOID_GPU_MODEL}: {','.join(others)}"
@@ -119,7 +119,7 @@ def _taken_as_well(container: Container, wanted: tuple[str, ...]) -> list[str]:
 
 
 def _left_out(container: Container, present: tuple[str, ...]) -> list[str]:
-    """Warnings about annotations that are taken out and become no choice."""
+    """Returns warnings about annotations that are removed and become no choice."""
     warnings = [
         f"{container.annotation_path(key)}: {show(container.annotations[key])} is left out, as FairGPU shares GPUs in "
         f"software; for isolation in hardware ask for nvidia.com/mig-* on nodes that offer it"

@@ -26,7 +26,7 @@ _LIMIT = re.compile(r"[0-9]{1,9}")
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """A share of one GPU, or whole GPUs."""
+    """Reads a share of one GPU, or whole GPUs."""
     named = container.named((CORE, MEMORY))
     if not named:
         return None
@@ -89,7 +89,7 @@ def _faults(container: Container, core: int | None, memory: int | None) -> list[
 
 
 def _with_limit(container: Container, core: int, reading: Reading) -> Reading:
-    """The annotation, and the policy it becomes, are the pod's: one container below the limit makes all elastic."""
+    """Adds the core policy of the annotation, which is the pod's: one container below its limit makes all elastic."""
     text = container.annotations.get(CORE_LIMIT)
     if text is None:
         return reading

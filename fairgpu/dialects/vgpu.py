@@ -1,10 +1,10 @@
 """The common part of HAMi and Volcano: a count, and for each vGPU an amount of memory and a percentage of cores.
 
-Both have the same defaults: no count is one GPU, no memory is all of it, no cores is no guarantee; an amount of 0
-counts as not given, and an amount goes before a percentage.
+Both have the same defaults: no count is one GPU, no memory is all of it, no cores is no guarantee. An amount of 0
+counts as not given, and an amount wins over a percentage.
 
 HAMi differs in two things (https://github.com/Project-HAMi/HAMi/blob/master/pkg/device/nvidia/device.go): since its
-version 2.7, 100 percent of the memory without cores is an exclusive GPU, and 0 percent counts as unsaid.
+version 2.7, 100 percent of the memory without cores is an exclusive GPU, and 0 percent counts as not given.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Keys:
 
 
 def read_vgpus(container: Container, keys: Keys, settings: DialectSettings, reading: Reading) -> Reading:
-    """Adds the request to a reading that already holds what else the dialect says."""
+    """Adds the request to a reading that already contains the dialect's choices."""
     resources = (keys.count, keys.memory, keys.percentage, keys.cores)
     amounts = read_amounts(container, resources, {keys.memory: keys.memory_unit_mib}, (keys.percentage, keys.cores))
     if amounts.values.get(keys.count) == 0:

@@ -36,7 +36,7 @@ SELECTORS = (USE_TYPE, AVOID_TYPE, VOLCANO_USE_UUID, VOLCANO_AVOID_UUID, VOLCANO
 
 
 def read(container: Container, settings: DialectSettings) -> Reading | None:
-    """Shares of GPUs or whole ones; the type annotations are the ones that HAMi has."""
+    """Reads shares of GPUs or whole GPUs; the type annotations are those of HAMi."""
     named = container.named(RESOURCES)
     if not named:
         return None

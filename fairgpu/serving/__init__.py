@@ -1,1 +1,1 @@
-"""Serves an application over TLS: gunicorn's asgi worker, with limits, a chain that reloads, and a gentle end."""
+"""Serves an application over TLS with gunicorn's asgi worker, limits, renewed certificates, and an orderly shutdown."""

@@ -20,16 +20,16 @@ MAX_BATCH = 256
 PAUSE_SECONDS = 1.0
 
 Serve = Callable[[socket.socket], Awaitable[object]]
-"""Completes the handshake of a connection, and serves it from then on."""
+"""Completes the handshake of a connection, and serves the connection."""
 
 
 class Acceptor:
-    """Accepts one connection at a time, the later the more this process has, but never leaves many waiting.
+    """Accepts connections one at a time; the more the process has, the longer it waits before the next.
 
-    An event loop's own server accepts all that wait at once. Clients keep their connections: the process that wakes up
-    first would have all of the work from then on, and the others none. So each process waits some milliseconds before
-    it accepts one. A client that opens connections faster than that needs no fairness: while the queue does not empty,
-    each turn accepts twice as many as the one before, so that no client waits long behind many silent ones.
+    An event loop's own server accepts all waiting connections at once. Clients keep their connections: the process that
+    wakes up first would have all of the work from then on, and the others none. So each process waits some milliseconds
+    before it accepts one. A client that opens connections faster than that needs no fairness: while the queue does not
+    empty, each turn accepts twice as many as the one before, so that no client waits long behind many silent ones.
     """
 
     def __init__(
@@ -51,11 +51,11 @@ class Acceptor:
         self._waiting.register(listener.fileno(), select.POLLIN)
 
     def start(self) -> None:
-        """Accepts connections from now on."""
+        """Starts accepting connections."""
         self._loop.add_reader(self._listener.fileno(), self._wait_for_turn)
 
     def close(self) -> None:
-        """Accepts no more connections; those that it accepted live on."""
+        """Stops accepting connections; the accepted ones stay open."""
         if self._timer is not None:
             self._timer.cancel()
         self._loop.remove_reader(self._listener.fileno())
@@ -93,7 +93,7 @@ class Acceptor:
 
 
 async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket, seconds: float) -> bool:
-    """Waits for the client's first bytes, and returns whether they came in time.
+    """Waits for the client's first bytes; returns whether they came in time.
 
     In a TLS handshake the client sends first. Until then, a connection costs a socket, and no TLS state.
     """
@@ -110,10 +110,10 @@ async def first_bytes(loop: asyncio.AbstractEventLoop, connection: socket.socket
 
 
 def batch(turns: int) -> int:
-    """The number of connections to accept after so many turns in a row that left some waiting."""
+    """Returns the number of connections to accept, after so many turns in a row that left some waiting."""
     return min(1 << max(turns - PATIENT_TURNS, 0), MAX_BATCH)
 
 
 def address_of(peer: object) -> str:
-    """The client's address, without its port; all callers of a Unix socket are one."""
+    """Returns the client's address without its port; all clients of a Unix socket share one."""
     return str(peer[0]) if isinstance(peer, tuple) else ""

@@ -1,4 +1,4 @@
-"""The application of a service: a few routes answered in the event loop, all others by a WSGI application."""
+"""The ASGI application of a service: the event loop answers a few routes, a WSGI application all others."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ WSGIApplication = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]
 
 
 class Application:
-    """An ASGI callable over hot routes, routes that wait for nothing, and a WSGI application.
+    """Answers some routes in the event loop, and all others by a WSGI application in threads.
 
-    It reads every body before it calls a handler, so that the bounds hold for all routes. It logs their exceptions, and
-    answers with a problem document without internals.
+    It reads every body before it calls a handler, so that the limits hold for all routes. It logs handlers' exceptions,
+    and answers them with a problem document without internals.
 
     Attributes:
-        immediate: what answers whole bodies at once, by method and path; a connection may ask it without the rest.
+        immediate: the functions that answer whole bodies at once, by method and path; connections may call them, too.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class Application:
 
 
 def _guarded(route: Route, answer: ImmediateAnswer) -> ImmediateAnswer:
-    """The same with a response for whatever it raises."""
+    """Returns the function with a response for each exception that it raises."""
 
     def guarded(body: bytes) -> Response:
         try:
@@ -141,7 +141,7 @@ def _guarded(route: Route, answer: ImmediateAnswer) -> ImmediateAnswer:
 
 
 def _handler(answer: ImmediateAnswer) -> Handler:
-    """The same as a handler like any other, for requests that need gunicorn's whole way."""
+    """Returns the function as a handler, for requests that gunicorn handles in full."""
 
     async def handle(request: Request) -> Response:
         return answer(request.body)

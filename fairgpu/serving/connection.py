@@ -1,4 +1,4 @@
-"""gunicorn's HTTP/1.1 connection with the bounds that it leaves open."""
+"""gunicorn's HTTP/1.1 connection, with limits that gunicorn lacks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fairgpu.serving.framing import refuse_overflow
 
 
 class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no types
-    """A connection with limits on its times and number, which the server finds when it ends."""
+    """An HTTP/1.1 connection with limits on its times and on the number of connections."""
 
     def __init__(self, worker: Any, application: Any, connections: set[BoundedConnection]) -> None:
         super().__init__(worker)
@@ -24,11 +24,11 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
 
     @classmethod
     def _check_h1c_protocol_available(cls) -> bool:
-        """Asks the base class, which keeps the answer with the class that it is called on, and reads it from itself."""
+        """Asks the base class, since gunicorn stores the answer on the class that it is called on."""
         return bool(ASGIProtocol._check_h1c_protocol_available())  # noqa: SLF001 - see above
 
     def connection_made(self, transport: asyncio.Transport) -> None:
-        """Starts the clock for the first request; gunicorn itself starts it only between requests."""
+        """Starts the time limit of the first request; gunicorn sets it only between requests."""
         super().connection_made(transport)
         self._heard_at = self._idle_since = self.worker.loop.time()
         if len(self._connections) >= self.worker.options.max_connections and not self._free_a_place():
@@ -39,20 +39,20 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         self._wait_idle(self._idle_limit)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets the connection."""
+        """Removes the connection from the worker's sets."""
         self._connections.discard(self)
         self.worker.arrivals.forget(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Notes the time and the number of the bytes that came."""
+        """Notes the time and the number of the bytes received."""
         self._heard = True
         self._heard_at = self.worker.loop.time()
         if self.worker.arrivals.add(self, len(data)):
             super().data_received(data)
 
     def cut_off(self) -> None:
-        """Ends the connection at once, without waiting for an answer."""
+        """Closes the connection at once, without an answer."""
         self.transport.abort()
 
     def _on_message_complete(self) -> None:
@@ -67,7 +67,10 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         return done
 
     def _free_a_place(self) -> bool:
-        """Ends the connection that is idle for longest, if any: no client shuts out others by holding connections."""
+        """Closes the connection that has been idle for longest; returns whether there was one.
+
+        So no client shuts out others by holding connections.
+        """
         idle = [other for other in self._connections if other.is_idle]
         if not idle:
             return False
@@ -82,13 +85,13 @@ class BoundedConnection(ASGIProtocol):  # type: ignore[misc] # gunicorn ships no
         return bool(self._awaiting_request and not self._finishing_calls)
 
     def close_if_silent(self) -> None:
-        """Closes a connection on which no request is under way and nothing came since this was last asked."""
+        """Closes the connection if no request is under way and no byte has come since the last call."""
         heard, self._heard = self._heard, False
         if self.is_idle and not heard:
             super()._keepalive_timeout()
 
     def note_answer(self) -> None:
-        """Lets the time of idleness begin anew; the timer that is set finds out when it is due."""
+        """Restarts the idle time after an answer; the running timer checks it when it fires."""
         self._idle_since = self._heard_at
         self._idle_limit = self._keepalive
 

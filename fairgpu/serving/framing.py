@@ -1,8 +1,8 @@
-"""The end of a request, on which the parser here and any proxy in front must agree.
+"""Refuses requests whose end this parser and a proxy in front might see differently.
 
 gunicorn_h1c counts lengths in 64 bits and lets longer numbers wrap, in Content-Length and in the sizes of chunks alike:
-of a body of 2^64 + 5 bytes it takes five, and the rest for the next request. The sender of the one could so smuggle in
-the other (RFC 9112 sections 6.3, 7.1 and 11.2).
+of a body of 2^64 + 5 bytes it reads five, and takes the rest for the next request. A client could smuggle in a request
+this way (RFC 9112 sections 6.3, 7.1 and 11.2).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import Any
 from gunicorn.asgi.parser import ParseError
 
 MAX_LENGTH_DIGITS = 18
-"""Any such number fits into 64 bits, and is longer than every body that is taken."""
+"""The most digits of a length: such a number fits into 64 bits, and exceeds every accepted body."""
 
 
 def refuse_overflow(parser: Any) -> None:
-    """Passes a request whose Content-Length is the number that was sent.
+    """Raises for a request whose Content-Length may have wrapped in the parser.
 
     Raises:
-        ParseError: it may not be; answered with 400, and the connection is closed.
+        ParseError: the length has too many digits; answered with 400, and the connection is closed.
     """
     if parser.content_length is None:
         return

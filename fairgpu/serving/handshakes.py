@@ -1,4 +1,4 @@
-"""Bounds on incomplete requests and handshakes, over all connections of a worker."""
+"""Limits on unfinished requests and TLS handshakes, over all connections of a worker."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ class Sender(Protocol):
     """A connection on which a request arrives."""
 
     def cut_off(self) -> None:
-        """Ends it at once."""
+        """Closes the connection at once."""
 
 
 class Arrivals:
-    """Ends the connection whose request has been arriving for longest, as often as there is too much.
+    """Limits the memory of unfinished requests; beyond it, the connection with the oldest one is closed.
 
     A body may be long, and there may be many connections: both together are more memory than there is. An honest client
-    sends what it has within milliseconds, so that it is never the one that began first.
+    sends its request within milliseconds, so that it is never the one that began first.
     """
 
     def __init__(self, most_bytes: int) -> None:
@@ -27,7 +27,7 @@ class Arrivals:
         self._total = 0
 
     def add(self, sender: Sender, count: int) -> bool:
-        """Adds bytes that came, and returns whether the connection may go on."""
+        """Adds received bytes; returns whether the connection may continue."""
         self._bytes[sender] = self._bytes.get(sender, 0) + count
         self._total += count
         while self._total > self._most_bytes:
@@ -39,24 +39,24 @@ class Arrivals:
         return True
 
     def forget(self, sender: Sender) -> None:
-        """Notes that its request is whole, or will never be."""
+        """Removes a connection whose request is complete, or will never be."""
         self._total -= self._bytes.pop(sender, 0)
 
 
 Handshake = asyncio.Task[None]
 Pending = dict[Handshake, None]
-"""In the order in which they began."""
+"""Handshakes in the order in which they began."""
 
 
 class Handshakes:
-    """Makes room for a new handshake by ending the oldest of the address with the most.
+    """Limits unfinished handshakes; beyond it, the oldest one of the address with the most is ended.
 
-    An honest client takes milliseconds, so that the oldest is a slow one; and a client that holds many places, from one
+    An honest client takes milliseconds, so that the oldest is a slow one; a client that holds many places, from one
     address or from many, loses its own first.
     """
 
     def __init__(self, limit: int, limit_of_address: int) -> None:
-        """At most `limit` are kept in all, and `limit_of_address` of each address."""
+        """Allows at most `limit` handshakes in all, and `limit_of_address` from each address."""
         self._limit = limit
         self._limit_of_address = limit_of_address
         self._pending: dict[str, Pending] = {}
@@ -66,7 +66,7 @@ class Handshakes:
         return self._count
 
     def add(self, handshake: Handshake, address: str) -> None:
-        """Keeps one until it is done, in the place of another where there is no room."""
+        """Counts a handshake until it is done; ends another one where the limit is reached."""
         if len(self._pending.get(address, ())) >= self._limit_of_address:
             self._end_oldest(address)
         elif self._count >= self._limit:
@@ -76,7 +76,7 @@ class Handshakes:
         handshake.add_done_callback(lambda done: self._forget(done, address))
 
     def end_one(self) -> bool:
-        """Ends the oldest of the address that has the most; says whether there was any."""
+        """Ends the oldest handshake of the address with the most; returns whether there was one."""
         if not self._pending:
             return False
         self._end_oldest(max(self._pending, key=lambda address: len(self._pending[address])))

@@ -1,4 +1,4 @@
-"""A connection that answers some requests in the very call that brings their last byte."""
+"""A connection that answers some requests in the call that receives their last byte."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ UNUSUAL_HEADERS = frozenset((b"expect", b"transfer-encoding", b"upgrade"))
 
 
 class ImmediateConnection(BoundedConnection):
-    """gunicorn's connection with a shorter way for requests whose answer waits for nothing.
+    """gunicorn's connection with a shorter path for requests whose answer waits for nothing.
 
-    gunicorn makes a scope, a task and a future of every request and wakes two coroutines, which costs more than many
-    an answer. The shorter way is taken by plain requests alone. All others go gunicorn's: those with an unusual header,
-    with a body too long or of unknown length, on a connection that is to close, behind one that is still being
-    answered, to a client that is slow to read, and all of them where requests are logged or the worker is ending.
+    gunicorn creates a scope, a task and a future for every request and wakes two coroutines, which costs more than many
+    an answer. Only plain requests take the shorter path. All others take gunicorn's: those with an unusual header, with
+    a body too long or of unknown length, on a connection that is to close, behind one that is still being answered, to
+    a client that is slow to read, and all of them where requests are logged or the worker is ending.
 
-    The parser's callbacks come while it is fed and must not change it: they only note the event.
+    The parser's callbacks run while it is fed, and must not change it: they only note the event.
     """
 
     def __init__(self, worker: Any, application: Any, connections: set[BoundedConnection]) -> None:
@@ -42,7 +42,7 @@ class ImmediateConnection(BoundedConnection):
         return self._answer is None and super().is_idle
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forgets a request that was under way."""
+        """Drops a request that was under way."""
         self._forget_request()
         super().connection_lost(exc)
 
@@ -84,7 +84,7 @@ class ImmediateConnection(BoundedConnection):
         return going
 
     def _immediate_answer(self) -> ImmediateAnswer | None:
-        """The function that answers the request of these headers; None for one that goes gunicorn's way."""
+        """Returns the function that answers the request of these headers; None for gunicorn's path."""
         parser = self._callback_parser
         answer: ImmediateAnswer | None = self._immediate.get((parser.method, parser.path.partition(b"?")[0]))
         if answer is None or not self._is_free():
@@ -108,7 +108,7 @@ class ImmediateConnection(BoundedConnection):
         )
 
     def _expect_rest(self) -> None:
-        """Bounds the time that the rest of a body may take."""
+        """Limits the time in which the rest of a body must arrive."""
         if self._late_handle is None:
             self._late_handle = self.worker.loop.call_later(self.worker.options.body_seconds, self._end_late)
 
@@ -137,6 +137,6 @@ class ImmediateConnection(BoundedConnection):
 
 @lru_cache
 def _beginning(status: int, content_type: bytes) -> bytes:
-    """The head of an answer, up to the length of its body."""
+    """Returns the head of an answer, up to the length of its body."""
     line = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
     return b"%bcontent-type: %b\r\ncontent-length: " % (line, content_type)

@@ -1,4 +1,4 @@
-"""The life of one worker process: the actions at its start, at the beginning of its end, and at its end."""
+"""The life of one worker process: the actions at its start, when its shutdown begins, and at its end."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable
 from fairgpu.serving.options import ServerOptions
 
 THREADS_SECONDS = 1.0
-"""The longest wait for threads. They are daemons: one that waits for a server's answer ends with the process."""
+"""The longest wait for threads at the end; they are daemons, so a waiting one ends with the process."""
 
 
 class Lifecycle:
-    """Handed to the application's factory in each worker.
+    """The actions and threads that an application registers for its worker's start and end.
 
     Attributes:
-        options: how the service is served.
-        ending: set when the worker is to end; background threads wait on it instead of sleeping.
+        options: the options of the server.
+        ending: set when the worker's shutdown begins; background threads wait on it instead of sleeping.
     """
 
     def __init__(self, options: ServerOptions) -> None:
@@ -30,7 +30,7 @@ class Lifecycle:
 
     @property
     def draining(self) -> bool:
-        """Whether the worker is ending: readiness says no, and answers close their connections."""
+        """Whether the worker is shutting down: it reports itself as not ready, and answers close their connections."""
         return self.ending.is_set()
 
     def on_start(self, action: Callable[[], None]) -> None:
@@ -38,7 +38,7 @@ class Lifecycle:
         self._starts.append(action)
 
     def on_drain(self, action: Callable[[], None]) -> None:
-        """Runs an action in the event loop when the worker's end begins; it answers long polls, for one."""
+        """Runs an action in the event loop when the shutdown begins, for example to answer long polls."""
         self._drains.append(action)
 
     def on_stop(self, action: Callable[[], None]) -> None:
@@ -52,19 +52,19 @@ class Lifecycle:
         self.on_start(thread.start)
 
     def start(self) -> None:
-        """Runs what was registered for the start."""
+        """Runs the actions registered for the start."""
         for action in self._starts:
             action()
 
     def drain(self) -> None:
-        """Begins the worker's end: sets `ending` and runs the actions for it."""
+        """Begins the shutdown: sets `ending` and runs the actions registered for it."""
         if not self.ending.is_set():
             self.ending.set()
             for action in self._drains:
                 action()
 
     def stop(self) -> None:
-        """Runs what was registered for the end, and waits shortly for all threads together."""
+        """Runs the actions registered for the end, and waits shortly for all threads together."""
         self.ending.set()
         for action in reversed(self._stops):
             action()

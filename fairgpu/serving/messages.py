@@ -1,4 +1,4 @@
-"""A request with its whole body, and an answer: the handlers' types, instead of ASGI's events."""
+"""A request with its whole body, and an answer: the types of handlers, in place of ASGI's events."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ NOT_MODIFIED = 304
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request, read to its end."""
+    """One request with its whole body."""
 
     scope: Scope
     body: bytes
 
     def header(self, name: bytes) -> bytes | None:
-        """The first value of a header, whose name is given in lower case."""
+        """Returns the first value of a header, whose name is given in lower case; None where it is absent."""
         for key, value in self.scope["headers"]:
             if key == name:
                 return bytes(value)
@@ -48,14 +48,14 @@ class Response(NamedTuple):
 
 Handler = Callable[[Request], Awaitable[Response]]
 ImmediateAnswer = Callable[[bytes], Response]
-"""From a whole body to its answer, without waiting for anything."""
+"""Returns the answer to a whole body, without waiting for anything."""
 
 
 class BodyError(RuntimeError):
-    """A body that is not taken.
+    """A body that is refused.
 
     Attributes:
-        status: the HTTP status that says so.
+        status: the HTTP status of the answer.
         arriving: whether the client may still be sending it.
     """
 
@@ -70,10 +70,10 @@ class Disconnected(Exception):  # noqa: N818 - it is no error that a client leav
 
 
 async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: float) -> bytes:
-    """The whole body of a request.
+    """Reads the whole body of a request.
 
     Raises:
-        BodyError: it is longer than `max_bytes` (413) or takes longer than `seconds` to arrive (408).
+        BodyError: the body is longer than `max_bytes` (413) or takes longer than `seconds` to arrive (408).
         Disconnected: the client left.
     """
     for name, value in scope["headers"]:
@@ -105,7 +105,7 @@ async def read_body(scope: Scope, receive: Receive, max_bytes: int, seconds: flo
 
 
 async def discard_body(receive: Receive, seconds: float) -> None:
-    """Reads on without keeping anything: a connection that is closed on a client still sending loses the answer."""
+    """Reads and drops the rest of a body: a connection closed while the client still sends would lose the answer."""
     try:
         async with asyncio.timeout(seconds):
             while True:
@@ -121,7 +121,7 @@ def _too_long(max_bytes: int, *, arriving: bool) -> BodyError:
 
 
 async def send_response(send: Send, response: Response, *, close: bool = False) -> None:
-    """Sends an answer; with `close`, its header says that the connection ends with it."""
+    """Sends an answer; with `close`, its header announces the end of the connection."""
     headers = [(b"content-type", response.content_type), *response.headers]
     if response.status != NOT_MODIFIED:  # its length would be taken for that of the answer it stands for
         headers.insert(1, (b"content-length", b"%d" % len(response.body)))
@@ -132,11 +132,11 @@ async def send_response(send: Send, response: Response, *, close: bool = False) 
 
 
 def body_came_late(seconds: float) -> Response:
-    """The answer where the rest of a body did not come in time."""
+    """Returns the answer for a body that did not arrive in time."""
     return problem(408, HTTPStatus(408).phrase, LATE_BODY.format(seconds=seconds))
 
 
 def problem(status: int, title: str, detail: str) -> Response:
-    """A problem document (RFC 9457)."""
+    """Returns a problem document (RFC 9457) as a response."""
     document = {"type": "about:blank", "title": title, "status": status, "detail": detail}
     return Response(status, orjson.dumps(document), PROBLEM)

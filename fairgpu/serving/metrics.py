@@ -1,4 +1,4 @@
-"""Metrics of all workers together, on a plain port that any of them answers."""
+"""Adds up the metrics of all workers, and serves them on a plain port that any worker answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 def share_metrics() -> tempfile.TemporaryDirectory[str]:
     """Makes metrics that are created from now on add up over all processes forked from this one.
 
-    The folder that carries them has to outlive the processes; removing it is the caller's to do.
+    The returned folder, which carries them, must outlive the processes; the caller removes it.
     """
     folder = tempfile.TemporaryDirectory(prefix="fairgpu-metrics-", dir=memory_folder(), ignore_cleanup_errors=True)
     os.environ[FOLDER_VARIABLE] = folder.name
@@ -28,12 +28,12 @@ def share_metrics() -> tempfile.TemporaryDirectory[str]:
 
 
 def forget_process(pid: int) -> None:
-    """Takes a dead process out of gauges that count the living."""
+    """Removes a dead process from gauges that count living processes."""
     multiprocess.mark_process_dead(pid)  # type: ignore[no-untyped-call] # it ships none
 
 
 def memory_folder() -> str | None:
-    """A folder in memory, where there is one: heartbeats and counters need not wait for a disk."""
+    """Returns a folder in memory, None where there is none; heartbeats and counters then wait for no disk."""
     return str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None
 
 
@@ -41,7 +41,7 @@ class MetricsApplication:
     """`GET /metrics` in Prometheus's text format, summed over the workers."""
 
     async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
-        """Answers with what all workers counted."""
+        """Answers with the sums over all workers."""
         if (scope["method"], scope["path"]) != ("GET", "/metrics"):
             await send_response(send, problem(404, "Not Found", "only /metrics is here"), close=True)
             return

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where to listen; port 0 lets the kernel choose."""
+    """The address to listen on; with port 0 the kernel chooses one."""
 
     host: str
     port: int
@@ -22,28 +22,28 @@ class ServerOptions:
     """The options with which a service runs its server.
 
     Attributes:
-        name: of the processes, and of the service in its logs.
-        address: where the application is served, over TLS if there is a chain.
-        metrics_address: where `/metrics` is served in plain HTTP; nowhere if None.
+        name: the name of the processes, and of the service in its logs.
+        address: the address of the application, over TLS if there is a chain.
+        metrics_address: the address of `/metrics` in plain HTTP; None for no metrics.
         workers: processes, each with the whole application.
         max_body_bytes: a longer body is answered with 413 and not read to its end.
         max_arriving_bytes: per worker, of requests that are not whole yet; where there are more, the connection whose
             request has been arriving for longest is ended.
         body_seconds: a body that takes longer is answered with 408.
         header_seconds: a connection that has not sent its first request's headers by then is closed.
-        unread_seconds: a connection whose client takes nothing of its answers for so long is closed.
-        keepalive_seconds: how long an idle connection is kept. A client that reuses connections has to give up on
+        unread_seconds: a connection whose client reads nothing of its answers for so long is closed.
+        keepalive_seconds: the time for which an idle connection is kept. A client that reuses connections must close
             them first: a request sent just as the server closes is lost. Go's default, and so the API server's, is 90.
         max_connections: per worker; one more takes the place of the one that is idle for longest, and is refused where
             none is.
-        handshake_seconds: how long a client may take to begin its handshake, and again to end it.
+        handshake_seconds: the time for a client to begin its handshake, and again to end it.
         max_handshakes: per worker and port, of connections that have not shaken hands yet; one more takes the place of
             the oldest of the address that has the most.
         max_handshakes_of_address: the same of one address: room for what an API server begins at a time,
             400 requests that read and 200 that change something, at two workers.
-        drain_seconds: after SIGTERM, how long new connections are still served while load balancers learn of it.
-        finish_seconds: how long requests then have to end.
-        reload_seconds: how often the chain is read again.
+        drain_seconds: the time after SIGTERM in which new connections are served, until load balancers know of it.
+        finish_seconds: the time that requests then have to end.
+        reload_seconds: the interval at which the chain is read again.
         access_log: whether each request is logged as an event.
     """
 

@@ -1,4 +1,4 @@
-"""Runs a service: gunicorn's arbiter over workers that are forked before the application is built."""
+"""Runs a service: gunicorn's arbiter, with workers that are forked before the application is built."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ HEARTBEAT_LIMIT_SECONDS = 30
 
 
 def serve(options: ServerOptions, build: BuildApplication, read_chain: ReadChain | None) -> int:
-    """Serves until SIGTERM, SIGINT or SIGQUIT; the exit status.
+    """Serves until SIGTERM, SIGINT or SIGQUIT; returns the exit status.
 
     Args:
-        options: how to serve.
-        build: makes the application, in each worker, after the fork: threads and connections are its own.
-        read_chain: gives the chain to present, in each worker; None serves plain HTTP.
+        options: the options of the server.
+        build: builds the application in each worker, after the fork: threads and connections are its own.
+        read_chain: returns the chain to present, in each worker; None serves plain HTTP.
     """
     with share_metrics():
         try:
@@ -42,7 +42,7 @@ def serve(options: ServerOptions, build: BuildApplication, read_chain: ReadChain
 
 
 class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no types
-    """gunicorn's application: settings in, the ASGI callable out."""
+    """gunicorn's application, which loads the settings and builds the ASGI application."""
 
     def __init__(self, options: ServerOptions, build: BuildApplication, read_chain: ReadChain | None) -> None:
         self.options = options
@@ -52,7 +52,7 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
         super().__init__()
 
     def load_config(self) -> None:
-        """Sets what gunicorn is to do otherwise than by default."""
+        """Sets gunicorn's settings that differ from its defaults."""
         addresses = [self.options.address, self.options.metrics_address]
         settings = {
             "bind": [str(address) for address in addresses if address],
@@ -81,17 +81,17 @@ class GunicornServer(BaseApplication):  # type: ignore[misc] # gunicorn ships no
 def end_by_default() -> None:
     """Lets SIGTERM end a worker that has not set its own handler yet.
 
-    Until then it has the arbiter's, which only notes the signal: the signal would be lost on the worker, and the
-    arbiter would wait for it until the graceful timeout.
+    Until then the worker has the arbiter's handler, which only notes the signal: the worker would lose it, and the
+    arbiter would wait for the worker until the graceful timeout.
     """
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 class EventLogger(Logger):  # type: ignore[misc] # gunicorn ships no types
-    """gunicorn's log and access log as events of the process's own log."""
+    """Writes gunicorn's log and access log as events of the process's own log."""
 
     def setup(self, cfg: Any) -> None:
-        """Hands records on to the root logger instead of formatting them here."""
+        """Passes records to the root logger instead of formatting them here."""
         super().setup(cfg)
         for logger in (self.error_log, self.access_log):
             for handler in list(logger.handlers):
@@ -100,7 +100,7 @@ class EventLogger(Logger):  # type: ignore[misc] # gunicorn ships no types
         self.error_log.setLevel(logging.INFO)
 
     def access(self, resp: Any, _req: Any, environ: dict[str, Any], request_time: Any) -> None:
-        """One event a request: client, request, outcome and duration. Never the query: it may be long."""
+        """Logs one event a request: client, request, outcome and duration; never the query, which may be long."""
         _log.info(
             "request",
             client=environ.get("REMOTE_ADDR"),

@@ -1,4 +1,4 @@
-"""The TLS context of a server: made once, and given a new chain while connections live on."""
+"""The TLS context of a server, which takes a new certificate chain while connections stay open."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ class ChainError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """A server's certificate with those that vouch for it, and its key, in PEM."""
+    """A server's certificate, the certificates that signed it, and its key, in PEM."""
 
     certificates_pem: bytes
     key_pem: bytes = field(repr=False)
 
 
 ReadChain = Callable[[], Chain]
-"""Gives the chain to present now. Called in a thread of each worker, at its start and then again and again.
+"""Returns the chain to present now; called repeatedly in a thread of each worker.
 
-Raises ChainError where there is none to be had; a server that has one goes on with it.
+Raises ChainError where there is none; a server that has one continues with it.
 """
 
 
 def read_chain_files(certificate: Path, key: Path) -> Chain:
-    """A chain from two files, as a mounted Secret has them.
+    """Reads a chain from two files, as a mounted Secret has them.
 
     Raises:
-        ChainError: a file cannot be read.
+        ChainError: a file is unreadable.
     """
     try:
         return Chain(certificate.read_bytes(), key.read_bytes())
@@ -41,7 +41,7 @@ def read_chain_files(certificate: Path, key: Path) -> Chain:
 
 
 class LiveContext:
-    """An `ssl.SSLContext` whose chain can be changed; established connections keep what they agreed on."""
+    """An `ssl.SSLContext` whose chain can be replaced; established connections keep the old one."""
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
@@ -49,10 +49,10 @@ class LiveContext:
         _load(self.context, chain)
 
     def reload(self, chain: Chain) -> bool:
-        """Presents another chain from now on, and returns whether it differs. Call it in the thread of the handshakes.
+        """Presents another chain from now on; returns whether it differs. To be called in the thread of the handshakes.
 
         Raises:
-            ChainError: the chain cannot be used; the present one stays.
+            ChainError: the chain is invalid; the present one stays.
         """
         if chain == self.chain:
             return False
@@ -71,7 +71,7 @@ def _server_context() -> ssl.SSLContext:
 
 
 def _load(context: ssl.SSLContext, chain: Chain) -> None:
-    """Loads through a file in memory, since the library takes paths and the key is not to touch a disk."""
+    """Loads a chain through a file in memory: the library takes paths, and the key must not reach a disk."""
     descriptor = os.memfd_create("chain", os.MFD_CLOEXEC)
     try:
         with os.fdopen(descriptor, "wb", closefd=False) as file:

@@ -1,4 +1,4 @@
-"""A worker process: gunicorn's asgi worker with a TLS context that reloads and an end that loses no request."""
+"""A worker process: gunicorn's asgi worker, with certificates that renew and a shutdown that loses no request."""
 
 from __future__ import annotations
 
@@ -29,14 +29,15 @@ _log = structlog.get_logger(__name__)
 
 HEARTBEAT_SECONDS = 1.0
 OTHER_DESCRIPTORS = 256
-"""Room for the connections that the application itself has, for files and for metrics."""
+"""The file descriptors left for the application's own connections, for files and for metrics."""
 
 
 class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
     """Serves the application on the first listener and metrics on the second.
 
-    It ends in this order: after SIGTERM, every answer closes its connection and the worker still accepts new ones while
-    load balancers learn of the end; then it listens no more, closes idle connections, and waits for requests under way.
+    It shuts down in this order: after SIGTERM, every answer closes its connection, and new connections are still
+    accepted until load balancers know of the shutdown. Then the worker stops listening, closes idle connections, and
+    waits for requests under way.
     """
 
     def __init__(self, *arguments: Any, **keywords: Any) -> None:
@@ -48,7 +49,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         self.arrivals = Arrivals(self.options.max_arriving_bytes)
 
     def handle_exit_signal(self) -> None:
-        """Begins the end on SIGTERM, at once rather than at the next heartbeat."""
+        """Begins the shutdown on SIGTERM at once, instead of at the next heartbeat."""
         super().handle_exit_signal()
         self._end_requested.set()
         self.lifecycle.drain()
@@ -82,7 +83,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         await self._end()
 
     async def _first_chain(self, read_chain: ReadChain) -> LiveContext:
-        """The context, as soon as there is a chain: what hands it out may be starting at this very moment."""
+        """Returns the context once there is a chain, whose issuer may be starting at this moment."""
         while True:
             try:
                 return LiveContext(await asyncio.to_thread(read_chain))
@@ -126,7 +127,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
         return sent
 
     async def _beat(self, seconds: float) -> None:
-        """Sends gunicorn's arbiter the heartbeat, and waits."""
+        """Sends the heartbeat to gunicorn's arbiter, and waits."""
         self.notify()
         try:
             async with asyncio.timeout(seconds):
@@ -163,7 +164,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
 
 
 def allow_descriptors(wanted: int) -> None:
-    """Raises the soft limit of open files up to `wanted` or the hard limit; many runtimes set it to 1024."""
+    """Raises the soft limit of open files to `wanted` or the hard limit; many runtimes set it to 1024."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if allowed < wanted:
