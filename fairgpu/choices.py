@@ -11,7 +11,16 @@ from typing import Any, TypeVar
 from fairgpu import names
 from fairgpu.faults import Fault, field_path, guess, show
 from fairgpu.permissions import Permission, PermissionRequest
-from fairgpu.request import HIGH_PRIORITY, NO_CHOICES, NORMAL_PRIORITY, CorePolicy, Placement, PodChoices
+from fairgpu.request import (
+    HIGH_PRIORITY,
+    MAX_GANG,
+    NO_CHOICES,
+    NORMAL_PRIORITY,
+    CorePolicy,
+    Gang,
+    Placement,
+    PodChoices,
+)
 
 Path = tuple[str | int, ...]
 METADATA: Path = ("metadata",)
@@ -24,6 +33,12 @@ MAX_LISTED = 256
 """The most names in one list, which is read for each container and compared name by name."""
 LIST_ALLOWED = (
     f"at most {MAX_LISTED} names with commas between them, each of 1 to 63 letters, digits, spaces and ._()/+-"
+)
+GANG = re.compile(r"([A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)/([1-9][0-9]{0,3})")
+"""The name of a gang, as a label's value is written, and how many pods it has."""
+GANG_ALLOWED = (
+    "NAME/N: a name of 1 to 63 letters, digits and ._- that begins and ends with a letter or a digit, and the number "
+    f"of pods that start together, 1 to {MAX_GANG}"
 )
 MAX_UNKNOWN_NAMED = 16
 """The most unknown annotations of fairgpu.io that warnings name."""
@@ -62,6 +77,7 @@ def read_choices(annotations: Mapping[Any, Any], metadata: Path = METADATA) -> C
         placement=reader.one_of(names.PLACEMENT, Placement),
         core_policy=reader.one_of(names.CORE_POLICY, CorePolicy),
         task_priority=reader.read(names.TASK_PRIORITY, _priority, '"0" (high) or "1" (normal)', '"1"'),
+        gang=reader.read(names.GANG, parse_gang, GANG_ALLOWED, '"training/8"'),
     )
     return ChoicesReading(
         choices=choices,
@@ -85,6 +101,7 @@ def merge_choices(own: PodChoices, others: PodChoices) -> PodChoices:
         placement=own.placement if own.placement is not None else others.placement,
         core_policy=own.core_policy if own.core_policy is not None else others.core_policy,
         task_priority=own.task_priority if own.task_priority is not None else others.task_priority,
+        gang=own.gang if own.gang is not None else others.gang,
     )
 
 
@@ -100,6 +117,18 @@ def parse_list(text: str, item: re.Pattern[str]) -> tuple[str, ...]:
     if not items or len(items) > MAX_LISTED or not all(item.fullmatch(part) for part in items):
         raise ValueError(text)
     return items
+
+
+def parse_gang(text: str) -> Gang:
+    """The gang that a pod names.
+
+    Raises:
+        ValueError: it is not NAME/N, or N is more than MAX_GANG.
+    """
+    found = GANG.fullmatch(text)
+    if found is None or int(found[2]) > MAX_GANG:
+        raise ValueError(text)
+    return Gang(found[1], int(found[2]))
 
 
 def contradictions(choices: PodChoices, metadata: Path = METADATA) -> tuple[Fault, ...]:

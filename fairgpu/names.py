@@ -31,9 +31,11 @@ EVICTION_AT: Final = "fairgpu.io/eviction-at"
 """The instant at which the pod of a spent budget is evicted (RFC 3339); the downward API shows it to the pod."""
 RECLAIM_AT: Final = "fairgpu.io/reclaim-at"
 """The instant at which the scheduler evicts the pod for another that waits for its devices (RFC 3339)."""
-RESERVED_ANNOTATIONS: Final = (ALLOCATION, SOURCE_DIALECT, BUDGET_STATE, CREATED_BY, EVICTION_AT, RECLAIM_AT)
+EARMARK: Final = "fairgpu.io/earmark"
+"""On a pod that waits: the devices that the scheduler frees and keeps for it."""
+RESERVED_ANNOTATIONS: Final = (ALLOCATION, SOURCE_DIALECT, BUDGET_STATE, CREATED_BY, EVICTION_AT, RECLAIM_AT, EARMARK)
 """The reserved annotations of pods."""
-NOTICES: Final = (ALLOCATION, EVICTION_AT, RECLAIM_AT)
+NOTICES: Final = (ALLOCATION, EVICTION_AT, RECLAIM_AT, EARMARK)
 """The reserved annotations that a pod cannot have at its creation."""
 
 INVENTORY: Final = "fairgpu.io/inventory"
@@ -46,6 +48,8 @@ AVOID_GPU_UUID: Final = "fairgpu.io/avoid-gpu-uuid"
 PLACEMENT: Final = "fairgpu.io/placement"
 CORE_POLICY: Final = "fairgpu.io/core-policy"
 TASK_PRIORITY: Final = "fairgpu.io/task-priority"
+GANG: Final = "fairgpu.io/gang"
+"""NAME/N: the pod is one of N in its namespace that are placed together or not at all."""
 CHOICE_ANNOTATIONS: Final = (
     USE_GPU_MODEL,
     AVOID_GPU_MODEL,
@@ -54,6 +58,7 @@ CHOICE_ANNOTATIONS: Final = (
     PLACEMENT,
     CORE_POLICY,
     TASK_PRIORITY,
+    GANG,
 )
 
 POD_LABEL: Final = "fairgpu.io/pod"

@@ -50,6 +50,24 @@ class Placement(StrEnum):
     TOPOLOGY = "topology"
 
 
+class Gang(NamedTuple):
+    """Pods of one namespace that are placed together or not at all.
+
+    Attributes:
+        name: the same for all of them.
+        pods: how many of them start together, 1 to MAX_GANG.
+    """
+
+    name: str
+    pods: int
+
+    def __str__(self) -> str:
+        return f"{self.name}/{self.pods}"
+
+
+MAX_GANG = 512
+"""kube-scheduler holds a connection to the extender open for each member that waits for the others."""
+
 HIGH_PRIORITY = 0
 NORMAL_PRIORITY = 1
 
@@ -65,6 +83,7 @@ class PodChoices:
     placement: Placement | None = None
     core_policy: CorePolicy | None = None
     task_priority: int | None = None
+    gang: Gang | None = None
 
     def annotations(self) -> dict[str, str]:
         """Returns the choices as FairGPU's own annotations."""
@@ -82,6 +101,8 @@ class PodChoices:
             written[names.CORE_POLICY] = self.core_policy.value
         if self.task_priority is not None:
             written[names.TASK_PRIORITY] = str(self.task_priority)
+        if self.gang is not None:
+            written[names.GANG] = str(self.gang)
         return written
 
 

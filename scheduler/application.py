@@ -35,6 +35,7 @@ from scheduler.extender.wire import (
     decode_filter,
     encode,
 )
+from scheduler.gangs.holding import arrive, let_overdue_go
 from scheduler.measures import Measures
 from scheduler.placement.worth import learn
 from scheduler.settings import SchedulerSettings
@@ -45,6 +46,8 @@ LEARN_AT = (100, 250, 500, 1000, 2000, 4000, 8000)
 """After how many requests is learned; then after each LEARN_EVERY."""
 LEARN_EVERY = 8000
 LEARN_LOOK_SECONDS = 1.0
+GANG_LOOK_SECONDS = 1.0
+"""How often a bind that waits for its gang looks whether its time is over."""
 NOT_ACTING = "this replica does not lead"
 
 
@@ -52,7 +55,7 @@ def build_application(
     lifecycle: Lifecycle, api: KubernetesAPI, settings: SchedulerSettings, measures: Measures
 ) -> Application:
     """The application of the only worker."""
-    state, wait = State(), lifecycle.ending.wait
+    state, wait = State(settings.extender.gang_seconds), lifecycle.ending.wait
     lease = settings.lease
     acting = Acting(lease.pod_name)
 
@@ -130,9 +133,21 @@ class Routes:
         except ArgumentsError as error:
             self._answered("bind", "unreadable", started)
             return problem(400, "Bad Request", str(error))
-        error_text = await asyncio.to_thread(self._bind, arguments)
+        error_text = await self._wait_for_gang(arguments)
+        if not error_text:
+            error_text = await asyncio.to_thread(self._bind, arguments)
         self._answered("bind", "refused" if error_text else "placed", started)
         return Response(200, encode(BindResult(error_text)))
+
+    async def _wait_for_gang(self, arguments: BindArguments) -> str:
+        """Waits until all pods of its gang are about to be bound, too; why they are not, or nothing."""
+        hold = arrive(self._state, arguments.pod_uid, arguments.node, self._clock.now())
+        if hold is None:
+            return ""
+        while not hold.outcome.done():
+            await asyncio.wait([asyncio.wrap_future(hold.outcome)], timeout=GANG_LOOK_SECONDS)
+            let_overdue_go(self._state, self._clock.now())
+        return hold.outcome.result()
 
     def _bind(self, arguments: BindArguments) -> str:
         try:

@@ -24,6 +24,9 @@ class ExtenderSettings(Section):
     """The address: nobody but kube-scheduler is to reach it, and it asks nobody who they are."""
     port: Port = 8088
     """The port, plain HTTP."""
+    gang_seconds: Annotated[float, Field(gt=0, le=600)] = 30
+    """For how many seconds devices are held for all pods of a gang until kube-scheduler is about to bind each of them.
+    The extender's `httpTimeout` in kube-scheduler's configuration must be longer by 25 seconds."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - Prometheus scrapes it
     """The address at which metrics are served."""
     metrics_port: Port = 9090

@@ -9,14 +9,14 @@ from fractions import Fraction
 from typing import Any
 
 from fairgpu import allocation, inventory, names
-from fairgpu.choices import read_choices
+from fairgpu.choices import parse_gang, read_choices
 from fairgpu.demand import is_native_sidecar, peak
 from fairgpu.dialects import registry
 from fairgpu.dialects.reading import DialectSettings
 from fairgpu.faults import explain
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.quantity import MIB, QuantityError, parse_quantity
-from fairgpu.request import Placement
+from fairgpu.request import Gang, Placement
 from scheduler.placement.choosing import Placed
 from scheduler.placement.fleet import Node
 from scheduler.placement.holding import Holding, Share, pieces_of
@@ -43,6 +43,7 @@ class WaitingPod:
         prefers: whether it has soft preferences among nodes, which other plugins weigh.
         priority: of its class.
         created: when it was created (RFC 3339).
+        gang: of which gang it is.
     """
 
     uid: str
@@ -53,6 +54,7 @@ class WaitingPod:
     prefers: bool = False
     priority: int = 0
     created: str = ""
+    gang: Gang | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,8 @@ class PodNote:
         fault: why its allocation counts for nothing; empty where it has none or a sound one.
         waits: what it asks for, where kube-scheduler has found no node for it yet.
         ended: whether it has ended, and holds nothing any more.
+        gang: of which gang it is.
+        member: what it asks for, where it is of a gang and kube-scheduler may place it.
     """
 
     uid: str
@@ -74,6 +78,8 @@ class PodNote:
     fault: str = ""
     waits: WaitingPod | None = None
     ended: bool = False
+    gang: Gang | None = None
+    member: WaitingPod | None = None
 
 
 def read_waiting(pod: Json) -> WaitingPod:
@@ -110,18 +116,26 @@ def read_waiting(pod: Json) -> WaitingPod:
         prefers=placement is Placement.SPREAD or _prefers(spec),
         priority=priority if isinstance(priority := spec.get("priority"), int) else 0,
         created=str(metadata.get("creationTimestamp", "")),
+        gang=choices.gang,
     )
 
 
 def read_note(pod: Json) -> PodNote:
     """Reads what a pod holds; its allocation is the truth, as far as it is sound."""
     metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
-    note = PodNote(str(metadata["uid"]), str(metadata.get("namespace", "")), str(metadata["name"]), None)
+    note = PodNote(
+        str(metadata["uid"]),
+        str(metadata.get("namespace", "")),
+        str(metadata["name"]),
+        None,
+        gang=_gang(_mapping(metadata.get("annotations"))),
+    )
     status, node = _mapping(pod.get("status")), spec.get("nodeName")
     if status.get("phase") in ENDED:
         return replace(note, ended=True)
     if not isinstance(node, str) or not node:
-        return replace(note, waits=_unschedulable(pod)) if _is_unschedulable(spec, status) else note
+        asked = _asked(pod) if _may_be_placed(spec) and (note.gang or _is_unschedulable(status)) else None
+        return replace(note, waits=asked if _is_unschedulable(status) else None, member=asked if note.gang else None)
     cpu_milli, host_mib = host_demand(spec)
     holding = Holding(node, (), cpu_milli, host_mib)
     text = _mapping(metadata.get("annotations")).get(names.ALLOCATION)
@@ -131,7 +145,7 @@ def read_note(pod: Json) -> PodNote:
             holding = Holding(node, _pieces(allocation.decode(text), node, spec), cpu_milli, host_mib)
         except allocation.AllocationError as error:
             fault = str(error)
-    return PodNote(note.uid, note.namespace, note.name, holding, fault)
+    return replace(note, holding=holding, fault=fault)
 
 
 def read_node(item: Json) -> Node | None:
@@ -172,14 +186,27 @@ def host_demand(spec: Json) -> tuple[int, int]:
     return cpu + _milli(overhead.get("cpu")), memory + _mib(overhead.get("memory"))
 
 
-def _is_unschedulable(spec: Json, status: Json) -> bool:
-    return spec.get("schedulerName") == names.SCHEDULER_NAME and any(
+def _gang(annotations: Json) -> Gang | None:
+    text = annotations.get(names.GANG)
+    try:
+        return parse_gang(text.strip()) if isinstance(text, str) else None
+    except ValueError:
+        return None
+
+
+def _may_be_placed(spec: Json) -> bool:
+    """Whether kube-scheduler looks for a node for the pod."""
+    return spec.get("schedulerName") == names.SCHEDULER_NAME and not spec.get("schedulingGates")
+
+
+def _is_unschedulable(status: Json) -> bool:
+    return any(
         one.get("type") == "PodScheduled" and one.get("reason") == "Unschedulable"
         for one in _dictionaries(status.get("conditions"))
     )
 
 
-def _unschedulable(pod: Json) -> WaitingPod | None:
+def _asked(pod: Json) -> WaitingPod | None:
     try:
         return read_waiting(pod)
     except PodError:

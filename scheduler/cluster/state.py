@@ -16,6 +16,7 @@ from itertools import repeat
 import numpy as np
 
 from scheduler.cluster.budgets import Budgets, Standing
+from scheduler.cluster.gang_pods import GangPods
 from scheduler.cluster.inventories import Inventories
 from scheduler.cluster.objects import PodNote, WaitingPod
 from scheduler.cluster.refusals import Refusals
@@ -23,12 +24,13 @@ from scheduler.cluster.waiting import WaitingPods
 from scheduler.placement.causes import LASTING
 from scheduler.placement.choosing import NONE, Chooser, Placed
 from scheduler.placement.fleet import Fleet, Ints, Node
-from scheduler.placement.holding import Holding
 from scheduler.placement.mix import Mix, MixCounter
 from scheduler.placement.request import Request
+from scheduler.placement.together import holding_of
 from scheduler.placement.worth import Worth
 
 HOLD_SECONDS = 30.0
+GANG_SECONDS = 30.0
 SETTLE_SECONDS = 65.0
 """Longer than the API server works on a request (its flag --request-timeout, 60 s by default)."""
 MAX_ASKED = 20_000
@@ -61,13 +63,17 @@ class State:
         inventories: what nodes offer.
         budgets: where the budgets stand.
         waiting: the pods that wait for a node.
+        gangs: the gangs that pods name.
+        gang_seconds: how long devices are held for all pods of a gang.
         offers: grows when a node offers something else.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gang_seconds: float = GANG_SECONDS) -> None:
         self.lock = threading.RLock()
         self.budgets = Budgets()
         self.waiting = WaitingPods()
+        self.gangs = GangPods()
+        self.gang_seconds = gang_seconds
         self.offers = 0
         self.fleet = Fleet()
         self.chooser = Chooser(self.fleet)
@@ -109,6 +115,7 @@ class State:
         """Takes what the API server has of a pod; its allocation stands before what was kept for it."""
         with self.lock:
             self._pods[note.uid] = note
+            self.gangs.put(note)
             if note.holding is not None:
                 self._reservations.pop(note.uid, None)
                 self._bound.add(note.uid)
@@ -126,6 +133,7 @@ class State:
         with self.lock:
             self._pods.pop(uid, None)
             self._bound.discard(uid)
+            self.gangs.remove(uid)
             self._reservations.pop(uid, None)
             self.waiting.remove(uid)
             self.fleet.release(uid)
@@ -164,11 +172,19 @@ class State:
         placed = self.chooser.place(pod.request, row)
         if placed is None:
             return None
-        reservation = Reservation(pod, placed, now + HOLD_SECONDS)
-        self._reservations[pod.uid] = reservation
-        request = pod.request
-        self.fleet.hold(pod.uid, Holding(placed.node, placed.pieces(request), request.cpu_milli, request.host_mib))
+        return self.keep(pod, placed, now + HOLD_SECONDS)
+
+    def keep(self, pod: WaitingPod, placed: Placed, until: float | None) -> Reservation:
+        """Keeps the devices of a place for a pod for which nothing is kept; without an end where `until` is None."""
+        reservation = self._reservations[pod.uid] = Reservation(pod, placed, until)
+        self.fleet.hold(pod.uid, holding_of(placed, pod.request))
         return reservation
+
+    def hold_until(self, uid: str, now: float) -> None:
+        """Keeps what is kept for a pod for HOLD_SECONDS from now."""
+        kept = self._reservations.get(uid)
+        if kept is not None:
+            self._reservations[uid] = replace(kept, until=now + HOLD_SECONDS)
 
     def reservation(self, uid: str) -> Reservation | None:
         """What is kept for a pod."""
@@ -192,8 +208,10 @@ class State:
 
     def forget(self, uid: str) -> None:
         """Frees what is kept for a pod that is not bound."""
-        if self._reservations.pop(uid, None) is not None and uid not in self._bound:
+        kept = self._reservations.pop(uid, None)
+        if kept is not None and uid not in self._bound:
             self.fleet.release(uid)
+            self.gangs.wait(kept.pod)
 
     def expire(self, now: float) -> None:
         """Frees what was kept for too long for pods that nobody has bound."""

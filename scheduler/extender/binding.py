@@ -18,9 +18,11 @@ from fairgpu import names
 from fairgpu.allocation import encode
 from fairgpu.cluster.api import ApiError
 from scheduler.cluster.budgets import Standing
+from scheduler.cluster.gang_pods import GangKey
 from scheduler.cluster.objects import PodError, WaitingPod, allocation_of, read_note, read_waiting
 from scheduler.cluster.state import Reservation, State
 from scheduler.extender.wire import BindArguments
+from scheduler.gangs.holding import FREED
 
 _log = structlog.get_logger(__name__)
 
@@ -121,6 +123,8 @@ def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clo
             return kept
     pod = state.asked(uid) or _read(pods, arguments, path)
     with state.lock:
+        if pod.gang is not None and len(state.gangs.of(GangKey(pod.namespace, *pod.gang)).placed) < pod.gang.pods:
+            raise BindError(FREED)
         state.expire(clock.now())
         row = state.fleet.rows.get(arguments.node)
         kept = None if row is None or state.bound(uid) else state.reserve(pod, row, clock.now())

@@ -9,8 +9,10 @@ from scheduler.cluster.objects import PodError, WaitingPod, read_waiting
 from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS
 from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, HostPriority
+from scheduler.gangs.holding import explain_member, let_overdue_go, place_member
 from scheduler.placement.fleet import Ints
 
+BOUND = "gpu: the pod is bound already"
 UNKNOWN_NODE = "gpu: the node publishes no inventory of GPUs that can be used"
 
 
@@ -31,25 +33,30 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         return FilterResult([], failed_and_unresolvable_nodes=dict.fromkeys(names, str(error)))
     with state.lock:
         state.expire(now)
+        let_overdue_go(state, now)
         state.ask(pod)
         rows, unknown = state.rows_of(names)
-        kept = state.reservation(pod.uid)
-        if kept is not None and kept.sent:
-            # It is not known yet whether the pod was bound: it may hold these devices, and must not hold others.
-            return FilterResult([kept.placed.node]) if kept.placed.node in names else _undecided(names)
-        state.forget(pod.uid)
+        earlier = _bound_before(state, pod, names)
+        if earlier is not None:
+            return earlier
+        gang = state.gangs.wait(pod)
+        if gang is None or gang.hold is None:
+            state.forget(pod.uid)
         closed = kept_out(state, pod)
         if closed:
+            state.forget(pod.uid)
             state.waiting.refuse(pod)
             failed = dict.fromkeys(names, closed)
             held = state.budgets.standing(pod.namespace) is Standing.HELD
             return FilterResult([], {}, failed) if held else FilterResult([], failed)
-        chosen = _chosen(state, pod, rows, now)
+        chosen, text = _chosen(state, pod, rows, now) if gang is None else place_member(state, pod, rows, now)
         if chosen:
             state.waiting.remove(pod.uid)
             return FilterResult(chosen)
         state.waiting.refuse(pod)
-        return _refusal(state, pod, rows, unknown)
+        if not text:
+            return _refusal(state, pod, rows, unknown)
+        return FilterResult([], dict.fromkeys(_names(state, rows), text), dict.fromkeys(unknown, UNKNOWN_NODE))
 
 
 def kept_out(state: State, pod: WaitingPod) -> str:
@@ -67,18 +74,33 @@ def explain_pod(state: State, pod: WaitingPod) -> str:
     closed = kept_out(state, pod)
     if closed:
         return closed
+    missing = explain_member(state, pod) if pod.gang is not None else ""
+    if missing:
+        return missing
     rows = np.array(sorted(state.fleet.rows.values()), np.int64)
-    if len(state.fitting(pod, rows)):
+    if state.reservation(pod.uid) is not None or len(state.fitting(pod, rows)):
         return FITS
     return "; ".join(state.refusals.of(pod.request, rows).texts) or UNKNOWN_NODE
 
 
-def _chosen(state: State, pod: WaitingPod, rows: Ints, now: float) -> list[str]:
+def _bound_before(state: State, pod: WaitingPod, names: list[str]) -> FilterResult | None:
+    """The answer for a pod that is bound, or perhaps is; None for one that is not."""
+    kept = state.reservation(pod.uid)
+    if kept is not None and kept.sent:
+        # It is not known yet whether the pod was bound: it may hold these devices, and must not hold others.
+        return FilterResult([kept.placed.node]) if kept.placed.node in names else _undecided(names)
+    if state.bound(pod.uid):
+        # kube-scheduler has not seen it yet. What the pod holds stays as the API server has it.
+        return FilterResult([], failed_nodes=dict.fromkeys(names, BOUND))
+    return None
+
+
+def _chosen(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[str], str]:
     """The nodes to answer: the best alone, or all that fit where the pod prefers some."""
     if pod.prefers:
-        return _names(state, state.fitting(pod, rows))
+        return _names(state, state.fitting(pod, rows)), ""
     reservation = state.choose(pod, rows, now)
-    return [] if reservation is None else [reservation.placed.node]
+    return ([] if reservation is None else [reservation.placed.node]), ""
 
 
 def prioritize_nodes(state: State, arguments: FilterArguments) -> list[HostPriority]:

@@ -31,7 +31,7 @@ class Patching(Protocol):
 def keep_waking(
     state: State, api: Patching, acts: Callable[[], bool], wait: Callable[[float], bool], stamp: Callable[[], str]
 ) -> None:
-    """Looks for changes of budgets and inventories until `wait` says that everything is to end.
+    """Looks for changes of budgets, inventories and gangs until `wait` says that everything is to end.
 
     Args:
         state: the cluster.
@@ -40,9 +40,9 @@ def keep_waking(
         wait: waits that many seconds, and says whether everything is to end.
         stamp: the present time as the API writes it.
     """
-    seen = (state.budgets.version, state.offers)
+    seen = (state.budgets.version, state.offers, state.gangs.version)
     while not wait(LOOK_SECONDS):
-        present = (state.budgets.version, state.offers)
+        present = (state.budgets.version, state.offers, state.gangs.version)
         if present != seen and acts():
             seen = present
             wake(state, api, wait, stamp)

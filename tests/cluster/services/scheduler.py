@@ -70,7 +70,7 @@ def scheduler_configuration(kubeconfig: str, port: int) -> dict[str, object]:
                 "bindVerb": "bind",
                 "weight": 100,
                 "nodeCacheCapable": True,
-                "httpTimeout": "30s",
+                "httpTimeout": "60s",
                 "managedResources": [{"name": name, "ignoredByScheduler": False} for name in CANONICAL_RESOURCES],
             }
         ],

@@ -61,6 +61,7 @@ ANNOTATIONS = st.fixed_dictionaries(
     optional={
         "fairgpu.io/core-policy": st.sampled_from(("hard", "elastic")),
         "fairgpu.io/task-priority": st.sampled_from(("0", "1")),
+        "fairgpu.io/gang": st.sampled_from(("training/8", "a/1", "x.y-z/512")),
         "fairgpu.io/use-gpu-model": st.just("H100"),
         "fairgpu.io/placement": st.sampled_from(("pack", "spread", "topology")),
         "tencent.com/vcuda-core-limit": st.sampled_from(("1", "50", "100")),

@@ -18,16 +18,21 @@ from tests.unit.scheduler.fleets import node
 ALLOCATION = "fairgpu.io/allocation"
 
 
-def pod(name: str, *, uid: str = "", core: int = 50, gpus: int = 1, **changes: Any) -> dict[str, Any]:
+def pod(name: str, *, uid: str = "", core: int = 50, gpus: int = 1, gang: str = "", **changes: Any) -> dict[str, Any]:
     """A pod as the webhook admits it."""
+    annotations = {"fairgpu.io/gang": gang} if gang else {}
     limits = {
         "fairgpu.io/gpu": str(gpus),
         "fairgpu.io/gpu-core": str(core * gpus),
         "fairgpu.io/gpu-memory-percentage": str(core * gpus),
     }
     return {
-        "metadata": {"uid": uid or f"uid-{name}", "namespace": "team", "name": name, "annotations": {}},
-        "spec": {"containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}]} | changes,
+        "metadata": {"uid": uid or f"uid-{name}", "namespace": "team", "name": name, "annotations": annotations},
+        "spec": {
+            "schedulerName": "fairgpu-scheduler",
+            "containers": [{"name": "main", "resources": {"limits": limits, "requests": limits}}],
+        }
+        | changes,
     }
 
 

@@ -122,7 +122,9 @@ def test_the_scheduler_is_ours_and_another_is_named_in_a_warning() -> None:
     assert mutate(gpu_pod(schedulerName="default-scheduler")).warnings == []
 
 
-@pytest.mark.parametrize("key", ["fairgpu.io/allocation", "fairgpu.io/eviction-at", "fairgpu.io/reclaim-at"])
+@pytest.mark.parametrize(
+    "key", ["fairgpu.io/allocation", "fairgpu.io/eviction-at", "fairgpu.io/reclaim-at", "fairgpu.io/earmark"]
+)
 def test_what_only_fairgpu_writes_on_a_pod_that_exists_is_dropped(key: str) -> None:
     stored = admitted(pod(gpu_container(), annotations={key: "{}"}))
     assert key not in stored["metadata"]["annotations"]
