@@ -1,0 +1,1 @@
+"""Places the pods of a gang together or not at all."""

@@ -1,0 +1,190 @@
+"""Holds devices for all pods of a gang at once, and lets none be bound before kube-scheduler is about to bind all.
+
+kube-scheduler places one pod at a time. So with the first pod of a gang that it asks about, all of them are placed, or
+none is. Each then gets the node that is held for it, and its bind waits for those of the others, as permit plugins do
+(https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/#permit). What is held and not bound in
+time is let go as a whole, so that two gangs never each hold a half.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import structlog
+
+from scheduler.cluster.gang_pods import Gang, GangKey, Hold, Refusal
+from scheduler.cluster.objects import WaitingPod
+from scheduler.cluster.state import State
+from scheduler.placement.fleet import Ints
+from scheduler.placement.together import Part, place_together
+
+_log = structlog.get_logger(__name__)
+
+FREED = "gang: the devices that were held for its pods are free again"
+
+
+def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[str], str]:
+    """The node of a gang's pod, or why it has none.
+
+    Args:
+        state: the cluster, whose lock is held.
+        pod: one of the gang's.
+        rows: the nodes on which kube-scheduler would place it.
+        now: monotonic seconds.
+
+    Returns:
+        At most one node; a text where the gang is in the way, and none where the pod's own needs are.
+    """
+    key = _key(pod)
+    gang = state.gangs.of(key)
+    gang.rows[pod.uid] = rows
+    gang.awaited.discard(pod.uid)
+    kept = state.reservation(pod.uid)
+    if kept is not None and kept.placed.node in state.fleet.names[rows]:
+        return [kept.placed.node], ""
+    if len(gang.placed) >= key.pods:
+        reservation = state.choose(pod, rows, now)
+        return ([] if reservation is None else [reservation.placed.node]), ""
+    text = _missing(key, gang) or _others_first(key, gang, pod) or _try(state, key, pod, rows, now)
+    kept = state.reservation(pod.uid)
+    return ([] if text or kept is None else [kept.placed.node]), text
+
+
+def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
+    """Notes that kube-scheduler is about to bind a pod; what its bind waits for, or None where that is nothing."""
+    with state.lock:
+        key = state.gangs.key_of(uid)
+        gang = state.gangs.of(key) if key is not None else None
+        if key is None or gang is None or gang.hold is None or uid not in gang.hold.uids:
+            return None
+        hold, kept = gang.hold, state.reservation(uid)
+        if kept is None or kept.placed.node != node:
+            return None
+        hold.arrived.add(uid)
+        if hold.arrived >= hold.uids and len(gang.placed) + len(hold.uids) >= key.pods:
+            state.gangs.end_hold(key)
+            gang.placed |= hold.uids
+            for one in hold.uids:
+                gang.waiting.pop(one, None)
+                state.hold_until(one, now)
+            hold.outcome.set_result("")
+            _log.info("gang placed", gang=str(key), pods=len(hold.uids))
+        return hold
+
+
+def let_overdue_go(state: State, now: float) -> None:
+    """Frees what was held too long for gangs whose pods have not all come to be bound."""
+    with state.lock:
+        for key, gang in state.gangs.held():
+            hold = gang.hold
+            if hold is not None and hold.until <= now:
+                gang.awaited = (hold.uids - hold.arrived) & gang.waiting.keys()
+                let_go(state, key, gang, cause(key, len(gang.placed) + len(hold.arrived)))
+
+
+def let_go(state: State, key: GangKey, gang: Gang, text: str) -> None:
+    """Frees all that is held for a gang; the binds that wait end with this text."""
+    hold = gang.hold
+    if hold is None:
+        return
+    state.gangs.end_hold(key)
+    for uid in hold.uids:
+        state.forget(uid)
+    hold.outcome.set_result(text)
+    if not hold.uids:
+        return
+    _log.info("gang let go", gang=str(key), cause=text)
+
+
+def cause(key: GangKey, fitting: int) -> str:
+    """The text for a gang of which so many pods fit at once."""
+    return f"gang: {fitting} of {key.pods} fit"
+
+
+def explain_member(state: State, pod: WaitingPod) -> str:
+    """Why a gang's pod waits, as far as that is known without trying; empty where it is to be asked about."""
+    key = _key(pod)
+    gang = state.gangs.of(key)
+    if state.reservation(pod.uid) is not None or len(gang.placed) >= key.pods:
+        return ""
+    return _missing(key, gang)
+
+
+def _key(pod: WaitingPod) -> GangKey:
+    if pod.gang is None:
+        raise ValueError(f"pod {pod.namespace}/{pod.name} is of no gang")
+    return GangKey(pod.namespace, *pod.gang)
+
+
+def _missing(key: GangKey, gang: Gang) -> str:
+    """Why no device may be held for the gang yet; empty where it is to be tried."""
+    there = len(gang.placed) + len(gang.waiting)
+    if there < key.pods:
+        return f"gang: {there} of {key.pods} pods are there"
+    if gang.awaited:
+        return cause(key, key.pods - len(gang.awaited))
+    return ""
+
+
+def _others_first(key: GangKey, gang: Gang, pod: WaitingPod) -> str:
+    """Why a pod beyond the number of its gang waits; empty for any other."""
+    held = 0 if gang.hold is None else len(gang.hold.uids - {pod.uid})
+    return f"gang: {key.pods} of its pods are placed before any other" if len(gang.placed) + held >= key.pods else ""
+
+
+def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) -> str:
+    """Holds devices for as many pods as the gang lacks; why that cannot be, or nothing."""
+    gang = state.gangs.of(key)
+    asked = (rows.tobytes(), frozenset(gang.waiting))
+    known = gang.refusal
+    if known is not None and (known.version, known.rows, known.uids) == (state.fleet.version, *asked):
+        return known.text
+    fitting = _hold(state, key, gang, pod, now)
+    if fitting == key.pods:
+        return ""
+    gang.refusal = Refusal(cause(key, fitting), state.fleet.version, *asked)
+    return gang.refusal.text
+
+
+def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -> int:
+    """Holds devices for as many pods as the gang lacks, this one among them; how many of all fit."""
+    hold = state.gangs.begin_hold(key, now + state.gang_seconds)
+    # Those that arrived stay: kube-scheduler has counted them to their nodes.
+    steady = {uid for uid in hold.arrived if state.reservation(uid) is not None}
+    kept = steady | {uid for uid in hold.uids if uid != pod.uid and state.reservation(uid) is not None}
+    most = 0
+    for stay in dict.fromkeys((frozenset(kept), frozenset(steady))):
+        for uid in hold.uids - stay:
+            state.forget(uid)
+        hold.uids, hold.arrived = set(stay), hold.arrived & stay
+        lacking = key.pods - len(gang.placed) - len(stay)
+        chosen = _first([pod], (one for one in gang.waiting.values() if one.uid not in stay), lacking)
+        parts = [Part(one.uid, one.request, _rows_of(state, gang, one, pod)) for one in chosen]
+        places, fitting = place_together(state.chooser, parts)
+        most = max(most, len(gang.placed) + len(stay) + fitting)
+        if places:
+            for one in chosen:
+                state.keep(one, places[one.uid], None)
+            hold.uids |= places.keys()
+            state.gangs.version += 1
+            return key.pods
+    let_go(state, key, gang, cause(key, most))
+    return most
+
+
+def _first(first: Sequence[WaitingPod], others: Iterable[WaitingPod], count: int) -> list[WaitingPod]:
+    """At most so many pods, these first and then the oldest."""
+    uids = {pod.uid for pod in first}
+    rest = sorted((pod for pod in others if pod.uid not in uids), key=lambda pod: (pod.created, pod.uid))
+    return [*first, *rest][:count]
+
+
+def _rows_of(state: State, gang: Gang, pod: WaitingPod, asked: WaitingPod) -> Ints:
+    """The nodes on which a pod may be placed: those asked about for it, and now for one of its kind; else all."""
+    known = [gang.rows[uid] for uid in dict.fromkeys((pod.uid, asked.uid)) if uid in gang.rows]
+    if pod.request != asked.request:
+        known = [gang.rows[pod.uid]] if pod.uid in gang.rows else []
+    elif pod.uid == asked.uid:
+        known = known[:1]
+    return np.unique(np.concatenate(known)) if known else np.array(sorted(state.fleet.rows.values()), np.int64)

@@ -1,0 +1,360 @@
+"""Pods of a gang are placed together or not at all."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from prometheus_client import CollectorRegistry
+
+from fairgpu.serving.messages import Request as HTTPRequest
+from scheduler.application import Routes
+from scheduler.cluster.gang_pods import Hold
+from scheduler.cluster.objects import read_note, read_waiting
+from scheduler.cluster.state import State
+from scheduler.cluster.waiting import FITS
+from scheduler.extender.binding import BindError
+from scheduler.extender.filtering import explain_pod
+from scheduler.gangs.holding import arrive, let_overdue_go
+from scheduler.measures import Measures
+from scheduler.placement.choosing import Chooser
+from scheduler.placement.request import Need, Request
+from scheduler.placement.together import Part, place_together
+from tests.unit.scheduler.extended import ApiServer, Time, ask, bind_pod, pod, state_of, watched
+from tests.unit.scheduler.fleets import all_rows, fill, fleet_of, node
+
+GANG_SECONDS = 30.0
+
+
+def gang_of(count: int, core: int = 100, name: str = "train") -> list[dict[str, Any]]:
+    """The pods of a gang."""
+    return [pod(f"{name}-{at}", core=core, gang=f"{name}/{count}") for at in range(count)]
+
+
+def created(state: State, *items: dict[str, Any]) -> None:
+    """The watch shows pods that are not bound."""
+    for item in items:
+        state.put_pod(read_note(item))
+
+
+def answer(state: State, item: dict[str, Any], names: list[str] | None = None, now: float = 1000.0) -> str:
+    """The node of a pod, else the one text why not."""
+    result = ask(state, item, now, names)
+    if result.node_names:
+        return result.node_names[0]
+    [text] = {*result.failed_nodes.values(), *result.failed_and_unresolvable_nodes.values()}
+    return text
+
+
+def test_no_pod_of_a_gang_is_placed_before_all_of_them_are_there() -> None:
+    state, pods = state_of("n0", "n1", "n2"), gang_of(3)
+    created(state, *pods[:2])
+    assert [answer(state, item) for item in pods[:2]] == ["gang: 2 of 3 pods are there"] * 2
+    created(state, pods[2])
+    assert sorted(answer(state, item) for item in pods) == ["n0", "n1", "n2"]
+
+
+def test_a_pod_that_kube_scheduler_has_seen_before_the_watch_shows_it_counts() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    created(state, pods[0])
+    assert answer(state, pods[1]) == "n0"
+
+
+def test_a_pod_behind_a_scheduling_gate_is_not_there_yet() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    pods[1]["spec"]["schedulingGates"] = [{"name": "fairgpu.io/budget"}]
+    created(state, *pods)
+    assert answer(state, pods[0]) == "gang: 1 of 2 pods are there"
+    del pods[1]["spec"]["schedulingGates"]
+    created(state, *pods)
+    assert answer(state, pods[0]) == "n0"
+
+
+def test_no_pod_of_a_gang_is_placed_before_all_of_them_fit() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(3)
+    created(state, *pods)
+    assert [answer(state, item) for item in pods] == ["gang: 2 of 3 fit"] * 3
+    assert answer(state, pod("alone", core=100)) == "n0"
+
+
+def test_while_a_gang_is_held_its_devices_are_nobody_elses() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    created(state, *pods)
+    assert answer(state, pods[0]) == "n0"
+    assert "at most 0 free" in answer(state, pod("alone", core=100))
+    assert answer(state, pods[1]) == "n1"
+
+
+def test_of_two_gangs_that_do_not_fit_together_one_holds_all_and_the_other_nothing() -> None:
+    state = state_of("n0", "n1", "n2")
+    first, second = gang_of(2, name="first"), gang_of(2, name="second")
+    created(state, *first, *second)
+    assert answer(state, first[0]) == "n0"
+    assert [answer(state, item) for item in second] == ["gang: 1 of 2 fit"] * 2
+    assert answer(state, first[1]) == "n1"
+    assert answer(state, pod("alone", core=100)) == "n2"
+
+
+def test_a_no_to_a_gang_is_tried_again_only_once_something_has_changed() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(3)
+    created(state, *pods)
+    assert answer(state, pods[0]) == "gang: 2 of 3 fit"
+    version = state.fleet.version
+    assert [answer(state, item) for item in pods] == ["gang: 2 of 3 fit"] * 3
+    assert state.fleet.version == version
+    state.put_node(node("n2", 1))
+    assert answer(state, pods[0]) == "n0"
+
+
+def test_a_bind_waits_until_all_of_the_gang_are_about_to_be_bound() -> None:
+    items = gang_of(2)
+    state, api = state_of("n0", "n1"), ApiServer(*copy.deepcopy(items))
+    created(state, *items)
+    nodes = [answer(state, item) for item in items]
+    routes = Routes(state, api, Time().clock, lambda: True, Measures(CollectorRegistry()))  # type: ignore[arg-type]
+
+    async def bind_both() -> list[Any]:
+        first = asyncio.create_task(routes.bind(_bind(items[0], nodes[0])))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not first.done()
+        assert api.posted == []
+        return await asyncio.gather(first, routes.bind(_bind(items[1], nodes[1])))
+
+    answers = asyncio.run(bind_both())
+    assert [json.loads(one.body)["Error"] for one in answers] == ["", ""]
+    assert sorted(item["spec"]["nodeName"] for item in api.pods.values()) == ["n0", "n1"]
+
+
+def test_what_is_held_too_long_is_let_go_as_a_whole_with_the_cause() -> None:
+    state, pods = state_of("n0", "n1", "n2"), gang_of(3)
+    created(state, *pods)
+    nodes = [answer(state, item, now=0.0) for item in pods[:2]]
+    holds = [arrive(state, f"uid-train-{at}", nodes[at], 1.0) for at in range(2)]
+    let_overdue_go(state, GANG_SECONDS - 1)
+    assert state.reservation("uid-train-2") is not None
+    let_overdue_go(state, GANG_SECONDS)
+    assert [hold.outcome.result() for hold in holds if hold] == ["gang: 2 of 3 fit"] * 2
+    assert [state.fleet.held_by(f"uid-train-{at}") for at in range(3)] == [None] * 3
+
+
+def test_a_gang_that_was_let_go_is_held_again_once_those_that_did_not_come_are_asked_about() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    created(state, *pods)
+    arrive(state, "uid-train-0", answer(state, pods[0], now=0.0), 0.0)
+    assert answer(state, pods[0], now=GANG_SECONDS) == "gang: 1 of 2 fit"
+    assert answer(state, pod("alone", core=100), now=GANG_SECONDS) == "n0"
+    state.remove_pod("uid-alone")
+    state.forget("uid-alone")
+    assert answer(state, pods[1], now=GANG_SECONDS) == "n0"
+    assert explain_pod(state, read_waiting(pods[0])) == FITS
+
+
+def test_a_bind_of_a_pod_whose_gang_was_let_go_is_refused() -> None:
+    items = gang_of(2)
+    state, api = state_of("n0", "n1"), ApiServer(*items)
+    created(state, *items)
+    name = answer(state, items[0], now=0.0)
+    let_overdue_go(state, GANG_SECONDS)
+    assert arrive(state, "uid-train-0", name, GANG_SECONDS) is None
+    with pytest.raises(BindError, match="free again"):
+        bind_pod(state, api, items[0], name)
+    assert api.posted == []
+
+
+def test_a_pod_whose_node_is_taken_from_it_gets_another_and_the_rest_stay() -> None:
+    state, pods = state_of("n0", "n1", "n2"), gang_of(2)
+    created(state, *pods)
+    assert answer(state, pods[0]) == "n0"
+    assert answer(state, pods[1], names=["n2"]) == "n2"
+    assert answer(state, pods[0]) == "n0"
+
+
+def test_pods_that_have_not_arrived_make_room_for_one_that_may_go_to_fewer_nodes() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    created(state, *pods)
+    assert answer(state, pods[0]) == "n0"
+    assert answer(state, pods[1], names=["n0"]) == "n0"
+    assert answer(state, pods[0]) == "n1"
+
+
+def test_a_pod_that_is_made_anew_takes_the_place_of_the_one_that_is_gone() -> None:
+    state, pods = state_of("n0", "n1"), gang_of(2)
+    created(state, *pods)
+    first = arrive(state, "uid-train-0", answer(state, pods[0]), 1000.0)
+    state.remove_pod("uid-train-1")
+    anew = pod("train-1", uid="anew", core=100, gang="train/2")
+    second = arrive(state, "anew", answer(state, anew), 1000.0)
+    assert first is second
+    assert first is not None
+    assert first.outcome.result(0) == ""
+
+
+def test_a_pod_of_a_gang_that_runs_is_placed_as_soon_as_it_fits() -> None:
+    items = gang_of(3)
+    state, api = state_of("n0", "n1", "n2"), ApiServer(*copy.deepcopy(items))
+    created(state, *items)
+    nodes = [answer(state, item) for item in items]
+    for item, name in zip(items, nodes, strict=True):
+        arrive(state, item["metadata"]["uid"], name, 1000.0)
+    for item, name in zip(items, nodes, strict=True):
+        bind_pod(state, api, item, name)
+        watched(state, api, item["metadata"]["name"])
+    state.remove_pod("uid-train-1")
+    anew = pod("train-1", uid="anew", core=100, gang="train/3")
+    assert answer(state, anew) == nodes[1]
+    hold = arrive(state, "anew", nodes[1], 1000.0)
+    assert hold is not None
+    assert hold.outcome.result(0) == ""
+
+
+def test_a_pod_beyond_the_number_of_its_gang_waits_until_that_many_are_placed() -> None:
+    state = state_of("n0", "n1", "n2")
+    items = [pod(f"train-{at}", core=100, gang="train/2") for at in range(3)]
+    created(state, *items)
+    assert answer(state, items[0]) == "n0"
+    held = [item for item in items if state.reservation(item["metadata"]["uid"]) is not None]
+    [extra] = [item for item in items if item not in held]
+    assert answer(state, extra) == "gang: 2 of its pods are placed before any other"
+    for item in held:
+        arrive(state, item["metadata"]["uid"], answer(state, item), 1000.0)
+    assert answer(state, extra) == "n2"
+
+
+def test_pods_that_name_another_number_are_of_another_gang() -> None:
+    state = state_of("n0", "n1")
+    items = [pod("a", gang="train/2"), pod("b", gang="train/1")]
+    created(state, *items)
+    assert answer(state, items[0]) == "gang: 1 of 2 pods are there"
+    assert answer(state, items[1]) == "n0"
+
+
+def test_a_gang_whose_bindings_were_all_refused_is_held_as_a_whole_again() -> None:
+    items = gang_of(2)
+    state = state_of("n0", "n1")
+    created(state, *items)
+    for item in items:
+        arrive(state, item["metadata"]["uid"], answer(state, item), 1000.0)
+    for item in items:
+        state.forget(item["metadata"]["uid"])
+    assert answer(state, pod("alone", core=100)) == "n0"
+    assert [answer(state, item) for item in items] == ["gang: 1 of 2 fit"] * 2
+
+
+def test_of_a_bound_pod_nothing_changes_when_kube_scheduler_asks_again() -> None:
+    item = pod("a", core=100)
+    state, api = state_of("n0", "n1"), ApiServer(copy.deepcopy(item))
+    bind_pod(state, api, item, answer(state, item))
+    watched(state, api, "a")
+    assert answer(state, item, names=["n1"]) == "gpu: the pod is bound already"
+    assert answer(state, pod("b", core=100)) == "n1"
+
+
+def _bind(item: dict[str, Any], name: str) -> HTTPRequest:
+    metadata = item["metadata"]
+    named = {"PodName": metadata["name"], "PodNamespace": "team", "PodUID": metadata["uid"], "Node": name}
+    return HTTPRequest({}, json.dumps(named).encode())
+
+
+containers = st.tuples(st.integers(1, 3), st.sampled_from([20, 50, 70, 100]))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(containers, min_size=1, max_size=6), st.integers(1, 3))
+def test_places_together_hold_no_device_beyond_what_it_has_and_leave_nothing_held(
+    asked: list[tuple[int, int]], count: int
+) -> None:
+    fleet = fleet_of(*(node(f"n{at}", 3) for at in range(count)))
+    parts = [
+        Part(str(at), Request((Need(gpus, core, memory_percent=core),)), all_rows(fleet))
+        for at, (gpus, core) in enumerate(asked)
+    ]
+    places, fitting = place_together(Chooser(fleet), parts)
+    assert (len(places) == len(parts)) == (fitting == len(parts))
+    assert np.all(fleet.core[: fleet.size, :3] == 100)
+    held: dict[str, int] = {}
+    for part in parts:
+        for share in places[part.uid].shares[0] if places else ():
+            held[share.uuid] = held.get(share.uuid, 0) + share.core_percent
+    assert max(held.values(), default=0) <= 100
+
+
+def test_equal_containers_of_several_gpus_all_find_room_wherever_they_can() -> None:
+    """The fullest two of three devices would leave one pair where there is room for two."""
+    fleet = fleet_of(node("n0", 3))
+    chooser = Chooser(fleet)
+    half = Request((Need(2, 50, memory_percent=50),))
+    fill(fleet, "n0-1", core=50, memory=500)
+    fill(fleet, "n0-2", core=50, memory=500)
+    parts = [Part(str(at), half, all_rows(fleet)) for at in range(2)]
+    assert place_together(chooser, parts)[1] == 2
+
+
+class TwoGangs(RuleBasedStateMachine):
+    """Two gangs of four on six GPUs: kube-scheduler asks about their pods and binds them in any order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.time = Time()
+        self.items = {item["metadata"]["uid"]: item for name in ("a", "b") for item in gang_of(4, name=name)}
+        self.api = ApiServer(*copy.deepcopy(list(self.items.values())))
+        self.state = state_of(*(f"n{at}" for at in range(6)))
+        self.binding: dict[str, tuple[str, Hold]] = {}
+
+    def settle(self) -> None:
+        """Binds that need not wait any more go on, or end."""
+        for uid, (name, hold) in list(self.binding.items()):
+            if hold.outcome.done():
+                del self.binding[uid]
+                if not hold.outcome.result():
+                    bind_pod(self.state, self.api, self.items[uid], name, self.time)
+
+    @rule(data=st.data())
+    def create(self, data: st.DataObject) -> None:
+        created(self.state, self.items[data.draw(st.sampled_from(sorted(self.items)))])
+
+    @precondition(lambda self: len(self.binding) < len(self.items))
+    @rule(data=st.data(), names=st.sets(st.integers(0, 5), min_size=3))
+    def schedule(self, data: st.DataObject, names: set[int]) -> None:
+        uid = data.draw(st.sampled_from(sorted(self.items.keys() - self.binding.keys())))
+        found = ask(self.state, self.items[uid], self.time.now, [f"n{at}" for at in sorted(names)]).node_names
+        hold = arrive(self.state, uid, found[0], self.time.now) if found else None
+        if hold is not None:
+            self.binding[uid] = found[0], hold
+        self.settle()
+
+    @rule(seconds=st.sampled_from([1.0, 10.0, 31.0]))
+    def wait(self, seconds: float) -> None:
+        self.time.now += seconds
+        let_overdue_go(self.state, self.time.now)
+        self.settle()
+
+    @rule()
+    def hear(self) -> None:
+        """The watch shows what is bound."""
+        for name, item in self.api.pods.items():
+            if item["spec"].get("nodeName"):
+                watched(self.state, self.api, name)
+
+    @invariant()
+    def a_gang_holds_devices_for_all_of_its_pods_or_for_none(self) -> None:
+        held = {
+            gang: [uid for uid in self.items if f"uid-{gang}" in uid and self.state.fleet.held_by(uid)] for gang in "ab"
+        }
+        assert {len(uids) for uids in held.values()} in ({0}, {0, 4})
+
+    @invariant()
+    def a_gang_is_bound_as_a_whole_or_not_at_all(self) -> None:
+        bound = [name[0] for name, item in self.api.pods.items() if item["spec"].get("nodeName")]
+        assert (bound.count("a"), bound.count("b")) in ((0, 0), (4, 0), (0, 4))
+
+
+TwoGangs.TestCase.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+TestTwoGangs = TwoGangs.TestCase
