@@ -1,4 +1,4 @@
-"""The acts, in order. Each does one thing, shows it, and returns only once it has observed the result."""
+"""The acts of the demonstration, in order; each does one thing, shows it, and waits for its result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ START_LIMIT_SECONDS = 90.0
 
 
 def start_services(stage: Stage) -> None:
-    """Redis, timekeeper and webhook, and the sidecar's archive."""
+    """Starts Redis, timekeeper and webhook, and builds the sidecar's archive."""
     folder, children = stage.folder, stage.children
     stage.screen.act("The services start")
     folder.prepare(start_redis(children, folder.root))
@@ -49,7 +49,7 @@ def start_services(stage: Stage) -> None:
 
 
 def admit_dialects(stage: Stage) -> None:
-    """One pod of each dialect through admission."""
+    """Sends one pod of each dialect through admission."""
     stage.screen.act("Seven ways to ask for a piece of a GPU, one meaning")
     rows = []
     for dialect, document in manifests():
@@ -66,7 +66,7 @@ def admit_dialects(stage: Stage) -> None:
 
 
 def spend(stage: Stage) -> None:
-    """The pods are bound, run and are paid for, until the money is gone; in grace a pod is still let in."""
+    """Binds and runs the pods until the money is spent; during grace, another pod is admitted."""
     stage.screen.act("What is held is paid for")
     for pod in stage.admitted:
         bound = stage.cluster.bind(pod)
@@ -94,7 +94,7 @@ def spend(stage: Stage) -> None:
 
 
 def next_pod_yields(stage: Stage) -> None:
-    """The next pod of the team comes in with the lower class."""
+    """Shows that the team's next pod gets the lower class."""
     stage.screen.act("The next pod of the team yields to teams within budget")
     late = stage.next_pod("train-resnet-3", names.OVER_BUDGET_CLASS, BudgetState.OVER)
     show_created(stage, late)
@@ -103,7 +103,7 @@ def next_pod_yields(stage: Stage) -> None:
 
 
 def grant(stage: Stage) -> None:
-    """A grant lifts the budget, and the next pod is within it again."""
+    """Grants money, after which the next pod is within budget again."""
     stage.screen.act("A grant brings it back")
     stage.command("grant", BUDGET, gpu_hours(GRANT_GPU_SECONDS), "--reason", "paper deadline")
     seen = stage.watch(BudgetState.OPEN)
@@ -115,7 +115,7 @@ def grant(stage: Stage) -> None:
 
 
 def hold_and_release(stage: Stage) -> None:
-    """A budget that holds: the pod is created and waits; a grant lets it go on."""
+    """Shows a budget that holds a pod, and a grant that releases it."""
     stage.screen.act("Another team's budget holds: its pod waits for money")
     waiting = stage.next_pod("homework", names.IN_BUDGET_CLASS, BudgetState.HELD, HELD_NAMESPACE)
     gates = [gate["name"] for gate in waiting.pod["spec"].get("schedulingGates", [])]
@@ -130,7 +130,7 @@ def hold_and_release(stage: Stage) -> None:
 
 
 def refuse(stage: Stage) -> None:
-    """A manifest that cannot work is refused with everything that is wrong with it."""
+    """Shows the refusal of a manifest that cannot work, with all its faults."""
     stage.screen.act("A manifest that cannot work says so at once")
     document = manifest("wrong")
     stage.screen.command(f"kubectl -n {NAMESPACE} create -f wishful.yaml")
@@ -143,7 +143,7 @@ def refuse(stage: Stage) -> None:
 
 
 def check_the_ledger(stage: Stage) -> None:
-    """Ends all pods, and compares the ledger with their cost, which it computes from their times alone."""
+    """Ends all pods, and compares the ledger with their cost, computed from their times alone."""
     stage.screen.act("The ledger is exact")
     end_sidecars(stage.children, stage.sidecars)
     expected = sum(cost(stage.cluster.finish(pod)) for pod in stage.bound)

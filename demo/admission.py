@@ -1,4 +1,4 @@
-"""Plays the API server's part in admission: reviews sent over TLS, patches applied, refusals and warnings shown."""
+"""Plays the API server in admission: sends reviews over TLS, applies patches, shows refusals and warnings."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Admitted:
-    """The result of a manifest: the pod as it would be stored, or the reason of its refusal."""
+    """The result of admission: the pod as it would be stored, or the reason for its refusal."""
 
     pod: Json
     refusal: str = ""
@@ -32,24 +32,24 @@ class Admitted:
 
 
 class Admission:
-    """The webhook at one address, called as an API server calls it: mutating first, validating what came out."""
+    """The webhook at one address, called as an API server does: first mutating, then validating."""
 
     def __init__(self, port: int, ca_pem: str) -> None:
         self._port = port
         self._tls = ssl.create_default_context(cadata=ca_pem)
 
     def ready(self) -> bool:
-        """Whether the webhook serves."""
+        """Whether the webhook answers its readiness probe."""
         try:
             return self._request("GET", "/readyz", None)[0] == 200
         except (OSError, HTTPException):
             return False
 
     def create(self, namespace: str, manifest: Json) -> Admitted:
-        """Sends a manifest through both webhooks.
+        """Sends a manifest through both webhooks; returns the result.
 
         Raises:
-            StepError: the webhook does not answer as an API server needs it to.
+            StepError: the webhook's answer is not one that an API server accepts.
         """
         pod = copy.deepcopy(manifest)
         pod["metadata"]["namespace"] = namespace
@@ -101,10 +101,10 @@ class Admission:
 
 
 def apply_patch(document: Json, operations: list[Json]) -> Json:
-    """A copy with the JSON Patch (RFC 6902) applied.
+    """Returns a copy with the JSON Patch (RFC 6902) applied.
 
     Raises:
-        StepError: it does not fit.
+        StepError: the patch cannot be applied.
     """
     try:
         patched: Json = jsonpatch.apply_patch(document, operations)

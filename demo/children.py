@@ -1,4 +1,4 @@
-"""The demonstration's child processes: started with logs in files, ended by their ids, whatever happens."""
+"""The demonstration's child processes: started with logs in files, and ended by their ids in every case."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ DIE_WITH_PARENT = str(Path(__file__).with_name("die_with_parent.py"))
 
 
 class StepError(RuntimeError):
-    """A step of the demonstration did not happen; the message says which, and shows what there is to see."""
+    """A step of the demonstration failed; the message says which, and shows the evidence."""
 
 
 @dataclass
 class Child:
-    """A process and the file that holds what it said."""
+    """A process, and the file with its output."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def tail(self) -> str:
-        """The end of its log."""
+        """Returns the end of its log."""
         return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
 
     def check(self) -> None:
-        """Raises StepError if it has ended."""
+        """Raises StepError if the process has ended."""
         status = self.process.poll()
         if status is not None:
             raise StepError(f"{self.name} ended with {status}:\n{self.tail()}")
 
     def end(self, limit_seconds: float = END_SECONDS) -> int:
-        """Asks it to end, and insists after the limit; its exit status."""
+        """Ends the process, with SIGKILL after the limit; returns its exit status."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -58,7 +58,7 @@ class Child:
 
 @dataclass
 class Children:
-    """All child processes; leaving the context ends them, the last one first, services behind it all at once."""
+    """All child processes; on leaving the context they are ended, the last one first."""
 
     logs: Path
     running: list[Child] = field(default_factory=list)
@@ -87,12 +87,12 @@ class Children:
         return child
 
     def check(self) -> None:
-        """Raises StepError if any has ended."""
+        """Raises StepError if any process has ended."""
         for child in self.running:
             child.check()
 
     def end(self, child: Child) -> int:
-        """Ends one of them; its exit status."""
+        """Ends one of the processes; returns its exit status."""
         self.running.remove(child)
         return child.end()
 
@@ -110,10 +110,10 @@ class Children:
 
 
 def wait_until(what: str, condition: Callable[[], bool], children: Children, limit_seconds: float) -> None:
-    """Returns once a condition holds.
+    """Waits until a condition holds.
 
     Raises:
-        StepError: it does not within the limit, or a child has ended meanwhile.
+        StepError: the condition does not hold within the limit, or a child process has ended.
     """
     deadline = time.monotonic() + limit_seconds
     while not condition():
@@ -125,7 +125,7 @@ def wait_until(what: str, condition: Callable[[], bool], children: Children, lim
 
 
 def free_port() -> int:
-    """A loopback port on which no process listens at the moment.
+    """Returns a loopback port on which no process listens now.
 
     It lies below 32768, from where on Linux by default takes ports for outgoing connections.
     """

@@ -1,4 +1,4 @@
-"""Plays the scheduler and the kubelet: gives a pod devices, writes the bound pod where the timekeeper looks."""
+"""Plays the scheduler and the kubelet: gives a pod devices, and writes the bound pod into the timekeeper's folder."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU of the node that is not there, and what of it is still free."""
+    """A simulated GPU of the node, with its free share and memory."""
 
     uuid: str
     core_percent: int = WHOLE
     memory_mib: int = DEVICE_MIB
 
     def take(self, core_percent: int, memory_mib: int) -> Device:
-        """The device after a piece of it was given away."""
+        """Returns the device after a piece of it was allocated."""
         return replace(self, core_percent=self.core_percent - core_percent, memory_mib=self.memory_mib - memory_mib)
 
 
 @dataclass
 class Cluster:
-    """One node with four GPUs, and the folder in which pods are known to the timekeeper."""
+    """One node with four GPUs, and the folder in which the timekeeper finds pods."""
 
     pods: Path
     node: str = "gpu-node-1"
@@ -50,7 +50,7 @@ class Cluster:
     )
 
     def allocate(self, pod: Json) -> Allocation:
-        """Takes devices for a pod, first fit.
+        """Allocates devices to a pod, first fit.
 
         Raises:
             StepError: no device has room.
@@ -63,7 +63,7 @@ class Cluster:
         return Allocation(self.node, containers)
 
     def create(self, pod: Json) -> Json:
-        """The pod as the API server stores it: with a uid, waiting for a scheduler; its file is there."""
+        """Stores a pod as the API server does, with a uid, to wait for a scheduler; writes its file."""
         created = copy.deepcopy(pod)
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         created["metadata"].update(uid=str(uuid.uuid4()), creationTimestamp=now, resourceVersion="1")
@@ -72,11 +72,11 @@ class Cluster:
         return created
 
     def is_gated(self, pod: Json) -> bool:
-        """Whether a gate keeps the scheduler from the pod, as its file says now."""
+        """Whether a scheduling gate holds the pod, by its file."""
         return bool(json.loads(self.file(pod).read_text())["spec"].get("schedulingGates"))
 
     def bind(self, pod: Json) -> Json:
-        """The pod, scheduled and running, with its allocation; its file is there when this returns.
+        """Binds and starts a pod with its allocation; writes its file.
 
         Raises:
             StepError: no device has room.
@@ -96,7 +96,7 @@ class Cluster:
         return bound
 
     def finish(self, pod: Json) -> Json:
-        """The pod, whose containers have all ended well just now; its file says so."""
+        """Ends all containers of a pod successfully; writes its file."""
         now = datetime.now(UTC).strftime(TIME_FORMAT)
         ended = {"terminated": {"exitCode": 0, "reason": "Completed", "finishedAt": now}}
         statuses = [{"name": item["name"], "state": ended} for item in pod["spec"]["containers"]]
@@ -105,14 +105,14 @@ class Cluster:
         return finished
 
     def write(self, pod: Json) -> None:
-        """Puts the pod's file in its place, whole."""
+        """Replaces the pod's file in one step."""
         self.pods.mkdir(parents=True, exist_ok=True)
         beside = self.pods / f".{pod['metadata']['uid']}"
         beside.write_text(json.dumps(pod))
         beside.replace(self.file(pod))
 
     def file(self, pod: Json) -> Path:
-        """Where the pod's object lies."""
+        """Returns the path of the pod's file."""
         return self.pods / f"{pod['metadata']['uid']}.json"
 
     def _place(self, request: GPURequest) -> DeviceShare:

@@ -1,4 +1,4 @@
-"""The standalone folder that stands in for a cluster: budgets, rights, keys and settings, as files."""
+"""The standalone folder in place of a cluster: budgets, rights, keys and settings, as files."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ WEBHOOK = "system:serviceaccount:fairgpu-system:fairgpu-webhook"
 
 
 def gpu_hours(gpu_seconds: float) -> str:
-    """An amount as budgets and grants name it, in GPU-hours of six decimal places."""
+    """Formats GPU-seconds as budgets and grants state amounts: GPU-hours with six decimal places."""
     return f"{gpu_seconds * GPU_HOURS_PER_GPU_SECOND:.6f}"
 
 
 @dataclass(frozen=True)
 class Folder:
-    """Where everything of one demonstration lies, and the ports of its services."""
+    """The files of one demonstration, and the ports of its services."""
 
     root: Path
     signer: TokenSigner = field(default_factory=TokenSigner)
@@ -50,45 +50,45 @@ class Folder:
 
     @property
     def timekeeper_url(self) -> str:
-        """Where the timekeeper serves."""
+        """The timekeeper's URL."""
         return f"https://127.0.0.1:{self.timekeeper_port}"
 
     @property
     def timekeeper_ca(self) -> Path:
-        """The CA that the timekeeper makes when it starts."""
+        """The file of the CA that the timekeeper makes when it starts."""
         return self.root / "certificates" / "timekeeper" / "ca.crt"
 
     @property
     def webhook_ca(self) -> Path:
-        """The CA that the webhook makes when it starts."""
+        """The file of the CA that the webhook makes when it starts."""
         return self.root / "certificates" / "webhook" / "ca.crt"
 
     @property
     def sidecar(self) -> Path:
-        """The sidecar's archive."""
+        """The file of the sidecar's archive."""
         return self.root / "sidecar.pyz"
 
     def usage(self, pod: Json) -> Path:
-        """The pod's usage volume."""
+        """Returns the folder of the pod's usage volume."""
         return self.root / "usage" / str(pod["metadata"]["uid"])
 
     @property
     def pods(self) -> Path:
-        """Where bound pods lie."""
+        """The folder of pods."""
         return self.root / "pods"
 
     @property
     def logs(self) -> Path:
-        """Where the processes write what they say."""
+        """The folder of the processes' logs."""
         return self.root / "logs"
 
     @property
     def settings_file(self) -> Path:
-        """The settings of all services."""
+        """The settings file of all services."""
         return self.root / "settings.yaml"
 
     def prepare(self, redis_url: str) -> None:
-        """Writes what the services read when they start."""
+        """Writes the files that the services read when they start."""
         for place in (self.pods, self.root / "usage", self.root / "grants"):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
         (self.root / "jwks.json").write_text(json.dumps(self.signer.key_set()))
@@ -100,7 +100,7 @@ class Folder:
         self.settings_file.write_text(yaml.safe_dump(self.settings(redis_url)))
 
     def settings(self, redis_url: str) -> dict[str, Any]:
-        """The settings file of the services."""
+        """Returns the content of the settings file."""
         return {
             "timekeeper": {
                 "redis": {"url": redis_url},
@@ -135,7 +135,7 @@ class Folder:
 
 
 def team_budget() -> Json:
-    """The budget that is spent in the demonstration: a few GPU-seconds a month, and some of grace."""
+    """Returns the budget that the demonstration spends: a few GPU-seconds a month, and some of grace."""
     spec = {
         "namespaces": [NAMESPACE],
         "allowance": {"gpuHours": gpu_hours(ALLOWANCE_GPU_SECONDS)},
@@ -146,7 +146,7 @@ def team_budget() -> Json:
 
 
 def holding_budget() -> Json:
-    """A budget without any money, which holds pods until there is some."""
+    """Returns a budget without money, which holds pods until it gets some."""
     spec = {
         "namespaces": [HELD_NAMESPACE],
         "allowance": {"gpuHours": 0},
@@ -163,7 +163,7 @@ def _budget(name: str, spec: Json) -> Json:
 
 
 def access() -> list[dict[str, Any]]:
-    """The rights: a member of the team reads its budget, an admin reads and grants, the webhook reads states."""
+    """Returns the rights: a team member reads its budget, an admin reads and grants, the webhook reads states."""
     return [
         {"subject": READER, "namespace": NAMESPACE, "verbs": ["get"]},
         {"subject": ADMIN, "namespace": "*", "verbs": ["get", "list", "create"]},

@@ -18,7 +18,7 @@ WRITE_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Load:
-    """One container's use of one device: how much of the device's time it keeps busy (0..1), and its memory."""
+    """A container's use of one device: the busy share of the device's time (0..1), and its memory."""
 
     file: Path
     uuid: str
@@ -38,16 +38,16 @@ class Gpus:
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 
     def start(self) -> None:
-        """Begins to write."""
+        """Starts writing."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the writing."""
+        """Stops writing."""
         self._stop.set()
         self._thread.join()
 
     def run_on(self, load: Load) -> None:
-        """Begins a load now."""
+        """Starts a load now."""
         load.file.parent.mkdir(parents=True, exist_ok=True)
         with self._lock:
             self._loads[load] = time.time_ns()
@@ -63,7 +63,7 @@ class Gpus:
 
 
 def record(load: Load, sequence: int, since_ns: int, now_ns: int) -> bytes:
-    """The whole record of a container that uses one device."""
+    """Returns the whole usage record of a container that uses one device."""
     busy_ns = int((now_ns - since_ns) * load.busy_share)
     memory, limit = load.memory_mib << 20, load.memory_limit_mib << 20
     counters = (busy_ns, busy_ns, 0, memory, memory, limit, busy_ns // 1_000_000, 0)

@@ -1,4 +1,4 @@
-"""Signs tokens as an API server does: those that a kubelet projects into pods, and people's."""
+"""Signs tokens as an API server does: those that kubelets project into pods, and those of people."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ LIFE_SECONDS = 600
 
 
 class TokenSigner:
-    """One private key, made for this demonstration and gone with it."""
+    """Signs with a private key that is made for this demonstration and never stored."""
 
     def __init__(self) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
 
     def key_set(self) -> dict[str, Any]:
-        """The public half, as a JSON Web Key Set (RFC 7517)."""
+        """Returns the public key, as a JSON Web Key Set (RFC 7517)."""
         key: dict[str, Any] = json.loads(ECAlgorithm.to_jwk(self._key.public_key()))
         return {"keys": [{**key, "kid": KEY_ID, "use": "sig", "alg": ALGORITHM}]}
 
     def person(self, subject: str) -> str:
-        """A token that stands for a person or a service."""
+        """Returns the token of a person or a service."""
         return self._sign({"sub": subject})
 
     def pod(self, namespace: str, name: str, uid: str) -> str:

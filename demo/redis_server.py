@@ -13,7 +13,7 @@ START_LIMIT_SECONDS = 60.0
 
 
 def start_redis(children: Children, folder: Path) -> str:
-    """Starts it with an append-only file; its URL, once it answers. No network port is opened."""
+    """Starts Redis with an append-only file, on no network port; returns its URL once it answers."""
     place = folder / "redis"
     place.mkdir(mode=0o700)
     path = place / "socket"

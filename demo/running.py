@@ -1,4 +1,4 @@
-"""Pods that run: bound and busy, watched by a sidecar of their own, and ended; and what each of them must cost."""
+"""Runs pods: binds them, makes them busy beside a sidecar, ends them, and computes what each must cost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fairgpu import names
 from fairgpu.allocation import Allocation, decode
 
 BEST_EFFORT_PERCENT = 10
-"""The least charge of best effort; here it also gets as much."""
+"""The least charge of a best-effort share, and here also its share of the device."""
 BUSY = {
     "train-resnet": 0.98,
     "finetune-bert": 0.9,
@@ -29,7 +29,7 @@ BUSY = {
 
 
 def work(gpus: Gpus, pod: Json, usage: Path) -> None:
-    """Lets the program in a bound pod work; it leaves what it uses in this usage volume."""
+    """Starts the work of a bound pod's program, which writes its usage into this volume."""
     for container in allocation_of(pod).containers:
         share = container.devices[0]
         percent = share.core_percent or BEST_EFFORT_PERCENT
@@ -39,9 +39,9 @@ def work(gpus: Gpus, pod: Json, usage: Path) -> None:
 
 
 def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volumes: Path) -> Child:
-    """Starts a pod's sidecar with the very environment that admission gave it, as the kubelet would.
+    """Starts a pod's sidecar with the environment that admission gave it, as a kubelet would.
 
-    `volumes` is the folder of the pod's usage volume; the token is laid beside it.
+    `volumes` is the folder of the pod's usage volume; the token is written beside it.
     """
     file = volumes.with_name(f"{volumes.name}.token")
     file.touch(mode=0o600)
@@ -54,10 +54,10 @@ def start_sidecar(children: Children, archive: Path, pod: Json, token: str, volu
 
 
 def end_sidecars(children: Children, sidecars: list[Child]) -> None:
-    """Ends them as a kubelet does.
+    """Ends sidecars as a kubelet does.
 
     Raises:
-        StepError: one ended with an error, or without its last report taken.
+        StepError: a sidecar ended with an error, or its last report was not taken.
     """
     for child in sidecars:
         status = children.end(child)
@@ -66,7 +66,7 @@ def end_sidecars(children: Children, sidecars: list[Child]) -> None:
 
 
 def cost(pod: Json) -> int:
-    """The cost of an ended pod in microGPU-seconds, from its own object alone."""
+    """Returns the cost of an ended pod in microGPU-seconds, computed from its own object alone."""
     status = pod["status"]
     ends = [item["state"]["terminated"]["finishedAt"] for item in status["containerStatuses"]]
     start = next(item["lastTransitionTime"] for item in status["conditions"] if item["type"] == "PodScheduled")
@@ -74,7 +74,7 @@ def cost(pod: Json) -> int:
 
 
 def rate(allocation: Allocation) -> int:
-    """The cost of an allocation a second at price 1: the larger share of time and memory of each device, rounded up."""
+    """Returns the cost of an allocation a second at price 1: each device's larger share (time, memory), rounded up."""
     shares = [share for container in allocation.containers for share in container.devices]
     return sum(
         max(
@@ -86,10 +86,10 @@ def rate(allocation: Allocation) -> int:
 
 
 def sidecar_of(pod: Json) -> Json:
-    """The container that admission put first.
+    """Returns the container that admission put first.
 
     Raises:
-        StepError: it is not there.
+        StepError: it is not a sidecar.
     """
     init = pod["spec"].get("initContainers") or [{}]
     container: Json = init[0]
@@ -99,7 +99,7 @@ def sidecar_of(pod: Json) -> Json:
 
 
 def allocation_of(pod: Json) -> Allocation:
-    """The allocation of a bound pod."""
+    """Returns the allocation of a bound pod."""
     return decode(pod["metadata"]["annotations"][names.ALLOCATION])
 
 

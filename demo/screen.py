@@ -18,7 +18,7 @@ from fairgpu.states import BudgetState
 
 BAR_CELLS = 34
 PLAIN_WIDTH = 1000
-"""In a pipe no line is broken, so that grep finds whole ones."""
+"""The width of lines outside a terminal: none is broken, so that grep finds whole lines."""
 PLAIN_SECONDS = 2.0
 UNIT = 1_000_000
 """microGPU-seconds in a GPU-second."""
@@ -34,9 +34,9 @@ STATE_STYLES = {
 
 @dataclass(frozen=True)
 class Reading:
-    """A budget at one moment; amounts in microGPU-seconds, `rate` in microGPU a second.
+    """A budget at one moment; amounts in microGPU-seconds, `rate` in microGPU-seconds a second.
 
-    `used` is what the sidecars measured, `spent` what the reservations cost, which is what is paid.
+    `used` is the amount that the sidecars measured, `spent` the cost of the reservations, which is charged.
     """
 
     budget: str
@@ -48,7 +48,7 @@ class Reading:
 
 
 class Screen:
-    """One terminal, file or pipe."""
+    """The output of the demonstration to one terminal, file or pipe."""
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(highlight=False)
@@ -79,7 +79,7 @@ class Screen:
         self._console.print(Padding.indent(Text(text, style="dim"), 3))
 
     def done(self, text: str) -> None:
-        """Prints that a step was checked and did happen."""
+        """Prints that a step was checked and succeeded."""
         elapsed = f"{time.monotonic() - self._started:4.1f} s"
         self._console.print(f"   [green]✓[/] {text}  [dim]{elapsed}[/]")
 
@@ -101,7 +101,7 @@ class Screen:
 
     @contextmanager
     def meter(self) -> Iterator[Meter]:
-        """A bar that moves with each reading; in a pipe, a line now and then."""
+        """Returns a bar that moves with each reading; outside a terminal, it prints a line at intervals."""
         if not self._console.is_terminal:
             yield Meter(self._console, None)
             return
@@ -115,7 +115,7 @@ class Screen:
 
 
 class Meter:
-    """Shows a budget being spent."""
+    """Shows the spending of a budget."""
 
     def __init__(self, console: Console, live: Live | None) -> None:
         self._console = console
@@ -124,7 +124,7 @@ class Meter:
         self._printed = 0.0
 
     def show(self, reading: Reading) -> None:
-        """Shows the newest reading; a change of state leaves a line behind."""
+        """Shows the newest reading; a change of state prints a line that stays."""
         line = Padding.indent(_line(reading), 3)
         changed = reading.state is not self._state
         self._state = reading.state

@@ -29,7 +29,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Stage:
-    """The acts add to it as the story goes on."""
+    """The screen, the processes and the pods of the demonstration; each act adds to them."""
 
     screen: Screen
     folder: Folder
@@ -45,7 +45,7 @@ class Stage:
         self.cluster = Cluster(self.folder.pods)
 
     def server(self) -> Server:
-        """The timekeeper, under the token of an admin."""
+        """Returns the timekeeper's address, with the token of an admin."""
         tls = ssl.create_default_context(cafile=str(self.folder.timekeeper_ca))
         return Server("127.0.0.1", self.folder.timekeeper_port, "", tls, self.folder.signer.person(ADMIN))
 
@@ -57,15 +57,15 @@ class Stage:
         self.sidecars.append(child)
 
     def command(self, *arguments: str) -> None:
-        """Runs a command of the client, and shows it with its output."""
+        """Runs a client command, and shows it with its output."""
         run_client(self.screen, self.client_environment(), arguments)
 
     def watch(self, state: BudgetState) -> Reading:
-        """Shows the budget until it is in a state; the reading that was."""
+        """Shows the budget until it is in a state; returns the last reading."""
         return watch(self.screen, self.children, self.reading, state)
 
     def next_pod(self, name: str, priority_class: str, state: BudgetState, namespace: str = NAMESPACE) -> Admitted:
-        """A pod that is created once the webhook knows a state; reviews beforehand find out whether it does."""
+        """Creates a pod once the webhook knows a state; test reviews find out whether it does."""
         native = dict(manifests())["native"]
         document = {**native, "metadata": {**native["metadata"], "name": name}}
 
@@ -79,7 +79,7 @@ class Stage:
         return admitted
 
     def client_environment(self) -> dict[str, str]:
-        """The environment of the client's commands."""
+        """Returns the environment of client commands."""
         return {
             "FAIRGPU_SERVER": self.folder.timekeeper_url,
             "FAIRGPU_CA_FILE": str(self.folder.timekeeper_ca),
@@ -87,18 +87,18 @@ class Stage:
         }
 
     def reading(self) -> Reading:
-        """The budget as the timekeeper answers now."""
+        """Returns the budget as the timekeeper answers now."""
         return read_budget(self.server(), BUDGET, NAMESPACE)
 
     def sessions(self) -> int:
-        """The number of sessions that are being metered."""
+        """Returns the number of open sessions."""
         try:
             return len(transport.get(self.server(), f"/v1/sessions?namespace={NAMESPACE}")["sessions"])
         except CommandError as error:
             raise StepError(str(error)) from error
 
     def timekeeper_ready(self) -> bool:
-        """Whether the timekeeper serves and knows the budget."""
+        """Whether the timekeeper answers, and has the budget."""
         try:
             return self.folder.timekeeper_ca.exists() and bool(transport.get(self.server(), f"/v1/budgets/{BUDGET}"))
         except CommandError:
@@ -106,7 +106,7 @@ class Stage:
 
 
 def manifests() -> Iterable[tuple[str, Json]]:
-    """The dialects and their manifests, in the order of the files' numbers."""
+    """Yields the dialects with their manifests, in the order of the files' numbers."""
     folder = files("demo") / "manifests"
     for file in sorted(folder.iterdir(), key=lambda file: file.name):
         number, _, dialect = file.name.removesuffix(".yaml").partition("-")
@@ -115,6 +115,6 @@ def manifests() -> Iterable[tuple[str, Json]]:
 
 
 def manifest(name: str) -> Json:
-    """One manifest by its file's name."""
+    """Returns the manifest in a file."""
     loaded: Json = yaml.safe_load((files("demo") / "manifests" / f"{name}.yaml").read_text())
     return loaded

@@ -1,4 +1,4 @@
-"""Steps that several acts take: check, watch the budget, run a command of the client."""
+"""Steps that several acts share: checks, watching the budget, client commands."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ READING_SECONDS = 0.25
 
 
 def require(condition: bool, otherwise: str) -> None:  # noqa: FBT001 - reads as a sentence where it is called
-    """Raises StepError with what was seen instead."""
+    """Raises StepError with a text unless a condition holds."""
     if not condition:
         raise StepError(otherwise)
 
 
 def accepted(admitted: Admitted, priority_class: str) -> Json:
-    """The pod, which was let in with this class."""
+    """Returns the pod, after checking that it was admitted with this class."""
     require(not admitted.refusal, admitted.refusal)
     spec = admitted.pod["spec"]
     require(spec.get("priorityClassName") == priority_class, f"the class is {spec.get('priorityClassName')}")
@@ -42,7 +42,7 @@ def accepted(admitted: Admitted, priority_class: str) -> Json:
 
 
 def said(manifest: Json) -> str:
-    """A manifest's GPU request, in the words of its own dialect."""
+    """Returns a manifest's GPU request, in the words of its own dialect."""
     annotations = manifest["metadata"].get("annotations", {})
     words = [f"{key.rpartition('/')[2]}: {value}" for key, value in annotations.items()]
     for container in manifest["spec"]["containers"]:
@@ -52,7 +52,7 @@ def said(manifest: Json) -> str:
 
 
 def meant(pod: Json) -> str:
-    """An admitted pod's GPU request, for people."""
+    """Returns an admitted pod's GPU request, for people."""
     limits = pod["spec"]["containers"][0]["resources"]["limits"]
     core, memory = int(limits[names.GPU_CORE]), limits.get(names.GPU_MEMORY)
     models = pod["metadata"]["annotations"].get(names.USE_GPU_MODEL)
@@ -62,10 +62,10 @@ def meant(pod: Json) -> str:
 
 
 def watch(screen: Screen, children: Children, read: Callable[[], Reading], state: BudgetState) -> Reading:
-    """Shows a budget until it is in a state; the reading that was.
+    """Shows a budget until it is in a state; returns the last reading.
 
     Raises:
-        StepError: it is not within the limit.
+        StepError: it is not in that state within the limit.
     """
     deadline = time.monotonic() + STEP_LIMIT_SECONDS
     with screen.meter() as meter:
@@ -80,10 +80,10 @@ def watch(screen: Screen, children: Children, read: Callable[[], Reading], state
 
 
 def read_budget(server: Server, budget: str, namespace: str) -> Reading:
-    """A budget as the timekeeper answers now.
+    """Returns a budget as the timekeeper answers now.
 
     Raises:
-        StepError: it does not answer.
+        StepError: the timekeeper does not answer.
     """
     try:
         found = transport.get(server, f"/v1/budgets/{budget}")
@@ -101,15 +101,15 @@ def read_budget(server: Server, budget: str, namespace: str) -> Reading:
 
 
 def exact(money: Any) -> int:
-    """An amount of the REST API in microGPU-seconds; 0 where there is none."""
+    """Returns an amount of the REST API in microGPU-seconds; 0 for none."""
     return int(money["microGPUSeconds"]) if money else 0
 
 
 def run_client(screen: Screen, environment: Mapping[str, str], arguments: Sequence[str]) -> None:
-    """Runs a command of the client, and shows it with its output.
+    """Runs a client command, and shows it with its output.
 
     Raises:
-        StepError: it failed.
+        StepError: the command failed.
     """
     shown = shlex.join(("fairgpu", *arguments))
     screen.command(shown)
@@ -126,10 +126,10 @@ def run_client(screen: Screen, environment: Mapping[str, str], arguments: Sequen
 
 
 def program(name: str) -> str:
-    """The path of an installed command."""
+    """Returns the path of an installed command."""
     return str(Path(sysconfig.get_path("scripts")) / name)
 
 
 def python_module(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module under this interpreter."""
+    """Returns the command that runs a module with this interpreter."""
     return [sys.executable, "-m", module, *arguments]

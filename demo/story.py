@@ -1,4 +1,4 @@
-"""The demonstration from beginning to end, and the end of its processes and files."""
+"""Runs the demonstration from beginning to end, and ends its processes and files."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ INTRODUCTION = (
 
 
 def run(keep: str | None) -> int:
-    """Runs every act; 0 only if each step was checked and did happen.
+    """Runs every act; returns 0 only if each step was checked and succeeded.
 
     Raises:
-        CommandError: the folder to keep is there already.
+        CommandError: the folder to keep exists already.
     """
     screen = Screen()
     with ExitStack() as stack:
@@ -64,5 +64,5 @@ def _root(keep: str | None, stack: ExitStack) -> Path:
 
 
 def interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Ends as Ctrl-C does, so that all child processes end too."""
+    """Ends the demonstration as Ctrl-C does, so that all child processes end, too."""
     raise KeyboardInterrupt

@@ -18,7 +18,7 @@ USAGE_STATUS = 2
 
 
 class CommandError(RuntimeError):
-    """A command cannot continue; the message tells the user what to do."""
+    """A command cannot continue; the message says what to do."""
 
 
 def a_name(text: str) -> str:

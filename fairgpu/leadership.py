@@ -15,7 +15,7 @@ from fairgpu.cluster.reflector import Wait
 
 
 class CurrentTerm(Protocol):
-    """Tells whether this process leads now, and in which term."""
+    """The present term of this process, if it leads."""
 
     def number(self) -> int | None:
         """The number of the present term; None while this process does not lead."""

@@ -12,7 +12,7 @@ from sidecar.settings import Settings
 
 PATH = "/v1/reports"
 TIMEOUT_SECONDS = 10.0
-"""For each step: connecting, sending, each wait for bytes of the answer."""
+"""The time-out of each step: connecting, sending, and each wait for bytes of the answer."""
 MAX_ANSWER_BYTES = 16 * 1024
 MAX_TOKEN_BYTES = 16 * 1024
 
@@ -24,7 +24,7 @@ class Accepted(NamedTuple):
 
 
 class Refused(NamedTuple):
-    """The report did not arrive or was not taken: why, the HTTP status if there was an answer, when to come back."""
+    """The report did not arrive or was refused: the reason, the HTTP status if any, and the seconds to wait."""
 
     reason: str
     status: int | None = None
@@ -35,10 +35,10 @@ Outcome = Accepted | Refused
 
 
 def tls_context(ca_pem: str) -> ssl.SSLContext:
-    """Trusts this CA and no other.
+    """Returns a TLS context that trusts this CA and no other.
 
     Raises:
-        ssl.SSLError: the PEM holds no usable certificate.
+        ssl.SSLError: the PEM contains no usable certificate.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -47,11 +47,11 @@ def tls_context(ca_pem: str) -> ssl.SSLContext:
 
 
 def read_token(path: str) -> str:
-    """The token, read anew: the kubelet replaces it long before it expires.
+    """Reads the token from its file; the kubelet replaces it long before it expires.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: it holds no token.
+        OSError: the file is unreadable.
+        ValueError: the file contains no token.
     """
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -65,7 +65,7 @@ def read_token(path: str) -> str:
 
 
 def deliver(settings: Settings, context: ssl.SSLContext, body: bytes) -> Outcome:
-    """Sends the report once. Whatever goes wrong is an outcome, never an exception, and names no secret."""
+    """Sends the report once. Every failure is an outcome, never an exception, and contains no secret."""
     try:
         token = read_token(settings.token_file)
     except (OSError, ValueError) as error:

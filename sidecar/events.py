@@ -1,4 +1,4 @@
-"""Log lines: one JSON object each on standard output, with a time, a level and the event's name."""
+"""Writes log lines: JSON objects on standard output, with a time, a level and the event's name."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TextIO
 
 
 def emit(level: str, event: str, stream: TextIO | None = None, **fields: str | float | None) -> None:
-    """Writes one line. A log that nobody reads any more (a closed pipe) is no reason to stop."""
+    """Writes one line; a closed pipe is ignored, since a lost log must not stop the sidecar."""
     now = time.time()
     stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
     line = json.dumps({"time": stamp, "level": level, "event": event, **fields}, separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""The body of a report: what the pod's containers used since this sidecar started, as JSON of version 1."""
+"""Encodes a report: the GPU usage of the pod's containers since this sidecar started, as JSON of version 1."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sidecar.usage_record import DeviceUsage
 
 VERSION = 1
 MAX_DEVICES = 256
-"""Devices named in one report, over all containers: it stays under 128 KiB."""
+"""The most devices in one report, over all containers, which keeps it under 128 KiB."""
 _MIB = 2**20
 
 
 def encode(boot: str, sequence: int, tallies: Mapping[str, Tally], *, last: bool = False) -> bytes:
-    """The report of this start of the sidecar (`boot`), with a number that grows with each report.
+    """Encodes the report of one start of the sidecar (`boot`), with a number that grows with each report.
 
-    The timekeeper takes the `last` one at once, however short a time after the one before.
+    The timekeeper takes the `last` one at once, however soon after the one before.
     """
     containers: list[dict[str, Any]] = []
     room = MAX_DEVICES

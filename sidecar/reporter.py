@@ -46,7 +46,7 @@ class _Delivered(NamedTuple):
 
 
 class Reporter:
-    """One start of the sidecar: its totals, its numbering, its pace."""
+    """The loop of one start of the sidecar: it samples usage and sends reports, with their totals and numbers."""
 
     def __init__(self, settings: Settings, deliver_report: Deliver, boot: str) -> None:
         self._settings = settings
@@ -59,7 +59,7 @@ class Reporter:
         self._events: queue.SimpleQueue[_Delivered | _Stop] = queue.SimpleQueue()
 
     def stop(self, _signal: int = 0, _frame: FrameType | None = None) -> None:
-        """Asks the loop to end; fit for a signal handler (SimpleQueue.put is reentrant)."""
+        """Stops the loop; safe in a signal handler, as SimpleQueue.put is reentrant."""
         self._events.put(_Stop())
 
     def run(self) -> None:
@@ -84,7 +84,7 @@ class Reporter:
             due = time.monotonic() + self._settle(event.outcome)
 
     def sample(self) -> None:
-        """Reads each container's usage file once; what cannot be read is logged when its reason changes."""
+        """Reads each container's usage file once; logs an unreadable one when the reason changes."""
         try:
             names = container_names(self._settings.usage_folder)
         except OSError as error:
@@ -117,7 +117,7 @@ class Reporter:
         self._events.put(_Delivered(sequence, self._deliver(body)))
 
     def _settle(self, outcome: Outcome) -> float:
-        """Takes the outcome into account; seconds until the next report."""
+        """Adjusts the pace to a report's outcome; returns the seconds until the next report."""
         if isinstance(outcome, Accepted):
             if self._pace.failures:
                 events.emit("info", "timekeeper_back", failures=self._pace.failures)
@@ -131,7 +131,7 @@ class Reporter:
         return wait
 
     def _last_report(self) -> None:
-        """One report of the final figures. An older one still under way is left: its number is lower."""
+        """Sends one report of the final figures; an older one still under way is ignored, as its number is lower."""
         deadline = time.monotonic() + LAST_REPORT_SECONDS
         self.sample()
         self._start_delivery(last=True)
@@ -140,7 +140,7 @@ class Reporter:
         events.emit("info", "stopped", reports=self._sequence, last_report="taken" if taken else "not taken")
 
     def _outcome_of(self, sequence: int, deadline: float) -> Outcome | None:
-        """The outcome of this report, or nothing when it has none by then (a monotonic time)."""
+        """Returns the outcome of this report, None without one by the deadline (a monotonic time)."""
         while True:
             try:
                 event = self._events.get(timeout=max(0.0, deadline - time.monotonic()))

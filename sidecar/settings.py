@@ -21,11 +21,11 @@ _HTTPS_PORT = 443
 
 
 class SettingsError(ValueError):
-    """A variable of the environment is missing or wrong; the message names it."""
+    """A variable of the environment is missing or invalid; the message names it."""
 
 
 class Settings(NamedTuple):
-    """Where to report (host, port, path prefix), whom to trust (PEM), what to read, and how often at first."""
+    """The timekeeper's address, its CA (PEM), the files to read, and the first interval."""
 
     host: str
     port: int
@@ -37,10 +37,10 @@ class Settings(NamedTuple):
 
 
 def from_environment(environment: Mapping[str, str]) -> Settings:
-    """The settings in these variables.
+    """Reads the settings from environment variables.
 
     Raises:
-        SettingsError: one is missing or wrong.
+        SettingsError: a variable is missing or invalid.
     """
     host, port, base_path = _address(environment.get(URL, ""))
     ca_pem = environment.get(CA, "")

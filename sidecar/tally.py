@@ -1,4 +1,4 @@
-"""A container's usage since the sidecar started, cumulative across the container's restarts.
+"""Adds up a container's usage since the sidecar started, across the container's restarts.
 
 A restart begins a new epoch, in which the shim counts from zero again; the totals here go on growing. All values are
 frozen: a total is replaced as a whole or not at all.
@@ -12,22 +12,22 @@ from typing import NamedTuple
 from sidecar.usage_record import MAX_COUNT, DeviceUsage, UsageRecord
 
 MAX_DEVICES_PER_CONTAINER = 32
-"""Devices remembered over all epochs: a container that names new ones for ever fills no memory."""
+"""The most devices remembered over all epochs: a container that keeps naming new ones fills no memory."""
 
 
 class Tally(NamedTuple):
-    """Totals of the epochs that ended, and the last record of the one that runs."""
+    """The totals of the epochs that ended, and the last record of the present epoch."""
 
     ended: tuple[DeviceUsage, ...] = ()
     running: UsageRecord | None = None
 
     def devices(self) -> tuple[DeviceUsage, ...]:
-        """The container's use of each device in all its epochs together."""
+        """The container's usage of each device over all its epochs."""
         return self.ended if self.running is None else _merge(self.ended, self.running.devices, _added)
 
 
 def advance(tally: Tally, record: UsageRecord | None) -> Tally:
-    """The tally after this record was read.
+    """Returns the tally after a record was read.
 
     Within an epoch a counter never goes back (the larger value stands, whatever a container writes), and an old
     record changes nothing; a new epoch closes the one before it.

@@ -15,7 +15,7 @@ from sidecar.usage_record import SIZE, TornRecordError, UsageError, UsageRecord,
 
 FILE_NAME = "usage"
 MAX_CONTAINERS = 64
-"""The most containers of one pod that are read; it bounds the size of a report."""
+"""The most containers of one pod that are read, which bounds the size of a report."""
 MAX_FOLDER_ENTRIES = 1024
 ATTEMPTS = 3
 PAUSE_SECONDS = 0.003
@@ -27,10 +27,10 @@ _NAME_CHARACTERS = frozenset("abcdefghijklmnopqrstuvwxyz0123456789-")
 
 
 def container_names(root: str) -> tuple[str, ...]:
-    """The containers that have a folder under the usage volume, sorted, at most MAX_CONTAINERS.
+    """Returns the containers with a folder in the usage volume, sorted, at most MAX_CONTAINERS.
 
     Raises:
-        OSError: the volume is not there or cannot be listed.
+        OSError: the volume does not exist or cannot be listed.
     """
     names: list[str] = []
     with os.scandir(root) as entries:
@@ -41,10 +41,10 @@ def container_names(root: str) -> tuple[str, ...]:
 
 
 def read_usage(root: str, container: str, pause: Callable[[float], None] = time.sleep) -> UsageRecord | None:
-    """The container's present record; nothing when it has used no GPU yet. A torn record is read again.
+    """Reads a container's present record; None where it has used no GPU yet. A torn record is read again.
 
     Raises:
-        UsageError: what is there is no usage record, or stays torn.
+        UsageError: the file is not a usage record, or stays torn.
         OSError: it cannot be opened or read (a symbolic link is not followed: ELOOP).
     """
     for _ in range(ATTEMPTS - 1):

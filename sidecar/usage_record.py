@@ -1,7 +1,7 @@
-"""The usage record that the shim writes for a container: its layout, and its decoding.
+"""Decodes the usage record that the shim writes for a container.
 
-The layout is `struct vcuda_usage` of vcuda/include/usage.h, version 1; a test holds the tables here against the
-compiler's offsets. The container can write what it likes, so every field is bounded before anybody sees it.
+The layout is `struct vcuda_usage` of vcuda/include/usage.h, version 1; a test compares the tables here with the
+compiler's offsets. The container can write anything, so every field is checked before it is used.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ MAGIC = b"FGUSAGE\0"
 VERSION = 1
 MAX_DEVICES = 16
 MAX_COUNT = 2**63 - 1
-"""The largest counter that is believed: what a signed 64-bit integer holds, 292 years in nanoseconds."""
+"""The largest counter that is accepted: a signed 64-bit integer, 292 years in nanoseconds."""
 
 HEADER_FIELDS = (
     ("magic", "8s"),
@@ -49,17 +49,17 @@ HEADER = _struct(HEADER_FIELDS)
 DEVICE = _struct(DEVICE_FIELDS)
 TRAILER = _struct(TRAILER_FIELDS)
 SIZE = HEADER.size + MAX_DEVICES * DEVICE.size + TRAILER.size
-"""Bytes of a record: always this many."""
+"""The size of every record, in bytes."""
 
 _UUID_PREFIXES = ("GPU-", "MIG-")
 
 
 class UsageError(ValueError):
-    """Bytes that are no usage record; the message says why."""
+    """Bytes that are not a usage record; the message says why."""
 
 
 class TornRecordError(UsageError):
-    """The checksum does not match: read in the middle of a write, or not written by the shim."""
+    """The checksum does not match: the record was read during a write, or the shim did not write it."""
 
 
 class DeviceUsage(NamedTuple):
@@ -79,7 +79,7 @@ class DeviceUsage(NamedTuple):
 
 
 class UsageRecord(NamedTuple):
-    """One container's record: the epoch its counters belong to, its number within the epoch, its devices."""
+    """One container's record: the epoch of its counters, its number within the epoch, and its devices."""
 
     epoch_ns: int
     sequence: int
@@ -87,7 +87,7 @@ class UsageRecord(NamedTuple):
 
 
 def decode(raw: bytes) -> UsageRecord | None:
-    """The record in these bytes; nothing when they are empty or all zero (no GPU work was done yet).
+    """Decodes a record; returns None for bytes that are empty or all zero, as before the first GPU work.
 
     Raises:
         TornRecordError: the checksum does not match; reading again may help.

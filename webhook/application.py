@@ -40,7 +40,7 @@ def build_application(
     read_authority: ReadAuthority,
     api: KubernetesAPI | None,
 ) -> Application:
-    """The application of one worker; without an API server, it knows no namespaces and no priority classes."""
+    """Builds the application of one worker; without an API server, it knows no namespaces and no priority classes."""
     cache = AdmissionCache()
     wait = lifecycle.ending.wait
     lifecycle.run_thread("authority", lambda: follow_authority(read_authority, cache, wait))
@@ -67,14 +67,14 @@ def build_application(
 
 
 def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float], bool]) -> None:
-    """Returns once `done` is true, after so many seconds, or at the end of the process."""
+    """Returns once `done` is true, after so many seconds, or when the process ends."""
     deadline = time.monotonic() + seconds
     while not done() and time.monotonic() < deadline and not wait(START_STEP_SECONDS):
         pass
 
 
 def review_answer(route: str, cache: AdmissionCache, settings: Webhook, measures: Measures) -> ImmediateAnswer:
-    """The function that answers the bodies of a review route."""
+    """Returns the function that answers the bodies of a review route."""
 
     def respond(body: bytes) -> Response:
         started = time.perf_counter()
@@ -113,7 +113,7 @@ def _publish_measures(cache: AdmissionCache, measures: Measures, wait: Callable[
 
 
 def build_probes(lifecycle: Lifecycle, missing: Callable[[], tuple[str, ...]]) -> Flask:
-    """The probes: liveness, readiness, version; `missing` names the knowledge that the first review waits for."""
+    """Builds the probes of liveness, readiness and version; `missing` names the knowledge that reviews wait for."""
     application = Flask("webhook")
 
     @application.get("/")

@@ -15,7 +15,7 @@ STANDALONE_SETTINGS = "settings.yaml"
 
 
 def register(subparsers: Any) -> None:
-    """Adds the commands."""
+    """Adds the commands to the parser of `fairgpu`."""
     webhook = subparsers.add_parser("webhook", help="run the admission webhook")
     actions = webhook.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="serve admission reviews until SIGTERM")
@@ -38,7 +38,7 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until SIGTERM."""
+    """Serves reviews until SIGTERM."""
     from fairgpu.cluster.connect import NoClusterError
     from fairgpu.logs import configure_logs
     from webhook.service import run
@@ -81,7 +81,7 @@ def run_certificates(arguments: argparse.Namespace) -> int:
 
 
 def run_api_servers(arguments: argparse.Namespace) -> int:
-    """Prints the addresses that API servers call the webhook from."""
+    """Prints the addresses from which API servers call the webhook."""
     import json
 
     from fairgpu.cluster.api import ApiError
@@ -106,7 +106,7 @@ def run_api_servers(arguments: argparse.Namespace) -> int:
 
 
 def run_admit(arguments: argparse.Namespace) -> int:
-    """Shows the outcome of manifests without creating anything."""
+    """Shows the outcome of manifests in admission without creating anything."""
     from webhook.dryrun.command import run
 
     return run(arguments)

@@ -1,4 +1,4 @@
-"""The clients of the webhook: the addresses that API servers call from, and whether its NetworkPolicy names only these.
+"""Finds the addresses from which API servers call the webhook, and checks that its NetworkPolicy names only these.
 
 Nothing in a cluster states these addresses. They follow from the places of the API servers: the addresses behind the
 Service `kubernetes`, the control plane's nodes, and the addresses that those nodes have in the network of pods. Where
@@ -36,7 +36,7 @@ IN_THE_NETWORK_OF_PODS = (
     "network.cilium.io/ipv4-cilium-host",
     "network.cilium.io/ipv6-cilium-host",
 )
-"""Annotations in which Calico and Cilium write the address that a node's own packets to pods come from."""
+"""The annotations in which Calico and Cilium write the source address of a node's own packets to pods."""
 FLANNEL = "flannel.alpha.coreos.com/backend-type"
 
 POLICY = f"/apis/networking.k8s.io/v1/namespaces/{names.SYSTEM_NAMESPACE}/networkpolicies/{names.WEBHOOK_SERVICE}"
@@ -46,11 +46,11 @@ EVERYWHERE = ("0.0.0.0/0", "::/0")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An address that may connect.
+    """An address that may connect to the webhook.
 
     Attributes:
         peer: the entry of a NetworkPolicy.
-        why: the place in the cluster that shows it.
+        why: the object in the cluster that shows the address.
     """
 
     peer: Json
@@ -58,10 +58,10 @@ class Source:
 
 
 def find_sources(api: KubernetesAPI) -> list[Source]:
-    """The sources that a cluster shows, without repetition.
+    """Returns the sources that a cluster shows, each once.
 
     Raises:
-        ApiError: the API server cannot be asked, or refuses.
+        ApiError: the API server does not answer, or refuses.
     """
     slices = api.get(SLICES, OF_THE_API_SERVERS).get("items") or []
     nodes = [node for label in CONTROL_PLANE for node in api.get(NODES, {"labelSelector": label}).get("items") or []]
@@ -70,7 +70,7 @@ def find_sources(api: KubernetesAPI) -> list[Source]:
 
 
 def propose(slices: Sequence[Json], nodes: Sequence[Json], agent_labels: Sequence[str]) -> list[Source]:
-    """The sources that follow from the API servers' EndpointSlices, their nodes, and a tunnel's agents."""
+    """Returns the sources that follow from the API servers' EndpointSlices, their nodes, and a tunnel's agents."""
     sources = [*_slice_sources(slices), *(source for node in nodes for source in _node_sources(node))]
     unique: dict[str, Source] = {}
     for source in sources:
@@ -79,7 +79,7 @@ def propose(slices: Sequence[Json], nodes: Sequence[Json], agent_labels: Sequenc
 
 
 def as_text(sources: Sequence[Source]) -> str:
-    """The sources as text: one in a line, then the line for an overlay."""
+    """Formats the sources, one a line, and then the line for an overlay."""
     peers = [_peer_text(source.peer) for source in sources]
     width = max(map(len, peers), default=0)
     lines = [f"{peer.ljust(width)}  {source.why}" for peer, source in zip(peers, sources, strict=True)]
@@ -87,7 +87,7 @@ def as_text(sources: Sequence[Source]) -> str:
 
 
 def as_patch(sources: Sequence[Source]) -> str:
-    """The line of a kustomization under `patches` that lets in these sources alone."""
+    """Returns the line of a kustomization under `patches` that allows only these sources."""
     operation = {"op": "add", "path": "/spec/ingress/0/from", "value": [source.peer for source in sources]}
     patch = json.dumps([operation])  # kustomize takes a patch that begins with a bracket for JSON
     target = {"kind": "NetworkPolicy", "name": names.WEBHOOK_SERVICE}
@@ -96,7 +96,7 @@ def as_patch(sources: Sequence[Source]) -> str:
 
 
 def as_document(sources: Sequence[Source]) -> dict[str, Any]:
-    """The sources as JSON for programs."""
+    """Returns the sources as JSON for programs."""
     return {"from": [source.peer for source in sources], "found": [source.why for source in sources]}
 
 
@@ -149,7 +149,7 @@ def _peer_text(peer: Json) -> str:
 
 
 def is_open(policy: Json | None) -> bool:
-    """Whether any rule for ingress lets in every address; a missing policy does so, too."""
+    """Whether any ingress rule allows every address; a missing policy does so, too."""
     if policy is None:
         return True
     spec = policy.get("spec") or {}
@@ -159,7 +159,7 @@ def is_open(policy: Json | None) -> bool:
 
 
 def follow_policy(api: KubernetesAPI, publish: Callable[[bool], None], wait: Callable[[float], bool]) -> None:
-    """Publishes whether the policy is open, again and again, until `wait` returns true."""
+    """Publishes whether the policy is open, at intervals, until `wait` returns true."""
     while True:
         try:
             publish(is_open(_read_policy(api)))

@@ -15,7 +15,7 @@ OUTCOMES = ("untouched", "changed", "refused", "unreadable")
 
 
 class Tally:
-    """Counts of one webhook's answers, in plain numbers that one thread alone changes and that only grow."""
+    """Counts of one webhook's answers, in plain numbers that one thread changes and that only grow."""
 
     __slots__ = ("buckets", "outcomes", "seconds")
 
@@ -39,8 +39,8 @@ class BulkHistogram(Histogram):
 class Measures:
     """Counters and gauges, created once a process.
 
-    The library takes longer to count a review, in memory shared by all workers, than TLS takes to carry it. So plain
-    numbers count the reviews, and `publish` adds their growth to the metrics.
+    To count a review in the library, in memory that all workers share, takes longer than TLS takes to carry it. So
+    plain numbers count the reviews, and `publish` adds their growth to the metrics.
     """
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:

@@ -1,4 +1,4 @@
-"""Assembles the webhook: in a cluster from its API server, standalone from a folder."""
+"""Assembles the webhook: over an API server in a cluster, over a folder in standalone mode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOOPBACK = ("localhost", "127.0.0.1")
 
 
 class Service:
-    """The parts of a worker; each is made at its first use, which is after the fork."""
+    """Creates the parts of a worker, each at its first use, after the fork."""
 
     def __init__(self, settings: Webhook, api: KubernetesAPI | None, folder: Path | None) -> None:
         self._settings = settings
@@ -42,7 +42,7 @@ class Service:
         return Measures()
 
     def chain(self) -> Chain:
-        """The chain to serve now: from the mounted Secret, or standalone from a folder, where this makes it.
+        """Returns the certificate chain to serve: from the mounted Secret or, standalone, from a folder.
 
         Raises:
             ChainError: there is no usable chain.
@@ -59,7 +59,7 @@ class Service:
         return chain
 
     def build(self, lifecycle: Lifecycle) -> Application:
-        """The worker's application."""
+        """Builds the worker's application."""
         return build_application(lifecycle, self._settings, self.measures, self._authority(), self._api)
 
     def _authority(self) -> ReadAuthority:
@@ -72,7 +72,7 @@ class Service:
 
 
 def folder_places(folder: Path) -> Places:
-    """The certificates of a standalone webhook; clients trust the file `ca.crt` among them."""
+    """Returns the certificates of a standalone webhook; clients trust the file `ca.crt` among them."""
     certificates = folder / CERTIFICATES
     return Places(
         configurations=NoConfigurations(),
@@ -82,7 +82,7 @@ def folder_places(folder: Path) -> Places:
 
 
 def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) -> int:
-    """Serves until SIGTERM, and returns the exit status.
+    """Serves until SIGTERM; returns the exit status.
 
     Raises:
         NoClusterError: `standalone` is None and there is no API server.
@@ -93,7 +93,7 @@ def run(settings: Webhook, environ: Mapping[str, str], standalone: Path | None) 
 
 
 def server_options(settings: Webhook, *, standalone: bool) -> ServerOptions:
-    """The options of the server; standalone it listens on loopback alone."""
+    """Returns the options of the server; standalone, it listens on loopback alone."""
     serving = settings.serving
     host = LOOPBACK[1] if standalone else serving.host
     return ServerOptions(

@@ -51,8 +51,7 @@ def _https(url: str) -> str:
 TimekeeperAddress = Annotated[str, AfterValidator(_https)]
 PriorityClassName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=253)]
 PriorityValue = Annotated[int, Field(ge=-(2**31), le=10**9)]
-"""The values that the API server allows in a class of users'
-(https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/#priorityclass)."""
+"""The values that the API server allows in an admin's priority class."""
 
 
 class Serving(Section):
@@ -224,10 +223,10 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, default_file: Path = DEFAULT_FILE) -> Webhook:
-    """The webhook's settings from the environment and a file: the named one, else the default one if it exists.
+    """Reads the webhook's settings from the environment and a file: the named one, else the default if it exists.
 
     Raises:
-        CommandError: a setting cannot be used.
+        CommandError: a setting is invalid.
     """
     try:
         return load_settings(Settings, environ, file or (default_file if default_file.exists() else None)).webhook

@@ -1,1 +1,1 @@
-"""Pure functions from an AdmissionReview and the knowledge of the cluster to a verdict and its patch."""
+"""Decides on AdmissionReviews, as pure functions of the review and of the knowledge about the cluster."""

@@ -23,7 +23,7 @@ UNKNOWN: Final = "unknown"
 
 
 class BudgetRequest:
-    """A pod's claim on its budget: its GPUs, and its longest run in seconds (None where it names none)."""
+    """A pod's request to its budget: its GPUs, and its longest run in seconds (None where it states none)."""
 
     def __init__(self, reading: PodReading, deadline_seconds: int | None) -> None:
         self.reading: Final = reading
@@ -34,7 +34,7 @@ class BudgetVerdict:
     """The budget's decision on a pod that is created now.
 
     Attributes:
-        state: as `fairgpu.io/budget-state` has it.
+        state: the value of `fairgpu.io/budget-state`.
         over: whether the pod gets the class of pods over budget.
         held: whether the pod waits behind the gate.
         warnings: lines for its author.
@@ -71,9 +71,9 @@ def evaluate_budget(
     """Decides on a pod by its budget; a state that was known once counts, whatever its age.
 
     Args:
-        namespace: the pod's.
+        namespace: the pod's namespace.
         states: the states of budgets; None where the timekeeper has never answered.
-        request: the pod's claim, from which its cost follows.
+        request: the pod's request, from which its cost follows.
         when_unknown: the decision where no state is known.
         stale_after_seconds: the age from which on the audit annotation names it.
         now: monotonic seconds.
@@ -98,7 +98,7 @@ def _unfit(safe: SafeAdmission) -> BudgetState:
 
 
 def _shortfall(state: NamespaceState, request: BudgetRequest, states: BudgetStates) -> str | None:
-    """The reason for which safe admission does not admit a pod as within budget; None where it does.
+    """Returns why safe admission does not admit a pod as within budget; None where it does.
 
     The remaining money, less what other pods may still spend, must pay for the pod's longest run.
     """
@@ -143,7 +143,7 @@ def _balance(state: NamespaceState) -> str:
 
 
 def _hours(amount: int) -> str:
-    """GPU-hours as text, rounded up, so that an amount above 0 never reads as 0."""
+    """Formats an amount as GPU-hours, rounded up, so that an amount above 0 never reads as 0."""
     hours = amount / UGPU_SECONDS_PER_HOUR
     places = 2 if hours >= 1 else 6
     rounded = math.ceil(hours * 10**places) / 10**places

@@ -1,4 +1,4 @@
-"""Refuses what no GPU pod may have beside its GPU request; pods and pod templates meet the same checks."""
+"""Refuses GPU pods for faults beside their GPU request; pods and pod templates meet the same checks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ from webhook.settings import Webhook
 Path = tuple[str | int, ...]
 
 MAX_COPIES: Final = 16
-"""Elements of one list with a name of FairGPU's. Admission removes each by an operation of its own, for which the API
-server copies the list."""
+"""The most elements with a name of FairGPU's in one list; removing each makes the API server copy the list."""
 USAGE_FOLDER: Final = posixpath.basename(names.USAGE_MOUNT_PATH)
 
 
@@ -33,7 +32,7 @@ def check_pod(
     settings: Webhook,
     root: Path = (),
 ) -> tuple[tuple[Fault, ...], Granted]:
-    """All faults of a pod that asks for a GPU, and the choices that its namespace permits."""
+    """Returns all faults of a pod that requests a GPU, and the choices that its namespace permits."""
     spec = mapping(pod.get("spec"))
     granted = grant(reading.choices, reading.permission_requests, permissions)
     faults = [*reading.faults, *granted.faults, *out_of_bounds(mapping(pod.get("metadata")), root)]

@@ -1,4 +1,4 @@
-"""Rewrites a container: its GPU request in canonical form, and the mount in which it reports its usage."""
+"""Rewrites a container: its GPU request in canonical form, and the mount of its usage file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from webhook.admission.verdict import indexes_named, objects
 def change_containers(
     spec: dict[str, Any], field: str, readings: tuple[ContainerReading, ...], *, mounts: bool = True
 ) -> list[Operation]:
-    """The operations on one of the pod's lists of containers; indexes stay as they are.
+    """Returns the operations on one of the pod's lists of containers; indexes stay as they are.
 
     Args:
         spec: the pod's spec.

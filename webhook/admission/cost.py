@@ -14,26 +14,27 @@ from fairgpu.request import GPURequest
 from webhook.admission.knowledge import DEFAULT_PRICES
 
 ANY_MODEL = "*"
-"""The key of the price of every model that has none of its own."""
+"""The key of the price of every model without a price of its own."""
 
 
 def hourly_cost(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> tuple[float, float]:
-    """The least cost of a pod in GPU-hours an hour, and the cost that the timekeeper charges while no device is chosen.
+    """Returns a pod's least cost in GPU-hours an hour, and the cost that is charged while no device is chosen.
 
-    A share of memory given in MiB becomes a share of a device only once a device is chosen: the least leaves it out, at
-    the cheapest price that the pod may meet; the most holds it against a device of unknown memory, at the dearest.
+    A share of memory given in MiB becomes a share of a device only once a device is chosen. The least cost leaves it
+    out, at the cheapest price that the pod may meet; the other takes it as a share of a device of unknown memory, at
+    the dearest price.
     """
     least = _rate(reading, min(_prices(reading, prices)), charge, memory=False)
     return least / GPU_SECOND, highest_rate(reading, prices, charge) / GPU_SECOND
 
 
 def highest_rate(reading: PodReading, prices: Mapping[str, float], charge: ChargeRules) -> int:
-    """The highest cost of a pod in microGPU-seconds a second, as the timekeeper charges a pod without an allocation."""
+    """Returns a pod's highest cost in microGPU-seconds a second, as the timekeeper charges without an allocation."""
     return _rate(reading, max(_prices(reading, prices)), charge, memory=True)
 
 
 def deadline_seconds(spec: Mapping[str, Any]) -> int | None:
-    """The time after which the kubelet ends the pod, in seconds; None where the pod names none."""
+    """Returns the time after which the kubelet ends the pod, in seconds; None where the pod states none."""
     value = spec.get("activeDeadlineSeconds")
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
@@ -48,7 +49,7 @@ def _prices(reading: PodReading, prices: Mapping[str, float]) -> list[Fraction]:
         keys = {best_key(prices, model) or ANY_MODEL for model in models}
         keys |= {key for key in prices if key != ANY_MODEL and any(takes(choice, key) for choice in choices)}
         candidates = [prices.get(key, default) for key in sorted(keys)]
-    # From the text: a price of 0.1 is a tenth, and not the double next to it.
+    # Parsed from text: a price of 0.1 is a tenth, and not the nearest double.
     return [Fraction(str(price)) for price in candidates]
 
 

@@ -1,4 +1,4 @@
-"""Admits a GPU pod that is created: reads, checks and rewrites it, and adds its priority class and its sidecar."""
+"""Admits a new GPU pod: reads, checks and rewrites it, and adds its priority class and its sidecar."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ _ACCOUNT_PREFIX: Final = "system:serviceaccount:"
 _TEMPLATE_HASH: Final = "pod-template-hash"
 _OWNER_KIND: Final = re.compile(r"[A-Za-z][A-Za-z0-9]{0,62}")
 _OWNER_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9.:_-]{0,252}")
-"""The API server asks of an owner's kind and name only that they are not empty; these go into bills."""
+"""The form of an owner's name that may go into bills; the API server only asks that it is not empty."""
 
 
 def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """The verdict on a pod that is created; a pod without a GPU stays as it is.
+    """Returns the verdict on a new pod; a pod without a GPU stays as it is.
 
     Args:
         subject: the request.
-        knowledge: budgets, namespaces and priority classes as last seen.
-        settings: the admin's.
+        knowledge: budgets, namespaces and priority classes as last observed.
+        settings: the admin's settings.
         now: monotonic seconds.
     """
     pod = subject.item
@@ -117,13 +117,13 @@ def _annotate(subject: Subject, reading: PodReading, granted: Granted, budget: B
 
 
 def _label(pod: dict[str, Any]) -> list[Operation]:
-    """The label by which policies for existing pods select GPU pods."""
+    """Returns the operations that add the label by which policies and webhooks select GPU pods."""
     metadata = pod.get("metadata")
     return change_map(metadata, "/metadata", "labels", LABELS, ()) if isinstance(metadata, dict) else []
 
 
 def _hold(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
-    """Adds the finalizer that keeps the pod until its end is in the ledger, once; removes it where it is not in use."""
+    """Adds the finalizer that keeps the pod until its end is in the ledger; removes it where it is not in use."""
     given = mapping(pod.get("metadata")).get("finalizers")
     if not isinstance(given, list):
         return [add("/metadata/finalizers", [names.METER_FINALIZER])] if holds else []
@@ -134,7 +134,7 @@ def _hold(pod: dict[str, Any], *, holds: bool) -> list[Operation]:
 
 
 def _source(reading: PodReading, given: Any) -> str:
-    """The dialects of the pod's manifest; a copy of an admitted pod, which is native, keeps its annotation."""
+    """Returns the dialects of the pod's manifest; a copy of an admitted pod, which is native, keeps its annotation."""
     if NATIVE_NAMES.issuperset(reading.dialects) and isinstance(given, str) and ALL_NAMES.issuperset(given.split(",")):
         return given
     return ",".join(reading.dialects)
@@ -153,7 +153,7 @@ def _gate(spec: dict[str, Any], *, held: bool) -> list[Operation]:
 
 
 def _strip(pod: dict[str, Any], reading: PodReading) -> list[Operation]:
-    """Removes keys that ask for nothing, such as `nvidia.com/gpu: 0`."""
+    """Removes keys that request nothing, such as `nvidia.com/gpu: 0`."""
     spec = mapping(pod.get("spec"))
     metadata = mapping(pod.get("metadata"))
     return [
@@ -164,7 +164,7 @@ def _strip(pod: dict[str, Any], reading: PodReading) -> list[Operation]:
 
 
 def _replacements(pod: dict[str, Any], settings: Webhook) -> tuple[str, ...]:
-    """Warnings about values of the author's that admission replaces."""
+    """Returns warnings about values of the author's that admission replaces."""
     spec = mapping(pod.get("spec"))
     lines = [
         f"spec.volumes[{index}]: the name is of a volume of FairGPU's own, which takes its place, mounts included"
@@ -183,11 +183,11 @@ def _audit(budget: BudgetVerdict) -> dict[str, str]:
 
 
 def creator(subject: Subject) -> str:
-    """The user, or `Kind/name` of the pod's controller where a controller created the pod; showback attributes it so.
+    """Returns the user, or `Kind/name` of the controller that created the pod; showback attributes the pod to it.
 
-    An owner that a person names does not count: it would attribute their pods to somebody else. Nor does one that a
-    service account of the pod's own namespace names, since everyone who may edit a namespace may act as its accounts.
-    Controllers have accounts in kube-system or in an operator's own namespace.
+    An owner that a person names does not count: it would attribute the person's pods to somebody else. An owner that a
+    service account of the pod's own namespace names does not count either, since everyone who may edit a namespace may
+    act as its accounts. Controllers have accounts in kube-system or in an operator's own namespace.
     """
     own_account = subject.user.startswith(f"{_ACCOUNT_PREFIX}{subject.namespace}:")
     if own_account or not subject.user.startswith(_SYSTEM_PREFIX):
@@ -203,7 +203,10 @@ def creator(subject: Subject) -> str:
 
 
 def _controller(kind: str, name: str, metadata: dict[str, Any]) -> str:
-    """A Deployment names its ReplicaSets after itself and a hash, which it also puts on their pods as a label."""
+    """Returns Kind/name of a controller; a ReplicaSet that a Deployment made counts as the Deployment.
+
+    A Deployment names its ReplicaSets after itself and a hash, which it also puts on their pods as a label.
+    """
     template_hash = mapping(metadata.get("labels")).get(_TEMPLATE_HASH)
     if kind == "ReplicaSet" and isinstance(template_hash, str) and template_hash and name.endswith(f"-{template_hash}"):
         return f"Deployment/{name.removesuffix(f'-{template_hash}')}"

@@ -1,4 +1,4 @@
-"""Warns of settings by which a GPU pod reaches GPUs past its share; nodes and other policies decide on them.
+"""Warns of settings by which a GPU pod reaches GPUs beyond its share; nodes and other policies decide on them.
 
 docs/guards.md says how to close each of these ways.
 """
@@ -19,8 +19,7 @@ from webhook.admission.verdict import objects
 Path = tuple[str | int, ...]
 
 VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"
-"""The variable by which NVIDIA's runtime gives a container GPUs
-(https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html)."""
+"""The variable by which NVIDIA's runtime gives GPUs to a container."""
 NO_DEVICES: Final = ("", "none", "void")
 MAX_NAMED: Final = 16
 """The most warnings of this kind for one pod."""
@@ -32,7 +31,7 @@ _AMOUNTS: Final = ("limits", "requests")
 
 
 def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tuple[str, ...]:
-    """Warnings about a pod that asks for a GPU; `root` is the pod's field path in the object."""
+    """Returns warnings about a pod that requests a GPU; `root` is the pod's field path in the object."""
     spec = mapping(pod.get("spec"))
     warnings = _pod_warnings(spec, root)
     gpu_containers = {container.path[-2:] for container in reading.all_containers if container.request is not None}
@@ -52,7 +51,7 @@ def exposures(pod: dict[str, Any], reading: PodReading, root: Path = ()) -> tupl
 
 
 def _is_exposed(container: dict[str, Any]) -> bool:
-    """Whether a container needs a warning; a quick test, as every container meets it."""
+    """Whether a container needs a warning; a quick test, as every container is tested."""
     security = container.get("securityContext")
     if isinstance(security, dict) and security.get("privileged") is True:
         return True
@@ -70,7 +69,7 @@ def _is_exposed(container: dict[str, Any]) -> bool:
 
 
 def _environment(container: dict[str, Any]) -> Any:
-    """The variables of a container; None where they are still JSON bytes and cannot have VISIBLE_DEVICES."""
+    """Returns a container's variables; None where they are JSON bytes without VISIBLE_DEVICES."""
     variables = container.get("env")
     if isinstance(variables, msgspec.Raw):
         return msgspec.json.decode(variables) if _VISIBLE_DEVICES in bytes(variables) else None

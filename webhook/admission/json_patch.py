@@ -1,4 +1,4 @@
-"""JSON Patch operations (RFC 6902) for what admission changes: keys of maps, elements of lists."""
+"""JSON Patch operations (RFC 6902) on maps and lists."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ Operation = dict[str, Any]
 
 @lru_cache(maxsize=256)
 def escape(key: str) -> str:
-    """A key as one step of a JSON Pointer (RFC 6901)."""
+    """Returns a key as one step of a JSON Pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def add(path: str, value: Any) -> Operation:
-    """The operation that sets a key, or inserts an element into a list."""
+    """Returns the operation that sets a key, or inserts an element into a list."""
     return {"op": "add", "path": path, "value": value}
 
 
 def remove(path: str) -> Operation:
-    """The operation that removes a key or an element."""
+    """Returns the operation that removes a key or an element."""
     return {"op": "remove", "path": path}
 
 
 def set_field(parent: Mapping[str, Any], path: str, key: str, value: Any) -> list[Operation]:
-    """The operations that set a key to a value; none where it has it. `add` replaces the value of an existing key."""
+    """Returns the operations that set a key to a value; none where it has it already."""
     present = parent.get(key)
     if present == value and type(present) is type(value):
         return []
@@ -34,7 +34,7 @@ def set_field(parent: Mapping[str, Any], path: str, key: str, value: Any) -> lis
 
 
 def change_map(parent: Any, path: str, key: str, values: Mapping[str, Any], without: Iterable[str]) -> list[Operation]:
-    """The operations that set keys of a map within a parent and remove others; they create a missing map.
+    """Returns the operations that set and remove keys of a map in a parent; they create a missing map.
 
     Args:
         parent: the object that holds the map.
@@ -53,5 +53,5 @@ def change_map(parent: Any, path: str, key: str, values: Mapping[str, Any], with
 
 
 def remove_elements(path: str, indexes: Iterable[int]) -> list[Operation]:
-    """The operations that remove elements of a list, the last one first, so that the indexes stay valid."""
+    """Returns the operations that remove elements of a list, the last one first, so that the indexes stay valid."""
     return [remove(f"{path}/{index}") for index in sorted(indexes, reverse=True)]

@@ -1,4 +1,4 @@
-"""The state of the cluster that admission answers from: all of it in memory, so that an answer waits for no request."""
+"""The knowledge about the cluster by which admission decides, all in memory, so that no answer waits for a request."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class BudgetStates:
     charge: ChargeRules = field(default_factory=ChargeRules)
 
     def state_of(self, namespace: str) -> NamespaceState:
-        """The state of a namespace, by its own budget or by default."""
+        """Returns the state of a namespace, by its own budget or by default."""
         known = self.by_namespace.get(namespace)
         return known if known is not None else NamespaceState(namespace, "", self.default, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
 class PriorityClass:
-    """A PriorityClass: the API server refuses a pod of the class with another value or preemption policy."""
+    """A PriorityClass: the API server refuses a pod of it with another value or preemption policy."""
 
     name: str
     value: int
@@ -50,7 +50,9 @@ class PriorityClass:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """The knowledge at one moment. A namespace that `permissions` does not name has none.
+    """The budgets' states, permissions, priority classes and CA at one moment.
+
+    A namespace that `permissions` does not name has none.
 
     Attributes:
         states: the budgets' states; None until the timekeeper first answers.
@@ -67,12 +69,12 @@ class Knowledge:
     timekeeper_ca: str = ""
 
     def permissions_of(self, namespace: str) -> frozenset[Permission]:
-        """The permissions of a namespace."""
+        """Returns the permissions of a namespace."""
         return self.permissions.get(namespace, NO_PERMISSIONS)
 
 
 def read_priority_class(item: Mapping[str, Any]) -> PriorityClass:
-    """A PriorityClass object; its preemption policy is PreemptLowerPriority where it names none.
+    """Parses a PriorityClass; its preemption policy is PreemptLowerPriority where it names none.
 
     https://kubernetes.io/docs/concepts/scheduling-eviction/pod-priority-preemption/#priorityclass
     """

@@ -1,7 +1,7 @@
-"""The priority of a GPU pod: class, value and preemption policy, which the API server accepts only together.
+"""The priority of a GPU pod: class, value and preemption policy, which must match.
 
-Its priority admission runs before webhooks and again after them, and refuses a pod whose value or policy is not the
-one of its class (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#priority).
+The API server's priority admission runs before webhooks and again after them, and refuses a pod whose value or policy
+is not the one of its class (https://kubernetes.io/docs/reference/access-authn-authz/admission-controllers/#priority).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ FIELD: Final = "priorityClassName"
 
 
 def earned_class(settings: Priorities, knowledge: Knowledge, *, over: bool) -> PriorityClass:
-    """The class that the budget gives the pod, with the value and policy that the API server requires."""
+    """Returns the priority class that the budget gives the pod, with the value and policy that must match it."""
     name = settings.over_budget_class if over else settings.in_budget_class
     live = knowledge.classes.get(name)
     if live is not None:
@@ -54,7 +54,7 @@ def faults_of_class(
 
 
 def set_class(spec: dict[str, Any], wanted: PriorityClass) -> list[Operation]:
-    """The operations that give the pod the class."""
+    """Returns the operations that give the pod the class."""
     return [
         *set_field(spec, "/spec", FIELD, wanted.name),
         *set_field(spec, "/spec", "priority", wanted.value),

@@ -1,4 +1,4 @@
-"""AdmissionReview in, AdmissionReview out, as bytes (admission.k8s.io/v1).
+"""Answers an AdmissionReview, from bytes to bytes (admission.k8s.io/v1).
 
 https://kubernetes.io/docs/reference/access-authn-authz/extensible-admission-controllers/#webhook-request-and-response
 """
@@ -28,11 +28,11 @@ FORBIDDEN: Final = 403
 
 _ORDERS: Final = ("GPUGrant", "GPUCorrection")
 _LONGEST_NAME: Final = 256
-"""The CRDs' maxLength of `spec.requestedBy`; the policy fairgpu-orders truncates names in the same way."""
+"""The maxLength of `spec.requestedBy` in the CRDs; the policy fairgpu-orders truncates names likewise."""
 
 
 class ReviewError(ValueError):
-    """The body is no AdmissionReview that can be answered; the message says why."""
+    """The body is not an AdmissionReview that can be answered; the message says why."""
 
 
 class Answer(NamedTuple):
@@ -50,11 +50,11 @@ def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now
         route: the webhook, `mutate` or `validate`.
         body: the AdmissionReview as JSON.
         knowledge: the state of the cluster.
-        settings: the admin's.
+        settings: the admin's settings.
         now: monotonic seconds.
 
     Raises:
-        ReviewError: the body is no review that can be answered.
+        ReviewError: the body is not a review that can be answered.
     """
     subject = decode(body)
     verdict = judge(route, subject, knowledge, settings, now)
@@ -62,19 +62,19 @@ def answer(route: str, body: bytes, knowledge: Knowledge, settings: Webhook, now
 
 
 def decode(body: bytes) -> Subject:
-    """The request in an AdmissionReview.
+    """Decodes the request of an AdmissionReview.
 
     Raises:
-        ReviewError: it is no JSON, no AdmissionReview of v1, or has no request with a uid.
+        ReviewError: it is not JSON, not an AdmissionReview of v1, or has no request with a uid.
     """
     return read(parse(body), len(body))
 
 
 def parse(body: bytes) -> Any:
-    """The fields of the document that admission reads; all of it where a value has another type than the API's.
+    """Parses the fields that admission reads; the whole document where a value has another type than the API's.
 
     Raises:
-        ReviewError: it is no JSON.
+        ReviewError: it is not JSON.
     """
     try:
         return DECODER.decode(body)
@@ -87,14 +87,14 @@ def parse(body: bytes) -> Any:
 
 
 def read(document: Any, size: int = 0) -> Subject:
-    """The request in a document.
+    """Reads the request from a parsed AdmissionReview.
 
     Args:
         document: the AdmissionReview.
-        size: bytes of its JSON.
+        size: the bytes of its JSON.
 
     Raises:
-        ReviewError: it is no AdmissionReview of v1, or has no request with a uid.
+        ReviewError: it is not an AdmissionReview of v1, or has no request with a uid.
     """
     if not isinstance(document, dict) or document.get("apiVersion") != API_VERSION or document.get("kind") != KIND:
         raise ReviewError(f"the body is no {KIND} of {API_VERSION}")
@@ -116,7 +116,7 @@ def read(document: Any, size: int = 0) -> Subject:
 
 
 def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """The verdict of the mutating webhook: on pods, only as a whole, and on new orders."""
+    """Returns the verdict of the mutating webhook on a pod or a new order; all other objects stay as they are."""
     if subject.sub_resource:
         return UNTOUCHED
     if subject.kind in _ORDERS and subject.operation == "CREATE":
@@ -131,14 +131,14 @@ def mutate(subject: Subject, knowledge: Knowledge, settings: Webhook, now: float
 
 
 def judge(route: str, subject: Subject, knowledge: Knowledge, settings: Webhook, now: float) -> Verdict:
-    """The verdict of the webhook behind a route, `mutate` or `validate`."""
+    """Returns the verdict of the webhook of a route, `mutate` or `validate`."""
     if route == "mutate":
         return mutate(subject, knowledge, settings, now)
     return validate(subject, knowledge, settings)
 
 
 def encode(uid: str, verdict: Verdict) -> bytes:
-    """The body of an answer; a refusal has no patch, nor has an admission without changes."""
+    """Encodes an answer; a refusal has no patch, nor has an admission without changes."""
     response: dict[str, Any] = {"uid": uid, "allowed": not verdict.faults}
     if verdict.faults:
         response["status"] = {
@@ -159,7 +159,7 @@ def encode(uid: str, verdict: Verdict) -> bytes:
 
 
 def _sign_order(subject: Subject) -> Verdict:
-    """Writes the author's name into an order without one. The policy fairgpu-orders judges a name that is there."""
+    """Writes the author's name into an order without one; the policy fairgpu-orders checks a given name."""
     spec = subject.item.get("spec")
     if not isinstance(spec, dict) or spec.get("requestedBy") or not subject.user:
         return UNTOUCHED

@@ -41,13 +41,13 @@ class SidecarParts:
 
 @lru_cache(maxsize=8)
 def sidecar_parts(settings: Sidecar, timekeeper_ca: str) -> SidecarParts:
-    """The additions to all pods; they stay the same while settings and CA do."""
+    """Returns the additions to all pods; they change only with the settings or the CA."""
     volumes = tuple([Part(volume) for volume in shared_volumes(settings)])
     return SidecarParts(Part(sidecar_container(settings, timekeeper_ca)), volumes)
 
 
 def sidecar_container(settings: Sidecar, timekeeper_ca: str) -> dict[str, Any]:
-    """The sidecar container."""
+    """Returns the sidecar container."""
     amounts = {"cpu": settings.cpu, "memory": settings.memory}
     return {
         "name": names.SIDECAR_CONTAINER,
@@ -77,7 +77,7 @@ def sidecar_container(settings: Sidecar, timekeeper_ca: str) -> dict[str, Any]:
 
 
 def shared_volumes(settings: Sidecar) -> list[dict[str, Any]]:
-    """The volumes: one for the usage files of the containers, one for the token that the sidecar reports with."""
+    """Returns the volumes: one for the containers' usage files, one for the sidecar's token."""
     token = {"audience": names.TOKEN_AUDIENCE, "expirationSeconds": settings.token_seconds, "path": TOKEN_FILE}
     return [
         {"name": names.USAGE_VOLUME, "emptyDir": {"sizeLimit": USAGE_SIZE_LIMIT}},
@@ -89,12 +89,12 @@ def shared_volumes(settings: Sidecar) -> list[dict[str, Any]]:
 
 
 def usage_mount(container: str) -> dict[str, str]:
-    """The mount of a GPU container's own folder of the usage volume."""
+    """Returns the mount of a GPU container's own folder of the usage volume."""
     return {"name": names.USAGE_VOLUME, "mountPath": names.USAGE_MOUNT_PATH, "subPath": container}
 
 
 def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
-    """The operations that put the sidecar first among the init containers, in place of any container of its name."""
+    """Returns the operations that put the sidecar first among the init containers, replacing any of its name."""
     given = spec.get("initContainers")
     path = "/spec/initContainers"
     if not isinstance(given, list):
@@ -106,7 +106,7 @@ def place_sidecar(spec: dict[str, Any], sidecar: Part) -> list[Operation]:
 
 
 def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operation]:
-    """The operations that add the shared volumes to the pod's, in place of any of their names."""
+    """Returns the operations that add the shared volumes to the pod, replacing any of their names."""
     given = spec.get("volumes")
     path = "/spec/volumes"
     if not isinstance(given, list):
@@ -123,7 +123,7 @@ def place_volumes(spec: dict[str, Any], wanted: tuple[Part, ...]) -> list[Operat
 
 
 def strange_volumes(spec: dict[str, Any]) -> list[int]:
-    """The indexes of volumes with a name of FairGPU's and another kind: their author meant another volume."""
+    """Returns the indexes of volumes with a name of FairGPU's and another kind, which their author meant otherwise."""
     kinds = {names.USAGE_VOLUME: "emptyDir", names.TOKEN_VOLUME: "projected"}
     given: Any = spec.get("volumes")
     return [index for index in indexes_named(given, OUR_VOLUMES) if kinds[given[index]["name"]] not in given[index]]

@@ -18,11 +18,11 @@ TEMPLATE_PATHS: dict[str, Path] = {
     "CronJob": ("spec", "jobTemplate", "spec", "template"),
     "PodTemplate": ("template",),
 }
-"""The field path of the template, by kind of the core, apps and batch groups."""
+"""The field path of the template of each kind in the core, apps and batch groups."""
 
 
 def pod_template(kind: str, item: dict[str, Any]) -> tuple[Path, dict[str, Any]] | None:
-    """The template in a workload, and its field path; None for a kind without one."""
+    """Returns the template in a workload, and its field path; None for a kind without one."""
     path = TEMPLATE_PATHS.get(kind)
     if path is None:
         return None

@@ -1,7 +1,7 @@
-"""Admits an update of a GPU pod: a manifest that is applied again brings back the keys that admission rewrote.
+"""Admits an update of a GPU pod: a manifest that is applied again restores keys that admission had rewritten.
 
-`kubectl apply` compares the manifest with the stored pod, finds the dialect's keys gone, and puts them back into fields
-that cannot change. Admission removes them where they still ask for the pod's own request, and refuses them elsewhere.
+`kubectl apply` compares the manifest with the stored pod, finds that the dialect's keys are missing, and puts them back
+into fields that cannot change. Admission removes them where they still state the pod's own request, and refuses others.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from webhook.admission.verdict import UNTOUCHED, Subject, Verdict
 from webhook.settings import Webhook
 
 REWRITTEN_FIELDS = ("schedulerName", "priorityClassName", "priority", "preemptionPolicy")
-"""Fields that admission sets when the pod is created and that never change; a manifest may name other values."""
+"""The fields that admission sets at creation and that never change; a manifest may name other values."""
 
 NEEDING_PERMISSION = (names.CORE_POLICY, names.TASK_PRIORITY)
-"""Choices that the namespace's permissions may have replaced by the default when the pod was created."""
+"""The choices that the namespace's permissions may have replaced by the default at creation."""
 
 Requests = dict[tuple[str, str], GPURequest]
 
 
 def admit_update(subject: Subject, settings: Webhook) -> Verdict:
-    """The verdict on a changed pod; a pod that FairGPU did not admit stays as it is."""
+    """Returns the verdict on an updated pod; a pod that FairGPU did not admit stays as it is."""
     dialects = settings.dialects.reading
     stored = read_pod(subject.old_item, dialects, dialects=registry.NATIVE)
     if not stored.requests_gpu or mapping(subject.old_item.get("spec")).get("schedulerName") != settings.scheduler:
@@ -45,12 +45,12 @@ def admit_update(subject: Subject, settings: Webhook) -> Verdict:
 
 
 def requests(reading: PodReading) -> Requests:
-    """The requests of the containers, by their list and name."""
+    """Returns the requests of the containers, by their list and name."""
     return {key(container): container.request for container in reading.all_containers if container.request is not None}
 
 
 def key(container: ContainerReading) -> tuple[str, str]:
-    """The identity of a container, which stays the same while its pod lives."""
+    """Returns the identity of a container, which stays the same while its pod lives."""
     return str(container.path[-2]), container.name
 
 
@@ -66,7 +66,7 @@ def _faults_of_requests(returning: PodReading, stored: Requests) -> list[Fault]:
 
 
 def changed_request(container: ContainerReading, present: GPURequest | None) -> Fault:
-    """The fault of a request that differs from the one that the pod was created with."""
+    """Returns the fault of a request that differs from the one that the pod was created with."""
     return Fault(
         path=field_path(*container.path, "resources"),
         given=f"{_describe(container.request)} (in the terms of {container.dialect})",
@@ -83,7 +83,7 @@ def _describe(request: GPURequest | None) -> str:
 
 
 def _warnings_of_choices(returning: PodReading, stored: dict[str, Any]) -> tuple[str, ...]:
-    """Warnings about choices of the dialects' annotations that differ from those the pod was created with."""
+    """Returns warnings about choices in the dialects' annotations that differ from those at creation."""
     annotations = mapping(mapping(stored.get("metadata")).get("annotations"))
     chosen = NO_CHOICES
     for container in returning.all_containers:

@@ -16,7 +16,7 @@ from webhook.settings import Webhook
 
 
 def validate(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
-    """The verdict on an object as it would be stored."""
+    """Returns the verdict on an object as it would be stored."""
     if subject.kind == "Pod":
         if subject.sub_resource == "ephemeralcontainers":
             return _validate_ephemeral(subject, settings)
@@ -53,7 +53,7 @@ def _added_later(reading: PodReading) -> list[Fault]:
 
 
 def _validate_update(subject: Subject, settings: Webhook) -> Verdict:
-    """Judges only what an update changes: a pod that was admitted under other settings must stay updatable."""
+    """Checks only what an update changes: a pod that was admitted under other settings must stay updatable."""
     dialects = settings.dialects.reading
     before = read_pod(subject.old_item, dialects)
     after = read_pod(subject.item, dialects)

@@ -44,14 +44,14 @@ class Subject:
 
     Attributes:
         kind: the object's kind as sent, which is the one that the webhook's rules name.
-        sub_resource: such as `ephemeralcontainers`; empty for the object itself.
+        sub_resource: the subresource, such as `ephemeralcontainers`; empty for the object itself.
         operation: CREATE, UPDATE, DELETE or CONNECT.
-        namespace: the request's; objects may name none.
-        name: the request's; empty where the API server generates one later.
+        namespace: the request's namespace; objects may name none.
+        name: the request's name; empty where the API server generates one later.
         user: the user who sent the request.
         item: the object; empty where there is none.
-        old_item: the object as it was.
-        size: bytes of the review as JSON, nearly all of them the objects'; 0 where unknown.
+        old_item: the object before the change.
+        size: the bytes of the review as JSON, nearly all of them the objects'; 0 where unknown.
     """
 
     def __init__(  # noqa: PLR0913 - the fields of a value
@@ -81,14 +81,14 @@ class Subject:
 
 
 def objects(value: Any) -> list[tuple[int, dict[str, Any]]]:
-    """The objects in a JSON list with their indexes; none where the value is no list."""
+    """Returns the objects in a JSON list with their indexes; none where the value is not a list."""
     if not isinstance(value, list):
         return []
     return [(index, item) for index, item in enumerate(value) if isinstance(item, dict)]
 
 
 def indexes_named(value: Any, names: Collection[str]) -> list[int]:
-    """The indexes of a JSON list's objects with one of these names; none where the value is no list."""
+    """Returns the indexes of a JSON list's objects with one of these names; none where the value is not a list."""
     if not isinstance(value, list):
         return []
     return [index for index, item in enumerate(value) if isinstance(item, dict) and item.get("name") in names]

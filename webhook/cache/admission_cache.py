@@ -1,4 +1,4 @@
-"""The knowledge that a worker answers from, which its background threads renew."""
+"""The knowledge by which a worker answers reviews, and which its background threads keep current."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from webhook.admission.knowledge import BudgetStates, Knowledge, PriorityClass
 
 
 class AdmissionCache:
-    """Holds one Knowledge at a time: readers take it whole, writers replace it.
+    """Holds one Knowledge at a time: readers take it whole, writers replace it. Thread-safe.
 
     Attributes:
         knowledge: the knowledge at this moment.
@@ -26,7 +26,7 @@ class AdmissionCache:
         self._classes_known = False
 
     def missing(self, *, cluster: bool, states: bool) -> tuple[str, ...]:
-        """The names of the knowledge that the first review waits for and that is not there yet.
+        """Returns the names of the knowledge that the first review waits for and that has not arrived.
 
         Args:
             cluster: whether there is an API server.

@@ -25,10 +25,10 @@ class _Logged:
     """A view that logs its failures."""
 
     def confirmed(self) -> None:
-        """Nothing depends on how fresh these are."""
+        """Does nothing: no decision depends on the age of these objects."""
 
     def failed(self, error: ApiError) -> None:
-        """Logs the failure; the view stays as it was."""
+        """Logs the failure; the view stays as it is."""
         _log.warning("watch failed", view=type(self).__name__, error=str(error))
 
 

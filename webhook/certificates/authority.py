@@ -1,8 +1,8 @@
 """The CA and the certificate of the webhook, and the order in which they are renewed so that trust is never missing.
 
 API servers first trust a new authority beside the old one. The new one issues a certificate only once every API server
-had time to read that, and the old one is dropped only once every replica had time to serve the new certificate. Each
-step changes one stored object, so that a process that dies between two steps leaves nothing half done.
+had time to read the new authority. The old one is dropped only once every replica had time to serve the new
+certificate. Each step changes one stored object, so a process that dies between two steps leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-
 
 
 class Step(Enum):
-    """The step that is due next."""
+    """The next step of a renewal."""
 
     NOTHING = auto()
     START = auto()
@@ -47,12 +47,12 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Authorities:
-    """The CAs that API servers are to trust.
+    """The CAs that API servers must trust.
 
     Attributes:
         trusted: their certificates in PEM, the newest last.
         newest_key: the key of the newest, in PEM; the keys of older ones are gone.
-        published_at: when every webhook configuration was seen to hold exactly these; None before that.
+        published_at: the instant at which every webhook configuration was observed with exactly these; None before.
     """
 
     trusted: tuple[bytes, ...]
@@ -61,18 +61,18 @@ class Authorities:
 
     @property
     def newest(self) -> Pair:
-        """The authority that signs."""
+        """The authority that signs certificates."""
         return Pair(self.trusted[-1], self.newest_key)
 
     @property
     def bundle(self) -> bytes:
-        """The bundle that a webhook configuration is to hold."""
+        """The bundle that each webhook configuration must have."""
         return b"".join(self.trusted)
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The state from which the next step follows.
+    """The certificates and configurations from which the next step follows.
 
     Attributes:
         published: the bundle of each webhook of each configuration; empty bytes where there is none.
@@ -95,7 +95,7 @@ def next_step(observed: Observation, settings: Certificates, now: datetime) -> S
     if authorities.published_at is None:
         return Step.NOTE_PUBLICATION
     if leaf is None or not _is_accepted(leaf, authorities.trusted, settings, now):
-        return Step.ISSUE_LEAF  # no API server accepts what is served: there is nothing to wait for
+        return Step.ISSUE_LEAF  # no API server accepts the served certificate: waiting helps nothing
     return _step_of_renewal(authorities, authorities.published_at, leaf, settings, now)
 
 
@@ -115,7 +115,7 @@ def _step_of_renewal(
 
 
 def first_authorities(published: Collection[bytes], settings: Certificates, now: datetime) -> Authorities:
-    """A new authority beside those that the API servers trust today, so that what is served stays trusted meanwhile."""
+    """Makes a new authority beside those that API servers trust now, so that served certificates stay trusted."""
     candidates = {certificate for bundle in published for certificate in certificates_in(bundle)}
     trusted = sorted(certificate for certificate in candidates if _holds(certificate, now))
     made = make_authority(AUTHORITY_NAME, now, timedelta(seconds=settings.authority_seconds))
@@ -123,40 +123,40 @@ def first_authorities(published: Collection[bytes], settings: Certificates, now:
 
 
 def with_new_authority(authorities: Authorities, settings: Certificates, now: datetime) -> Authorities:
-    """The same with one more, which signs from now on."""
+    """Adds a new authority, which signs from now on."""
     made = make_authority(AUTHORITY_NAME, now, timedelta(seconds=settings.authority_seconds))
     return Authorities((*authorities.trusted, made.certificate_pem), made.key_pem)
 
 
 def newest_alone(authorities: Authorities) -> Authorities:
-    """The same without those that sign no more."""
+    """Drops the authorities that sign no more."""
     return Authorities(authorities.trusted[-1:], authorities.newest_key)
 
 
 def seen_published(authorities: Authorities, now: datetime) -> Authorities:
-    """The same, published in every configuration since now."""
+    """Records that every configuration has had these authorities since now."""
     return replace(authorities, published_at=now)
 
 
 def new_leaf(authorities: Authorities, settings: Certificates, now: datetime) -> Pair:
-    """A certificate under the newest authority."""
+    """Makes a certificate under the newest authority."""
     return make_leaf(authorities.newest, settings.names, now, timedelta(seconds=settings.leaf_seconds))
 
 
 def certificates_in(bundle: bytes) -> tuple[bytes, ...]:
-    """The certificates of a bundle, each in PEM."""
+    """Returns the certificates of a bundle, each in PEM."""
     return tuple(_CERTIFICATE.findall(bundle))
 
 
 def pack_authorities(authorities: Authorities) -> dict[str, bytes]:
-    """The authorities as a Secret or a folder holds them."""
+    """Encodes the authorities for a Secret or a folder."""
     published = authorities.published_at
     noted = {PUBLISHED: published.isoformat().encode()} if published else {}
     return {BUNDLE: authorities.bundle, AUTHORITY_KEY: authorities.newest_key, **noted}
 
 
 def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
-    """The authorities in a Secret or a folder; None where there are none, or none that can be read."""
+    """Decodes the authorities of a Secret or a folder; None where they are missing or unreadable."""
     try:
         trusted = certificates_in(data[BUNDLE])
         published = datetime.fromisoformat(data[PUBLISHED].decode()) if PUBLISHED in data else None
@@ -166,12 +166,12 @@ def unpack_authorities(data: Mapping[str, bytes]) -> Authorities | None:
 
 
 def pack_leaf(leaf: Pair) -> dict[str, bytes]:
-    """The certificate as a Secret or a folder holds it."""
+    """Encodes the certificate for a Secret or a folder."""
     return {LEAF: leaf.certificate_pem, LEAF_KEY: leaf.key_pem}
 
 
 def unpack_leaf(data: Mapping[str, bytes]) -> Pair | None:
-    """The certificate in a Secret or a folder; None where a part is missing."""
+    """Decodes the certificate of a Secret or a folder; None where a part is missing."""
     return Pair(data[LEAF], data[LEAF_KEY]) if LEAF in data and LEAF_KEY in data else None
 
 

@@ -1,7 +1,7 @@
-"""Rotates the CA and the certificate: observes them and the webhook configurations, and takes the steps that are due.
+"""Renews the webhook's CA and certificate: observes them and the webhook configurations, and takes the due steps.
 
-The process of `fairgpu webhook certificates` does so again and again. It listens on no port; it touches a file after
-each check, by which a probe sees that it runs.
+The process of `fairgpu webhook certificates` does so repeatedly. It listens on no port; it touches a file after each
+check, by which a probe sees that it runs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from webhook.settings import Certificates
 _log = structlog.get_logger(__name__)
 
 MOST_STEPS = 12
-"""The first installation takes four; the others leave room for steps that another process takes at the same time."""
+"""The most steps at once; a first installation takes four, the others allow for steps of another process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,10 @@ class _Snapshot:
 
 
 def reconcile(places: Places, settings: Certificates, now: Callable[[], datetime]) -> Observation:
-    """Takes all steps that are due, and returns the state after them.
+    """Takes all steps that are due; returns the state after them.
 
     Raises:
-        ChainError: a part cannot be read or written, or another process changes it again and again.
+        ChainError: a part cannot be read or written, or another process keeps changing it.
     """
     for _ in range(MOST_STEPS):
         snapshot = _observe(places)
@@ -77,7 +77,7 @@ def reconcile(places: Places, settings: Certificates, now: Callable[[], datetime
 
 
 def chain_of(observed: Observation) -> Chain:
-    """The chain that a server presents.
+    """Returns the chain that a server presents.
 
     Raises:
         ChainError: there is no certificate.
@@ -102,7 +102,7 @@ def _observe(places: Places) -> _Snapshot:
 
 
 def _take_step(step: Step, snapshot: _Snapshot, places: Places, settings: Certificates, now: datetime) -> bool:
-    """Takes a step; False where another process was faster."""
+    """Takes a step; returns False where another process was faster."""
     authorities = snapshot.observed.authorities
     if authorities is None or step is Step.START:
         changed = first_authorities(snapshot.observed.published, settings, now)
@@ -124,7 +124,7 @@ def _changed(step: Step, authorities: Authorities, settings: Certificates, now: 
 
 
 def cluster_places(api: KubernetesAPI, settings: Certificates) -> Places:
-    """The Secrets and webhook configurations of a cluster."""
+    """Returns the Secrets and webhook configurations of a cluster."""
     return Places(
         configurations=Configurations(api),
         leaf=SecretStore(api, settings.namespace, settings.secret),
@@ -142,11 +142,11 @@ def run_rotation(
     """Keeps certificates and configurations current until `wait` returns true.
 
     Args:
-        places: where everything is.
-        settings: lives, names, and how often to snapshot.
-        now: the time.
-        wait: waits that many seconds, or less if everything is to end, and returns whether it is.
-        alive: a file to touch after each snapshot.
+        places: the stores of the certificates, and the configurations.
+        settings: lifetimes, names, and the interval of checks.
+        now: returns the time.
+        wait: sleeps that many seconds, or until the process ends; returns whether it ends.
+        alive: a file to touch after each check.
     """
     while True:
         try:

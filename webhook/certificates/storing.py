@@ -1,6 +1,6 @@
-"""The stores of the CA and of the certificate, each by itself: a Secret, or files of a folder.
+"""Stores the CA and the certificate, each in a Secret or in files of a folder.
 
-A change names the version that it replaces, so that of two processes the second learns of the first one's change.
+A change names the version that it replaces, so that of two processes the second notices the first one's change.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ class Store(Protocol):
     """A store of named bytes."""
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """The stored bytes, and the version by which to replace them; raises ChainError."""
+        """Returns the stored bytes, and the version by which to replace them; raises ChainError."""
 
     def save(self, data: Mapping[str, bytes], version: str) -> bool:
-        """Replaces the stored bytes; False where they are no longer of that version; raises ChainError."""
+        """Replaces the stored bytes; returns False where they have another version by now; raises ChainError."""
 
 
 class SecretStore:
-    """A Secret."""
+    """Stores bytes in a Secret."""
 
     def __init__(self, api: KubernetesAPI, namespace: str, name: str) -> None:
         self._api = api
@@ -38,7 +38,7 @@ class SecretStore:
         self._name = name
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """The Secret's data; empty where there is none."""
+        """Returns the Secret's data; empty where there is no Secret."""
         try:
             secret = self._api.get(f"{self._collection}/{self._name}")
         except ApiError as error:
@@ -70,15 +70,15 @@ class SecretStore:
 
 
 class FolderStore:
-    """Some files of a folder on one machine, readable by their owner alone."""
+    """Stores bytes in files of a folder on one machine, readable by their owner alone."""
 
     def __init__(self, folder: Path, files: Collection[str]) -> None:
-        """Names the folder, and the files of it that belong together."""
+        """Makes a store of some files of a folder."""
         self._folder = folder
         self._files = frozenset(files)
 
     def load(self) -> tuple[Mapping[str, bytes], str]:
-        """The files that are there."""
+        """Returns the files that exist."""
         with self._locked():
             return self._read()
 

@@ -1,4 +1,4 @@
-"""The bundle of CAs in both webhook configurations, by which API servers know the webhook."""
+"""The bundle of CAs in both webhook configurations, by which API servers trust the webhook."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONFIGURATIONS = (
     f"{_GROUP}/validatingwebhookconfigurations/{names.WEBHOOK_CONFIGURATION}",
 )
 UNPROCESSABLE = 422
-"""The API server's answer to a JSON Patch whose `test` fails."""
+"""The status of the API server's answer to a JSON Patch whose `test` fails."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class Trust(Protocol):
     """The configurations that trust the webhook's authorities."""
 
     def read(self) -> Sequence[Configuration]:
-        """The configurations as they are; raises ChainError."""
+        """Returns the configurations as they are; raises ChainError."""
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Writes a bundle into configurations that were read; False where one has changed since; raises ChainError."""
+        """Writes a bundle into configurations as read; returns False where one has changed since; raises ChainError."""
 
 
 class Configurations:
@@ -50,11 +50,11 @@ class Configurations:
         self._api = api
 
     def read(self) -> Sequence[Configuration]:
-        """The configurations that exist: the API server calls no webhook through a missing one."""
+        """Returns the configurations that exist: the API server calls no webhook through a missing one."""
         return [item for path in CONFIGURATIONS if (item := self._read(path)) is not None]
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Patches each that is still as it was read: another process may have published a later bundle."""
+        """Patches each one that is still as it was read: another process may have published a later bundle."""
         encoded = base64.b64encode(bundle).decode()
         for configuration in configurations:
             operations = changes(configuration.item, encoded)
@@ -83,26 +83,26 @@ class Configurations:
 
 
 class NoConfigurations:
-    """No configurations: standalone, clients read the CA from the webhook's folder."""
+    """Stands for the configurations in standalone mode, where clients read the CA from the webhook's folder."""
 
     def read(self) -> Sequence[Configuration]:
-        """None."""
+        """Returns no configurations."""
         return []
 
     def publish(self, configurations: Sequence[Configuration], bundle: bytes) -> bool:
-        """Nothing to do."""
+        """Does nothing."""
         del configurations, bundle
         return True
 
 
 def published(configurations: Sequence[Configuration]) -> frozenset[bytes]:
-    """The bundles of all webhooks of configurations; empty bytes for a webhook without one."""
+    """Returns the bundles of all webhooks of configurations; empty bytes for a webhook without one."""
     webhooks = (webhook for each in configurations for webhook in each.item.get("webhooks") or [])
     return frozenset(_decoded(webhook["clientConfig"].get("caBundle")) for webhook in webhooks)
 
 
 def changes(configuration: Json, bundle: str) -> list[Json]:
-    """The JSON Patch that puts a bundle in base64 into every webhook of a configuration; empty if it is there."""
+    """Returns the JSON Patch that puts a base64 bundle into every webhook of a configuration; empty if it is there."""
     operations: list[Json] = [
         {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": bundle}
         for index, webhook in enumerate(configuration.get("webhooks") or [])

@@ -1,1 +1,1 @@
-"""`fairgpu admit`: manifests as the webhook would admit them, without a cluster."""
+"""`fairgpu admit`: runs manifests through admission as the webhook would, without a cluster."""

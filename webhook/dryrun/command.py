@@ -41,7 +41,7 @@ _PLAIN, _RED, _GREEN, _YELLOW, _BOLD = "\033[0m", "\033[31m", "\033[32m", "\033[
 def run(arguments: argparse.Namespace) -> int:
     """Shows the outcome of the manifests.
 
-    The exit status is 1 if anything would be refused, and 2 if the outcome of any is unknown.
+    The exit status is 1 if any would be refused, and 2 if the outcome of any is unknown.
     """
     try:
         _check_namespace(arguments.namespace)
@@ -123,13 +123,13 @@ def _trust(ca_file: Path | None) -> ssl.SSLContext:
 
 
 def as_text(results: list[DryRun], *, colours: bool) -> str:
-    """The results for people: a diff of each changed pod, or the refusal."""
+    """Formats the results for people: a diff of each changed pod, or the refusal."""
     lines = [line for result in results for line in _lines(result)]
     return "\n".join(_coloured(line) if colours else line for line in lines) + "\n"
 
 
 def as_json(results: list[DryRun]) -> str:
-    """The results for programs: a JSON list of objects."""
+    """Formats the results for programs: a JSON list of objects."""
     documents = [
         {
             "source": result.manifest.source,
@@ -159,7 +159,7 @@ def _lines(result: DryRun) -> Iterator[str]:
 
 
 def _summary(result: DryRun) -> str:
-    """The outcome, which follows the name of the object."""
+    """Returns the outcome as it is printed after the object's name."""
     pods = f"the pods made from {result.template}" if result.template else ""
     if result.outcome is Outcome.REFUSED:
         if not result.admitted:

@@ -1,6 +1,6 @@
-"""YAML documents as Kubernetes' tools read them, with bounds on aliases, and with the keys that stand twice.
+"""Reads YAML documents as Kubernetes' tools do, with limits on aliases, and finds repeated keys.
 
-`kubectl` reads YAML 1.1 with Go's words for it: `1:30` and dates are text (https://github.com/kubernetes-sigs/yaml).
+`kubectl` reads YAML 1.1 as Go does: `1:30` and dates are text (https://github.com/kubernetes-sigs/yaml).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Document:
 
     Attributes:
         value: its content.
-        repeated: where a key stands twice in one map: the path, and a sentence about it.
+        repeated: the path of each key that is repeated in one map, with a sentence about it.
     """
 
     value: Any
@@ -61,11 +61,11 @@ _Loader.add_implicit_resolver(f"{_BASE_TAG}int", _INTEGER, list("-+0123456789"))
 
 
 def read_documents(text: str) -> Iterator[Document]:
-    """The documents of a text, one after the other.
+    """Yields the documents of a text.
 
     Raises:
         DocumentError: a document contains itself, or aliases make it too large.
-        yaml.YAMLError, ValueError, TypeError, RecursionError: it is no YAML, or nests too deep.
+        yaml.YAMLError, ValueError, TypeError, RecursionError: the text is not YAML, or nests too deep.
     """
     loader = _Loader(text)
     try:
@@ -90,7 +90,7 @@ def _check_size(root: yaml.Node) -> None:
 
 
 def _expanded(node: yaml.Node, sizes: dict[int, int], open_nodes: set[int]) -> int:
-    """The number of nodes of a node with all its aliases expanded."""
+    """Returns the number of nodes of a node with all its aliases expanded."""
     known = sizes.get(id(node))
     if known is not None:
         return known
@@ -112,7 +112,7 @@ def _children(node: yaml.Node) -> list[yaml.Node]:
 
 
 def _repeated(root: yaml.Node) -> Iterator[tuple[tuple[str | int, ...], str]]:
-    """Each key that stands twice in a map; an alias counts where it was first written."""
+    """Yields each repeated key of a map; an alias counts at its first place."""
     seen: set[int] = set()
     waiting: list[tuple[tuple[str | int, ...], yaml.Node]] = [((), root)]
     named = 0

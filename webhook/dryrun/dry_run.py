@@ -21,9 +21,9 @@ from webhook.dryrun.schema import misshapen, misshapen_spec, resources_of_others
 from webhook.dryrun.templates import Template, gpus_elsewhere, is_custom, is_workload, templates_of
 
 EXEMPT_NAMESPACES: Final = ("kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE)
-"""Namespaces whose reviews the API server does not send: the namespaceSelector of the webhook's configurations."""
+"""The namespaces whose reviews the API server does not send, by the configurations' namespaceSelector."""
 REVIEWED_TEMPLATES: Final = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
-"""Kinds whose templates the API server sends: the rules of the webhook's configuration."""
+"""The kinds whose templates the API server sends, by the rules of the webhook's configuration."""
 
 _NUMBER = re.compile(r"[0-9]+\. ")
 
@@ -103,7 +103,7 @@ def dry_run(manifest: Manifest, namespace: str, user: str, review: Review) -> li
 
 @dataclass(frozen=True, slots=True)
 class _Request:
-    """The part of a review that is the same for all templates of a manifest."""
+    """The part of a review that all templates of a manifest share."""
 
     manifest: Manifest
     namespace: str
@@ -111,16 +111,16 @@ class _Request:
     review: Review
 
     def outcome(self, outcome: Outcome, message: str) -> DryRun:
-        """The result for the object as a whole."""
+        """Returns the result for the object as a whole."""
         item = self.manifest.item
         return DryRun(self.manifest, self.namespace, outcome, item, item, [], self.manifest.repeated, message)
 
     def refused(self, message: str) -> DryRun:
-        """A refusal of the object as a whole."""
+        """Returns a refusal of the object as a whole."""
         return self.outcome(Outcome.REFUSED, message)
 
     def ask(self, route: str, kind: str, item: dict[str, Any]) -> dict[str, Any]:
-        """The response to the review of creating an object."""
+        """Returns the response to a review of the object's creation."""
         return _ask(route, kind, item, self.namespace, self.user, self.review)
 
 
@@ -167,7 +167,7 @@ def _pod_result(  # noqa: PLR0913 - the fields of a value
     warnings: tuple[str, ...] = (),
     message: str = "",
 ) -> DryRun:
-    """The result for a template's pods, with the field paths of the object."""
+    """Returns the result for a template's pods, with the field paths of the object."""
     return DryRun(
         manifest=request.manifest,
         namespace=request.namespace,
@@ -183,7 +183,7 @@ def _pod_result(  # noqa: PLR0913 - the fields of a value
 
 
 def _in_object(line: str, template: Template) -> str:
-    """A line about a pod, its field path at the start (perhaps after a number) replaced by that in the object."""
+    """Returns a line about a pod with the field path of the object in place of the pod's."""
     numbered = _NUMBER.match(line)
     start = numbered.end() if numbered else 0
     number, path = line[:start], line[start:]
@@ -201,7 +201,7 @@ def _untouched(pod: dict[str, Any]) -> str:
 
 
 def review_body(subject: Subject, *, dry_run: bool = True) -> bytes:
-    """An AdmissionReview as the API server would send it."""
+    """Returns an AdmissionReview as the API server would send it."""
     return orjson.dumps(
         {
             "apiVersion": "admission.k8s.io/v1",
@@ -245,7 +245,7 @@ def _ask(route: str, kind: str, item: dict[str, Any], namespace: str, user: str,
 
 
 def _patched(pod: dict[str, Any], encoded: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """The operations in an answer's patch, and the pod after them."""
+    """Returns the operations of an answer's patch, and the pod after them."""
     try:
         operations = orjson.loads(base64.b64decode(encoded))
         return operations, jsonpatch.apply_patch(pod, operations)

@@ -1,4 +1,4 @@
-"""Manifests as people write them: YAML or JSON, several in a file, lists of them, lists of lists."""
+"""Reads manifests as people write them: YAML or JSON, several in a file, lists of them, lists of lists."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Place = tuple[str | int, ...]
 
 
 class ManifestError(ValueError):
-    """A file, or a part of one, that holds no manifest; the message names it."""
+    """A file, or a part of one, that is not a manifest; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Manifest:
 
     @property
     def name(self) -> str:
-        """Its name, or what a name will be made from."""
+        """Its name, or the generateName from which its name will be made."""
         metadata = mapping(self.item.get("metadata"))
         generated = metadata.get("generateName")
         return str(metadata.get("name") or (f"{generated}*" if generated else "(no name)"))
@@ -86,9 +86,9 @@ class Manifests:
 
 
 def read_manifests(paths: list[str]) -> Manifests:
-    """The objects in files, in folders (not below), and in the standard input for `-`.
+    """Reads the objects in files, in folders (not in their subfolders), and in the standard input for `-`.
 
-    A file that cannot be read, or an item of one, is an error beside the objects of the others.
+    An unreadable file, or an unreadable item of one, is an error beside the objects of the others.
     """
     parts = [part for path in paths for file in _files(path) for part in _read(file)]
     objects = tuple(part for part in parts if isinstance(part, Manifest))
@@ -126,7 +126,7 @@ def _read(file: str) -> Iterator[Manifest | ManifestError]:
 def _parts(
     file: str, value: Any, document: Document, place: Place, listed: tuple[str, str]
 ) -> Iterator[Manifest | ManifestError]:
-    """The objects in a value: itself, or a list's items; `listed` holds version and kind of a typed list's items."""
+    """Yields the objects in a value: itself, or a list's items; `listed` has version and kind of typed items."""
     where = f"{file}: {field_path(*place)}" if place else file
     if not isinstance(value, dict):
         what = "a document is" if not place else "the item is"
@@ -163,17 +163,17 @@ def _listed(file: str, item: dict[str, Any], document: Document, place: Place) -
 
 
 def _as_json(document: Any) -> Any:
-    """A YAML document as JSON, which is what reaches an API server.
+    """Converts a YAML document to JSON values, which are what reaches an API server.
 
     Raises:
-        TypeError, ValueError: it holds a value that JSON has not.
+        TypeError, ValueError: it contains a value that JSON cannot express.
     """
     text = json.dumps(document, default=str)
     return json.loads(text, parse_int=_number, parse_constant=_no_number)
 
 
 def _number(text: str) -> int | float:
-    """A whole number that fits into 64 bits as itself, any other as the nearest double (RFC 8259 section 6)."""
+    """Returns a whole number that fits into 64 bits unchanged, any other as the nearest double (RFC 8259 section 6)."""
     value = int(text)
     if value.bit_length() < 64:
         return value

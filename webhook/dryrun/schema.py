@@ -1,4 +1,4 @@
-"""Refuses what the API server refuses before it calls a webhook: impossible kinds and names, parts of another type."""
+"""Refuses what the API server refuses before it calls a webhook: impossible kinds and names, and wrong types."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ POD_LEVEL_RESOURCES: Final = ("cpu", "memory")
 """https://kubernetes.io/docs/tasks/configure-pod-container/assign-pod-level-resources/; huge pages as well."""
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-"""A DNS label (RFC 1123), as names of namespaces and containers are."""
+"""A DNS label (RFC 1123), the form of names of namespaces and containers."""
 _SUBDOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-"""A DNS subdomain (RFC 1123), as names of pods and workloads are."""
+"""A DNS subdomain (RFC 1123), the form of names of pods and workloads."""
 _MISSING = object()
 _CONTAINERS = ("containers", "initContainers")
 
@@ -36,7 +36,7 @@ def is_namespace(name: str) -> bool:
 
 
 def wrong_kind(manifest: Manifest) -> list[Fault]:
-    """A workload of Kubernetes' own under a version or a spelling that no API server has."""
+    """Returns the fault of a workload of Kubernetes' own whose version or spelling no API server has."""
     if "." in manifest.group:
         return []
     known = {kind.lower(): kind for kind in API_VERSIONS}.get(manifest.kind.lower())
@@ -52,7 +52,7 @@ def wrong_kind(manifest: Manifest) -> list[Fault]:
 
 
 def misshapen(manifest: Manifest) -> list[Fault]:
-    """The faults in the shape of a pod or workload, as far as admission reads it."""
+    """Returns the faults in the shape of a pod or workload, in the fields that admission reads."""
     item = manifest.item
     found = pod_template(manifest.kind, item)
     if found is None:
@@ -62,17 +62,17 @@ def misshapen(manifest: Manifest) -> list[Fault]:
 
 
 def misshapen_pod(pod: dict[str, Any], root: Path) -> list[Fault]:
-    """The faults in the shape of a pod template."""
+    """Returns the faults in the shape of a pod template."""
     return [*_texts(pod.get("metadata"), (*root, "metadata")), *_pod_spec(pod, root)]
 
 
 def misshapen_spec(pod: dict[str, Any]) -> list[Fault]:
-    """The faults in the shape of a pod that a custom resource's controller creates."""
+    """Returns the faults in the shape of a pod that a custom resource's controller creates."""
     return misshapen_pod(pod, ())
 
 
 def resources_of_others(pod: dict[str, Any]) -> list[str]:
-    """The extended resources, and the claims, by which a pod gets devices of others."""
+    """Returns the extended resources and claims by which a pod gets devices of other projects."""
     spec = mapping(pod.get("spec"))
     found: dict[str, None] = {}
     for field in _CONTAINERS:
@@ -86,7 +86,7 @@ def resources_of_others(pod: dict[str, Any]) -> list[str]:
 
 
 def _metadata(manifest: Manifest) -> Iterator[Fault]:
-    """An empty text counts as not given, as it does to the API server."""
+    """Yields the faults of metadata; an empty text counts as not given, as it does to the API server."""
     item = manifest.item
     metadata = item.get("metadata")
     if not isinstance(metadata, dict):
@@ -113,7 +113,7 @@ def _metadata(manifest: Manifest) -> Iterator[Fault]:
 
 
 def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
-    """The faults of annotations and labels that are no text."""
+    """Yields the faults of annotations and labels that are not text."""
     for key in ("annotations", "labels"):
         given = mapping(metadata).get(key)
         if given is None:
@@ -127,7 +127,7 @@ def _texts(metadata: Any, path: Path) -> Iterator[Fault]:
 
 
 def _above(item: dict[str, Any], path: tuple[str, ...]) -> Iterator[Fault]:
-    """The first part on the way to the template that is no object."""
+    """Yields the fault of the first part on the path to the template that is not an object."""
     value: Any = item
     for depth, part in enumerate(path, start=1):
         value = value.get(part, _MISSING)
@@ -205,7 +205,7 @@ def _container_lists(container: dict[str, Any], path: Path) -> Iterator[Fault]:
 
 
 def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterator[Fault]:
-    """A field that is a list of maps and holds something else."""
+    """Yields the faults of a field that should be a list of maps."""
     given = parent.get(key)
     if given is None:
         return
@@ -218,7 +218,7 @@ def _maps(parent: dict[str, Any], key: str, path: Path, allowed: str) -> Iterato
 
 
 def _quoted(given: Any, pattern: re.Pattern[str]) -> str | None:
-    """A number or a date that would do as a text."""
+    """Returns a number or a date in quotes if it would be valid as text; else None."""
     text = show(given)
     return f'"{text}", in quotes' if not isinstance(given, str) and pattern.fullmatch(text) else None
 

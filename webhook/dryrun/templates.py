@@ -1,9 +1,9 @@
-"""The pods that an object is or makes: Kubernetes' own workloads, and templates found in custom resources.
+"""Finds the pods that an object is or creates: in Kubernetes' own workloads, and in custom resources.
 
-A custom resource keeps its templates where its project likes. Most have them as a whole, `metadata` and `spec` with
-containers, as JobSet, LeaderWorkerSet, Kubeflow's jobs, RayCluster and Volcano's Job; some a bare pod spec. Argo's
-Workflow has single containers (https://argo-workflows.readthedocs.io/en/latest/fields/#template), and KServe's
-InferenceService a component that is a pod spec with a model beside its containers
+Each project puts the templates of its custom resources in another place. Most have whole templates, `metadata` and
+`spec` with containers, as JobSet, LeaderWorkerSet, Kubeflow's jobs, RayCluster and Volcano's Job do; some have a bare
+pod spec. Argo's Workflow has single containers (https://argo-workflows.readthedocs.io/en/latest/fields/#template), and
+KServe's InferenceService a component that is a pod spec with a model beside its containers
 (https://kserve.github.io/website/docs/reference/crd-api#predictorspec).
 """
 
@@ -24,12 +24,12 @@ API_VERSIONS: Final = {
     **dict.fromkeys(("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"), "apps/v1"),
     **dict.fromkeys(("Job", "CronJob"), "batch/v1"),
 }
-"""The one version that API servers have of each kind that is a pod or has a template of them."""
+"""The one API version of each kind that is a pod or has a pod template."""
 MAX_TEMPLATES: Final = 1000
 """The most templates of one object that are reviewed."""
 
 _PATTERNS = ("kyverno.io", "policies.kyverno.io", "mutations.gatekeeper.sh")
-"""Groups whose objects hold patterns of pods, with placeholders, and make none."""
+"""The API groups whose objects contain patterns of pods, with placeholders, and create none."""
 _ARGO = "argoproj.io"
 _KSERVE = "serving.kserve.io"
 _ARGO_POD_FIELDS = ("initContainers", "volumes", "nodeSelector", "priorityClassName")
@@ -40,12 +40,12 @@ Place = tuple[str | int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A pod, and where its parts stand in the object that makes it.
+    """A pod, and the places of its parts in the object that creates it.
 
     Attributes:
-        at: the keys and indexes on the way to the template; none for a Pod itself.
+        at: the keys and indexes on the path to the template; none for a Pod itself.
         pod: the pod made from it.
-        parts: field paths of the pod and what they are in the object, the longest first.
+        parts: field paths of the pod with those in the object, the longest first.
     """
 
     at: Place
@@ -59,22 +59,22 @@ class Template:
 
 
 def is_workload(manifest: Manifest) -> bool:
-    """Whether it is a pod, or makes pods as Kubernetes' own workloads do."""
+    """Whether the object is a pod, or creates pods as Kubernetes' own workloads do."""
     return API_VERSIONS.get(manifest.kind) == manifest.api_version
 
 
 def is_custom(manifest: Manifest) -> bool:
-    """Whether it is of a kind that is not Kubernetes' own, and may make pods in ways of its own."""
+    """Whether the object's kind is not Kubernetes' own, and may create pods in its own way."""
     return "." in manifest.group and not manifest.group.endswith(".k8s.io")
 
 
 def is_searched(manifest: Manifest) -> bool:
-    """Whether an object of a kind that is not Kubernetes' own is searched for pods."""
+    """Whether an object of another project's kind is searched for pods."""
     return "." in manifest.group and manifest.group not in _PATTERNS
 
 
 def templates_of(manifest: Manifest) -> list[Template]:
-    """The pods that an object is or makes, MAX_TEMPLATES at most."""
+    """Returns the pods that an object is or creates, at most MAX_TEMPLATES."""
     if not is_workload(manifest):
         return _custom(manifest) if is_searched(manifest) else []
     found = pod_template(manifest.kind, manifest.item)
@@ -85,7 +85,7 @@ def templates_of(manifest: Manifest) -> list[Template]:
 
 
 def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, str] | None:
-    """A resource of a dialect that a custom resource asks for outside its templates, and where it does."""
+    """Returns a GPU resource that a custom resource names outside its templates, and its field path; else None."""
     if not is_searched(manifest):
         return None
     judged = {template.at for template in templates}
@@ -104,7 +104,7 @@ def gpus_elsewhere(manifest: Manifest, templates: list[Template]) -> tuple[str, 
 
 
 def _whole(manifest: Manifest, path: Place, template: dict[str, Any]) -> Template:
-    """A template with `metadata` and `spec`."""
+    """Returns a template with `metadata` and `spec`."""
     metadata = {"generateName": manifest.pod_prefix, **mapping(template.get("metadata"))}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template.get("spec")}
     moved = (("spec", field_path(*path, "spec")), ("metadata", field_path(*path, "metadata")))
@@ -130,7 +130,7 @@ def _inside(value: Any) -> list[tuple[str | int, Any]]:
 
 
 def _at(manifest: Manifest, place: Place, value: dict[str, Any]) -> list[Template]:
-    """The template that stands at a place, if one does."""
+    """Returns the templates at a place: one, or none."""
     if place and _has_containers(value.get("spec")):
         return [_whole(manifest, place, value)]
     if manifest.group == _KSERVE and manifest.kind == "InferenceService" and place[:1] == ("spec",) and len(place) == 2:
@@ -146,14 +146,14 @@ def _has_containers(spec: Any) -> bool:
 
 
 def _bare(manifest: Manifest, place: Place, spec: dict[str, Any], annotations: dict[str, Any]) -> Template:
-    """A pod spec without metadata of its own."""
+    """Returns the template of a pod spec without metadata of its own."""
     metadata = {"generateName": manifest.pod_prefix, **({"annotations": annotations} if annotations else {})}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     return Template(place, pod, (("spec", field_path(*place)),))
 
 
 def _kserve(manifest: Manifest, place: Place, component: dict[str, Any]) -> Iterator[Template]:
-    """A component's pod: its containers, or the one that its model gets; annotations of the service reach the pod."""
+    """Yields a component's pod: its containers, or its model's; annotations of the service reach the pod."""
     models = [
         key for key, part in component.items() if isinstance(part, dict) and isinstance(part.get("resources"), dict)
     ]
@@ -177,7 +177,7 @@ def _kserve(manifest: Manifest, place: Place, component: dict[str, Any]) -> Iter
 
 
 def _argo(manifest: Manifest, place: Place, template: dict[str, Any]) -> Template:
-    """A template of a workflow: one container or script, with sidecars beside it and init containers before."""
+    """Returns the template of a workflow's step: one container or script, with its sidecars and init containers."""
     main = "container" if isinstance(template.get("container"), dict) else "script"
     sidecars = [part for part in template.get("sidecars") or [] if isinstance(part, dict)]
     spec: dict[str, Any] = {"containers": [{"name": "main", **template[main]}, *sidecars]}
