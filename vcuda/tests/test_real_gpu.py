@@ -1,5 +1,7 @@
 """The suite for a real GPU says what it is and what it found; without one it claims nothing."""
 
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -7,10 +9,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from node import BUILD
 
 sys.path.append(str(Path(__file__).resolve().parent / "gpu"))
 import real
 from time_rows import each_second
+
+UNCHARGED = (
+    "the first kernel",
+    "stacks of 16384 bytes",
+    "a module with 1 GiB of variables",
+    "100 executable graphs of 20 kernels",
+)
+"""What the driver takes that no call allocates; each of these launches code of a new module, too."""
 
 
 def test_without_a_gpu_nothing_is_claimed(tmp_path: Path) -> None:
@@ -48,3 +59,21 @@ def test_a_part_that_cannot_be_measured_says_why_and_the_others_go_on(
     assert (first, last) == (row, row)
     assert (failed["name"], failed["met"]) == ("vcuda: the rest of one", False)
     assert "no context on this GPU" in failed["context"]
+
+
+def test_each_part_of_the_suite_runs_where_the_simulated_driver_stands_in(tmp_path: Path) -> None:
+    """What a GPU's machine is given must not fail there for its own mistakes."""
+    parts = ["checks", "addresses", "nvml", "unasked", "waiting"]
+    environment = os.environ | {
+        "SIMGPU_DIR": str(tmp_path / "gpu"),
+        "VCUDA_GPU_REPORT": str(tmp_path / "report.md"),
+        "LD_LIBRARY_PATH": str(BUILD / "simgpu" / "13"),
+        "PYTHONPATH": str(BUILD / "real"),
+    }
+    command = [sys.executable, str(real.__file__), *parts]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert {row["unit"]: row for row in rows if "the rest of" in row["name"]} == {}, done.stderr
+    assert all("Simulated GPU" in row["context"] for row in rows)
+    wrong = [row["name"] for row in rows if not row["met"] and row["unit"] != "us"]
+    assert wrong == [f"vcuda: taken beyond the charge by {what}" for what in UNCHARGED]

@@ -1,7 +1,9 @@
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "../kernels.h"
 #include "actor.h"
 
 static CUDA_MEM_ALLOC_NODE_PARAMS allocation(size_t bytes)
@@ -139,6 +141,29 @@ static CUresult old_node_alone(struct line *line)
     return result != CUDA_SUCCESS ? result : CU(cuGraphAddNode)(&node, graph, NULL, 0, &asked);
 }
 
+/* So many executables of one graph of 20 kernels, each brought to the device. */
+static CUresult executables(struct line *line)
+{
+    CUgraph graph;
+    CUstream stream;
+    CUmodule module;
+    CUfunction function;
+    CUresult result = CU(cuModuleLoadData)(&module, kernel_module("spin_us_1"));
+    result |= CU(cuModuleGetFunction)(&function, module, "spin_us_1");
+    result |= CU(cuStreamCreate)(&stream, CU_STREAM_NON_BLOCKING);
+    result |= CU(cuStreamBeginCapture_v2)(stream, CU_STREAM_CAPTURE_MODE_RELAXED);
+    for (int i = 0; i < 20 && result == CUDA_SUCCESS; i++)
+        result |= CU(cuLaunchKernel)(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL);
+    result |= CU(cuStreamEndCapture)(stream, &graph);
+    for (int i = 0; i < atoi(line->name) && result == CUDA_SUCCESS; i++) {
+        CUgraphExec executable;
+        result = CU(cuGraphInstantiateWithFlags)(&executable, graph, 0);
+        if (result == CUDA_SUCCESS)
+            result = CU(cuGraphUpload)(executable, stream);
+    }
+    return result != CUDA_SUCCESS ? result : CU(cuStreamSynchronize)(stream);
+}
+
 static CUresult upload(struct line *line)
 {
     return CU(cuGraphUpload)((CUgraphExec)*place(line->name), NULL);
@@ -165,5 +190,5 @@ const struct verb graph_verbs[] = {
     {"graph", graph_of_one}, {"capture", captured},     {"regraph", reused}, {"node", node_alone},    {"anynode", any_node_alone},
     {"upload", upload},      {"launchgraph", launched}, {"endgraph", ended}, {"trimgraphs", trimmed},
     {"nested", nested},      {"how", takes_form},     {"oldnode", old_node_alone},
-    {"capture1", captured_by_the_first}, {"captureto", captured_to_a_graph}, {NULL, NULL},
+    {"capture1", captured_by_the_first}, {"captureto", captured_to_a_graph}, {"executables", executables}, {NULL, NULL},
 };

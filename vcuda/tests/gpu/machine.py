@@ -34,6 +34,13 @@ def real_gpu() -> tuple[str, str] | None:
     return uuid, f"{name.value.decode()}, driver {release_for}"
 
 
+def total_bytes() -> int:
+    """Memory of the first GPU."""
+    total = ctypes.c_size_t()
+    ctypes.CDLL("libcuda.so.1").cuDeviceTotalMem_v2(ctypes.byref(total), 0)
+    return total.value
+
+
 def release() -> str:
     """The driver's own version, as nvidia-smi shows it; empty where NVML does not tell."""
     version = ctypes.create_string_buffer(80)

@@ -22,16 +22,18 @@ from pathlib import Path
 from typing import Any
 
 VCUDA = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(VCUDA / "tests" / "gpu"), str(VCUDA / "tests"), str(VCUDA / "bench")]
+sys.path[:0] = [str(VCUDA / "tests" / "gpu"), str(VCUDA / "tests"), str(VCUDA / "bench"), str(VCUDA.parent)]
 import shares
+from driver_rows import addresses, taken_unasked, told_by_nvml
 from machine import real_gpu
 from memory_rows import killing, racing
 from node import MIB, OUT_OF_MEMORY, Node, Share
+from program_rows import frameworks, waiting
 from time_rows import calls, shares_of_time
 
-RACE_SECONDS = 60
+RACE_SECONDS = 30
 STAND_IN = {name: os.environ[name] for name in ("SIMGPU_DIR",) if name in os.environ}
-REPORT = VCUDA / "build" / "gpu-report.md"
+REPORT = Path(os.environ.get("VCUDA_GPU_REPORT", VCUDA / "build" / "gpu-report.md"))
 
 Row = dict[str, Any]
 
@@ -59,6 +61,11 @@ def checks(folder: Path) -> Iterator[Row]:
 
 PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
     "checks": checks,
+    "addresses": addresses,
+    "nvml": lambda folder: told_by_nvml(folder, STAND_IN),
+    "unasked": lambda folder: taken_unasked(folder, STAND_IN),
+    "waiting": lambda folder: waiting(folder, STAND_IN),
+    "frameworks": lambda folder: frameworks(folder, STAND_IN),
     "calls": lambda folder: calls(folder, STAND_IN),
     "shares": lambda folder: shares_of_time(folder, STAND_IN),
     "killing": lambda folder: killing(folder, STAND_IN),
@@ -67,7 +74,7 @@ PARTS: dict[str, Callable[[Path], Iterator[Row]]] = {
 
 
 def rows(folder: Path, wanted: list[str]) -> Iterator[Row]:
-    """Checks first (value 1 is right), then costs and shares, then memory; only the parts that are wanted, or all."""
+    """Right or wrong first, then costs and shares, then memory; only the parts that are wanted, or all."""
     for name in wanted or PARTS:
         place = folder / name
         place.mkdir()

@@ -1,0 +1,147 @@
+"""Do programs of others, and programs whose kernels wait, do with the shim what they do without it?
+
+Programs of frameworks (programs/) print one line for each thing that they did, and what came of it. A framework that is
+not installed has no row.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import costs
+import shares
+from machine import total_bytes
+from node import BUILD, MIB, Container, Node, Share, begin_at_once
+
+PROGRAMS = Path(__file__).resolve().parent / "programs"
+FRAMEWORKS = ("torch", "cupy", "numba", "jax")
+LONGEST_SECONDS = 90
+"""A program that has not ended by then hangs."""
+WAITING = [("legacy",), ("ahead", "3"), ("pairs", "10"), ("warm", "10"), ("first",), ("exit",), ("overlap", "20")]
+"""Of waiting.c, with the number of their rounds."""
+GREEN = ("green", "200")
+SLACK_US = 2000
+"""What a start or a wake-up may differ by."""
+MATMUL_SECONDS = 8
+
+
+def run(container: Container, *command: str, shim: bool, **settings: str) -> subprocess.CompletedProcess[str]:
+    """A program run to its end, in the container or in the same one without the shim.
+
+    Raises:
+        subprocess.TimeoutExpired: it hangs; it was killed.
+    """
+    environment = costs.environment(container, shim=shim) | settings
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, timeout=LONGEST_SECONDS
+    )
+
+
+def waited(container: Container, program: tuple[str, ...], *, shim: bool, connections: str) -> tuple[int, int]:
+    """The CUresult and the microseconds that a program of waiting.c tells; -1 and 0 where it hangs or crashes."""
+    command = (str(BUILD / "tests" / "waiting"), *program)
+    try:
+        done = run(container, *command, shim=shim, CUDA_DEVICE_MAX_CONNECTIONS=connections)
+    except subprocess.TimeoutExpired:
+        return -1, 0
+    words = done.stdout.split()
+    return (int(words[0]), int(words[1])) if done.returncode == 0 else (-1, 0)
+
+
+def waiting(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Correct programs whose kernels wait, alone on the GPU: as fast as without the shim."""
+    node = Node(folder / "node", settings, driver=None)
+    container = node.container("a", Share(1 << 40, schedule=str(node.folder / "page")))
+    cases = [(program, "8") for program in [*WAITING, GREEN]] + [(("overlap", "20"), "1"), (("legacy",), "32")]
+    with shares.paged(node, [container]):
+        for program, connections in cases:
+            plain, plain_us = waited(container, program, shim=False, connections=connections)
+            result, took_us = waited(container, program, shim=True, connections=connections)
+            met = result == plain and took_us <= plain_us * 1.05 + SLACK_US
+            name = f"{' '.join(program)}, {connections} hardware queues"
+            context = f"{plain_us} us without; answers {plain} and {result}"
+            yield shares.row(name, took_us, "us", f"<= {plain_us * 1.05 + SLACK_US:.0f}", met=met, context=context)
+
+
+def framework(container: Container, name: str) -> dict[str, Any]:
+    """How far one gets with the shim, against without."""
+    lines = {}
+    for shim in (False, True):
+        try:
+            done = run(container, sys.executable, str(PROGRAMS / f"{name}_steps.py"), shim=shim)
+            lines[shim] = [*done.stdout.splitlines(), *([] if done.returncode == 0 else [f"ended {done.returncode}"])]
+        except subprocess.TimeoutExpired:
+            lines[shim] = ["hung"]
+    plain, held = lines[False], lines[True]
+    differing = [f"{one!r} against {other!r}" for one, other in zip(plain, held) if one != other]
+    same = plain == held and len(plain) > 1 and not plain[-1].startswith(("ended", "hung"))
+    context = "; ".join(differing[:3]) or f"the same {len(plain)} lines: {', '.join(plain)}"
+    return shares.row(f"{name}: steps as without the shim", same, "", "1", met=same, context=context)
+
+
+def frameworks(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Frameworks that are installed, in a container with the whole GPU's time and a quarter of its memory."""
+    node = Node(folder / "node", settings, driver=None)
+    limit = total_bytes() // 4 // MIB * MIB
+    container = node.container("a", Share(limit, schedule=str(node.folder / "page")))
+    installed = [name for name in FRAMEWORKS if find_spec(name) is not None]
+    with shares.paged(node, [container]):
+        for name in installed:
+            yield framework(container, name)
+        if "torch" in installed:
+            yield torch_limit(container, limit)
+    if "torch" in installed:
+        yield from matmuls(folder, settings)
+
+
+def torch_limit(container: Container, limit: int) -> dict[str, Any]:
+    """Does PyTorch see the slice as its GPU, and refuse what is beyond it by its own exception?"""
+    done = run(container, sys.executable, str(PROGRAMS / "torch_limit.py"), shim=True)
+    answer = done.stdout.split() or ["nothing", done.stderr[-300:]]
+    held = answer == [str(limit), "OutOfMemoryError"]
+    context = f"limit {limit // MIB} MiB; {' '.join(answer)}"
+    return shares.row("torch: shows its limit and keeps to it", held, "", "1", met=held, context=context)
+
+
+def matmuls(folder: Path, settings: dict[str, str]) -> Iterator[dict[str, Any]]:
+    """Two containers of 30 and 70 percent that multiply matrices: what each completes, against one alone."""
+
+    def completed(name: str, cores: tuple[int, ...], *, shim: bool) -> list[float]:
+        node = Node(folder / name, settings, driver=None)
+        node.folder.mkdir()
+        page = str(node.folder / "page")
+        containers = [
+            node.container(f"c{i}", Share(16384 * MIB, core, slot=i, schedule=page)) for i, core in enumerate(cores)
+        ]
+        command = [sys.executable, str(PROGRAMS / "torch_matmuls.py"), str(MATMUL_SECONDS)]
+        pipe = subprocess.PIPE
+        with shares.paged(node, containers):
+            running = [
+                subprocess.Popen(
+                    command, env=costs.environment(each, shim=shim), stdin=pipe, stdout=pipe, stderr=pipe, text=True
+                )
+                for each in containers
+            ]
+            try:
+                begin_at_once(running)
+                return [float(process.communicate(timeout=LONGEST_SECONDS)[0]) for process in running]
+            finally:
+                for process in running:
+                    process.kill()
+
+    (alone,) = completed("alone", (100,), shim=False)
+    (held,) = completed("held", (100,), shim=True)
+    yield shares.row(
+        "torch matmuls alone, throughput", held / alone, "of no shim", ">= 0.98", met=held >= 0.98 * alone, context=""
+    )
+    for name, shim in (("without", False), ("with", True)):
+        parts = [100 * each / alone for each in completed(name, (30, 70), shim=shim)]
+        error = sum(abs(part - core) for part, core in zip(parts, (30, 70))) / 2
+        context = f"got {'/'.join(f'{part:.1f}' for part in parts)} over {MATMUL_SECONDS} s"
+        row = f"share error, 30/70, torch matmuls, {name} the shim"
+        yield shares.row(row, error, "points", "<= 2", met=not shim or error <= 2, context=context)
