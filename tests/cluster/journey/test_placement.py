@@ -122,7 +122,7 @@ def test_a_pod_of_a_held_budget_is_not_placed_until_the_budget_opens(
     user.api.create(pods, on(node, "second", {"fairgpu.io/gpu-core": 100}))
     wait_until(lambda: "gpu-" in _told(user, f"{pods}/second"), "the second waits")
 
-    admin.patch(f"{budgets}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "0.000001"}}})
+    admin.patch(f"{budgets}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "0"}}})
     wait_until(lambda: "budget-" in _placeable(user.api.get(f"{pods}/second")), "the second is told of the budget")
     user.api.delete(f"{pods}/first")
     node.remove_pod(namespace, "first")
