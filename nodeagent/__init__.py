@@ -1,1 +1,1 @@
-"""What runs on a GPU node: it takes turns between containers on a GPU and tells them of it."""
+"""The agent of a GPU node: it offers the node's GPUs, divides their time between containers, and writes their files."""

@@ -1,4 +1,4 @@
-"""What a node says it can give of FairGPU's resources beside the device plugin's slots. Pure.
+"""Computes the node's capacity of FairGPU's resources beside the device plugin's slots. Pure.
 
 The kubelet makes `allocatable` of `status.capacity` at each sync. A kubelet that restarts admits its running pods again
 against it and fails those that no longer fit: the node never says less than what its pods hold, whatever became of the
@@ -20,7 +20,7 @@ ENDED = ("Succeeded", "Failed")
 
 
 def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """What `status.capacity` is to say: all of each healthy GPU, and never less than the node's pods hold."""
+    """Returns the wanted `status.capacity`: all of each healthy GPU, and never less than the node's pods hold."""
     healthy = [device for device in devices if device.health is Health.OK]
     whole = 100 * len(healthy)
     offered = {
@@ -37,7 +37,7 @@ def capacity(devices: Iterable[Device], pods: Iterable[Mapping[str, Any]]) -> di
 
 
 def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
-    """What the kubelet counts for a pod: the most that it demands at any moment of its life, for each resource."""
+    """Returns the most that a pod holds of each resource at any time of its life, as the kubelet counts it."""
     spec = pod["spec"]
     return {
         resource: peak(
@@ -52,7 +52,7 @@ def held_by(pod: Mapping[str, Any]) -> dict[str, int]:
 
 
 def changes(wanted: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, str]:
-    """What is to be written into `status.capacity` so that it says what is wanted; empty where it does already."""
+    """Returns the changes to `status.capacity` that make it as wanted; empty where it is so already."""
     said = status.get("capacity") or {}
     return {resource: str(amount) for resource, amount in wanted.items() if _count(said.get(resource)) != amount}
 
@@ -63,7 +63,7 @@ def _amount(container: Mapping[str, Any], resource: str) -> int:
 
 
 def _count(value: Any) -> int | None:
-    """The whole number that a quantity says; None where it says none, as where it is missing."""
+    """Returns a quantity as a whole number; None where it is missing or not one."""
     if value is None:
         return None
     try:

@@ -11,7 +11,7 @@ from fairgpu.commands import CommandError
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Adds the command to the parser of `fairgpu`."""
     nodeagent = subparsers.add_parser("nodeagent", help="run the agent of a GPU node")
     actions = nodeagent.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="offer this node's GPUs, and give containers their pieces of them")
@@ -20,7 +20,7 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until told to end."""
+    """Serves until a signal ends it."""
     import signal
 
     from fairgpu.cluster.connect import NoClusterError, connect

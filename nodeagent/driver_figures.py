@@ -1,8 +1,8 @@
-"""From what the driver says of processes to what it holds and does for each container. Pure.
+"""Computes each container's memory and GPU time from the driver's figures of processes. Pure.
 
-A figure that is too low would free memory that is still taken: whoever cannot be placed makes the whole sample void,
-and memory that outlived its process (a descriptor can hold it) stays with a container that is charged for more than
-its processes have.
+A figure that is too low would free memory that is still in use. So a process of no known container makes the whole
+sample void, and memory that outlived its process (a descriptor can hold it) stays with a container that is charged for
+more than its processes have.
 """
 
 from __future__ import annotations
@@ -11,30 +11,30 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 TRIM_STEP_PERMILLE = 5
-"""How much of its turns a container loses or regains in a second: slower than any window that people look at."""
+"""The part of its turns that a container loses or regains in a second: slower than any window that people watch."""
 LEAST_TRIM_PERMILLE = 700
-"""Samples of utilisation are coarse: more than this is never taken on their word."""
+"""The least part of its turns that a container keeps, as samples of utilisation are coarse."""
 TOLERANCE_PERCENT = 2.0
 SMOOTHING = 0.1
-"""Weight of a new second against those before it."""
+"""The weight of a new second against those before it."""
 
 
 @dataclass(frozen=True)
 class DriverSample:
-    """What the driver said of one GPU. Times are ns of CLOCK_MONOTONIC, memory in bytes, pids the host's."""
+    """The driver's figures of one GPU. Times are ns of CLOCK_MONOTONIC, memory in bytes, pids the host's."""
 
     at_ns: int
-    """Taken before the driver was asked."""
+    """The time right before the driver was asked."""
     used_bytes: int
-    """Of the whole GPU."""
+    """The memory in use on the whole GPU."""
     bytes_by_pid: Mapping[int, int]
     percent_by_pid: Mapping[int, float] = field(default_factory=dict)
-    """Part of the last second in which each process kept the GPU busy."""
+    """The part of the last second in which each process kept the GPU busy, in percent."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What the page says of one container: bytes that the driver holds for it, when that was asked, part of turns."""
+    """A container's figures on the page: the driver's bytes, the time of the sample, and its part of turns."""
 
     driver_bytes: int = 0
     sampled_ns: int = 0
@@ -44,7 +44,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Placed:
-    """Which slot each process belongs to, as far as ever seen while the driver knows it; None: to no container here."""
+    """The slot of each process that the driver has named, as far as known; None for a process of no container here."""
 
     slots: Mapping[int, int | None] = field(default_factory=dict)
     unclaimed_bytes: int | None = None
@@ -52,7 +52,7 @@ class Placed:
 
 
 def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int], before: Placed) -> Placed | None:
-    """Where each process of the sample belongs; None when one of them ended before anybody could see where.
+    """Returns the slot of each process of the sample; None when one ended before its container was found.
 
     Members are the processes of the containers (pid to slot), read before and after the driver was asked; alive are
     all pids of the sample that exist now.
@@ -79,7 +79,7 @@ def figures(
     shares: Mapping[int, float],
     before: Mapping[int, Figure],
 ) -> dict[int, Figure]:
-    """What the page says of each slot in `charged` (bytes that its ledger tells).
+    """Returns the figures of each slot in `charged`, which has the bytes in the slots' ledgers.
 
     Shares are percents of the GPU that the slots were granted lately, of those alone that are to be held to them.
     """
@@ -98,7 +98,7 @@ def figures(
 
 
 def trimmed(permille: int, busy_percent: float, share_percent: float | None) -> int:
-    """The part of its turns that a container may use: less while it is busier than its share, back slowly."""
+    """Returns the part of its turns that a container may use: less while it exceeds its share, back slowly."""
     if share_percent is not None and busy_percent > share_percent + TOLERANCE_PERCENT:
         return max(LEAST_TRIM_PERMILLE, permille - TRIM_STEP_PERMILLE)
     return min(1000, permille + TRIM_STEP_PERMILLE)

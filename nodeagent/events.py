@@ -1,4 +1,4 @@
-"""Events on pods and on the node, for whoever runs kubectl describe."""
+"""Writes Events on pods and on the node, for users of kubectl describe."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _log = structlog.get_logger(__name__)
 
 COMPONENT = "fairgpu-nodeagent"
 LONGEST_MESSAGE = 1024
-"""The API server's bound on an event's message."""
+"""The longest message of an event that the API server accepts."""
 REPEAT_SECONDS = 300.0
-"""The same event is not written again before: the kubelet tries a start every few seconds."""
+"""The time until an event is written again: the kubelet tries a start every few seconds."""
 REMEMBERED = 1024
 
 
@@ -31,7 +31,7 @@ class About:
 
 
 class Events:
-    """Writes events, each once in a while. An API server that refuses costs a log line: no start waits for events."""
+    """Writes events, each once in REPEAT_SECONDS. A refused event costs a log line; no start waits for events."""
 
     def __init__(self, api: KubernetesAPI, node: str) -> None:
         self._api = api
@@ -39,7 +39,7 @@ class Events:
         self._written: dict[tuple[About, str, str], float] = {}
 
     def warn(self, about: About, reason: str, message: str, now: dt.datetime) -> None:
-        """Writes a warning."""
+        """Writes a warning, unless it was written lately."""
         key = (about, reason, message)
         if now.timestamp() - self._written.get(key, float("-inf")) < REPEAT_SECONDS:
             return
@@ -54,7 +54,7 @@ class Events:
 
 
 def event(about: About, reason: str, message: str, now: dt.datetime, node: str) -> Json:
-    """The core/v1 Event."""
+    """Returns the core/v1 Event."""
     at = now.astimezone(dt.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     involved = {"apiVersion": "v1", "kind": about.kind, "name": about.name, "uid": about.uid}
     return {

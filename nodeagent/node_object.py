@@ -1,4 +1,4 @@
-"""What the agent writes on its Node: the inventory, and the resources beside the device plugin's."""
+"""Writes the agent's Node: the inventory, and the resources beside the device plugin's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FOREIGN_PREFIXES: Final = ("nvidia.com/mig-",)
 
 
 def foreign_resources(node: Mapping[str, Any]) -> list[str]:
-    """The resources by which another plugin offers GPUs of this node: the same GPU would be given twice."""
+    """Returns the resources by which another plugin offers this node's GPUs, which would be given out twice."""
     said = (node.get("status") or {}).get("capacity") or {}
     return sorted(
         name
@@ -33,7 +33,7 @@ def foreign_resources(node: Mapping[str, Any]) -> list[str]:
 
 
 def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> Json | None:
-    """A merge patch that makes the Node's inventory say what is offered; None where it does.
+    """Returns a merge patch that writes the inventory to the Node; None where it is there already.
 
     Raises:
         InventoryError: the inventory is too large for an annotation.
@@ -45,13 +45,13 @@ def metadata_patch(node: Mapping[str, Any], offered: Inventory) -> Json | None:
 
 
 def status_patch(node: Mapping[str, Any], offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> Json | None:
-    """A merge patch that makes the Node's capacity say what is offered; None where it does."""
+    """Returns a merge patch that writes the capacity to the Node; None where it is there already."""
     wrong = changes(capacity(offered.devices, pods), node.get("status") or {})
     return {"status": {"capacity": wrong}} if wrong else None
 
 
 class NodeView:
-    """The agent's own Node, kept by `fairgpu.cluster.reflector.reflect`."""
+    """A view of the agent's own Node, kept current by `fairgpu.cluster.reflector.reflect`."""
 
     def __init__(self, changed: Callable[[], None], failed: Callable[[ApiError], None]) -> None:
         self._tell = changed
@@ -61,32 +61,32 @@ class NodeView:
 
     @property
     def node(self) -> Json | None:
-        """The Node as it was last told; None before, and where there is none."""
+        """The Node as last observed; None before that, and where there is none."""
         with self._lock:
             return self._node
 
     def replaced(self, items: list[Json]) -> None:
-        """The whole collection: the one Node, or none."""
+        """Takes the whole collection: the one Node, or none."""
         with self._lock:
             self._node = items[0] if items else None
         self._tell()
 
     def changed(self, kind: str, item: Json) -> None:
-        """The Node was ADDED, MODIFIED or DELETED."""
+        """Takes one event of the Node: ADDED, MODIFIED or DELETED."""
         with self._lock:
             self._node = None if kind == "DELETED" else item
         self._tell()
 
     def confirmed(self) -> None:
-        """The view is current."""
+        """Does nothing: no decision depends on the view's age."""
 
     def failed(self, error: ApiError) -> None:
-        """The API server could not be asked."""
+        """Passes on that the API server did not answer."""
         self._tell_failure(error)
 
 
 def read_node(node: Json) -> Json:
-    """What the agent reads of its Node, which is written every few minutes: the rest of it is large."""
+    """Returns the parts of the Node that the agent reads; kubelets write the large rest every few minutes."""
     metadata, status = node["metadata"], node.get("status") or {}
     annotations = metadata.get("annotations") or {}
     kept = {key: value for key, value in annotations.items() if key.startswith(names.ANNOTATION_PREFIX)}
@@ -97,7 +97,7 @@ def read_node(node: Json) -> Json:
 
 
 def write_node(api: KubernetesAPI, node: Json, offered: Inventory, pods: Iterable[Mapping[str, Any]]) -> list[str]:
-    """Writes what the Node does not say yet; returns what was written (`inventory`, `capacity`).
+    """Writes the changed parts of the Node; returns their names (`inventory`, `capacity`).
 
     Raises:
         ApiError: the API server refuses or cannot be reached.

@@ -1,6 +1,6 @@
-"""Asks NVML what the driver holds for each process, once a second, beside the writing of the page.
+"""Samples through NVML the memory and GPU time of each process, beside the writing of the schedule page.
 
-NVML can take long; whoever writes the page takes the last answer that is there.
+NVML can take long; the writer of the page uses the latest finished sample.
 """
 
 import json
@@ -37,7 +37,7 @@ class Nvml:
         self._utilisation_us = 0
 
     def sample(self) -> DriverSample:
-        """What NVML says now."""
+        """Returns NVML's present figures."""
         at_ns = time.monotonic_ns()
         try:
             processes = self._nvml.nvmlDeviceGetComputeRunningProcesses(self._device)
@@ -51,7 +51,7 @@ class Nvml:
         return DriverSample(at_ns, int(memory.used), bytes_by_pid, percent)
 
     def _percent(self) -> dict[int, float]:
-        """Mean utilisation of each process in the samples since the last call; nothing where NVML has none."""
+        """Returns the mean utilisation of each process since the last call; none where NVML has none."""
         try:
             samples = self._nvml.nvmlDeviceGetProcessUtilization(self._device, self._utilisation_us)
         except self._nvml.NVMLError:
@@ -64,7 +64,7 @@ class Nvml:
 
 
 def members_of(containers: Iterable[Container]) -> dict[int, int]:
-    """The processes in the cgroups of the containers, and in those below them: pid to slot."""
+    """Returns the processes in the containers' cgroups and in those below them: pid to slot."""
     found = {}
     for container in containers:
         for path in container.cgroup.rglob("cgroup.procs") if container.cgroup is not None else ():
@@ -77,7 +77,7 @@ def members_of(containers: Iterable[Container]) -> dict[int, int]:
 
 
 class Figures:
-    """The last figures of every container; `look` makes them anew, `watch` does so until told to stop."""
+    """The last figures of every container, renewed by `look`, or by `watch` until it is stopped."""
 
     def __init__(self, sample: Callable[[], DriverSample]) -> None:
         self._sample = sample
@@ -88,7 +88,7 @@ class Figures:
         """What `watch` looks at, and the bytes charged by slot; replaced whole."""
 
     def look(self, containers: tuple[Container, ...], charged: Mapping[int, int]) -> None:
-        """Asks the driver once. A sample that does not say all keeps the last figures, whose time tells their age."""
+        """Asks the driver once. An incomplete sample keeps the last figures, whose time shows their age."""
         members = members_of(containers)
         sample = self._sample()
         members |= members_of(containers)
@@ -101,7 +101,7 @@ class Figures:
         self.latest = figures(sample, placed, charged, shares, self.latest)
 
     def watch(self, stop: threading.Event) -> None:
-        """Looks at what is listed again and again, once some container's cgroup is named.
+        """Takes samples repeatedly, once a container's cgroup is named; logs a refusal of NVML once.
 
         What NVML refuses is reported once, until it answers again.
         """
@@ -120,7 +120,7 @@ class Figures:
 
 
 def asked(uuid: str) -> Callable[[], DriverSample]:
-    """Samples of a GPU; NVML is opened with the first, and again where that failed."""
+    """Returns a function that samples a GPU; NVML is opened at the first call, and again after a failure."""
     opened: list[Nvml] = []
 
     def sample() -> DriverSample:

@@ -1,4 +1,4 @@
-"""What a vendor's GPUs are to this node: who they are, whether they are healthy, what a container needs of each."""
+"""The GPUs that the node offers: their identity, health, and the CDI edits that a container needs for each."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Edits = tuple[str, Mapping[str, Any]]
 
 @dataclass(frozen=True)
 class Offer:
-    """What the node offers now.
+    """The devices that the node offers now, and those that it withholds.
 
     Attributes:
         inventory: the devices that are offered, fenced ones among them.
         edits: the vendor's CDI edits, by uuid.
-        withheld: why other devices are not offered, by uuid; for events.
+        withheld: the reason why each other device is not offered, by uuid; for events.
     """
 
     inventory: Inventory
@@ -28,28 +28,28 @@ class Offer:
 
     @property
     def devices(self) -> dict[str, Device]:
-        """The devices by uuid."""
+        """Returns the devices by uuid."""
         return {device.uuid: device for device in self.inventory.devices}
 
 
 class Vendor(Protocol):
-    """All that the agent asks of a vendor's driver."""
+    """The interface to a vendor's driver."""
 
     def offer(self) -> Offer:
-        """Reads the devices anew.
+        """Reads the devices.
 
         Raises:
-            OSError: the driver does not answer; the message says what it said.
+            OSError: the driver does not answer; the message contains the driver's.
         """
 
     def watch(self, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
-        """Hears of faults as they come, and calls `changed` after each, for as long as the caller goes on.
+        """Calls `changed` after each fault that the driver reports, for as long as the caller continues.
 
         Raises:
-            OSError: the driver tells of none, or no longer.
+            OSError: the driver reports no faults, or stopped reporting them.
         """
 
 
 def slot_ids(devices: int) -> tuple[str, ...]:
-    """The device plugin's slots for so many devices: they count containers, and say nothing of which device."""
+    """Returns the device plugin's slots for so many devices; slots count containers and identify no device."""
     return tuple(f"slot-{number}" for number in range(devices * MAX_SLOTS))

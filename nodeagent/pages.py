@@ -28,9 +28,9 @@ from nodeagent.schedule_page import Activity, activity_bytes, unpack_one
 _log = structlog.get_logger(__name__)
 
 CONTENDED_SECONDS = 0.02
-"""Between two writings of a page on which two or more containers are active: what vcuda/include/schedule.h promises."""
+"""The time between two writes of a page with two or more active containers, as vcuda/include/schedule.h promises."""
 QUIET_EVERY = 5
-"""Every other page is written at each fifth round: a page goes stale after ten times as long."""
+"""The rounds between two writes of any other page; a page becomes stale after ten times as long."""
 CONTENDED = 2
 SCHEDULE = "schedule.json"
 
@@ -38,13 +38,13 @@ Gpus = Mapping[str, tuple[Container, ...]]
 
 
 class Ledgers:
-    """The ledgers that are read again and again, kept open: to open and close them took most of a round's time."""
+    """The containers' ledgers, kept open: to open and close them took most of a round's time."""
 
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
 
     def activity(self, container: Container) -> Activity:
-        """What the container's ledger says; nothing while it is absent, short, or no ledger yet."""
+        """Returns the activity in the container's ledger; none while the ledger is absent, short or invalid."""
         descriptor = self._open.get(container.ledger)
         try:
             if descriptor is None:
@@ -55,14 +55,14 @@ class Ledgers:
             return Activity()
 
     def keep(self, containers: Iterable[Container]) -> None:
-        """Closes the ledgers of all others."""
+        """Closes the ledgers of all other containers."""
         wanted = {container.ledger for container in containers}
         for path in [path for path in self._open if path not in wanted]:
             os.close(self._open.pop(path))
 
 
 class Gpu:
-    """One GPU's page, and what is remembered from one writing of it to the next."""
+    """One GPU's schedule page, and the state that its writer keeps between writes."""
 
     def __init__(self, uuid: str, page: Path, now_ns: int) -> None:
         page.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ class Gpu:
         return len(self._state.active) >= CONTENDED
 
     def write(self, containers: tuple[Container, ...], ledgers: Ledgers, clock: Callable[[], int]) -> None:
-        """Looks what the containers do, makes turns, and publishes them."""
+        """Reads the containers' activity, plans turns, and publishes them."""
         activities = {each.slot: ledgers.activity(each) for each in containers}
         now_ns = clock()
         self._state, made = step(self._state, containers, activities, now_ns)
@@ -88,7 +88,7 @@ class Gpu:
 
 
 def read_gpus(path: Path) -> Gpus:
-    """The containers of each GPU.
+    """Returns the containers of each GPU.
 
     Raises:
         ValueError: the file is no JSON of the form that this module describes, or gives more of a GPU than there is.
@@ -103,7 +103,7 @@ def read_gpus(path: Path) -> Gpus:
 
 
 class Writer:
-    """Writes the pages of a node, round by round."""
+    """Writes the schedule pages of a node, round by round."""
 
     def __init__(self, root: Path, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._root = root
@@ -115,7 +115,7 @@ class Writer:
         self._round = 0
 
     def look(self) -> None:
-        """One round: takes up a changed schedule, and writes the pages whose time has come."""
+        """Runs one round: reads a changed schedule, and writes the pages that are due."""
         changed = self._reread()
         quiet = changed or self._round % QUIET_EVERY == 0
         self._round += 1
@@ -153,7 +153,7 @@ class Writer:
 
 
 def main() -> None:
-    """Runs the writer until SIGTERM or SIGINT, or until its parent is gone."""
+    """Runs the writer until SIGTERM or SIGINT, or until its parent ends."""
     parser = argparse.ArgumentParser(prog="python -m nodeagent.pages", description=str(__doc__).split("\n", 1)[0])
     parser.add_argument("--root", type=Path, required=True, help="the agent's folder")
     arguments = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The pods of this node as the API server tells of them, as far as the agent reads them."""
+"""The pods of this node as the API server has them, reduced to the fields that the agent reads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STATUS_FIELDS = ("name", "state", "restartCount", "containerID")
 
 
 def read(pod: Json) -> Json:
-    """What the agent reads of a pod; a node has a hundred, of which each may have a megabyte."""
+    """Returns the fields of a pod that the agent reads; a node has a hundred pods of up to a megabyte each."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     annotations = metadata.get("annotations") or {}
     return {
@@ -45,7 +45,7 @@ def _some(item: Mapping[str, Any], keys: tuple[str, ...]) -> Json:
 
 
 class NodePods:
-    """A view for `fairgpu.cluster.reflector.reflect`; others read it, and wait for it, from any thread."""
+    """A view of the node's pods for `fairgpu.cluster.reflector.reflect`; any thread may read it and wait for pods."""
 
     def __init__(self, changed: Callable[[], None], failed: Callable[[ApiError], None]) -> None:
         self._news = threading.Condition()
@@ -56,7 +56,7 @@ class NodePods:
         """Set once the whole collection was read."""
 
     def replaced(self, items: list[Json]) -> None:
-        """The whole collection as it is now."""
+        """Takes the whole present collection."""
         with self._news:
             self._pods = {item["metadata"]["uid"]: item for item in items}
             self._news.notify_all()
@@ -64,7 +64,7 @@ class NodePods:
         self._tell()
 
     def changed(self, kind: str, item: Json) -> None:
-        """One pod was ADDED, MODIFIED or DELETED."""
+        """Takes one event: ADDED, MODIFIED or DELETED."""
         with self._news:
             if kind == "DELETED":
                 self._pods.pop(item["metadata"]["uid"], None)
@@ -74,19 +74,19 @@ class NodePods:
         self._tell()
 
     def confirmed(self) -> None:
-        """The view is current."""
+        """Does nothing: no decision depends on the view's age."""
 
     def failed(self, error: ApiError) -> None:
-        """The API server could not be asked; the view stays as it was."""
+        """Passes on that the API server did not answer; the view stays as it is."""
         self._tell_failure(error)
 
     def all(self) -> list[Json]:
-        """Every pod of the node."""
+        """Returns every pod of the node."""
         with self._news:
             return list(self._pods.values())
 
     def wait_for(self, namespace: str, name: str, seconds: float) -> Mapping[str, Any] | None:
-        """The one live pod of that name, waited for so long; None where it does not come.
+        """Returns the one live pod of that name, after waiting for it; None where it does not come in time.
 
         Raises:
             PlacementRefusedError: several live pods have that name.

@@ -1,4 +1,4 @@
-"""What the writer of the pages is told: every container that shares a GPU, its place and its notice. Pure."""
+"""Composes the input of the page writer: every container that shares a GPU, its slot and its notice. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ NOTICES = (names.EVICTION_AT, names.RECLAIM_AT)
 
 
 def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Folders) -> bytes:
-    """The content of `schedule.json` (nodeagent.pages).
+    """Returns the content of `schedule.json` (nodeagent.pages).
 
     Args:
         records: of all containers that live or are starting.
@@ -52,7 +52,7 @@ def schedule(records: Iterable[Record], notices: Mapping[str, int], folders: Fol
 
 
 def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: int) -> dict[str, int]:
-    """When each pod under notice will be evicted, by uid: the sooner of the timekeeper's notice and the scheduler's.
+    """Returns when each pod under notice will be evicted, by uid: the sooner of timekeeper's and scheduler's notice.
 
     Args:
         pods: the node's pods.
@@ -70,7 +70,7 @@ def notices(pods: Iterable[Mapping[str, Any]], wall: dt.datetime, monotonic_ns: 
 
 
 def _time(text: Any) -> dt.datetime | None:
-    """An RFC 3339 time; None where it is none."""
+    """Parses an RFC 3339 time; None for any other text."""
     try:
         at = dt.datetime.fromisoformat(text)
     except (TypeError, ValueError):

@@ -1,4 +1,4 @@
-"""From one look at the containers to the next: who is active, what the last period left, and the turns that follow."""
+"""Computes one writing of a schedule page from the last: the active containers, balances, and the turns that follow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NO_FIGURE = Figure()
 
 @dataclass(frozen=True)
 class Container:
-    """A container on this GPU: its slot and key on the page, its share, and where its ledger is.
+    """A container on this GPU: its slot and key on the page, its share, and its ledger.
 
     The memory limit is in bytes, 0 for that of its configuration; notice_ns is when it will be evicted, on
     CLOCK_MONOTONIC, 0 where it will not. The cgroup is its folder in the host's hierarchy; without one the driver's
@@ -38,27 +38,27 @@ class Container:
 
 @dataclass(frozen=True)
 class State:
-    """What the writer remembers from one writing to the next. Times are ns of CLOCK_MONOTONIC."""
+    """The state that the writer keeps between writes. Times are ns of CLOCK_MONOTONIC."""
 
     epoch_ns: int
     round_number: int = 0
     opening: Mapping[int, int] = field(default_factory=dict)
-    """Balances at the beginning of the period."""
+    """The balances at the beginning of the period."""
     plan: turns.Plan | None = None
     active: frozenset[int] = frozenset()
     overruns: Mapping[int, int] = field(default_factory=dict)
-    """GPU time outside their turns that the slots had in this period, as far as seen."""
+    """The GPU time outside their turns that the slots had in this period, as far as observed."""
     used: Mapping[int, int] = field(default_factory=dict)
-    """All GPU time that they had in it."""
+    """All GPU time that the slots had in this period."""
     wanting: frozenset[int] = frozenset()
-    """Those that would have used more."""
+    """The slots that would have used more."""
     lacked: Mapping[int, int] = field(default_factory=dict)
-    """What they had too little of their own turns in the period before."""
+    """The time of their own turns that slots lacked in the period before."""
     seen: Mapping[int, Seen] = field(default_factory=dict)
 
 
 def begun(now_ns: int) -> State:
-    """The state of a writer that begins now.
+    """Returns the state of a writer that begins now.
 
     Its periods begin at multiples of the period, as those of all GPUs of the node do: kernels that wait for one another
     on several GPUs meet only while all of them have their turn.
@@ -69,10 +69,10 @@ def begun(now_ns: int) -> State:
 def step(
     state: State, containers: tuple[Container, ...], activities: Mapping[int, Activity], now_ns: int
 ) -> tuple[State, turns.Plan]:
-    """The state and the turns after one look at what the containers (by slot) do.
+    """Returns the state and the turns after one look at the containers' activity, by slot.
 
-    A new period settles the overruns of the last one. Within a period turns change only when somebody became active or
-    idle, came or went.
+    A new period settles the overruns of the last one. Within a period, turns change only when a container becomes
+    active or idle, starts or ends.
 
     Raises:
         OvercommittedError: the containers' shares sum to more than 100 percent.
@@ -100,7 +100,7 @@ def step(
 
 
 def _observe(state: State, activities: Mapping[int, Activity], now_ns: int) -> State:
-    """Adds what the containers' counters grew by since the last look."""
+    """Adds the growth of the containers' counters since the last look."""
     overruns = dict(state.overruns)
     used = dict(state.used)
     for slot, activity in activities.items():
@@ -115,11 +115,12 @@ def _observe(state: State, activities: Mapping[int, Activity], now_ns: int) -> S
 
 
 def _begin_period(state: State, passed: int) -> State:
-    """Settles the period that is over, and opens the next.
+    """Settles the period that ended, and opens the next.
 
-    A shim that divides its overrun among all who are active counts too little where few of them were at work; what a
-    container used beyond its turns in all tells as well. Work that was told of too late for its period makes somebody
-    lack in one and have more than it owned in the next: as much counts to the one after, or telling late would gain.
+    A shim that divides its overrun among all active containers counts too little where few of them worked; the time
+    that a container used beyond all its turns counts, too. Work that was reported too late for its period makes some
+    container lack time in one period and have more than it owned in the next: that much counts for the one after, or
+    late reports would gain.
     """
     balances: Mapping[int, int] = state.opening
     lacked: dict[int, int] = {}
@@ -155,7 +156,7 @@ def describe(
     now_ns: int,
     figures: Mapping[int, Figure] = MappingProxyType({}),
 ) -> Page:
-    """The page that says so, with the driver's figures by slot."""
+    """Returns the page with these turns, and with the driver's figures by slot."""
     slots = tuple(
         PageSlot(
             each.slot,

@@ -1,4 +1,4 @@
-"""The writer of one GPU's schedule page: looks what its containers do, makes turns, and publishes them.
+"""Writes one GPU's schedule page: reads its containers' activity, plans turns, and publishes them.
 
     python -m nodeagent.schedule --page FILE --containers FILE
 
@@ -28,11 +28,11 @@ from nodeagent.rounds import Container, begun, describe, step
 from nodeagent.schedule_page import GENERATION_AT, LEDGER_PAGE_SIZE, SIZE, Activity, Page, pack, unpack_activity
 
 INTERVAL_SECONDS = 0.01
-"""Between two writings; at most this late a container that wakes is seen. The page's format allows 20 ms."""
+"""The time between two writes, and so the longest until a waking container is noticed; the format allows 20 ms."""
 
 
 class PageFile:
-    """A page file, mapped for writing; made if it is not there, never truncated or replaced once it is."""
+    """A schedule page's file, mapped for writing; created where it is missing, never truncated or replaced."""
 
     def __init__(self, path: Path) -> None:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -45,7 +45,7 @@ class PageFile:
         self._generation = int.from_bytes(self._memory[GENERATION_AT : GENERATION_AT + 8], "little") // 2 * 2
 
     def write(self, page: Page) -> None:
-        """Publishes a page: readers see the old one or the new one, or that they have to look again."""
+        """Publishes a page: readers see the old or the new one, or that they must read again."""
         packed = pack(page, self._generation + 2)
         after = GENERATION_AT + 8
         self._memory[GENERATION_AT:after] = (self._generation + 1).to_bytes(8, "little")
@@ -60,7 +60,7 @@ class PageFile:
 
 
 def read_activity(container: Container) -> Activity:
-    """What the container's ledger says; nothing while it is absent, short, or no ledger yet."""
+    """Returns the activity in the container's ledger; none while the ledger is absent, short or invalid."""
     try:
         descriptor = os.open(container.ledger, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
@@ -75,7 +75,7 @@ def read_activity(container: Container) -> Activity:
 
 
 def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
-    """The GPU's UUID and its containers.
+    """Reads the GPU's UUID and its containers.
 
     Raises:
         ValueError: the file is not JSON of the form that this module's description shows; the message names the fault.
@@ -87,10 +87,10 @@ def read_containers(path: Path) -> tuple[str, tuple[Container, ...]]:
 
 
 def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ...]]:
-    """The GPU's UUID and its containers, of a document that this module's description shows.
+    """Parses the GPU's UUID and its containers from a document as this module's description shows it.
 
     Raises:
-        KeyError, TypeError, ValueError: something is missing or of a wrong kind.
+        KeyError, TypeError, ValueError: a field is missing or of a wrong kind.
     """
     containers = tuple(
         Container(
@@ -111,7 +111,7 @@ def containers_of(document: Mapping[str, Any]) -> tuple[str, tuple[Container, ..
 
 
 def run(page: Path, source: Path, stop: threading.Event, clock: Callable[[], int] = time.monotonic_ns) -> None:
-    """Writes the page until told to stop. A containers file that turns bad is reported and the last good one kept."""
+    """Writes the page until `stop` is set. An invalid containers file is reported, and the last valid one kept."""
     uuid, containers = read_containers(source)
     version = source.stat().st_mtime_ns
     state = begun(clock())

@@ -1,4 +1,4 @@
-"""The schedule page of a GPU and the public page of a container's ledger, as vcuda/include/schedule.h lays them out."""
+"""Encodes a GPU's schedule page, and decodes the public page of a container's ledger, as vcuda/include/schedule.h."""
 
 import struct
 import zlib
@@ -51,7 +51,7 @@ class PageSlot:
 
 @dataclass(frozen=True)
 class Page:
-    """All that a page says. Turns are (slot, start_ns, length_ns); the epoch is a moment at which a period begins."""
+    """The content of a schedule page. Turns are (slot, start_ns, length_ns); a period begins at the epoch."""
 
     uuid: str
     heartbeat_ns: int
@@ -63,7 +63,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Activity:
-    """What a container says that it does on one device; never trusted beyond its own share."""
+    """A container's own report of its activity on one device; never trusted beyond its own share."""
 
     activity_ns: int = 0
     waiting_ns: int = 0
@@ -74,7 +74,7 @@ class Activity:
 
 
 def pack(page: Page, generation: int) -> bytes:
-    """The page's bytes with an even generation, ready for a reader.
+    """Encodes a page with an even generation, ready for readers.
 
     Raises:
         ValueError: more slots or turns than there is room for, or a text or number that does not fit its field.
@@ -112,10 +112,10 @@ def _slot(slot: PageSlot) -> tuple[int, ...]:
 
 
 def unpack(packed: bytes) -> Page:
-    """A page as a reader takes it.
+    """Decodes a page as a reader does.
 
     Raises:
-        ValueError: it is no good page: its size, magic, version, generation or checksum is wrong.
+        ValueError: the size, magic, version, generation or checksum is wrong.
     """
     if len(packed) != SIZE:
         raise ValueError(f"a schedule page has {SIZE} bytes, this has {len(packed)}")
@@ -149,7 +149,7 @@ def _unpack_slot(packed: bytes, slots_at: int, index: int) -> PageSlot:
 
 
 def unpack_activity(page: bytes) -> Sequence[Activity]:
-    """What a container's ledger says of each of its devices; nothing where it is not, or not yet, a ledger."""
+    """Decodes a container's activity on each of its devices; none where the ledger is missing or incomplete."""
     if len(page) < LEDGER_PAGE_SIZE or LEDGER_HEAD.unpack_from(page) != (LEDGER_MAGIC, LEDGER_VERSION):
         return ()
     offsets = range(LEDGER_DEVICES_AT, LEDGER_DEVICES_AT + LEDGER_DEVICES * ACTIVITY.size, ACTIVITY.size)
@@ -157,15 +157,14 @@ def unpack_activity(page: bytes) -> Sequence[Activity]:
 
 
 def activity_bytes(device: int) -> int:
-    """How much of a ledger tells of its devices up to this one."""
+    """Returns the bytes from a ledger's start that contain the activity on its devices up to this one."""
     return LEDGER_DEVICES_AT + (device + 1) * ACTIVITY.size
 
 
 def unpack_one(beginning: bytes, device: int) -> Activity:
-    """What a container's ledger says of one of its devices, from its first `activity_bytes(device)` bytes.
+    """Decodes a container's activity on one device, from its ledger's first `activity_bytes(device)` bytes.
 
-    The same as `unpack_activity` says, without the fifteen others: a node's writer reads every ledger fifty times a
-    second.
+    It is that of `unpack_activity` without the fifteen others: a node's writer reads every ledger fifty times a second.
     """
     if len(beginning) < activity_bytes(device) or LEDGER_HEAD.unpack_from(beginning) != (LEDGER_MAGIC, LEDGER_VERSION):
         return Activity()

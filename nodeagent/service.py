@@ -1,4 +1,4 @@
-"""Puts the node agent together, and runs it until it is told to end. No container ends with it."""
+"""Assembles the node agent and runs it until it is stopped; no container ends with it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ REFUSED_REASON = "PlacementRefused"
 
 
 class Agent:
-    """The parts of a node's agent."""
+    """The parts of a node's agent, and its loop."""
 
     def __init__(self, settings: Nodeagent, api: KubernetesAPI, vendor: Vendor) -> None:
         self._settings = settings
@@ -70,7 +70,7 @@ class Agent:
         self._starter = Starter(world, self._folders, files.install_shim(self._folders, settings.shim))
 
     def run(self) -> None:
-        """Works until told to end."""
+        """Runs until the agent is stopped."""
         # A watch waits for the API server's next word, for minutes: nobody waits for its end.
         watched = (self._watch_pods, self._watch_node, self._watch_faults)
         watches = [threading.Thread(target=watch, daemon=True) for watch in watched]
@@ -90,12 +90,12 @@ class Agent:
             self._end_writer()
 
     def stop(self) -> None:
-        """Ends the agent: containers go on, by the last pages."""
+        """Stops the agent; containers continue by the last pages."""
         self._stop.set()
         self._woken.set()
 
     def _round(self) -> None:
-        """Looks after everything that is to stay as it should be."""
+        """Runs one round: reads GPUs, writes the Node, removes files of ended containers."""
         self._keep_writer()
         if time.monotonic() - self._looked_at >= self._settings.look_seconds:
             self._look()
@@ -119,7 +119,7 @@ class Agent:
         self._publish(self._starter.records())
 
     def _look(self) -> None:
-        """Reads the GPUs anew; those that were there stay as they were where the driver does not answer."""
+        """Reads the GPUs; where the driver does not answer, the known ones stay as they are."""
         self._looked_at = time.monotonic()
         try:
             offer = self._vendor.offer()
@@ -145,7 +145,7 @@ class Agent:
         return self._offer
 
     def _prepare(self, slots: frozenset[str]) -> None:
-        """What the device plugin calls before each start."""
+        """Prepares a container's start; the device plugin calls it before each start."""
         try:
             self._pods.known.wait(ROUND_SECONDS)
             self._starter.prepare(slots)
@@ -162,7 +162,7 @@ class Agent:
             raise
 
     def _publish(self, records: Iterable[Record]) -> None:
-        """Tells the writer of the pages, where something changed."""
+        """Writes the page writer's input where it has changed."""
         told = notices(self._pods.all(), dt.datetime.now(dt.UTC), time.monotonic_ns())
         content = schedule(records, told, self._folders)
         with self._publishing:
@@ -188,7 +188,7 @@ class Agent:
         )
 
     def _watch_faults(self) -> None:
-        """Looks again as soon as the driver tells of a fault; without its word, at the next look."""
+        """Reads the GPUs as soon as the driver reports a fault; without reports, at the next interval."""
         silent = False
         while not self._stop.is_set():
             try:
@@ -235,7 +235,7 @@ def _heard(error: KubeletError | OSError | None) -> None:
 
 
 def vendor_of(settings: Nodeagent) -> Vendor:
-    """The vendor whose driver this node has."""
+    """Returns the vendor of this node's GPUs."""
     from nodeagent.vendors.nvidia import Nvidia  # noqa: PLC0415 - another vendor's needs other libraries
 
     folders: tuple[Path, ...] = settings.vendor_cdi_folders

@@ -1,4 +1,4 @@
-"""What the admin sets for the node agent. Times are seconds."""
+"""The admin's settings of the node agent. Times are seconds."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ USUAL_FILE = Path("/etc/fairgpu/settings.yaml")
 
 
 class Kubelet(Section):
-    """Where the kubelet has its sockets."""
+    """The kubelet's sockets."""
 
     device_plugins: Path = Path("/var/lib/kubelet/device-plugins")
     """The folder of the device plugins' sockets."""
     pod_resources: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-    """The socket that tells which container holds which devices."""
+    """The socket of the kubelet's PodResources API, which lists the containers that hold devices."""
 
 
 class Nodeagent(Section):
@@ -29,23 +29,23 @@ class Nodeagent(Section):
     node: Annotated[str, Field(max_length=253)] = ""
     """The node's name; the DaemonSet takes it from `spec.nodeName`."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """The least level that is logged."""
+    """The lowest level that is logged."""
     run_folder: Path = Path("/run/fairgpu-nodeagent")
     """The containers' files, on a tmpfs of the host, mounted at the same path."""
     shim_folder: Path = Path("/var/lib/fairgpu-nodeagent/shim")
-    """Where the shim lies on the host, by its digest, mounted at the same path."""
+    """The folder of the shim on the host, by its digest, mounted at the same path."""
     shim: Path = Path("/usr/lib/fairgpu/libvcuda.so.1")
     """The shim in the agent's image."""
     cdi_folder: Path = Path("/var/run/cdi")
-    """Where the runtime looks for the containers' CDI specs."""
+    """The folder in which the runtime looks for the containers' CDI specs."""
     vendor_cdi_folders: tuple[Path, ...] = (Path("/etc/cdi"), Path("/var/run/cdi"))
-    """Where the vendor's CDI specs are."""
+    """The folders of the vendor's CDI specs."""
     look_seconds: Annotated[float, Field(gt=0)] = 30.0
-    """How often the GPUs and the vendor's CDI specs are read again."""
+    """The interval at which the GPUs and the vendor's CDI specs are read."""
     recover_seconds: Annotated[float, Field(ge=0)] = 600.0
-    """How long after its last fault a GPU that answers takes containers again."""
+    """The time after its last fault from which a GPU that answers takes containers again."""
     kubelet: Kubelet = Kubelet()
-    """Where the kubelet has its sockets."""
+    """The kubelet's sockets."""
 
 
 class Settings(Section):
@@ -55,10 +55,10 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], named: Path | None) -> Nodeagent:
-    """The settings from a file that is named, or the usual one where there is one, and from the environment.
+    """Reads the settings from a named file, or the usual one if it exists, and from the environment.
 
     Raises:
-        CommandError: a setting cannot be used, or the node has no name.
+        CommandError: a setting is invalid, or the node has no name.
     """
     file = named or (USUAL_FILE if USUAL_FILE.exists() else None)
     try:

@@ -1,6 +1,6 @@
-"""Sees to a container before the kubelet starts it: who it is, whether it fits, its files.
+"""Prepares a container before the kubelet starts it: identifies it, checks that it fits, and writes its files.
 
-All that is remembered lies on the host (nodeagent.containers.folders): an agent that was killed reads it there.
+All state lies on the host (nodeagent.containers.folders), where a restarted agent reads it.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from nodeagent.pods import NodePods, read
 _log = structlog.get_logger(__name__)
 
 WATCH_SECONDS = 2.0
-"""A pod that the watch has not brought after so long is asked for."""
+"""The time after which a pod that the watch has not delivered is requested."""
 DOUBT_SECONDS = 10.0
-"""How long the API server may lag behind the kubelet before a start is refused; the kubelet waits 30 s in all."""
+"""The longest that the API server may lag behind the kubelet before a start is refused; the kubelet waits 30 s."""
 LOOK_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
 class World:
-    """What a start is decided by, and who hears of it.
+    """The inputs of a decision on a start, and the receiver of changes.
 
     Attributes:
         node: this node's name.
-        listing: asks the kubelet who holds slots of `fairgpu.io/gpu`.
+        listing: asks the kubelet which containers hold slots of `fairgpu.io/gpu`.
         pods: the node's pods.
         read_pod: asks the API server for one pod, by namespace and name.
-        offer: what the node offers now.
-        changed: told all records after each change.
+        offer: returns what the node offers now.
+        changed: called with all records after each change.
     """
 
     node: str
@@ -56,7 +56,7 @@ class World:
 
 
 class Starter:
-    """Prepares containers, several at a time, and remembers them until their pods are gone."""
+    """Prepares containers, several at a time, and keeps their records until their pods end."""
 
     def __init__(self, world: World, folders: Folders, shim: Path) -> None:
         self._world = world
@@ -66,7 +66,7 @@ class Starter:
         self._records: dict[tuple[str, str], Record] = {}
 
     def recover(self) -> None:
-        """Takes up what an earlier agent left on the host; files that nobody remembers are taken away."""
+        """Reads the records that an earlier agent left on the host; removes files without a record."""
         with self._lock:
             for found in files.read_records(self._folders):
                 if isinstance(found, Record):
@@ -80,11 +80,11 @@ class Starter:
             self._world.changed(list(self._records.values()))
 
     def prepare(self, slots: frozenset[str]) -> Record:
-        """Writes all that the container with these slots needs to start.
+        """Writes all files that the container with these slots needs to start.
 
         Raises:
-            PlacementRefusedError: it is not to start.
-            KubeletError: the kubelet does not say who it is.
+            PlacementRefusedError: the container must not start.
+            KubeletError: the kubelet does not answer.
         """
         listing = self._world.listing()
         namespace, name = holder(listing, slots)
@@ -118,9 +118,9 @@ class Starter:
         return record
 
     def collect(self) -> None:
-        """Forgets the containers of pods that are gone or have ended, and takes their files away.
+        """Removes the records and files of containers whose pods are deleted or have ended.
 
-        A pod that the watch has not brought is asked for: it may be newer than the watch.
+        A pod that the watch has not delivered is requested: it may be newer than the watch.
         """
         over = [record for record in ended(self.records(), self._world.pods.all()) if not self._lives(record)]
         with self._lock:
@@ -132,7 +132,7 @@ class Starter:
                 self._world.changed(list(self._records.values()))
 
     def records(self) -> list[Record]:
-        """The containers that live or are starting."""
+        """Returns the records of containers that are alive or starting."""
         with self._lock:
             return list(self._records.values())
 
@@ -175,7 +175,7 @@ class Starter:
     def _certain(
         self, pod: Mapping[str, Any], container: str, listing: list[Listed], slots: frozenset[str]
     ) -> tuple[Mapping[str, Any], str]:
-        """The pod and the container once the API server knows how the init container's last start ended."""
+        """Returns the pod and the container once the API server knows how the init container's last start ended."""
         metadata = pod["metadata"]
         limit = time.monotonic() + DOUBT_SECONDS
         while time.monotonic() < limit:
@@ -192,5 +192,5 @@ class Starter:
 
 
 def _new_key() -> int:
-    """A name on a schedule page that nobody else has; 0 means a free place."""
+    """Returns a random key for a slot of a schedule page; never 0, which marks a free slot."""
     return secrets.randbits(64) or 1

@@ -1,4 +1,4 @@
-"""Turns on one GPU: who may launch when in the coming period, from what each container was promised and is doing.
+"""Plans the turns on one GPU: each container's time to launch in the coming period, by its share and activity.
 
 Every container with a share owns a turn of that length in every period, in the order of the slots, so that turns move
 as little as possible. Time that nobody active owns (idle turns and what was never promised) is lent to elastic and
@@ -15,19 +15,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 PERIOD_NS = 50_000_000
-"""Long against a GPU's own time slices (about 2 ms), short against what a user notices."""
+"""The length of a period: long against a GPU's own time slices (about 2 ms), short against what users notice."""
 SHORTEST_LOAN_NS = 2_000_000
-"""A shorter loan would be over before the GPU has changed to the borrower; many borrowers take rounds instead."""
+"""The shortest loan; a shorter one would end before the GPU has changed to the borrower."""
 BEST_EFFORT_WEIGHT = 10
-"""Best-effort work borrows as if it had this many percent, an elastic container by its share."""
+"""The weight of a best-effort container among borrowers, in percent; that of an elastic one is its share."""
 MOST_TURNS = 128
-"""Room for turns on a schedule page; its 64 slots can never need more."""
+"""The turns that a schedule page has room for; its 64 slots never need more."""
 LARGEST_BALANCE_NS = 2 * PERIOD_NS
-"""What is owed beyond this is forgotten, or a container could be kept from the GPU for something long past."""
+"""The largest balance; more is dropped, so that no container loses the GPU for something long past."""
 
 
 class Policy(enum.IntEnum):
-    """What a container may take beyond its share; the numbers are those of the shim's configuration."""
+    """The use of GPU time beyond the share; the numbers are those of the shim's configuration."""
 
     HARD = 0
     ELASTIC = 1
@@ -40,7 +40,7 @@ class OvercommittedError(ValueError):
 
 @dataclass(frozen=True)
 class Tenant:
-    """A container on the GPU. Balance: positive, others owe it so much GPU time; negative, it owes them.
+    """A container on the GPU, with its share, activity and balance.
 
     start_ns is where its turn begins in the period, the same on each of its GPUs (starts); None for any place.
     """
@@ -54,18 +54,18 @@ class Tenant:
 
     @property
     def borrows(self) -> bool:
-        """True when it may use what others leave idle."""
+        """Whether the container may use time that others leave idle."""
         return self.policy is not Policy.HARD
 
     @property
     def weight(self) -> int:
-        """Its part among those who borrow."""
+        """The container's weight among borrowers."""
         return BEST_EFFORT_WEIGHT if self.policy is Policy.BEST_EFFORT else self.core_percent
 
 
 @dataclass(frozen=True, order=True)
 class Turn:
-    """A slot may launch in [start_ns, start_ns + length_ns) of the period."""
+    """The time [start_ns, start_ns + length_ns) of a period in which a slot may launch."""
 
     start_ns: int
     length_ns: int
@@ -73,7 +73,7 @@ class Turn:
 
     @property
     def end_ns(self) -> int:
-        """The end, from the beginning of the period."""
+        """The end of the turn, from the beginning of the period."""
         return self.start_ns + self.length_ns
 
 
@@ -84,20 +84,20 @@ class Plan:
     period_ns: int
     turns: tuple[Turn, ...]
     owned: tuple[Turn, ...]
-    """The turns of active containers in time that they own: who loses when others run into it."""
+    """The turns of active containers in their own time, who lose when others run into it."""
     balances: Mapping[int, int]
 
     def granted_ns(self, slot: int) -> int:
-        """All the time in the period in which the slot may launch."""
+        """Returns all the time of the period in which the slot may launch."""
         return sum(turn.length_ns for turn in self.turns if turn.slot == slot)
 
     def owned_ns(self, slot: int) -> int:
-        """What of that is its own; 0 for those who are not active."""
+        """Returns the slot's own part of its time; 0 for an inactive one."""
         return sum(turn.length_ns for turn in self.owned if turn.slot == slot)
 
 
 def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: int = 0) -> Plan:
-    """The turns of the coming period. The round number brings those who borrow forward one after the other.
+    """Plans the turns of the coming period. The round number rotates the order of borrowers.
 
     Raises:
         OvercommittedError: the shares sum to more than 100 percent.
@@ -126,7 +126,7 @@ def plan(tenants: Sequence[Tenant], period_ns: int = PERIOD_NS, round_number: in
 
 
 def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int = PERIOD_NS) -> dict[str, int]:
-    """Where in the period the turns of containers with several GPUs begin: at the same place on each of them.
+    """Returns where in the period the turns of containers with several GPUs begin, at the same place on each GPU.
 
     Containers are named, with their share in percent and their GPUs. Kernels that wait for one another on several GPUs
     meet only while all of them have their turn. The first place that is free on all of its GPUs is a container's; one
@@ -151,7 +151,7 @@ def starts(containers: Mapping[str, tuple[int, frozenset[str]]], period_ns: int 
 
 
 def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> dict[int, int]:
-    """The balances after a period in which work ran past the end of turns.
+    """Returns the balances after a period in which work ran past the end of turns.
 
     Overruns are the GPU time, by slot, that work took outside its turns; used is the GPU time that each slot had in
     all, for those alone that wanted more. What they lack of their own turns is owed to them by those who ran over, in
@@ -170,15 +170,15 @@ def settle(made: Plan, overruns: Mapping[int, int], used: Mapping[int, int]) -> 
 
 
 def with_balances(tenants: Iterable[Tenant], balances: Mapping[int, int]) -> list[Tenant]:
-    """The same tenants with the balances that a plan or a settlement left them."""
+    """Returns the tenants with the balances of a plan or a settlement."""
     return [replace(tenant, balance_ns=balances.get(tenant.slot, 0)) for tenant in tenants]
 
 
 def _loans(ordered: Sequence[Tenant], idle_ns: int, round_number: int) -> dict[int, int]:
-    """Idle time, divided by weight among the active who borrow.
+    """Divides idle time by weight among the active borrowers.
 
     Best-effort containers share their part one half of them at a time, so that a piece is long enough for a kernel and
-    nobody waits for more than one period; more of them yet are served in turn as far as pieces of use go round.
+    none waits for more than one period; more of them are served in turn as far as pieces of use go round.
     """
     elastic = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.ELASTIC]
     best_effort = [tenant for tenant in ordered if tenant.active and tenant.policy is Policy.BEST_EFFORT]
@@ -198,7 +198,7 @@ def _loans(ordered: Sequence[Tenant], idle_ns: int, round_number: int) -> dict[i
 def _payments(
     ordered: Sequence[Tenant], shares: Mapping[int, int], loans: Mapping[int, int], round_number: int
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """What each debtor gives in this period and each creditor gets; the two sums are equal.
+    """Returns what each debtor gives in this period and each creditor gets; the two sums are equal.
 
     A debtor gives all that it borrows and up to half of what it owns. One that owes a whole turn gives that every other
     period: where one kernel is longer than half a turn, shortening the turn alone would not stop it.
@@ -217,7 +217,7 @@ def _payments(
 
 
 def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
-    """The amount, in proportion to the parts and to the last nanosecond; never more than a part itself."""
+    """Divides an amount in proportion to the parts, exact to the nanosecond; never more than a part itself."""
     total = sum(parts.values())
     divided = {}
     passed = 0
@@ -233,7 +233,7 @@ def _divide(amount: int, parts: Mapping[int, int]) -> dict[int, int]:
 def _lay_out(
     ordered: Sequence[Tenant], lengths: Mapping[int, int], period_ns: int
 ) -> tuple[list[Turn], list[tuple[Turn, bool]]]:
-    """The owned turns of the active, and what is free between them: idle owners' turns (True) and the unpromised rest.
+    """Returns the active containers' owned turns, and the free time between: idle owners' turns (True) and the rest.
 
     What creditors receive beyond their shares comes out of the free part: idle turns shrink when there is no room.
     """
@@ -264,7 +264,7 @@ def _lay_out(
 def _take(
     gaps: Sequence[tuple[int, int]], start_ns: int, length: int
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Stretches of that length in all, from the place on and then from the beginning, and the gaps that are left."""
+    """Takes stretches of that total length, from the place on, then from the beginning; returns them and the gaps."""
     cut = [
         piece
         for start, end in gaps
@@ -287,7 +287,7 @@ def _take(
 
 
 def _idle_turns(free: Iterable[tuple[Turn, bool]]) -> list[Turn]:
-    """Idle owners keep their turns, also where they are lent: they can start at once."""
+    """Returns the turns of idle owners, who keep them even when they are lent: they can start at once."""
     return [turn for turn, is_owned in free if is_owned]
 
 
@@ -315,7 +315,7 @@ def _lend(ordered: Sequence[Tenant], loans: Mapping[int, int], free: Sequence[tu
 
 
 def _stretches(free: Iterable[tuple[Turn, bool]]) -> list[tuple[int, int]]:
-    """The free time as (start, end), neighbours joined."""
+    """Returns the free time as (start, end), neighbours joined."""
     joined: list[tuple[int, int]] = []
     for turn, _ in free:
         if joined and joined[-1][1] == turn.start_ns:

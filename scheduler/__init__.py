@@ -1,1 +1,1 @@
-"""The scheduler extender: which node and which devices a GPU pod gets."""
+"""The scheduler extender: it chooses a node and devices for each GPU pod."""

@@ -1,4 +1,4 @@
-"""The extender as a service: three routes over the state, probes, and the threads that keep the state."""
+"""The extender as a service: its routes, its probes, and the threads that keep its state current."""
 
 from __future__ import annotations
 
@@ -43,18 +43,18 @@ from scheduler.settings import SchedulerSettings
 _log = structlog.get_logger(__name__)
 
 LEARN_AT = (100, 250, 500, 1000, 2000, 4000, 8000)
-"""After how many requests is learned; then after each LEARN_EVERY."""
+"""The numbers of requests after which the worth of nodes is learned; later, every LEARN_EVERY."""
 LEARN_EVERY = 8000
 LEARN_LOOK_SECONDS = 1.0
 GANG_LOOK_SECONDS = 1.0
-"""How often a bind that waits for its gang looks whether its time is over."""
+"""The interval at which a bind that waits for its gang checks the gang's deadline."""
 NOT_ACTING = "this replica does not lead"
 
 
 def build_application(
     lifecycle: Lifecycle, api: KubernetesAPI, settings: SchedulerSettings, measures: Measures
 ) -> Application:
-    """The application of the only worker."""
+    """Builds the application of the only worker."""
     state, wait = State(settings.extender.gang_seconds), lifecycle.ending.wait
     lease = settings.lease
     acting = Acting(lease.pod_name)
@@ -91,7 +91,7 @@ def build_application(
 
 
 class Routes:
-    """Bodies in, bodies out."""
+    """The extender's routes, from request bodies to responses."""
 
     def __init__(
         self, state: State, api: KubernetesAPI, clock: Clock, acts: Callable[[], bool], measures: Measures
@@ -103,7 +103,7 @@ class Routes:
         self._measures = measures
 
     def filter(self, body: bytes) -> Response:
-        """The nodes on which a pod may go."""
+        """Answers with the nodes on which a pod can go."""
         started = time.perf_counter()
         arguments = self._read("filter", body, started)
         if isinstance(arguments, Response):
@@ -113,7 +113,7 @@ class Routes:
         return Response(200, encode(result))
 
     def prioritize(self, body: bytes) -> Response:
-        """The scores of nodes."""
+        """Answers with the scores of nodes."""
         started = time.perf_counter()
         arguments = self._read("prioritize", body, started)
         if isinstance(arguments, Response):
@@ -123,7 +123,7 @@ class Routes:
         return Response(200, encode(scores))
 
     async def bind(self, request: Request) -> Response:
-        """Binds a pod; the API server is asked in a thread."""
+        """Binds a pod; a thread sends the requests to the API server."""
         started = time.perf_counter()
         if not self._acts():
             self._answered("bind", "not_acting", started)
@@ -140,7 +140,7 @@ class Routes:
         return Response(200, encode(BindResult(error_text)))
 
     async def _wait_for_gang(self, arguments: BindArguments) -> str:
-        """Waits until all pods of its gang are about to be bound, too; why they are not, or nothing."""
+        """Waits until all pods of the gang are about to be bound; returns why they are not, or an empty text."""
         hold = arrive(self._state, arguments.pod_uid, arguments.node, self._clock.now())
         if hold is None:
             return ""
@@ -159,7 +159,7 @@ class Routes:
         return ""
 
     def _read(self, verb: str, body: bytes, started: float) -> FilterArguments | Response:
-        """The arguments, or the answer where there is nothing to decide."""
+        """Returns the decoded arguments, or the response where there is nothing to decide."""
         if not self._acts():
             self._answered(verb, "not_acting", started)
             return problem(503, "Service Unavailable", NOT_ACTING)
@@ -174,7 +174,7 @@ class Routes:
 
 
 def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
-    """Learns from the mix as it grows, until `wait` says that everything is to end."""
+    """Learns from the mix of requests as it grows, until `wait` returns true."""
     learned = 0
     generator = np.random.default_rng()
     while not wait(LEARN_LOOK_SECONDS):
@@ -189,7 +189,7 @@ def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
 
 
 def build_probes(lifecycle: Lifecycle, missing: Callable[[], tuple[str, ...]]) -> Flask:
-    """The Flask application; `missing` names what has to be read before the first answer and was not."""
+    """Builds the probes; `missing` names the collections that must be read before the first answer."""
     application = Flask("scheduler")
 
     @application.get("/")
@@ -211,5 +211,5 @@ def build_probes(lifecycle: Lifecycle, missing: Callable[[], tuple[str, ...]]) -
 
 
 def _stamp() -> str:
-    """The present time as the API writes it."""
+    """Returns the present time in the API's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -13,7 +13,7 @@ from fairgpu.commands import CommandError
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command."""
+    """Adds the command to the parser of `fairgpu`."""
     scheduler = subparsers.add_parser("scheduler", help="run the scheduler's extender")
     actions = scheduler.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="answer kube-scheduler until told to end")
@@ -22,7 +22,7 @@ def register(subparsers: Any) -> None:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    """Serves until told to end."""
+    """Serves until a signal ends it."""
     from fairgpu.cluster.connect import NoClusterError, connect
     from fairgpu.logs import configure_logs
     from scheduler.service import run

@@ -10,7 +10,7 @@ OUTCOMES = {
     "prioritize": ("placed", "unreadable", "not_acting"),
     "bind": ("placed", "refused", "unreadable", "not_acting"),
 }
-"""What becomes of a call, by its verb."""
+"""The outcomes of a call, by its verb."""
 
 
 class Measures:

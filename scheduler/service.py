@@ -1,4 +1,4 @@
-"""Puts the extender together and serves it: one worker, as its state is one."""
+"""Assembles the extender and serves it with one worker, since its state is one."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from scheduler.settings import SchedulerSettings
 
 
 def run(settings: SchedulerSettings, api: KubernetesAPI) -> int:
-    """Serves until told to end; the exit status."""
+    """Serves until a signal ends it; returns the exit status."""
     extender = settings.extender
     options = ServerOptions(
         name="fairgpu-scheduler",

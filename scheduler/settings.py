@@ -1,4 +1,4 @@
-"""What the admin sets for the extender."""
+"""The admin's settings of the extender."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ Port = Annotated[int, Field(ge=0, le=65535)]
 
 
 class ExtenderSettings(Section):
-    """Where kube-scheduler, in the same pod, reaches the extender."""
+    """The addresses of the extender; kube-scheduler reaches it in the same pod."""
 
     host: str = "127.0.0.1"
-    """The address: nobody but kube-scheduler is to reach it, and it asks nobody who they are."""
+    """The address that it listens on: kube-scheduler alone may reach it, as it authenticates no caller."""
     port: Port = 8088
     """The port, plain HTTP."""
     gang_seconds: Annotated[float, Field(gt=0, le=600)] = 30
     """For how many seconds devices are held for all pods of a gang until kube-scheduler is about to bind each of them.
     The extender's `httpTimeout` in kube-scheduler's configuration must be longer by 25 seconds."""
     metrics_host: str = "0.0.0.0"  # noqa: S104 - Prometheus scrapes it
-    """The address at which metrics are served."""
+    """The address of the metrics."""
     metrics_port: Port = 9090
     """The port of the metrics, plain HTTP."""
 
 
 class LeaseSettings(Section):
-    """By which Lease kube-scheduler elects."""
+    """The Lease by which kube-scheduler elects a leader."""
 
     pod_name: str = ""
     """This pod's name, by the downward API; empty where there is one replica alone, which then always acts."""
@@ -50,9 +50,9 @@ class StatesSettings(Section):
     url: Annotated[str, Field(pattern=r"^https://[^\s?#@]+$")] = (
         f"https://{names.TIMEKEEPER_SERVICE}.{names.SYSTEM_NAMESPACE}.svc"
     )
-    """Where the timekeeper is asked."""
+    """The timekeeper's address."""
     ca_file: Path | None = None
-    """The timekeeper's CA in PEM; without it, the ConfigMap that the timekeeper keeps it in is read."""
+    """The timekeeper's CA in PEM; without it, the extender reads the timekeeper's ConfigMap."""
     ca_namespace: str = names.SYSTEM_NAMESPACE
     """The namespace of that ConfigMap."""
     ca_config_map: str = f"{names.TIMEKEEPER_SERVICE}-ca"
@@ -60,14 +60,14 @@ class StatesSettings(Section):
     token_file: Path = Path("/var/run/secrets/fairgpu-timekeeper/token")
     """The token by which the timekeeper knows the scheduler; read again at each request."""
     wait_seconds: Annotated[float, Field(gt=0, le=60)] = 30
-    """How long the timekeeper may hold a question for which there is no news."""
+    """The longest time that the timekeeper may hold a request while no state changes."""
 
 
 class SchedulerSettings(Section):
     """The scheduler's extender."""
 
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """The least severe events that are logged."""
+    """The lowest level that is logged."""
     extender: ExtenderSettings = Field(default_factory=ExtenderSettings)
     lease: LeaseSettings = Field(default_factory=LeaseSettings)
     states: StatesSettings = Field(default_factory=StatesSettings)
@@ -80,10 +80,10 @@ class Settings(Section):
 
 
 def read_settings(environ: Mapping[str, str], file: Path | None, usual: Path = USUAL_FILE) -> SchedulerSettings:
-    """The settings from a file, the environment above it.
+    """Reads the settings from a file and the environment, which wins.
 
     Raises:
-        CommandError: a setting cannot be used.
+        CommandError: a setting is invalid.
     """
     named = file or (usual if usual.exists() else None)
     try:

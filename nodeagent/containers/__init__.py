@@ -1,4 +1,4 @@
-"""From an allocation to what one container is given: who it is, whether it fits, its files and its CDI spec.
+"""Turns an allocation into one container's files: identifies the container, checks room, writes files and CDI spec.
 
-Nothing here speaks gRPC or Kubernetes' API, so that another front than the device plugin can stand before it.
+Nothing here uses gRPC or Kubernetes' API, so that it serves other front ends than the device plugin, too.
 """

@@ -1,4 +1,4 @@
-"""The CDI device of a container, by the slots of the device plugin that the kubelet gave it.
+"""Names the CDI device of a container after the device plugin's slots that the kubelet gave it.
 
 The kubelet asks for a container's CDI device before it says which container that is. Both its calls carry the same
 slots, so the slots make the name.
@@ -14,11 +14,11 @@ from typing import Final
 KIND: Final = "fairgpu.io/container"
 DIGITS: Final = 32
 FOLDER: Final = Path("/var/run/cdi")
-"""Where runtimes look for specs that are made while a node runs (CDI specification, "CDI JSON Specification")."""
+"""The folder in which runtimes look for specs that are made while a node runs (CDI specification)."""
 
 
 def device_name(slots: Iterable[str]) -> str:
-    """The first 32 hexadecimal digits of the SHA-256 of the slot ids, sorted, with line feeds between them.
+    """Returns the first 32 hexadecimal digits of the SHA-256 of the sorted slot ids, joined by line feeds.
 
     Raises:
         ValueError: there is no slot.
@@ -30,10 +30,10 @@ def device_name(slots: Iterable[str]) -> str:
 
 
 def qualified(name: str) -> str:
-    """The name by which the runtime is asked for the device, such as `fairgpu.io/container=0f3a...`."""
+    """Returns the name by which runtimes request the device, such as `fairgpu.io/container=0f3a...`."""
     return f"{KIND}={name}"
 
 
 def spec_file(name: str) -> str:
-    """The name of the file that holds the device's spec."""
+    """Returns the name of the file of the device's spec."""
     return f"{KIND.replace('/', '-')}_{name}.json"

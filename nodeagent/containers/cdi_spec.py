@@ -1,4 +1,4 @@
-"""The CDI spec of one container: the vendor's edits for its GPUs, and the mounts that hold it to its share. Pure.
+"""Composes the CDI spec of one container: the vendor's edits for its GPUs, and the mounts of FairGPU's files. Pure.
 
 The format is the Container Device Interface's (https://github.com/cncf-tags/container-device-interface/blob/main/SPEC.md).
 """
@@ -15,14 +15,14 @@ from nodeagent.containers.cdi_name import KIND
 LEAST_VERSION = "0.6.0"
 """The first version whose device nodes have a `hostPath`, and that containerd 1.7 and later read."""
 VOID = "NVIDIA_VISIBLE_DEVICES=void"
-"""What keeps NVIDIA's own runtime hook from adding devices that the image's environment names."""
+"""The variable that keeps NVIDIA's own runtime hook from adding devices that the image's environment names."""
 READ_ONLY = ("ro", "rbind", "nosuid", "nodev")
 WRITABLE = ("rw", "rbind", "nosuid", "nodev")
 LISTS = ("deviceNodes", "mounts", "hooks", "additionalGids", "netDevices")
 
 
 class VendorSpecError(ValueError):
-    """The vendor's specs have no entry for a GPU; the message says what was found instead."""
+    """The vendor's specs have no entry for a GPU; the message says what they have instead."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Mount:
 
 
 def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, minor: int) -> tuple[str, dict[str, Any]]:
-    """The version and the edits of a vendor's spec for one GPU, those for all its devices included.
+    """Returns the version and the edits of a vendor's spec for one GPU, with those for all its devices.
 
     The entry is the one called by the GPU's uuid; else the one called by its index, if that names the device node
     `/dev/nvidiaMINOR`: a spec that was made before GPUs were changed may call another GPU by the same index.
@@ -66,7 +66,7 @@ def vendor_edits(specs: Iterable[Mapping[str, Any]], uuid: str, index: int, mino
 
 
 def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """All edits as one, in order, each entry once; of the environment the last word on a variable.
+    """Merges edits in order, each entry once; of a variable of the environment, the last value wins.
 
     Two GPUs of one container bring the same libraries: mounted twice, some runtimes refuse them.
     """
@@ -84,7 +84,7 @@ def joined(edits: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def document(name: str, vendor: Sequence[tuple[str, Mapping[str, Any]]], mounts: Iterable[Mount]) -> dict[str, Any]:
-    """The spec of one container: its device's name, the vendor's edits of its GPUs in their order, and its mounts."""
+    """Returns the spec of one container: its device's name, the vendor's edits in the GPUs' order, and its mounts."""
     own: dict[str, Any] = {"env": [VOID], "mounts": [_mount(mount) for mount in mounts]}
     edits = joined([*(each for _, each in vendor), own])
     versions = [LEAST_VERSION, *(version for version, _ in vendor)]

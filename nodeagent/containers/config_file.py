@@ -1,4 +1,4 @@
-"""The bytes of `/etc/vcuda/config`, as vcuda/include/config.h lays them out: what one container was allotted."""
+"""Encodes `/etc/vcuda/config`, as vcuda/include/config.h defines it: one container's devices and limits."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class ConfigDevice:
 
 
 def schedule_path(index: int) -> str:
-    """Where the container finds the schedule page of its device at this index."""
+    """Returns the path at which the container finds the schedule page of its device at this index."""
     return "/etc/vcuda/schedule" if index == 0 else f"/etc/vcuda/schedule.{index}"
 
 
 def pack(container: str, pod_uid: str, devices: Sequence[ConfigDevice]) -> bytes:
-    """The file's bytes; devices in the order in which the container sees them.
+    """Encodes the file; devices are in the order in which the container sees them.
 
     Raises:
         ValueError: no device or more than 16, or a text or number that does not fit its field.
@@ -78,7 +78,7 @@ def _device(index: int, device: ConfigDevice) -> bytes:
 
 
 def _text(text: str, size: int, what: str) -> bytes:
-    """The text for a field of that size, which keeps at least one NUL."""
+    """Encodes a text for a field of that size, which keeps at least one NUL."""
     encoded = text.encode()
     if len(encoded) >= size:
         raise ValueError(f"{what} has {len(encoded)} bytes; at most {size - 1} are allowed")

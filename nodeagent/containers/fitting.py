@@ -1,4 +1,4 @@
-"""Whether a container fits beside those that live or are starting, by what the node itself has given. Pure.
+"""Checks that a container fits beside the node's other containers, by what the node itself has given out. Pure.
 
 The scheduler places by the allocations that it sees. This is the last line behind it: two allocations of one piece can
 both be written, and only one of them becomes true.
@@ -32,10 +32,10 @@ class OverlapError(ValueError):
 
 
 def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> None:
-    """Whether each device is there, healthy, and as large as the piece of it.
+    """Checks that each device exists, is healthy, and is as large as the container's piece of it.
 
     Raises:
-        UnusableDeviceError: one is not.
+        UnusableDeviceError: a device is missing, fenced, or too small.
     """
     for share in shares:
         device = offered.get(share.uuid)
@@ -48,7 +48,7 @@ def check_devices(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) 
 
 
 def check_overlap(shares: Iterable[DeviceShare], held: Iterable[Held], offered: Mapping[str, Device]) -> None:
-    """Whether the pieces fit beside those that are held.
+    """Checks that the pieces fit beside those that other containers hold.
 
     Raises:
         OverlapError: core would pass 100 percent, or memory what the device offers.
@@ -67,7 +67,7 @@ def check_overlap(shares: Iterable[DeviceShare], held: Iterable[Held], offered: 
 
 
 def free_slot(uuid: str, held: Iterable[Held]) -> int:
-    """The lowest place on the device's schedule page that no container has.
+    """Returns the lowest free slot of the device's schedule page.
 
     Raises:
         OverlapError: all 64 are taken.
@@ -80,5 +80,5 @@ def free_slot(uuid: str, held: Iterable[Held]) -> int:
 
 
 def is_whole(shares: Iterable[DeviceShare], offered: Mapping[str, Device]) -> bool:
-    """Whether the pieces are all of their devices: such a container is alone on them and is not held to anything."""
+    """Whether the pieces are all of their devices: the container is then alone on them, and nothing limits it."""
     return all(share.core_percent == 100 and share.memory_mib == offered[share.uuid].memory_mib for share in shares)

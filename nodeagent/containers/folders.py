@@ -1,4 +1,4 @@
-"""The files of each container on the host, and the CDI spec that mounts them. Each appears whole, by a rename.
+"""Writes the files of each container on the host, and its CDI spec; each appears whole, by a rename.
 
     ROOT/containers/UID/NAME/record.json     what the agent remembers of it (nodeagent.containers.records)
     ROOT/containers/UID/NAME/START/          config, injected, preload, ledger of one start
@@ -33,31 +33,31 @@ PRELOAD = f"{SHIM_TARGET}\n".encode()
 
 @dataclass(frozen=True)
 class Folders:
-    """Where an agent keeps its files: `root` on a tmpfs, `shim` on a disk, `cdi` where the runtime looks for specs."""
+    """The agent's folders: `root` on a tmpfs, `shim` on a disk, `cdi` where the runtime looks for specs."""
 
     root: Path
     shim: Path
     cdi: Path
 
     def container(self, record: Record) -> Path:
-        """The folder of a container, over all its starts."""
+        """Returns the folder of a container, over all its starts."""
         return self.root / "containers" / record.uid / record.container
 
     def start(self, record: Record) -> Path:
-        """The folder of one start of a container."""
+        """Returns the folder of one start of a container."""
         return self.container(record) / str(record.start)
 
     def page(self, uuid: str) -> Path:
-        """A device's schedule page."""
+        """Returns the file of a device's schedule page."""
         return self.root / "gpus" / uuid / "schedule"
 
     def spec(self, record: Record) -> Path:
-        """The container's CDI spec."""
+        """Returns the file of the container's CDI spec."""
         return self.cdi / spec_file(record.cdi_device)
 
 
 def read_records(folders: Folders) -> Iterator[Record | tuple[Path, RecordError]]:
-    """All records on the host; a file that is none comes with its fault."""
+    """Yields all records on the host; an invalid file comes with its fault."""
     for path in sorted((folders.root / "containers").glob("*/*/record.json")):
         try:
             yield records.decode(path.read_bytes())
@@ -68,10 +68,10 @@ def read_records(folders: Folders) -> Iterator[Record | tuple[Path, RecordError]
 
 
 def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[str, Any]]], shim: Path) -> None:
-    """Writes all files of a start, its record, and at last its CDI spec.
+    """Writes all files of a start, then its record, and its CDI spec last.
 
     Raises:
-        OSError: the host has no room, or refuses; what this start wrote is gone again.
+        OSError: the host has no room, or refuses; the files of this start are removed again.
     """
     folder = folders.start(record)
     try:
@@ -92,7 +92,7 @@ def write(folders: Folders, record: Record, vendor: Sequence[tuple[str, Mapping[
 
 
 def remove(folders: Folders, record: Record, keep: Record | None = None) -> None:
-    """Takes a container's files from the host: first the spec, so that nothing starts with files that are going.
+    """Removes a container's files from the host; the spec first, so that no container starts with files that vanish.
 
     The spec stays where it is by now that of `keep`, which took over the container's slots.
     """
@@ -103,14 +103,14 @@ def remove(folders: Folders, record: Record, keep: Record | None = None) -> None
 
 
 def remove_earlier_starts(folders: Folders, record: Record) -> None:
-    """Takes away what starts before this one left; its files stay mounted where a process still has them."""
+    """Removes the files of earlier starts; processes that still have them mounted keep them."""
     for path in folders.container(record).iterdir():
         if path.is_dir() and path.name != str(record.start):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_unknown(folders: Folders, known: Sequence[Record]) -> list[Path]:
-    """Takes away folders and specs that belong to no known container; returns them."""
+    """Removes folders and specs that belong to no known container; returns them."""
     removed = []
     specs = {folders.spec(record) for record in known}
     for path in folders.cdi.glob(spec_file("*")):
@@ -127,7 +127,7 @@ def remove_unknown(folders: Folders, known: Sequence[Record]) -> list[Path]:
 
 
 def install_shim(folders: Folders, library: Path) -> Path:
-    """The shim's place on the host, put there if it is not: by its digest, so that no running container loses its own.
+    """Returns the shim's file on the host; writes it, named by its digest, where it is missing.
 
     Raises:
         OSError: it cannot be read or written.
@@ -141,7 +141,7 @@ def install_shim(folders: Folders, library: Path) -> Path:
 
 
 def make_page(path: Path) -> None:
-    """Sees to a schedule page that can be mounted; a page that is there stays as it is."""
+    """Creates a schedule page that can be mounted, unless there is one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     PageFile(path).close()
 
@@ -150,7 +150,7 @@ def put(path: Path, content: bytes, mode: int) -> None:
     """Writes a file so that a reader finds all of it or none.
 
     Raises:
-        OSError: it cannot be written; nothing is left.
+        OSError: the file cannot be written; no part of it stays.
     """
     beside = path.with_name(f".{path.name}.new")
     try:

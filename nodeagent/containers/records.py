@@ -1,4 +1,4 @@
-"""What a node remembers of each container that it gave pieces of GPUs: the agent's own truth, one JSON file each. Pure.
+"""The node's records of the containers that it gave pieces of GPUs to, one JSON file each. Pure.
 
 `{"v":1,"namespace":"team","pod":"train","uid":"...","container":"main","slots":["slot-3"],"start":2,"whole":false,
 "policy":"hard","taskPriority":1,"devices":[{"uuid":"GPU-...","core":30,"memoryMiB":4096,"slot":0,"key":7}]}`.
@@ -31,7 +31,7 @@ VERSION = 1
 
 
 class RecordError(ValueError):
-    """A file that is no record; the message names the fault."""
+    """A file that is not a record; the message names the fault."""
 
 
 @dataclass(frozen=True)
@@ -47,12 +47,12 @@ class GivenDevice:
 
 @dataclass(frozen=True)
 class Record:
-    """A container that lives or is starting, and what it was given.
+    """A container that is alive or starting, and the pieces that it was given.
 
     Attributes:
         slots: the device plugin's slots that it holds.
         start: the number of its start, from 1; each start has a folder of its own.
-        whole: whether its devices are all its own, so that no shim holds it to anything.
+        whole: whether its devices are all its own, so that no shim limits it.
     """
 
     namespace: str
@@ -79,7 +79,7 @@ def given(
     offered: Mapping[str, Device],
     new_key: Callable[[], int],
 ) -> Record:
-    """The record of a container that may start.
+    """Returns the record of a container that may start.
 
     A container that starts again keeps its place on each schedule page, and has a new key: what an earlier process of
     it does counts for nothing. Init containers of the same pod whose slots passed on to this one have ended.
@@ -130,7 +130,7 @@ def given(
 
 
 def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
-    """The records that this one takes the place of: earlier starts, and init containers whose slots it took over."""
+    """Returns the records that this one replaces: earlier starts, and init containers whose slots it took over."""
     return [
         each
         for each in records
@@ -139,12 +139,12 @@ def superseded(record: Record, records: Iterable[Record]) -> list[Record]:
 
 
 def pieces(record: Record) -> list[Held]:
-    """What the container holds of each device."""
+    """Returns the pieces of devices that the container holds."""
     return [Held(each.uuid, each.core_percent, each.memory_mib, each.slot) for each in record.devices]
 
 
 def ended(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[Record]:
-    """The records whose container cannot start again by the pods of this node: their pods are gone or have ended."""
+    """Returns the records whose container cannot start again: their pods on this node are deleted or have ended."""
     live = {
         str(pod["metadata"]["uid"]) for pod in pods if pod.get("status", {}).get("phase") not in ("Succeeded", "Failed")
     }
@@ -152,7 +152,7 @@ def ended(records: Iterable[Record], pods: Iterable[Mapping[str, Any]]) -> list[
 
 
 def encode(record: Record) -> str:
-    """The file's content."""
+    """Encodes a record as JSON."""
     document = {
         "v": VERSION,
         "namespace": record.namespace,
@@ -179,10 +179,10 @@ def encode(record: Record) -> str:
 
 
 def decode(text: str | bytes) -> Record:
-    """Reads a record; fields of later writers are ignored.
+    """Decodes a record; fields of later writers are ignored.
 
     Raises:
-        RecordError: it is no JSON object of version 1, or a field is missing or of another kind.
+        RecordError: it is not a JSON object of version 1, or a field is missing or of another kind.
     """
     try:
         document = json.loads(text)

@@ -1,4 +1,4 @@
-"""Why a container is not started. The kubelet shows the text at the pod, and tries again by itself."""
+"""The refusal to start a container. The kubelet shows its text at the pod, and tries again by itself."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ class Cause(StrEnum):
     """The kinds of refusal, one for each remedy."""
 
     UNKNOWN_CONTAINER = "unknown_container"
-    """The kubelet does not say which pod holds the slots."""
+    """The kubelet names no pod that holds the slots."""
     AMBIGUOUS = "ambiguous"
-    """More than one container may be meant."""
+    """The slots may belong to more than one container."""
     NO_ALLOCATION = "no_allocation"
     """The pod has no allocation, or none for this container."""
     BAD_ALLOCATION = "bad_allocation"
@@ -20,13 +20,13 @@ class Cause(StrEnum):
     UNUSABLE_DEVICE = "unusable_device"
     """The GPU is gone, fenced, or smaller than the allocation says."""
     OVERLAP = "overlap"
-    """Others hold what the allocation gives."""
+    """Other containers hold a part of the allocation."""
     NOT_PREPARED = "not_prepared"
     """The node could not write the container's files."""
 
 
 class PlacementRefusedError(Exception):
-    """A container that is not to start.
+    """A container must not start.
 
     Attributes:
         cause: the kind of refusal.

@@ -1,4 +1,4 @@
-"""Which container is about to start: from the kubelet's slots to a pod's container and its piece of the GPUs. Pure.
+"""Finds the container that is about to start, and its allocation, from the slots that the kubelet names. Pure.
 
 The kubelet's PodResources API lists main containers and native sidecars, and one entry for each device. It does not
 list ordinary init containers, whose slots it hands on to containers that start later (kubelet's device manager). Such
@@ -19,11 +19,11 @@ from fairgpu.quantity import QuantityError, parse_count
 from nodeagent.containers.refusal import Cause, PlacementRefusedError
 
 MAX_DEVICES = 16
-"""Devices of one container: what its configuration has room for (vcuda/include/usage.h, VCUDA_MAX_DEVICES)."""
+"""The most devices of one container, by its configuration file (vcuda/include/usage.h, VCUDA_MAX_DEVICES)."""
 
 
 BEFORE_A_START = ("PodInitializing", "ContainerCreating")
-"""Why a container waits that was not started, or of whose start the kubelet has not yet told."""
+"""The reasons for which a container waits that was not started, or whose start the kubelet has not reported."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Claim:
-    """A container that is about to start, and what its pod's allocation gives it."""
+    """A container that is about to start, and its part of its pod's allocation."""
 
     namespace: str
     pod: str
@@ -49,12 +49,12 @@ class Claim:
 
     @property
     def identity(self) -> tuple[str, str, str]:
-        """Namespace, name and uid of the pod."""
+        """The namespace, name and uid of the pod."""
         return self.namespace, self.pod, self.uid
 
 
 def holder(listing: Iterable[Listed], slots: frozenset[str]) -> tuple[str, str]:
-    """Namespace and name of the pod that holds the slots.
+    """Returns the namespace and name of the pod that holds the slots.
 
     Raises:
         PlacementRefusedError: the kubelet lists no pod with these slots, or several.
@@ -73,7 +73,7 @@ def holder(listing: Iterable[Listed], slots: frozenset[str]) -> tuple[str, str]:
 
 
 def live_pod(pods: Iterable[Mapping[str, Any]], namespace: str, name: str) -> Mapping[str, Any] | None:
-    """The one pod of that name that has not ended; None where there is none.
+    """Returns the one pod of that name that has not ended; None where there is none.
 
     Raises:
         PlacementRefusedError: several have that name.
@@ -91,7 +91,7 @@ def live_pod(pods: Iterable[Mapping[str, Any]], namespace: str, name: str) -> Ma
 
 
 def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: frozenset[str]) -> str:
-    """The name of the pod's container that is about to start with these slots.
+    """Returns the name of the pod's container that is about to start with these slots.
 
     Raises:
         PlacementRefusedError: no container of the pod is listed with exactly these slots, and none of its init
@@ -119,7 +119,7 @@ def container_of(pod: Mapping[str, Any], listing: Iterable[Listed], slots: froze
 
 
 def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
-    """Whether the pod's status leaves no doubt that an init container which was prepared before starts once more.
+    """Whether the pod's status shows that an init container that was prepared before starts once more.
 
     The kubelet tells the API server of an init container that completed while it already starts the next one with the
     same slots. A status that says neither how the last start ended nor that it failed may be older than that.
@@ -133,7 +133,7 @@ def start_is_certain(pod: Mapping[str, Any], container: str) -> bool:
 
 
 def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: str) -> Claim:
-    """What the pod's allocation gives the container.
+    """Returns the part of the pod's allocation that the container gets.
 
     Raises:
         PlacementRefusedError: the pod has no allocation or one that cannot be read, it is of another node, or it does
@@ -168,7 +168,7 @@ def claim(pod: Mapping[str, Any], container: str, slots: frozenset[str], node: s
 
 
 def gpus_of(container: Mapping[str, Any]) -> int:
-    """How many GPUs a container's limits ask for; 0 where they are no whole number."""
+    """Returns the number of GPUs in a container's limits; 0 where it is not a whole number."""
     limits = (container.get("resources") or {}).get("limits") or {}
     try:
         return parse_count(limits.get(names.GPU, 0))
@@ -191,7 +191,7 @@ def _allocation(metadata: Mapping[str, Any], identity: tuple[str, str, str]) -> 
 
 
 def _completed(pod: Mapping[str, Any]) -> frozenset[str]:
-    """The init containers that have ended with status 0."""
+    """Returns the init containers that have ended with status 0."""
     found = set()
     for status in pod.get("status", {}).get("initContainerStatuses") or []:
         ended = (status.get("state") or {}).get("terminated")

@@ -1,4 +1,4 @@
-"""Serves one extended resource to the kubelet: its slots, a CDI device for each container, and a word before it starts.
+"""Serves one extended resource to the kubelet: its slots, CDI devices for containers, and a call before each start.
 
 The protocol is the kubelet's device plugin API, v1beta1 (https://kubernetes.io/docs/concepts/extend-kubernetes/
 compute-storage-net/device-plugins/). The kubelet connects back to a socket that the plugin registers; a kubelet that
@@ -25,24 +25,24 @@ FOLDER = Path("/var/lib/kubelet/device-plugins")
 KUBELET_SOCKET = "kubelet.sock"
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 THREADS = 32
-"""A kubelet starts many containers at once, and each start may wait for the pod's allocation."""
+"""The threads that serve the kubelet, which starts many containers at once; each start may wait for an allocation."""
 REGISTER_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 
 Prepare = Callable[[frozenset[str]], None]
-"""Sees to a container's files before it starts, by its slots; raises an Exception whose text the kubelet shows."""
+"""Prepares a container's files before it starts, by its slots; the kubelet shows the text of its exception."""
 
 
 @dataclass(frozen=True)
 class Offered:
-    """Slot ids, and whether the kubelet may hand out those that nobody holds."""
+    """Slot ids, and whether the kubelet may give out those that are free."""
 
     ids: tuple[str, ...] = ()
     open: bool = True
 
 
 class Slots:
-    """The slots that the kubelet knows; who follows them hears of each change."""
+    """The slots that are offered to the kubelet; followers get each change."""
 
     def __init__(self, offered: Offered) -> None:
         self._changed = threading.Condition()
@@ -50,7 +50,7 @@ class Slots:
         self._version = 0
 
     def replace(self, offered: Offered) -> None:
-        """Offers these from now on."""
+        """Offers these slots from now on."""
         with self._changed:
             if self._offered != offered:
                 self._offered = offered
@@ -58,12 +58,12 @@ class Slots:
                 self._changed.notify_all()
 
     def wake(self) -> None:
-        """Lets everybody who follows look whether they are to end."""
+        """Wakes all followers, so that they check whether they are to end."""
         with self._changed:
             self._changed.notify_all()
 
     def follow(self, goes_on: Callable[[], bool]) -> Iterator[Offered]:
-        """The slots now, and again after each change, for as long as the caller goes on."""
+        """Yields the present slots, and again after each change, for as long as the caller continues."""
         seen = -1
         while goes_on():
             with self._changed:
@@ -93,7 +93,7 @@ class Server:
         self._server.start()
 
     def close(self) -> None:
-        """Ends all calls and takes the socket away."""
+        """Ends all calls and removes the socket."""
         self._closed.set()
         self._slots.wake()
         self._server.stop(grace=1.0).wait()
@@ -144,7 +144,7 @@ class Server:
 
 
 def allocated(request: protocol.AllocateRequest) -> protocol.AllocateResponse:
-    """A CDI device for each container, by its slots alone: who it is the kubelet does not say here."""
+    """Returns a CDI device for each container, named after its slots: the kubelet does not name the container here."""
     return protocol.AllocateResponse(
         container_responses=[
             protocol.ContainerAllocateResponse(
@@ -156,10 +156,10 @@ def allocated(request: protocol.AllocateRequest) -> protocol.AllocateResponse:
 
 
 def register(folder: Path, endpoint: str, resource: str) -> None:
-    """Tells the kubelet of a plugin that already listens on `folder/endpoint`.
+    """Registers with the kubelet a plugin that already listens on `folder/endpoint`.
 
     Raises:
-        KubeletError: the kubelet is not there, or refuses.
+        KubeletError: the kubelet does not answer, or refuses.
     """
     request = protocol.RegisterRequest(
         version=VERSION,
@@ -189,7 +189,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
     wait: Callable[[float], bool],
     heard: Callable[[KubeletError | OSError | None], None],
 ) -> None:
-    """Serves the plugin, and registers it with each kubelet that comes, until `wait` says that everything is to end.
+    """Serves the plugin, and registers it with each kubelet that starts, until `wait` returns true.
 
     Args:
         folder: where the kubelet and its plugins have their sockets.
@@ -225,7 +225,7 @@ def keep_registered(  # noqa: PLR0913 - what a plugin is made of
 
 
 def _identity(socket: Path) -> tuple[int, int] | None:
-    """Which socket it is: a kubelet that restarts makes it anew; None where there is none."""
+    """Returns the identity of a socket, which a restarted kubelet creates anew; None where there is none."""
     try:
         status = socket.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Asks the kubelet which containers hold which slots, by its PodResources API, v1.
+"""Asks the kubelet which containers hold which slots, through its PodResources API, v1.
 
 https://kubernetes.io/docs/concepts/extend-kubernetes/compute-storage-net/device-plugins/
 """
@@ -19,11 +19,11 @@ LARGEST_ANSWER = 16 << 20
 
 
 class KubeletError(Exception):
-    """The kubelet does not answer; the message says what gRPC says."""
+    """The kubelet does not answer; the message contains gRPC's."""
 
 
 class PodResources:
-    """The kubelet's list. One connection for all questions; gRPC opens it anew when the kubelet comes back."""
+    """The kubelet's list of containers with devices, over one connection that gRPC renews."""
 
     def __init__(self, socket: Path = SOCKET) -> None:
         self._channel = grpc.insecure_channel(
@@ -41,7 +41,7 @@ class PodResources:
         )
 
     def listing(self, resource: str) -> list[Listed]:
-        """Every container that holds slots of the resource.
+        """Returns every container that holds slots of the resource.
 
         Raises:
             KubeletError: the kubelet does not answer in time.
@@ -58,7 +58,7 @@ class PodResources:
 
 
 def listed(answer: ListPodResourcesResponse, resource: str) -> list[Listed]:
-    """The containers of an answer that hold slots of the resource: a container has one entry for each device."""
+    """Returns the containers of an answer that hold slots of the resource; each has one entry a device."""
     found = []
     for pod in answer.pod_resources:
         for container in pod.containers:

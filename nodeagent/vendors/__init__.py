@@ -1,1 +1,1 @@
-"""One module for each vendor of GPUs; what the agent asks of it is `nodeagent.offer.Vendor`."""
+"""One module for each vendor of GPUs, which implements `nodeagent.offer.Vendor`."""

@@ -1,4 +1,4 @@
-"""NVIDIA's GPUs, by NVML and by the CDI specs of NVIDIA's container toolkit."""
+"""NVIDIA's GPUs, read through NVML and from the CDI specs of NVIDIA's container toolkit."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ LARGEST_SPEC = 4 << 20
 MIB = 1 << 20
 EVENT_MILLISECONDS = 1000
 MOST_LINKS = 18
-"""NVLinks of one GPU (NVML's NVML_NVLINK_MAX_LINKS)."""
+"""The most NVLinks of one GPU (NVML's NVML_NVLINK_MAX_LINKS)."""
 TIERS = ((10, Link.ONE_SWITCH), (20, Link.SWITCHES), (40, Link.NODE))
-"""NVML's levels of topology (nvmlGpuTopologyLevel_t) up to which two GPUs are linked so."""
+"""For each link, the highest of NVML's topology levels (nvmlGpuTopologyLevel_t) of two GPUs linked so."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """A GPU as NVML tells of it: memory in MiB less what the driver reserves; `refused` is why it cannot be shared."""
+    """A GPU as NVML describes it: memory in MiB less the driver's reserve; `refused` is why it cannot be shared."""
 
     index: int
     minor: int
@@ -44,7 +44,7 @@ class Found:
 
 
 class Nvidia:
-    """The GPUs of this machine. NVML is opened with the first question, and again where it failed."""
+    """The GPUs of this machine. NVML is opened at the first use, and again after a failure."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Nvidia:
         self._double_bit_errors: dict[str, int] = {}
 
     def offer(self) -> Offer:
-        """Reads the GPUs and the toolkit's specs anew. One that was there and no longer answers is fenced.
+        """Reads the GPUs and the toolkit's specs. A known GPU that no longer answers is fenced.
 
         Raises:
             OSError: NVML does not answer; the message says what it said.
@@ -100,10 +100,10 @@ class Nvidia:
         return replace(offer, inventory=replace(offer.inventory, devices=devices))
 
     def watch(self, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
-        """Hears of Xid errors and double-bit ECC errors as they come, for as long as the caller goes on.
+        """Waits for Xid errors and double-bit ECC errors, for as long as the caller continues.
 
         Raises:
-            OSError: this driver tells of no events; `offer` sees what counters tell.
+            OSError: this driver reports no events; `offer` reads the counters.
         """
         nvml = self._library()
         kinds = nvml.nvmlEventTypeXidCriticalError | nvml.nvmlEventTypeDoubleBitEccError
@@ -136,7 +136,7 @@ class Nvidia:
             self._faults[uuid] = fault
 
     def _look_for_faults(self, nvml: Any, handle: Any, found: Found) -> None:
-        """What the GPU's own counters tell, also of the time before this process."""
+        """Reads faults from the GPU's own counters, also those from before this process."""
         try:
             if nvml.nvmlDeviceGetRemappedRows(handle)[3]:
                 self._fault(found.uuid, "a row of its memory could not be remapped: it needs to be replaced")
@@ -183,7 +183,7 @@ class Nvidia:
         )
 
     def _numa(self, pci: str) -> int | None:
-        """The kernel's word on a PCI device; NVML writes the domain with eight digits, the kernel with four."""
+        """Returns the kernel's NUMA node of a PCI device; NVML pads its domain to eight digits, the kernel to four."""
         try:
             told = int((self._pci_devices / pci[-12:].lower() / "numa_node").read_text())
         except (OSError, ValueError):
@@ -197,7 +197,7 @@ def offered(
     tiers: Mapping[tuple[str, str], Link],
     specs: Sequence[Mapping[str, Any]],
 ) -> Offer:
-    """What of the GPUs is offered: those that can be shared, and that the toolkit's specs know."""
+    """Returns the GPUs to offer: those that can be shared and that the toolkit's specs name."""
     edits: dict[str, Edits] = {}
     withheld: dict[str, str] = {}
     for device in found:
@@ -221,7 +221,7 @@ def offered(
 
 
 def read_specs(folders: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
-    """The CDI specs of NVIDIA's GPUs in these folders, JSON and YAML; a file that is no spec is passed over."""
+    """Reads the CDI specs of NVIDIA's GPUs in these folders, JSON and YAML; other files are skipped."""
     for folder in folders:
         for path in sorted([*folder.glob("*.json"), *folder.glob("*.yaml"), *folder.glob("*.yml")]):
             read: Callable[[str], Any] = json.loads if path.suffix == ".json" else yaml.safe_load
@@ -236,12 +236,12 @@ def read_specs(folders: Iterable[Path]) -> Iterable[Mapping[str, Any]]:
 
 
 def tier(level: int) -> Link:
-    """The link of two GPUs whose nearest common ancestor is at that level of NVML's."""
+    """Returns the link of two GPUs whose nearest common ancestor is at that topology level of NVML."""
     return next((link for most, link in TIERS if level <= most), Link.SYSTEM)
 
 
 def _refused(nvml: Any, handle: Any) -> str:
-    """Why a GPU cannot be shared in turns; empty where it can."""
+    """Returns why a GPU cannot be shared in turns; empty where it can."""
     try:
         if nvml.nvmlDeviceGetMigMode(handle)[0]:
             return "it is in MIG mode: FairGPU shares whole GPUs only (switch MIG off: nvidia-smi -mig 0)"
@@ -256,7 +256,7 @@ def _refused(nvml: Any, handle: Any) -> str:
 
 
 def _link(nvml: Any, one: Any, two: Any, pci_of_two: str) -> Link:
-    """The nearest way between two GPUs; SYSTEM, the farthest, where NVML does not say."""
+    """Returns the nearest link between two GPUs; SYSTEM, the farthest, where NVML does not know it."""
     for number in range(MOST_LINKS):
         try:
             if nvml.nvmlDeviceGetNvLinkState(one, number):

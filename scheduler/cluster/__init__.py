@@ -1,1 +1,1 @@
-"""What the scheduler knows of the cluster: its nodes, its pods, and the devices that it keeps for pods."""
+"""The scheduler's knowledge of the cluster: nodes, pods, and the devices that it reserves for pods."""

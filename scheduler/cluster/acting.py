@@ -1,9 +1,9 @@
-"""Whether this extender may act: kube-scheduler's Lease names its own pod, and its watch has caught up since.
+"""Decides whether this extender may act: kube-scheduler's Lease names its pod, and its watch has caught up.
 
-kube-scheduler in the same pod elects by that Lease. Its renewals are timed by our own clock, as they are seen: no clock
-of another machine decides (https://kubernetes.io/docs/concepts/architecture/leases/). What another replica bound before
-may still be on its way through the watch of pods when this one begins to lead. So it first writes a mark on its own
-pod: the watch shows changes of pods in order, and once it shows the mark it has shown all that was bound before.
+kube-scheduler in the same pod elects by that Lease. This replica's own clock times its renewals as they are observed:
+no clock of another machine decides (https://kubernetes.io/docs/concepts/architecture/leases/). Bindings of another
+replica may still be on their way through the watch of pods when this one begins to lead. So it first writes a mark on
+its own pod: the watch shows changes of pods in order, and once it shows the mark it has shown all earlier Bindings.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Acting:
-    """What was seen of the Lease and of the mark.
+    """The last reading of the Lease, and the mark on this replica's pod.
 
     Attributes:
         pod_name: this replica's pod.
@@ -52,18 +52,18 @@ class Acting:
         self._renewal, self._looked = renewal, now
 
     def wanted_mark(self, now: float) -> str:
-        """The mark to write on the own pod now; empty where there is none to write."""
+        """Returns the mark to write on this replica's pod now; empty for none."""
         if self.acts(now) or now >= self._until:
             return ""
         self._mark = self._mark or secrets.token_hex(8)
         return self._mark
 
     def show(self, mark: str) -> None:
-        """Takes the mark that the watch shows on the own pod."""
+        """Takes the mark that the watch shows on this replica's pod."""
         self._shown = mark
 
     def acts(self, now: float) -> bool:
-        """Whether it may answer at an instant; once it may not, a new mark is needed."""
+        """Whether this replica may answer at an instant; after losing that right, it needs a new mark."""
         if now >= self._until:
             self._mark = ""
         return bool(self._mark) and self._mark == self._shown
@@ -77,7 +77,7 @@ def follow_lease(
     clock: Callable[[], float],
     wait: Callable[[float], bool],
 ) -> None:
-    """Looks at the Lease until `wait` says that everything is to end, and marks the own pod when it begins to lead."""
+    """Reads the Lease until `wait` returns true; marks this replica's pod when it begins to lead."""
     path = f"/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}"
     pod = f"/api/v1/namespaces/{namespace}/pods/{acting.pod_name}/status"
     while not wait(LOOK_SECONDS):
@@ -93,6 +93,6 @@ def follow_lease(
 
 
 def mark_of(pod: dict[str, Any]) -> str:
-    """The mark that a pod bears; empty where it bears none."""
+    """Returns the mark on a pod; empty where it has none."""
     conditions = (pod.get("status") or {}).get("conditions") or []
     return next((str(one.get("message")) for one in conditions if one.get("type") == CONDITION), "")

@@ -1,4 +1,4 @@
-"""Where the budgets of namespaces stand now, as the timekeeper publishes it. No money is computed here."""
+"""The states of namespaces' budgets, as the timekeeper publishes them. No money is computed here."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from fairgpu.states import BudgetState, NamespaceState, StatesDocument
 
 
 class Standing(Enum):
-    """What a budget's state means for a pod that is to be placed."""
+    """The effect of a budget's state on a pod that is to be placed."""
 
     IN_BUDGET = "in budget"
-    """It has money, or nothing follows from its state, or its state was never known."""
+    """The budget has money, its state has no effect, or its state was never known."""
     OVER = "over budget"
-    """It is placed where nobody within a budget waits."""
+    """The pod is placed only where no pod within budget waits."""
     HELD = "held"
-    """It is not placed."""
+    """The pod is not placed."""
 
 
 class Budgets:
-    """The states that were learned. Safe to use from several threads.
+    """The last known states of budgets. Thread-safe.
 
     Attributes:
         version: grows with each change of a state.
-        timekeeper_ca: the CA by which the timekeeper is known; empty before it was learned.
+        timekeeper_ca: the CA that signed the timekeeper's certificate; empty until it is known.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Budgets:
         self._lock = threading.Lock()
 
     def learn_authority(self, pem: str) -> None:
-        """Takes the timekeeper's CA."""
+        """Stores the timekeeper's CA."""
         self.timekeeper_ca = pem
 
     def learn_states(self, document: StatesDocument, now: float) -> None:  # noqa: ARG002 - states have no age here
-        """Takes what the timekeeper answered; a state once known holds however old it is."""
+        """Stores the timekeeper's answer; a known state holds whatever its age."""
         with self._lock:
             known = {} if document.full else dict(self._by_namespace)
             known.update((state.namespace, state) for state in document.states)
@@ -49,7 +49,7 @@ class Budgets:
             self._by_namespace, self._default = known, document.default
 
     def standing(self, namespace: str) -> Standing:
-        """Where the budget of a namespace stands."""
+        """Returns the effect of a namespace's budget on its pods."""
         known = self._by_namespace.get(namespace)
         state = known.state if known is not None else self._default
         if known is not None and not known.enforced:
@@ -57,6 +57,6 @@ class Budgets:
         return {BudgetState.OVER: Standing.OVER, BudgetState.HELD: Standing.HELD}.get(state, Standing.IN_BUDGET)
 
     def name(self, namespace: str) -> str:
-        """The budget that pays for a namespace; empty where it has none."""
+        """Returns the budget that pays for a namespace; empty where it has none."""
         known = self._by_namespace.get(namespace)
         return known.budget if known is not None else ""

@@ -1,4 +1,4 @@
-"""The gangs that pods name: who of them waits, who is placed, and what is held for those that wait."""
+"""The gangs that pods name: their waiting pods, their placed pods, and the devices held for them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduler.placement.fleet import Ints
 
 
 class GangKey(NamedTuple):
-    """Which gang; pods that name it with another number are of another."""
+    """The identity of a gang; pods that name it with another number belong to another gang."""
 
     namespace: str
     name: str
@@ -24,13 +24,13 @@ class GangKey(NamedTuple):
 
 @dataclass(slots=True)
 class Hold:
-    """Devices that are kept for pods of a gang until all of them are to be bound.
+    """Devices that are held for pods of a gang until all of them are about to be bound.
 
     Attributes:
-        until: when they are freed, in monotonic seconds.
-        uids: for which pods.
-        arrived: those of them that kube-scheduler is about to bind; it goes on once they are all.
-        outcome: empty once all have arrived; else why they were let go.
+        until: the instant at which they are freed, in monotonic seconds.
+        uids: the pods for which they are held.
+        arrived: the pods among these that kube-scheduler is about to bind; their binds continue once all have arrived.
+        outcome: empty once all have arrived; else the reason why the devices were freed.
     """
 
     until: float
@@ -41,13 +41,13 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a gang was not placed, and for what that holds.
+    """The reason why a gang was not placed, and the state for which that holds.
 
     Attributes:
-        text: why.
-        version: the fleet's.
-        rows: the nodes that were asked about.
-        uids: the pods that were there.
+        text: the reason.
+        version: the fleet's version.
+        rows: the nodes in question.
+        uids: the pods of the gang.
     """
 
     text: str
@@ -58,15 +58,15 @@ class Refusal:
 
 @dataclass(slots=True)
 class Gang:
-    """What is known of one gang.
+    """The waiting and the placed pods of one gang, and the devices held for it.
 
     Attributes:
         waiting: its pods that are not placed, by their uid.
         placed: the uids of those that are bound, or are being bound.
-        hold: what is held for those that wait.
-        awaited: those for which kube-scheduler did not ask while all were held: the next hold waits for them.
-        rows: the nodes that were last asked about for each of its pods.
-        refusal: why it was not placed when that was tried last.
+        hold: the devices held for the pods that wait.
+        awaited: the pods that kube-scheduler did not ask about during the last hold; the next hold waits for them.
+        rows: the nodes that kube-scheduler last named for each of its pods.
+        refusal: the reason why the last attempt to place it failed.
     """
 
     waiting: dict[str, WaitingPod] = field(default_factory=dict)
@@ -78,10 +78,10 @@ class Gang:
 
 
 class GangPods:
-    """The gangs that some pod names.
+    """The gangs that pods name.
 
     Attributes:
-        version: grows when devices are held for a gang: its pods are to be asked about then.
+        version: grows when devices are held for a gang, whose pods kube-scheduler must then ask about.
     """
 
     def __init__(self) -> None:
@@ -91,19 +91,19 @@ class GangPods:
         self._held: set[GangKey] = set()
 
     def of(self, key: GangKey) -> Gang:
-        """A gang; one that no pod named before is empty."""
+        """Returns a gang; one that no pod has named is empty."""
         return self._gangs.setdefault(key, Gang())
 
     def key_of(self, uid: str) -> GangKey | None:
-        """The gang of a pod."""
+        """Returns the gang of a pod; None where it has none."""
         return self._of_pod.get(uid)
 
     def held(self) -> Iterable[tuple[GangKey, Gang]]:
-        """The gangs for which devices are held."""
+        """Returns the gangs for which devices are held."""
         return [(key, self._gangs[key]) for key in self._held]
 
     def begin_hold(self, key: GangKey, until: float) -> Hold:
-        """The hold of a gang; one until that instant where it has none."""
+        """Returns the hold of a gang; begins one until that instant where there is none."""
         gang = self.of(key)
         if gang.hold is None:
             gang.hold = Hold(until)
@@ -111,12 +111,12 @@ class GangPods:
         return gang.hold
 
     def end_hold(self, key: GangKey) -> None:
-        """Takes the hold from a gang."""
+        """Ends the hold of a gang."""
         self.of(key).hold = None
         self._held.discard(key)
 
     def put(self, note: PodNote) -> None:
-        """Takes what the API server has of a pod."""
+        """Stores a pod's facts."""
         if note.gang is None:
             return
         if note.holding is not None and not note.holding.pieces:
@@ -130,7 +130,7 @@ class GangPods:
             self.wait(note.member)
 
     def wait(self, pod: WaitingPod) -> Gang | None:
-        """Notes a pod that waits, whatever was known of it; its gang, or None where it names none."""
+        """Notes a pod as waiting, whatever was known of it; returns its gang, or None where it names none."""
         if pod.gang is None:
             return None
         gang = self._join(pod.uid, GangKey(pod.namespace, *pod.gang))
@@ -139,7 +139,7 @@ class GangPods:
         return gang
 
     def remove(self, uid: str) -> None:
-        """Forgets a pod that is gone or has ended."""
+        """Removes a pod that was deleted or has ended."""
         key = self._of_pod.pop(uid, None)
         if key is None:
             return

@@ -1,4 +1,4 @@
-"""Which nodes' inventories may be used: a device that two nodes offer is on neither, for nobody knows where it is."""
+"""Decides which nodes' inventories count: a device that two nodes offer counts on neither, as its place is unknown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Inventories:
         self._offering: defaultdict[str, set[str]] = defaultdict(set)
 
     def put(self, node: Node) -> set[str]:
-        """Adds or replaces a node; the nodes that offer a device of it as well, itself among them if there are any."""
+        """Adds or replaces a node; returns the nodes that offer one of its devices, too, itself included."""
         before = self._forget(node.name)
         self._nodes[node.name] = node
         for device in node.inventory.devices:
@@ -26,21 +26,21 @@ class Inventories:
         return {name for name in touched if self.shared(name)}
 
     def remove(self, name: str) -> None:
-        """Takes a node out."""
+        """Removes a node."""
         self._settle(self._forget(name) | {name})
 
     def names(self) -> set[str]:
-        """All nodes that offer devices."""
+        """Returns all nodes that offer devices."""
         return set(self._nodes)
 
     def shared(self, name: str) -> str | None:
-        """A device of a node that another one offers as well; None where there is none."""
+        """Returns a device of a node that another node offers, too; None where there is none."""
         node = self._nodes.get(name)
         devices = node.inventory.devices if node is not None else ()
         return next((device.uuid for device in devices if len(self._offering[device.uuid]) > 1), None)
 
     def _forget(self, name: str) -> set[str]:
-        """Drops what a node offers; the nodes that offered some of it as well."""
+        """Removes a node's devices; returns the other nodes that offered some of them."""
         node = self._nodes.pop(name, None)
         if node is None:
             return set()
@@ -55,7 +55,7 @@ class Inventories:
         return {name for device in node.inventory.devices for name in self._offering[device.uuid]}
 
     def _settle(self, touched: set[str]) -> None:
-        """Takes nodes into the fleet or out of it: first out, so that no device stands in two rows."""
+        """Adds nodes to the fleet or removes them: removals first, so that no device is in two rows."""
         sound = {name for name in touched if name in self._nodes and self.shared(name) is None}
         for name in sorted(touched - sound):
             self._fleet.remove(name)

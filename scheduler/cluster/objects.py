@@ -34,7 +34,7 @@ class PodError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pod that asks for devices.
+    """A pod that requests devices.
 
     Attributes:
         uid, namespace, name: which pod.
@@ -59,7 +59,7 @@ class WaitingPod:
 
 @dataclass(frozen=True, slots=True)
 class PodNote:
-    """What is kept of a pod that the API server has.
+    """The facts that are kept of a pod of the API server.
 
     Attributes:
         uid, namespace, name: which pod.
@@ -83,10 +83,10 @@ class PodNote:
 
 
 def read_waiting(pod: Json) -> WaitingPod:
-    """Reads a pod that kube-scheduler asks about.
+    """Parses a pod that kube-scheduler asks about.
 
     Raises:
-        PodError: it asks for no GPU in FairGPU's resources, or for one that cannot be had.
+        PodError: it requests no GPU in FairGPU's resources, or an impossible one.
     """
     metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
     reading = read_pod(pod, CANONICAL, dialects=registry.NATIVE)
@@ -121,7 +121,7 @@ def read_waiting(pod: Json) -> WaitingPod:
 
 
 def read_note(pod: Json) -> PodNote:
-    """Reads what a pod holds; its allocation is the truth, as far as it is sound."""
+    """Parses a pod's facts; a sound allocation decides what it holds."""
     metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
     note = PodNote(
         str(metadata["uid"]),
@@ -149,10 +149,10 @@ def read_note(pod: Json) -> PodNote:
 
 
 def read_node(item: Json) -> Node | None:
-    """Reads a node; None where it offers no devices.
+    """Parses a node; returns None where it offers no devices.
 
     Raises:
-        InventoryError: its inventory makes no sense.
+        InventoryError: its inventory is invalid.
     """
     metadata = _mapping(item.get("metadata"))
     text = _mapping(metadata.get("annotations")).get(names.INVENTORY)
@@ -164,7 +164,7 @@ def read_node(item: Json) -> Node | None:
 
 
 def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.Allocation:
-    """What the Binding of a placed pod carries."""
+    """Returns the allocation that the Binding of a placed pod carries."""
     devices = {device.uuid: device for device in node.inventory.devices}
     return allocation.Allocation(
         node=placed.node,
@@ -176,7 +176,7 @@ def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.All
 
 
 def host_demand(spec: Json) -> tuple[int, int]:
-    """The processor time (milli) and memory (MiB) that a pod's requests come to, as the scheduler counts them."""
+    """Returns the processor time (milli) and memory (MiB) of a pod's requests, as kube-scheduler counts them."""
     main = [_requests(container) for container in _dictionaries(spec.get("containers"))]
     init = [(_requests(item), is_native_sidecar(item)) for item in _dictionaries(spec.get("initContainers"))]
     overhead = _mapping(spec.get("overhead"))
@@ -214,14 +214,14 @@ def _asked(pod: Json) -> WaitingPod | None:
 
 
 def _asking(reading: PodReading) -> tuple[list[tuple[str, Any]], list[tuple[str, Any, bool]]]:
-    """Name and need of each container that asks, main and init."""
+    """Returns name and need of each container with a GPU request, main and init."""
     main = [(one.name, need_of(one.request)) for one in reading.containers if one.request is not None]
     init = [(one.name, need_of(one.request), one.native_sidecar) for one in reading.init if one.request is not None]
     return main, init
 
 
 def _pieces(found: allocation.Allocation, node: str, spec: Json) -> tuple[Any, ...]:
-    """The pieces of an allocation.
+    """Returns the pieces of an allocation.
 
     Raises:
         AllocationError: it is of another node, or of containers that the pod does not have.
@@ -250,7 +250,7 @@ def _device_share(device: inventory.Device, share: Share) -> allocation.DeviceSh
 
 
 def _prefers(spec: Json) -> bool:
-    """Whether the pod prefers some nodes to others without requiring them."""
+    """Whether the pod has soft preferences among nodes."""
     affinity = _mapping(spec.get("affinity"))
     soft = "preferredDuringSchedulingIgnoredDuringExecution"
     return any(

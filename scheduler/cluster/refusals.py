@@ -1,4 +1,4 @@
-"""Why a kind of request fits on none of some nodes, kept until anything changes.
+"""Remembers why a kind of request fits on none of some nodes, until anything changes.
 
 Pods of one kind wait together, and are asked about again and again.
 """
@@ -16,12 +16,12 @@ from scheduler.placement.fleet import Ints
 from scheduler.placement.request import Request
 
 MAX_KEPT = 256
-"""Kinds of requests that are kept."""
+"""The most kinds of requests whose refusals are kept."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a request fits on none of some nodes.
+    """The reasons why a request fits on none of some nodes.
 
     Attributes:
         version: of the fleet for which it holds.
@@ -37,14 +37,14 @@ class Refusal:
 
 
 class Refusals:
-    """Those that were given last."""
+    """The refusals that were computed last, by kind of request."""
 
     def __init__(self, chooser: Chooser) -> None:
         self._chooser = chooser
         self._kept: OrderedDict[tuple[Request, bytes], Refusal] = OrderedDict()
 
     def of(self, request: Request, rows: Ints) -> Refusal:
-        """Why a request fits on none of these rows, as things are."""
+        """Returns why a request fits on none of these rows at present."""
         fleet = self._chooser.fleet
         asked = np.zeros(fleet.size, np.bool_)
         asked[rows] = True

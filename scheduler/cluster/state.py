@@ -1,4 +1,4 @@
-"""What the extender decides on: the fleet, kept by watches, and the devices that it keeps for pods it has answered.
+"""The state by which the extender decides: the fleet, kept current by watches, and its reservations for pods.
 
 kube-scheduler asks about the next pod before it binds the last one, and the API server shows a Binding a little later
 than it was made. So a pod's devices are held from the answer of filter on: until the API server shows its allocation,
@@ -34,12 +34,12 @@ GANG_SECONDS = 30.0
 SETTLE_SECONDS = 65.0
 """Longer than the API server works on a request (its flag --request-timeout, 60 s by default)."""
 MAX_ASKED = 20_000
-"""Pods whose requests are remembered."""
+"""The most pods whose requests are remembered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Devices that are kept for a pod.
+    """Devices that are reserved for a pod.
 
     Attributes:
         pod: for which.
@@ -55,7 +55,7 @@ class Reservation:
 
 
 class State:
-    """Safe to use from several threads; `lock` is held for what must not be torn apart.
+    """The fleet, the reservations, and all else that decisions need. Thread-safe.
 
     Attributes:
         lock: held by whoever decides.
@@ -96,23 +96,23 @@ class State:
             self._listed.add(collection)
 
     def missing(self) -> tuple[str, ...]:
-        """The collections that were never read: before, every device looks free."""
+        """Returns the collections that were never read; until they are, every device looks free."""
         return tuple(name for name in ("nodes", "pods") if name not in self._listed)
 
     def put_node(self, node: Node) -> set[str]:
-        """Takes a node's inventory; the nodes that offer a device of it as well, itself among them if there are any."""
+        """Stores a node's inventory; returns the nodes that offer one of its devices, too, itself included."""
         with self.lock:
             self.offers += 1
             return self.inventories.put(node)
 
     def remove_node(self, name: str) -> None:
-        """Takes a node out."""
+        """Removes a node."""
         with self.lock:
             self.offers += 1
             self.inventories.remove(name)
 
     def put_pod(self, note: PodNote) -> None:
-        """Takes what the API server has of a pod; its allocation stands before what was kept for it."""
+        """Stores a pod's facts; its allocation takes precedence over its reservation."""
         with self.lock:
             self._pods[note.uid] = note
             self.gangs.put(note)
@@ -139,7 +139,7 @@ class State:
             self.fleet.release(uid)
 
     def replace_pods(self, notes: Iterable[PodNote]) -> None:
-        """Takes the whole collection; what is not in it is gone."""
+        """Stores the whole collection of pods; pods that it lacks are deleted."""
         with self.lock:
             found = {note.uid: note for note in notes}
             for uid in self._pods.keys() - found.keys():
@@ -150,7 +150,7 @@ class State:
     # What is decided.
 
     def rows_of(self, names: list[str]) -> tuple[Ints, list[str]]:
-        """The rows of nodes, and the names of those that offer nothing here."""
+        """Returns the rows of nodes, and the names of nodes that offer no devices."""
         found = np.fromiter(map(self.fleet.rows.get, names, repeat(-1)), np.int64, len(names))
         known = found >= 0
         if known.all():
@@ -158,16 +158,16 @@ class State:
         return found[known], [names[at] for at in np.flatnonzero(~known).tolist()]
 
     def fitting(self, pod: WaitingPod, rows: Ints) -> Ints:
-        """The rows on which a pod fits."""
+        """Returns the rows on which a pod fits."""
         return np.asarray(rows[self.chooser.gains(pod.request)[rows] != NONE])
 
     def choose(self, pod: WaitingPod, rows: Ints, now: float) -> Reservation | None:
-        """Keeps devices on the best of these rows for a pod; None where it fits on none."""
+        """Reserves devices on the best of these rows for a pod; returns None where it fits on none."""
         row = self.chooser.best(pod.request, rows)
         return None if row is None else self.reserve(pod, row, now)
 
     def reserve(self, pod: WaitingPod, row: int, now: float) -> Reservation | None:
-        """Keeps devices on one row for a pod, in place of what was kept for it; None where it does not fit there."""
+        """Reserves devices on one row for a pod, replacing its reservation; returns None where it does not fit."""
         self.forget(pod.uid)
         placed = self.chooser.place(pod.request, row)
         if placed is None:
@@ -181,13 +181,13 @@ class State:
         return reservation
 
     def hold_until(self, uid: str, now: float) -> None:
-        """Keeps what is kept for a pod for HOLD_SECONDS from now."""
+        """Extends a pod's reservation to HOLD_SECONDS from now."""
         kept = self._reservations.get(uid)
         if kept is not None:
             self._reservations[uid] = replace(kept, until=now + HOLD_SECONDS)
 
     def reservation(self, uid: str) -> Reservation | None:
-        """What is kept for a pod."""
+        """Returns a pod's reservation; None for none."""
         return self._reservations.get(uid)
 
     def bound(self, uid: str) -> bool:
@@ -195,32 +195,32 @@ class State:
         return uid in self._bound
 
     def binding(self, uid: str) -> None:
-        """Keeps a pod's devices while its Binding is made."""
+        """Keeps a pod's reservation while its Binding is sent."""
         kept = self._reservations.get(uid)
         if kept is not None:
             self._reservations[uid] = replace(kept, until=None, sent=True)
 
     def bind_ended(self, uid: str, now: float) -> None:
-        """Keeps a pod's devices until it is known what became of its Binding."""
+        """Keeps a pod's reservation until the outcome of its Binding is known."""
         kept = self._reservations.get(uid)
         if kept is not None:
             self._reservations[uid] = replace(kept, until=now + SETTLE_SECONDS)
 
     def forget(self, uid: str) -> None:
-        """Frees what is kept for a pod that is not bound."""
+        """Frees the reservation of a pod that is not bound."""
         kept = self._reservations.pop(uid, None)
         if kept is not None and uid not in self._bound:
             self.fleet.release(uid)
             self.gangs.wait(kept.pod)
 
     def expire(self, now: float) -> None:
-        """Frees what was kept for too long for pods that nobody has bound."""
+        """Frees overdue reservations of pods whose Binding was never sent."""
         for uid, kept in self._late(now):
             if not kept.sent:
                 self.forget(uid)
 
     def doubtful(self, now: float) -> list[WaitingPod]:
-        """The pods whose Binding was sent so long ago that it is made by now, or never will be, and was not shown."""
+        """Returns the pods whose Binding was sent long ago and has not been observed."""
         with self.lock:
             return [kept.pod for _, kept in self._late(now) if kept.sent]
 
@@ -252,7 +252,7 @@ class State:
         return self._hopes[key]
 
     def ask(self, pod: WaitingPod) -> None:
-        """Remembers a pod's request for its bind, and counts it into the mix, once."""
+        """Remembers a pod's request for its bind, and counts it into the mix once."""
         if pod.uid not in self._asked:
             self._mix.see(pod.request)
             if len(self._asked) >= MAX_ASKED:
@@ -260,16 +260,16 @@ class State:
         self._asked[pod.uid] = pod
 
     def asked(self, uid: str) -> WaitingPod | None:
-        """A pod that was asked about."""
+        """Returns a pod that kube-scheduler has asked about."""
         return self._asked.get(uid)
 
     @property
     def counted(self) -> int:
-        """How many requests were counted into the mix."""
+        """Returns the number of requests counted into the mix."""
         return self._mix.pods
 
     def mix(self) -> Mix:
-        """The mix up to now."""
+        """Returns the mix of requests so far."""
         with self.lock:
             return self._mix.mix()
 

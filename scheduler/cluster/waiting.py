@@ -1,4 +1,4 @@
-"""The pods that wait for a node, and what they were told of it.
+"""The pods that wait for a node, and the reasons that their conditions show.
 
 kube-scheduler asks again about a pod that fitted nowhere when something changes that its own plugins know of, and else
 after five minutes. A change of a pod's own condition brings it back at once, and shows its user why it waits.
@@ -17,7 +17,7 @@ FITS = "a node has room for it"
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pod that waits.
+    """A waiting pod, and the text of its condition.
 
     Attributes:
         pod: which.
@@ -29,7 +29,7 @@ class Waiting:
 
 
 class WaitingPods:
-    """Those that were answered no, by the extender or by kube-scheduler before it asked, since they were last placed.
+    """The pods that were refused, by the extender or by kube-scheduler before it, since they were last placed.
 
     Attributes:
         version: grows with each pod that comes or goes.
@@ -40,32 +40,32 @@ class WaitingPods:
         self._pods: dict[str, Waiting] = {}
 
     def add(self, pod: WaitingPod) -> None:
-        """Notes a pod that waits; what it was told stays."""
+        """Notes a pod that waits; the text of its condition stays."""
         known = self._pods.get(pod.uid)
         if known is None:
             self.version += 1
         self._pods[pod.uid] = Waiting(pod, known.told if known is not None else "")
 
     def refuse(self, pod: WaitingPod) -> None:
-        """Notes a pod that was answered no; that it fits is told again when it does."""
+        """Notes a pod that was refused; when it fits again, its condition is written again."""
         self.add(pod)
         if self._pods[pod.uid].told == FITS:
             self.tell(pod.uid, "")
 
     def remove(self, uid: str) -> None:
-        """Forgets a pod that was placed, or is gone."""
+        """Removes a pod that was placed or deleted."""
         if self._pods.pop(uid, None) is not None:
             self.version += 1
 
     def tell(self, uid: str, told: str) -> None:
-        """Notes what a pod was told."""
+        """Notes the text that was written into a pod's condition."""
         if uid in self._pods:
             self._pods[uid] = replace(self._pods[uid], told=told)
 
     def all(self) -> Iterator[WaitingPod]:
-        """All of them."""
+        """Returns all waiting pods."""
         return (one.pod for one in self._pods.values())
 
     def in_order(self) -> list[Waiting]:
-        """All of them: the highest class first, then by their creation."""
+        """Returns all waiting pods: the highest class first, then by creation."""
         return sorted(self._pods.values(), key=lambda one: (-one.pod.priority, one.pod.created, one.pod.uid))

@@ -1,4 +1,4 @@
-"""Keeps the state by two watches: of nodes, whose inventories say what there is, and of pods, which hold it."""
+"""Keeps the state current by two watches: of nodes, whose inventories are offered, and of pods, which hold devices."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NOTE, MARK = "note", "mark"
 
 
 def _noted(item: Json) -> Json:
-    """A pod as it is kept: a list of whole ones would not fit into memory."""
+    """Returns the parts of a pod that are kept: a list of whole pods would not fit into memory."""
     return {NOTE: read_note(item), MARK: mark_of(item)}
 
 
@@ -35,7 +35,7 @@ NODES = Collection("/api/v1/nodes", {}, _slim)
 
 
 class PodsView:
-    """Tells the state of pods, and whoever waits for it of the mark on the own one."""
+    """Stores pods in the state, and passes on the mark on this replica's own pod."""
 
     def __init__(self, state: State, own: str = "", show: Callable[[str], None] = lambda _: None) -> None:
         self._state = state
@@ -44,7 +44,7 @@ class PodsView:
         self._faulty: set[str] = set()
 
     def replaced(self, items: list[Json]) -> None:
-        """All pods."""
+        """Takes all pods."""
         notes = [item[NOTE] for item in items]
         for note in notes:
             self._tell(note)
@@ -54,7 +54,7 @@ class PodsView:
             self._look_for_mark(item)
 
     def changed(self, kind: str, item: Json) -> None:
-        """One pod."""
+        """Takes one pod's event."""
         note: PodNote = item[NOTE]
         if kind == "DELETED":
             self._faulty.discard(note.uid)
@@ -65,10 +65,10 @@ class PodsView:
             self._look_for_mark(item)
 
     def confirmed(self) -> None:
-        """The view is current."""
+        """Does nothing: no decision depends on the view's age."""
 
     def failed(self, error: ApiError) -> None:
-        """The API server could not be asked."""
+        """Logs that the API server did not answer."""
         _log.warning("pods cannot be watched", error=str(error))
 
     def _look_for_mark(self, item: Json) -> None:
@@ -83,14 +83,14 @@ class PodsView:
 
 
 class NodesView:
-    """Tells the state of nodes."""
+    """Stores nodes in the state."""
 
     def __init__(self, state: State) -> None:
         self._state = state
         self._written: dict[str, Any] = {}
 
     def replaced(self, items: list[Json]) -> None:
-        """All nodes."""
+        """Takes all nodes."""
         names = {item["metadata"]["name"] for item in items}
         for name in self._state.inventories.names() - names:
             self._drop(name)
@@ -99,21 +99,21 @@ class NodesView:
         self._state.listed("nodes")
 
     def changed(self, kind: str, item: Json) -> None:
-        """One node."""
+        """Takes one node's event."""
         if kind == "DELETED":
             self._drop(item["metadata"]["name"])
         else:
             self._put(item)
 
     def confirmed(self) -> None:
-        """The view is current."""
+        """Does nothing: no decision depends on the view's age."""
 
     def failed(self, error: ApiError) -> None:
-        """The API server could not be asked."""
+        """Logs that the API server did not answer."""
         _log.warning("nodes cannot be watched", error=str(error))
 
     def _put(self, item: Json) -> None:
-        """Takes a node whose inventory or capacity changed: kubelets write their status every few minutes otherwise."""
+        """Stores a node whose inventory or capacity changed; kubelets write other parts every few minutes."""
         name = item["metadata"]["name"]
         written = (item["metadata"].get("annotations"), item["status"]["allocatable"])
         if self._written.get(name) == written:

@@ -1,4 +1,4 @@
-"""Bind: one Binding with the pod's uid and its allocation, and what is known of it afterwards.
+"""Binds a pod: sends one Binding with the pod's uid and its allocation, and finds out its outcome.
 
 A Binding that the API server refuses was not made, and its devices are free. After a time-out or a 5xx it may have been
 made: the same one is posted again until the answer is definite, and the devices are held meanwhile. The uid in it is a
@@ -30,11 +30,11 @@ FIRST_RETRY_SECONDS = 0.1
 LAST_RETRY_SECONDS = 2.0
 SETTLE_LOOK_SECONDS = 1.0
 GIVE_UP_SECONDS = 20.0
-"""Less than kube-scheduler waits for an extender that binds (httpTimeout in its configuration)."""
+"""The longest time of a bind; kube-scheduler waits longer for an extender (httpTimeout in its configuration)."""
 
 
 class Pods(Protocol):
-    """The two requests to the API server that binding makes."""
+    """The two kinds of requests to the API server that binding sends."""
 
     def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Posts an object."""
@@ -45,21 +45,21 @@ class Pods(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """Time as binding sees it: monotonic seconds, and a wait that says whether everything is to end."""
+    """The clock of binding: monotonic seconds, and a wait that returns whether the process ends."""
 
     now: Callable[[], float]
     wait: Callable[[float], bool]
 
 
 class BindError(RuntimeError):
-    """The pod is not bound; the message goes into its event."""
+    """The pod is not bound; the message becomes its event."""
 
 
 def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock) -> None:
     """Binds a pod to a node with devices there.
 
     Raises:
-        BindError: it is not bound, or it is not known whether it is.
+        BindError: the pod is not bound, or it is unknown whether it is.
     """
     uid, path = arguments.pod_uid, f"/api/v1/namespaces/{arguments.pod_namespace}/pods/{arguments.pod_name}"
     reservation = _reserved(state, pods, arguments, path, clock)
@@ -81,15 +81,15 @@ def bind(state: State, pods: Pods, arguments: BindArguments, clock: Clock) -> No
 
 
 def keep_settling(state: State, pods: Pods, clock: Clock) -> None:
-    """Reads pods of which it is in doubt whether they are bound, until everything is to end."""
+    """Reads the pods with Bindings of unknown outcome, at intervals, until the process ends."""
     while not clock.wait(SETTLE_LOOK_SECONDS):
         settle(state, pods, clock.now())
 
 
 def settle(state: State, pods: Pods, now: float) -> None:
-    """Frees the devices of pods that are not bound although a Binding was sent, long ago; takes what others hold.
+    """Frees the devices of pods whose Binding was sent long ago and that are not bound; adopts the others'.
 
-    No Binding is under way any more, so what the API server says now stays so.
+    No such Binding is under way any more, so the API server's present answer is final.
     """
     for pod in state.doubtful(now):
         path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
@@ -110,7 +110,7 @@ def settle(state: State, pods: Pods, now: float) -> None:
 
 
 def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clock: Clock) -> Reservation:
-    """What is kept for the pod on this node; kept now where filter has not done so."""
+    """Returns the pod's reservation on this node; makes one where filter made none."""
     uid = arguments.pod_uid
     with state.lock:
         held = state.budgets.standing(arguments.pod_namespace) is Standing.HELD
@@ -191,12 +191,12 @@ def _post(pods: Pods, path: str, binding: dict[str, Any], clock: Clock) -> None:
 
 
 def _definite(error: ApiError) -> bool:
-    """Whether the API server has said no: 429 says only later."""
+    """Whether the API server has refused for good; 429 asks to try later."""
     return 400 <= error.status < 500 and error.status != 429
 
 
 def _is_bound(pods: Pods, path: str, arguments: BindArguments, text: str) -> bool:
-    """Whether the pod is bound as it was to be; an earlier try may have done it."""
+    """Whether the pod is bound as intended; an earlier attempt may have done it."""
     try:
         pod = pods.get(path)
     except ApiError:

@@ -1,4 +1,4 @@
-"""Filter and prioritize: on which node a pod goes, and why not on the others."""
+"""Answers filter and prioritize: the node for a pod, and the reason against each other node."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ UNKNOWN_NODE = "gpu: the node publishes no inventory of GPUs that can be used"
 
 
 def filter_nodes(state: State, arguments: FilterArguments, now: float) -> FilterResult:
-    """The best node alone, on which the pod's devices are kept; all that fit where the pod prefers some to others.
+    """Returns the best node alone, with the pod's devices reserved; all that fit where the pod prefers some nodes.
 
-    The best alone, as kube-scheduler then scores none, and its other extenders and plugins are asked about one.
+    With one node, kube-scheduler scores none, and its other extenders and plugins are asked about one.
 
     Args:
         state: the cluster.
-        arguments: what kube-scheduler asks.
+        arguments: kube-scheduler's question.
         now: monotonic seconds.
     """
     names = arguments.node_names or []
@@ -60,7 +60,7 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
 
 
 def kept_out(state: State, pod: WaitingPod) -> str:
-    """Why the pod's budget keeps it from every node; empty where it does not."""
+    """Returns why the pod's budget keeps it from every node; empty where it does not."""
     standing, budget = state.budgets.standing(pod.namespace), state.budgets.name(pod.namespace)
     if standing is Standing.HELD:
         return f"budget: the GPU budget {budget} is spent and holds its pods until it has money again"
@@ -70,7 +70,7 @@ def kept_out(state: State, pod: WaitingPod) -> str:
 
 
 def explain_pod(state: State, pod: WaitingPod) -> str:
-    """What the pod waits for now, of all nodes; FITS where nothing of FairGPU's keeps it."""
+    """Returns why the pod waits now, over all nodes; FITS where no cause of FairGPU's is left."""
     closed = kept_out(state, pod)
     if closed:
         return closed
@@ -84,7 +84,7 @@ def explain_pod(state: State, pod: WaitingPod) -> str:
 
 
 def _bound_before(state: State, pod: WaitingPod, names: list[str]) -> FilterResult | None:
-    """The answer for a pod that is bound, or perhaps is; None for one that is not."""
+    """Returns the answer for a pod that is bound, or may be; None for one that is not."""
     kept = state.reservation(pod.uid)
     if kept is not None and kept.sent:
         # It is not known yet whether the pod was bound: it may hold these devices, and must not hold others.
@@ -96,7 +96,7 @@ def _bound_before(state: State, pod: WaitingPod, names: list[str]) -> FilterResu
 
 
 def _chosen(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[str], str]:
-    """The nodes to answer: the best alone, or all that fit where the pod prefers some."""
+    """Returns the nodes to answer: the best alone, or all that fit where the pod prefers some."""
     if pod.prefers:
         return _names(state, state.fitting(pod, rows)), ""
     reservation = state.choose(pod, rows, now)
@@ -104,7 +104,7 @@ def _chosen(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list
 
 
 def prioritize_nodes(state: State, arguments: FilterArguments) -> list[HostPriority]:
-    """Scores by rank: the best node has MAX_SCORE, the worst 0."""
+    """Scores nodes by rank: the best node has MAX_SCORE, the worst 0."""
     names = arguments.node_names or []
     try:
         pod = read_waiting(arguments.pod)
@@ -127,7 +127,7 @@ def _undecided(names: list[str]) -> FilterResult:
 
 
 def _refusal(state: State, pod: WaitingPod, rows: Ints, unknown: list[str]) -> FilterResult:
-    """One text for each cause; a cause that no end of another pod lifts is told apart."""
+    """Returns one text for each cause; causes that no end of another pod removes are kept apart."""
     failed: dict[str, str] = {}
     lasting = dict.fromkeys(unknown, UNKNOWN_NODE)
     refusal = state.refusals.of(pod.request, rows)

@@ -1,4 +1,4 @@
-"""Tells waiting pods when their answer has changed, by a condition: it brings them back to kube-scheduler's queue."""
+"""Writes waiting pods' conditions when their answer changes, which returns them to kube-scheduler's queue."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.1
 BETWEEN_SECONDS = 0.02
-"""At most 50 patches a second: what thousands of waiting pods cost the API server."""
+"""The pause between patches: at most 50 a second, so that thousands of waiting pods do not load the API server."""
 STRATEGIC = "application/strategic-merge-patch+json"
 
 
 class Patching(Protocol):
-    """What waking asks of the API server."""
+    """The requests of waking to the API server."""
 
     def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
         """Patches an object."""
@@ -31,7 +31,7 @@ class Patching(Protocol):
 def keep_waking(
     state: State, api: Patching, acts: Callable[[], bool], wait: Callable[[float], bool], stamp: Callable[[], str]
 ) -> None:
-    """Looks for changes of budgets, inventories and gangs until `wait` says that everything is to end.
+    """Looks for changes of budgets, inventories and gangs until `wait` returns true.
 
     Args:
         state: the cluster.
@@ -49,7 +49,7 @@ def keep_waking(
 
 
 def wake(state: State, api: Patching, wait: Callable[[float], bool], stamp: Callable[[], str]) -> int:
-    """Tells each waiting pod whose answer has changed, the highest class and the oldest first; how many were told."""
+    """Patches each waiting pod whose answer has changed, by class and then by age; returns their number."""
     with state.lock:
         waiting = state.waiting.in_order()
     told = 0

@@ -1,4 +1,4 @@
-"""kube-scheduler's extender protocol: what it sends and what it takes.
+"""kube-scheduler's extender protocol: its requests and responses.
 
 The types are those of https://github.com/kubernetes/kube-scheduler/blob/v0.34.2/extender/v1/types.go; Go writes their
 fields as they are named there.
@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 MAX_SCORE = 10
-"""kube-scheduler multiplies it by the extender's weight."""
+"""The highest score; kube-scheduler multiplies it by the extender's weight."""
 
 
 class ArgumentsError(ValueError):
-    """A body that is none of the protocol's; the message says what is wrong with it."""
+    """A body that is not of the protocol; the message states the fault."""
 
 
 class FilterArguments(msgspec.Struct, rename="pascal", frozen=True):
@@ -26,7 +26,7 @@ class FilterArguments(msgspec.Struct, rename="pascal", frozen=True):
 
 
 class BindArguments(msgspec.Struct, frozen=True):
-    """Which pod to bind to which node."""
+    """The pod to bind, and its node."""
 
     pod_name: str = msgspec.field(name="PodName")
     pod_namespace: str = msgspec.field(name="PodNamespace")
@@ -35,7 +35,7 @@ class BindArguments(msgspec.Struct, frozen=True):
 
 
 class FilterResult(msgspec.Struct, rename="pascal", frozen=True):
-    """The nodes that fit, and why the others do not: `unresolvable` where no end of another pod helps."""
+    """The nodes that fit, and the reasons against the others: `unresolvable` where no end of another pod helps."""
 
     node_names: list[str]
     failed_nodes: dict[str, str] = {}
@@ -51,7 +51,7 @@ class HostPriority(msgspec.Struct, rename="pascal", frozen=True):
 
 
 class BindResult(msgspec.Struct, rename="pascal", frozen=True):
-    """Empty where the pod is bound."""
+    """The outcome of a bind; empty where the pod is bound."""
 
     error: str = ""
 
@@ -62,10 +62,10 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def decode_filter(body: bytes) -> FilterArguments:
-    """Reads the arguments of filter and prioritize.
+    """Decodes the arguments of filter and prioritize.
 
     Raises:
-        ArgumentsError: they are none, or hold no names of nodes.
+        ArgumentsError: the body is not such arguments, or names no nodes.
     """
     try:
         arguments = _FILTER.decode(body)
@@ -77,7 +77,7 @@ def decode_filter(body: bytes) -> FilterArguments:
 
 
 def decode_bind(body: bytes) -> BindArguments:
-    """Reads the arguments of bind.
+    """Decodes the arguments of bind.
 
     Raises:
         ArgumentsError: they are none.
@@ -89,5 +89,5 @@ def decode_bind(body: bytes) -> BindArguments:
 
 
 def encode(answer: FilterResult | BindResult | list[HostPriority]) -> bytes:
-    """An answer's body."""
+    """Encodes an answer."""
     return _ENCODER.encode(answer)

@@ -1,9 +1,9 @@
-"""Holds devices for all pods of a gang at once, and lets none be bound before kube-scheduler is about to bind all.
+"""Holds devices for all pods of a gang at once; no pod is bound before kube-scheduler is about to bind all.
 
 kube-scheduler places one pod at a time. So with the first pod of a gang that it asks about, all of them are placed, or
 none is. Each then gets the node that is held for it, and its bind waits for those of the others, as permit plugins do
-(https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/#permit). What is held and not bound in
-time is let go as a whole, so that two gangs never each hold a half.
+(https://kubernetes.io/docs/concepts/scheduling-eviction/scheduling-framework/#permit). Devices that are held and not
+bound in time are freed together, so that two gangs never each hold a half.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ FREED = "gang: the devices that were held for its pods are free again"
 
 
 def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[str], str]:
-    """The node of a gang's pod, or why it has none.
+    """Returns the node of a gang's pod, or why it has none.
 
     Args:
         state: the cluster, whose lock is held.
-        pod: one of the gang's.
+        pod: a pod of the gang.
         rows: the nodes on which kube-scheduler would place it.
         now: monotonic seconds.
 
@@ -52,7 +52,7 @@ def place_member(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple
 
 
 def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
-    """Notes that kube-scheduler is about to bind a pod; what its bind waits for, or None where that is nothing."""
+    """Notes that kube-scheduler is about to bind a pod; returns the hold that its bind must wait for, or None."""
     with state.lock:
         key = state.gangs.key_of(uid)
         gang = state.gangs.of(key) if key is not None else None
@@ -74,7 +74,7 @@ def arrive(state: State, uid: str, node: str, now: float) -> Hold | None:
 
 
 def let_overdue_go(state: State, now: float) -> None:
-    """Frees what was held too long for gangs whose pods have not all come to be bound."""
+    """Frees the devices of overdue holds, whose gangs' pods have not all come to be bound."""
     with state.lock:
         for key, gang in state.gangs.held():
             hold = gang.hold
@@ -84,7 +84,7 @@ def let_overdue_go(state: State, now: float) -> None:
 
 
 def let_go(state: State, key: GangKey, gang: Gang, text: str) -> None:
-    """Frees all that is held for a gang; the binds that wait end with this text."""
+    """Frees all devices held for a gang; the binds that wait end with this text."""
     hold = gang.hold
     if hold is None:
         return
@@ -98,12 +98,12 @@ def let_go(state: State, key: GangKey, gang: Gang, text: str) -> None:
 
 
 def cause(key: GangKey, fitting: int) -> str:
-    """The text for a gang of which so many pods fit at once."""
+    """Returns the text for a gang of which so many pods fit at once."""
     return f"gang: {fitting} of {key.pods} fit"
 
 
 def explain_member(state: State, pod: WaitingPod) -> str:
-    """Why a gang's pod waits, as far as that is known without trying; empty where it is to be asked about."""
+    """Returns why a gang's pod waits, as far as that is known without an attempt; empty where one is due."""
     key = _key(pod)
     gang = state.gangs.of(key)
     if state.reservation(pod.uid) is not None or len(gang.placed) >= key.pods:
@@ -118,7 +118,7 @@ def _key(pod: WaitingPod) -> GangKey:
 
 
 def _missing(key: GangKey, gang: Gang) -> str:
-    """Why no device may be held for the gang yet; empty where it is to be tried."""
+    """Returns why no device may be held for the gang yet; empty where an attempt is due."""
     there = len(gang.placed) + len(gang.waiting)
     if there < key.pods:
         return f"gang: {there} of {key.pods} pods are there"
@@ -128,13 +128,13 @@ def _missing(key: GangKey, gang: Gang) -> str:
 
 
 def _others_first(key: GangKey, gang: Gang, pod: WaitingPod) -> str:
-    """Why a pod beyond the number of its gang waits; empty for any other."""
+    """Returns why a pod beyond the number of its gang waits; empty for any other."""
     held = 0 if gang.hold is None else len(gang.hold.uids - {pod.uid})
     return f"gang: {key.pods} of its pods are placed before any other" if len(gang.placed) + held >= key.pods else ""
 
 
 def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) -> str:
-    """Holds devices for as many pods as the gang lacks; why that cannot be, or nothing."""
+    """Holds devices for as many pods as the gang lacks; returns why that is impossible, or an empty text."""
     gang = state.gangs.of(key)
     asked = (rows.tobytes(), frozenset(gang.waiting))
     known = gang.refusal
@@ -148,7 +148,7 @@ def _try(state: State, key: GangKey, pod: WaitingPod, rows: Ints, now: float) ->
 
 
 def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -> int:
-    """Holds devices for as many pods as the gang lacks, this one among them; how many of all fit."""
+    """Holds devices for as many pods as the gang lacks, this one included; returns how many of all fit."""
     hold = state.gangs.begin_hold(key, now + state.gang_seconds)
     # Those that arrived stay: kube-scheduler has counted them to their nodes.
     steady = {uid for uid in hold.arrived if state.reservation(uid) is not None}
@@ -174,14 +174,14 @@ def _hold(state: State, key: GangKey, gang: Gang, pod: WaitingPod, now: float) -
 
 
 def _first(first: Sequence[WaitingPod], others: Iterable[WaitingPod], count: int) -> list[WaitingPod]:
-    """At most so many pods, these first and then the oldest."""
+    """Returns at most so many pods: these first, and then the oldest."""
     uids = {pod.uid for pod in first}
     rest = sorted((pod for pod in others if pod.uid not in uids), key=lambda pod: (pod.created, pod.uid))
     return [*first, *rest][:count]
 
 
 def _rows_of(state: State, gang: Gang, pod: WaitingPod, asked: WaitingPod) -> Ints:
-    """The nodes on which a pod may be placed: those asked about for it, and now for one of its kind; else all."""
+    """Returns the nodes on which a pod may be placed: those named for it, or now for its kind; else all."""
     known = [gang.rows[uid] for uid in dict.fromkeys((pod.uid, asked.uid)) if uid in gang.rows]
     if pod.request != asked.request:
         known = [gang.rows[pod.uid]] if pod.uid in gang.rows else []

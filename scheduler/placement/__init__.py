@@ -1,1 +1,1 @@
-"""Places requests on devices. It knows no HTTP and no Kubernetes objects: devices, shares and requests go in."""
+"""Places requests on devices: pure computation on devices, shares and requests, without HTTP or Kubernetes objects."""

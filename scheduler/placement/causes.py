@@ -1,4 +1,4 @@
-"""Why a request fits on no node: one text for each cause, the same for every node of it.
+"""The reasons why a request fits on no node: one text for each cause, equal for all nodes with that cause.
 
 kube-scheduler groups nodes by equal texts and cuts what it tells a pod at 1,024 bytes
 (https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/types.go), so there are few texts, and
@@ -13,14 +13,14 @@ from enum import IntEnum
 from scheduler.placement.request import Request
 
 MAX_NAMED = 4
-"""Models or uuids that a text names."""
+"""The most models or uuids that a text names."""
 
 
 class Cause(IntEnum):
-    """What keeps a request from a node; the first of them that does is the node's."""
+    """The cause that keeps a request from a node; of several, the first counts."""
 
     DEVICES = 0
-    """It offers too few GPUs at all."""
+    """The node offers too few GPUs in all."""
     MODEL = 1
     """Too few of them are of a model that may be used."""
     UUID = 2
@@ -38,12 +38,12 @@ class Cause(IntEnum):
 
 
 LASTING = frozenset({Cause.DEVICES, Cause.MODEL, Cause.UUID, Cause.SIZE})
-"""Those that no end of another pod lifts."""
+"""The causes that no end of another pod removes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """What is short on nodes of one cause.
+    """The shortage on the nodes with one cause.
 
     Attributes:
         cause: the cause.
@@ -61,7 +61,7 @@ class Shortage:
 
 
 def explain(shortage: Shortage, request: Request) -> str:
-    """The text of a cause."""
+    """Returns the text of a cause."""
     wanted, asked, most = request.wanted, shortage.asked, max(shortage.most, 0)
     each = "one GPU" if shortage.gpus == 1 else f"each of {shortage.gpus} GPUs"
     models = _choice(wanted.use_models, wanted.avoid_models)

@@ -1,4 +1,4 @@
-"""Chooses a node and its devices for a request, or says what keeps it from each node.
+"""Chooses a node and its devices for a request, or names the cause that keeps it from each node.
 
 The gain of each node is kept by kind of request, and computed again only for nodes that changed since. Ties go to the
 lowest row, so that the answer follows from what there is and from nothing else.
@@ -24,10 +24,10 @@ from scheduler.placement.topology import best_set, spread_of
 from scheduler.placement.worth import Left, Worth, rounded, single_gains, values
 
 MAX_KEPT = 256
-"""Kinds of requests whose gains are kept."""
+"""The most kinds of requests whose gains are kept."""
 NONE = -np.inf
 FAR_APART = 1e7
-"""What one step of being farther apart costs a node where links decide: more than any gain."""
+"""The cost of one step of distance where links decide: more than any gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Placed:
     shares: tuple[tuple[Share, ...], ...]
 
     def pieces(self, request: Request) -> tuple[Piece, ...]:
-        """What the pod holds of each device."""
+        """Returns the pieces of devices that the pod holds."""
         init = [(shares, keeps) for shares, (_, keeps) in zip(self.shares, request.init, strict=False)]
         return pieces_of(self.shares[len(request.init) :], init)
 
@@ -76,7 +76,7 @@ class Chooser:
 
     @property
     def worth(self) -> Worth | None:
-        """What gains are computed by."""
+        """The worth by which gains are computed."""
         return self._worth
 
     @worth.setter
@@ -85,7 +85,7 @@ class Chooser:
         self._kept.clear()
 
     def gains(self, request: Request) -> Floats:
-        """What each row wins by taking the request; NONE where it does not fit."""
+        """Returns each row's gain from taking the request; NONE where it does not fit."""
         fleet = self.fleet
         kept = self._kept.get(request)
         if kept is None:
@@ -103,7 +103,7 @@ class Chooser:
         return kept.of_row
 
     def best(self, request: Request, rows: Ints) -> int | None:
-        """The row that wins most, of the given ones; None where the request fits on none of them."""
+        """Returns the given row with the largest gain; None where the request fits on none of them."""
         of_row = self.gains(request)
         gains = np.full(len(of_row), NONE)
         gains[rows] = of_row[rows]
@@ -111,7 +111,7 @@ class Chooser:
         return row if len(gains) and gains[row] != NONE else None
 
     def place(self, request: Request, row: int) -> Placed | None:
-        """The devices on one node; None where the request does not fit there."""
+        """Returns the devices on one node; None where the request does not fit there."""
         node = self.fleet.nodes[row]
         need = request.single
         if node is None:
@@ -130,7 +130,7 @@ class Chooser:
         return Placed(node.name, tuple(shares))
 
     def why(self, request: Request, rows: Ints) -> list[tuple[Shortage, Ints]]:
-        """What keeps the request from nodes on which it does not fit, and which of them; at most one of each cause."""
+        """Returns the shortages that keep the request from nodes, and these nodes; at most one of each cause."""
         causes = np.full(len(rows), -1)
         shortages: dict[Cause, Shortage] = {}
         for need in request.needs:
@@ -169,7 +169,7 @@ class Chooser:
         return gains
 
     def _fits(self, request: Request, rows: Ints) -> Flags:
-        """Whether a request of several containers fits on each row, exactly."""
+        """Returns, exactly, whether a request of several containers fits on each row."""
         fits = np.zeros(len(rows), np.bool_)
         known: dict[bytes, bool] = {}
         fleet = self.fleet
@@ -186,7 +186,7 @@ class Chooser:
         return fits
 
     def _wanted(self, request: Request, rows: Ints) -> Flags:
-        """Which devices are offered and may be used."""
+        """Returns the devices that are offered and that the request allows."""
         wanted = self.fleet.offered[rows] & self._models(request)[self.fleet.cls[rows]]
         return wanted & self._uuids(request, rows)
 
@@ -208,19 +208,19 @@ class Chooser:
         return [self.fleet.places[uuid] for uuid in uuids if uuid in self.fleet.places]
 
     def _mib(self, need: Need, rows: Ints) -> Ints:
-        """The memory that the need takes of each device."""
+        """Returns the memory that the need takes of each device."""
         if need.memory_mib:
             return np.full((len(rows), 1), need.memory_mib)
         return self.fleet.total[rows] * need.memory_percent // 100
 
     def _fitting(self, request: Request, need: Need, rows: Ints) -> Flags:
-        """The devices on which one container of this need fits."""
+        """Returns the devices on which one container of this need fits."""
         fleet = self.fleet
         room = (fleet.core[rows] >= need.core_percent) & (fleet.memory[rows] >= self._mib(need, rows))
         return np.asarray(room & (fleet.slots[rows] >= 1) & self._wanted(request, rows))
 
     def _after(self, need: Need, rows: Ints) -> Ints:
-        """The percent that would be left of each device."""
+        """Returns the percent that would be left of each device."""
         fleet = self.fleet
         core = fleet.core[rows] - need.core_percent
         memory = (fleet.memory[rows] - self._mib(need, rows)) * 100 // np.maximum(fleet.total[rows], 1)
@@ -228,7 +228,7 @@ class Chooser:
         return np.asarray(np.maximum(np.minimum(core, memory), 0).astype(np.int32))
 
     def _single(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """What each device of each row wins; NONE where the need does not fit on it."""
+        """Returns the gain of each device of each row; NONE where the need does not fit on it."""
         fleet = self.fleet
         if request.wanted.placement is Placement.SPREAD:
             return np.where(fitting, fleet.idle[rows].astype(np.float64), NONE)
@@ -239,7 +239,7 @@ class Chooser:
         return np.where(fitting, rounded(gains), NONE)
 
     def _several(self, request: Request, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """What each row wins by giving its fullest devices that fit."""
+        """Returns each row's gain from giving its fullest devices that fit."""
         fleet = self.fleet
         if self._worth is None:
             return np.zeros(len(rows))
@@ -252,12 +252,12 @@ class Chooser:
         return rounded(values(self._worth, _taken(left, after, request)) - values(self._worth, left))
 
     def _emptiness(self, rows: Ints) -> Floats:
-        """How much of the GPUs of each row is left, in percent."""
+        """Returns the part of each row's GPUs that is left, in percent."""
         fleet = self.fleet
         return np.asarray(fleet.idle[rows].sum(axis=1) / np.maximum(fleet.offered[rows].sum(axis=1), 1))
 
     def _apart(self, need: Need, rows: Ints, fitting: Flags) -> Floats:
-        """How far apart the nearest devices that fit are; nodes linked alike with the same devices free are one."""
+        """Returns the distance between the nearest devices that fit, on each row."""
         known: dict[tuple[int, bytes], float] = {}
         apart = np.zeros(len(rows))
         for at, (link, free) in enumerate(zip(self.fleet.links[rows].tolist(), fitting, strict=True)):
@@ -271,7 +271,7 @@ class Chooser:
         return apart
 
     def _devices(self, request: Request, need: Need, row: int) -> tuple[int, ...] | None:
-        """The devices of a node for its only container."""
+        """Returns the devices of a node for its only container."""
         rows = np.array([row])
         if need.gpus == 1:
             gains = self._single(request, need, rows, self._fitting(request, need, rows))[0]
@@ -292,7 +292,7 @@ class Chooser:
         return best_set(links, numa, alike, need.gpus - len(fixed), fixed)
 
     def _rooms(self, request: Request, row: int) -> list[Room]:
-        """What is left of the devices of a node that may be used, those to be preferred first."""
+        """Returns the free room of a node's allowed devices, the preferred ones first."""
         fleet = self.fleet
         core, memory, slots, total = fleet.core[row], fleet.memory[row], fleet.slots[row], fleet.total[row]
         wanted = np.flatnonzero(self._wanted(request, np.array([row]))[0]).tolist()
@@ -301,7 +301,7 @@ class Chooser:
         return [Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at])) for at in wanted]
 
     def _stages(self, request: Request, need: Need, rows: Ints) -> list[tuple[Shortage, Flags]]:
-        """For each cause in order what is short and on which rows, whatever the causes before it."""
+        """Returns, for each cause in order, the shortage and its rows, whatever the causes before it."""
         fleet, gpus = self.fleet, need.gpus
         offered = fleet.offered[rows]
         modelled = offered & self._models(request)[fleet.cls[rows]]
@@ -336,12 +336,12 @@ def _share(node: Node, at: int, need: Need) -> Share:
 
 
 def _taken(left: Left, after: Ints, request: Request) -> Left:
-    """What would be left of nodes that took the request, where `after` is left of their devices."""
+    """Returns what would be left of nodes that took the request, where `after` is left of their devices."""
     return left._replace(idle=after, cpu=left.cpu - request.cpu_milli, host=left.host - request.host_mib)
 
 
 def _nth(amounts: Ints, number: int) -> Ints:
-    """The largest but so many of each row; -1 where there are not as many."""
+    """Returns the largest amount but so many of each row; -1 where there are not as many."""
     if amounts.shape[1] < number:
         return np.full(len(amounts), -1)
     return np.asarray(np.sort(amounts, axis=1)[:, -number])

@@ -1,4 +1,4 @@
-"""All nodes with their devices and what is left of each, as rows of arrays: one row a node, one column a device.
+"""All nodes with the free parts of their devices, as arrays: one row a node, one column a device.
 
 A question about all nodes is then a few operations on arrays, whose cost follows the number of devices and not that of
 the pods on them. A change costs its own node's row alone.
@@ -20,7 +20,7 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 
 FIRST_ROWS, FIRST_COLUMNS = 64, 8
 NO_CLASS = 0
-"""The class of a column that has no device."""
+"""The class of a column without a device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +41,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """What devices of one class have in common."""
+    """The common properties of devices of one class."""
 
     model: str
     total_mib: int
 
 
 class Fleet:
-    """The nodes, and what pods hold of them.
+    """The nodes, and the parts of them that pods hold.
 
     Attributes:
         rows: the row of each node by its name. A row stays its node's until the node is removed.
@@ -94,7 +94,7 @@ class Fleet:
         self.changed: Ints = np.zeros(FIRST_ROWS, np.int64)
 
     def put(self, node: Node) -> None:
-        """Adds a node, or replaces what it offers."""
+        """Adds a node, or replaces its devices."""
         row = self.rows.get(node.name)
         if row is None:
             row = self._new_row()
@@ -108,7 +108,7 @@ class Fleet:
         self._rebuild(row)
 
     def remove(self, name: str) -> None:
-        """Takes a node out; what pods hold of it is kept, for when it comes back."""
+        """Removes a node; what pods hold of it is kept until it returns."""
         row = self.rows.pop(name, None)
         if row is not None:
             self._forget_places(row)
@@ -118,7 +118,7 @@ class Fleet:
             self._rebuild(row)
 
     def hold(self, uid: str, holding: Holding) -> None:
-        """Notes what a pod holds, in place of what it held before."""
+        """Notes what a pod holds, replacing what it held before."""
         if self._held.get(uid) == holding:
             return
         self.release(uid)
@@ -137,15 +137,15 @@ class Fleet:
             self._rebuild_node(holding.node)
 
     def held_by(self, uid: str) -> Holding | None:
-        """What a pod holds."""
+        """Returns what a pod holds."""
         return self._held.get(uid)
 
     def holders(self, name: str) -> dict[str, Holding]:
-        """What pods hold of a node, by their uid."""
+        """Returns what pods hold of a node, by their uid."""
         return dict(self._of_node.get(name, {}))
 
     def capacity(self) -> dict[int, int]:
-        """How many devices there are of each class."""
+        """Returns the number of devices of each class."""
         numbers, counts = np.unique(self.cls[: self.size], return_counts=True)
         return {int(n): int(count) for n, count in zip(numbers, counts, strict=True) if n != NO_CLASS}
 
@@ -190,7 +190,7 @@ class Fleet:
         self.changed = np.pad(self.changed, lines)
 
     def _rebuild(self, row: int) -> None:
-        """Computes a row from its node and all that is held of it."""
+        """Computes a row from its node and all that pods hold of it."""
         self.version += 1
         self.changed[row] = self.version
         node = self.nodes[row]

@@ -1,4 +1,4 @@
-"""What a placed pod holds of each device while it lives.
+"""Computes what a placed pod holds of each device during its life.
 
 Containers that run one after the other hold the largest of their shares and not their sum, figure by figure, as
 `fairgpu.demand.peak` has it.
@@ -22,7 +22,7 @@ class Share(NamedTuple):
 
 
 class Piece(NamedTuple):
-    """What a pod holds of one device: core in percent, memory in MiB, and one slot for each container at a time."""
+    """A pod's part of one device: core in percent, memory in MiB, and one slot for each container at a time."""
 
     uuid: str
     core_percent: int
@@ -32,7 +32,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What a pod holds of a node.
+    """A pod's part of a node.
 
     Attributes:
         node: the node's name.
@@ -49,7 +49,7 @@ class Holding:
 def pieces_of(
     containers: Sequence[Sequence[Share]], init: Sequence[tuple[Sequence[Share], bool]] = ()
 ) -> tuple[Piece, ...]:
-    """The pieces that containers hold together.
+    """Returns the pieces that a pod's containers hold together.
 
     Args:
         containers: the shares of each main container.
@@ -72,6 +72,6 @@ def _piece(uuid: str, containers: Sequence[Sequence[Share]], steps: Sequence[tup
 
 
 def _of_device(uuid: str, shares: Sequence[Share]) -> tuple[int, int, int]:
-    """Core, memory and slots that a container's shares come to on one device."""
+    """Returns the core, memory and slots of a container's shares of one device."""
     on_it = [share for share in shares if share.uuid == uuid]
     return sum(share.core_percent for share in on_it), sum(share.memory_mib for share in on_it), len(on_it)

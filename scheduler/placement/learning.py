@@ -1,4 +1,4 @@
-"""Learns what of a shared GPU is wasted in the end, by how much of it is left now.
+"""Learns how much of a shared GPU will stay unused for good, from how much of it is left now.
 
 A small simulation of GPUs alone: requests drawn from the mix fill empty GPUs far beyond what they hold, each put where
 it is worth most by what was learned before; what stays free on the GPUs that passed a level is that level's waste.
@@ -18,18 +18,18 @@ GPUS = 1000
 LOAD_PERCENT = 130
 ROUNDS = 5
 WASTE_WEIGHT = 8.0
-"""How much more a percent that is wasted for good counts than one that some request may use."""
+"""The weight of a percent that is wasted for good, against one that some request can use."""
 
 
 def usable_share(percents: npt.NDArray[np.int64], shares: Floats) -> Floats:
-    """For each percent left on a GPU, the share of pods that one GPU with so much left would take."""
+    """Returns, for each percent left on a GPU, the share of pods that such a GPU could take."""
     table = np.zeros(101)
     np.add.at(table, percents, shares)
     return np.cumsum(table)
 
 
 def learn_waste(demands: list[tuple[int, float]], random: np.random.Generator, gpus: int = GPUS) -> Floats:
-    """The percent of a GPU that is expected to stay free for good, for each percent that is left of it now.
+    """Returns, for each percent left of a GPU, the percent that is expected to stay free for good.
 
     Args:
         demands: the percent of one GPU that requests need, and what share of all pods each is.
@@ -54,7 +54,7 @@ def learn_waste(demands: list[tuple[int, float]], random: np.random.Generator, g
 
 
 def _simulate(demands: list[tuple[int, float]], value: Floats, random: np.random.Generator, gpus: int) -> Floats:
-    """One round: fills the GPUs by a value of what is left, and says what stayed free by what they passed."""
+    """Fills the GPUs once by a value of what is left; returns what stayed free, by the levels that they passed."""
     percents = np.array([percent for percent, _ in demands])
     weights = np.array([share for _, share in demands])
     gain = {percent: value[: 101 - percent] - value[percent:] for percent in percents.tolist()}

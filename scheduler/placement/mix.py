@@ -1,4 +1,4 @@
-"""The mix of requests seen so far, from which the worth of what is left of a node is learned."""
+"""Counts the mix of requests, from which the worth of a node's free parts is learned."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from scheduler.placement.fleet import DeviceClass
 from scheduler.placement.request import Request
 
 MAX_KINDS = 512
-"""Kinds that are counted; where there are more, the rarest half is forgotten."""
+"""The most kinds that are counted; beyond it, the rarest half is dropped."""
 NEVER = 101
 """More percent than any device has."""
 
 
 class Kind(NamedTuple):
-    """Requests that differ in nothing that placement weighs.
+    """Requests that placement cannot distinguish.
 
     Attributes:
         gpus: how many GPUs, each with the share below.
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """What was asked for so far.
+    """The requests so far.
 
     Attributes:
         kinds: each kind of GPU request, and how often it was seen.
@@ -67,7 +67,7 @@ class MixCounter:
         self._cpu_milli = 0
 
     def see(self, request: Request) -> None:
-        """Counts a request; one of several containers as its largest container."""
+        """Counts a request; one of several containers counts as its largest container."""
         self._pods += 1
         self._cpu_milli += request.cpu_milli
         need = max(request.needs, default=None)
@@ -80,14 +80,14 @@ class MixCounter:
 
     @property
     def pods(self) -> int:
-        """How many requests were counted."""
+        """The number of requests counted."""
         return self._pods
 
     def mix(self) -> Mix:
-        """The mix up to now."""
+        """Returns the mix so far."""
         return Mix(tuple(sorted(self._kinds.items())), self._pods, self._cpu_milli)
 
 
 def allowed(model: str, use: tuple[str, ...], avoid: tuple[str, ...]) -> bool:
-    """Whether a choice leaves a model in."""
+    """Whether a choice allows a model."""
     return (not use or any(takes(part, model) for part in use)) and not any(takes(part, model) for part in avoid)

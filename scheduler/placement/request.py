@@ -1,4 +1,4 @@
-"""A pod's request as placement reads it: what each container needs of each of its GPUs."""
+"""A pod's request as placement reads it: each container's need of each of its GPUs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import NamedTuple
 from fairgpu.request import GPURequest, Placement
 
 MAX_CONTAINERS_ON_A_GPU = 64
-"""The node agent's schedule page has as many slots (vcuda/include/schedule.h)."""
+"""The most containers on a GPU, by the slots of its schedule page (vcuda/include/schedule.h)."""
 MAX_GPUS_OF_A_CONTAINER = 16
-"""A container's usage file has as many records (vcuda/include/usage.h)."""
+"""The most GPUs of a container, by the records of its usage file (vcuda/include/usage.h)."""
 
 
 class Need(NamedTuple):
-    """What a container needs of each of its GPUs.
+    """A container's need of each of its GPUs.
 
     Attributes:
         gpus: how many, each another one.
@@ -30,12 +30,12 @@ class Need(NamedTuple):
     memory_percent: int = 0
 
     def mib_of(self, total_mib: int) -> int:
-        """The memory that it takes of a device that offers so many MiB, rounded down."""
+        """Returns the memory that the need takes of a device that offers so many MiB, rounded down."""
         return self.memory_mib or total_mib * self.memory_percent // 100
 
 
 class Wanted(NamedTuple):
-    """Which devices may be chosen, and how.
+    """The choice among devices.
 
     Attributes:
         use_models, avoid_models: parts of names, in any case.
@@ -55,7 +55,7 @@ ANY_DEVICE = Wanted()
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What a pod needs. Two requests that are equal are of one kind, and are placed alike.
+    """A pod's need. Equal requests are of one kind, and are placed alike.
 
     Attributes:
         containers: the need of each main container that has one, in order.
@@ -72,12 +72,12 @@ class Request:
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """Of all containers, init containers first."""
+        """The needs of all containers, init containers first."""
         return (*(need for need, _ in self.init), *self.containers)
 
     @property
     def steps(self) -> tuple[tuple[Need, bool | None], ...]:
-        """All containers in order, init containers first: the need, and for an init container if it keeps running."""
+        """All containers in order, init containers first: the need, and whether an init container keeps running."""
         return (*self.init, *((need, None) for need in self.containers))
 
     @property
@@ -87,7 +87,7 @@ class Request:
 
 
 def need_of(request: GPURequest) -> Need:
-    """A container's need; its sums are divided evenly among its vGPUs."""
+    """Returns a container's need, its sums divided evenly among its vGPUs."""
     gpus = request.gpus
     return Need(
         gpus,
@@ -98,5 +98,5 @@ def need_of(request: GPURequest) -> Need:
 
 
 def most_gpus(needs: Iterable[Need]) -> int:
-    """The GPUs that the largest container needs."""
+    """Returns the number of GPUs that the largest container needs."""
     return max((need.gpus for need in needs), default=0)

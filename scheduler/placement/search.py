@@ -1,4 +1,4 @@
-"""The devices of one node for the containers of a pod, where there are several: tried one after the other.
+"""Searches one node for the devices of a pod with several containers, by trying sets of devices.
 
 Main containers and native sidecars run together, so their shares of a device add up. An init container runs before
 most of them: it takes devices that those hold anyway, as far as there are enough, since the kubelet hands its slots on
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from scheduler.placement.request import Need, Request, most_gpus
 
 MAX_TRIES = 20_000
-"""Sets of devices that are tried on one node. Nodes of 8 GPUs and pods of 4 containers stay far below it."""
+"""The most sets of devices tried on one node; nodes of 8 GPUs and pods of 4 containers need far fewer."""
 
 
 class Room(NamedTuple):
-    """What is left of a device that may be chosen.
+    """The free part of a device that may be chosen.
 
     Attributes:
         device: its number on the node.
@@ -37,7 +37,7 @@ class Room(NamedTuple):
     holders: tuple[int, ...] = ()
 
     def takes(self, need: Need) -> bool:
-        """Whether a container of this need has room on it."""
+        """Whether a container of this need has room on the device."""
         return (
             self.core_percent >= need.core_percent
             and self.memory_mib >= need.mib_of(self.total_mib)
@@ -45,7 +45,7 @@ class Room(NamedTuple):
         )
 
     def less(self, need: Need, holder: int) -> Room:
-        """What is left once a container of this need has its share."""
+        """Returns the room after a container of this need got its share."""
         return self._replace(
             core_percent=self.core_percent - need.core_percent,
             memory_mib=self.memory_mib - need.mib_of(self.total_mib),
@@ -64,7 +64,7 @@ class _Tries:
 
 
 def assign(rooms: Sequence[Room], request: Request) -> Assignment | None:
-    """The devices of each container, or None where they do not fit together.
+    """Returns the devices of each container; None where they do not fit together.
 
     Args:
         rooms: of the devices that may be chosen, those to be preferred first.
@@ -87,7 +87,7 @@ def _size(need: Need) -> tuple[int, int, int, int]:
 def _together(
     rooms: tuple[Room, ...], needs: Sequence[tuple[int, Need]], tries: _Tries
 ) -> Iterator[dict[int, tuple[int, ...]]]:
-    """Every way, up to equal devices, to give containers that run together their devices."""
+    """Yields every way to give devices to containers that run together; equal devices count as one."""
     if not needs:
         yield {}
         return
@@ -109,7 +109,7 @@ def _together(
 
 
 def _with_init(rooms: Sequence[Room], request: Request, chosen: dict[int, tuple[int, ...]]) -> Assignment | None:
-    """The same with devices for the init containers that end before the main ones begin."""
+    """Adds devices for the init containers that end before the main containers start."""
     held = dict.fromkeys(device for devices in chosen.values() for device in devices)
     left = {room.device: room for room in rooms}
     result: list[tuple[int, ...]] = []
@@ -132,7 +132,7 @@ def _with_init(rooms: Sequence[Room], request: Request, chosen: dict[int, tuple[
 
 
 def fits_alone(rooms: Sequence[Room], request: Request) -> bool:
-    """Whether each container would fit if it were alone: what is not so needs no search."""
+    """Whether each container would fit on its own, without which no search is needed."""
     return len(rooms) >= most_gpus(request.needs) and all(
         sum(room.takes(need) for room in rooms) >= need.gpus for need in request.needs
     )

@@ -19,11 +19,11 @@ from scheduler.placement.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One of the requests.
+    """One of several requests that are placed together.
 
     Attributes:
-        uid: of the pod that makes it; nothing is held for it yet.
-        request: what it needs.
+        uid: the uid of its pod, for which no device is held yet.
+        request: the pod's request.
         rows: the nodes that may be chosen.
     """
 
@@ -33,7 +33,7 @@ class Part:
 
 
 def place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, Placed], int]:
-    """The place of each part by its uid, nothing of which is held yet, and how many of them fit.
+    """Returns the place of each part by its uid, without holding devices, and how many parts fit.
 
     Where not all of them fit there are no places, and the number is that of those that did.
     """
@@ -49,7 +49,7 @@ def place_together(chooser: Chooser, parts: Sequence[Part]) -> tuple[dict[str, P
 
 
 def _one_by_one(chooser: Chooser, parts: Sequence[Part], *, emptiest: bool) -> dict[str, Placed]:
-    """The places of the parts that come before the first that does not fit."""
+    """Returns the places of the parts before the first that does not fit."""
     fleet, found = chooser.fleet, dict[str, Placed]()
     try:
         for part in parts:
@@ -67,12 +67,12 @@ def _one_by_one(chooser: Chooser, parts: Sequence[Part], *, emptiest: bool) -> d
 
 
 def holding_of(placed: Placed, request: Request) -> Holding:
-    """What a request holds in its place."""
+    """Returns the holding of a request in its place."""
     return Holding(placed.node, placed.pieces(request), request.cpu_milli, request.host_mib)
 
 
 def _roomy(chooser: Chooser, part: Part) -> Ints:
-    """The nodes that have the processor time and the memory; kube-scheduler looks at those of one pod at a time."""
+    """Returns the nodes with enough processor time and memory, which kube-scheduler checks for one pod at a time."""
     fleet, rows, request = chooser.fleet, part.rows, part.request
     return rows[(fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)]
 

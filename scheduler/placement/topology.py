@@ -1,4 +1,4 @@
-"""The devices of a node that are linked best: first the worst link between any two of them, then the sum of all.
+"""Chooses the best linked devices of a node: by the worst link between two of them, then by the sum of all.
 
 Collectives wait for the slowest link of a ring, so no number of fast links makes up for a slow one.
 """
@@ -14,7 +14,7 @@ Links = tuple[tuple[int, ...], ...]
 
 
 class Spread(NamedTuple):
-    """How far apart devices are; the smaller, the better.
+    """The distance between devices; smaller is better.
 
     Attributes:
         worst: the worst link between two of them; 0 for one device alone.
@@ -28,7 +28,7 @@ class Spread(NamedTuple):
 
 
 def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) -> Spread:
-    """How far apart devices are."""
+    """Returns the distance between devices."""
     tiers = [links[one][other] for at, one in enumerate(devices) for other in devices[:at]]
     known = {numa[device] for device in devices if numa[device] is not None}
     return Spread(max(tiers, default=0), sum(tiers), max(len(known), 1))
@@ -38,7 +38,7 @@ def spread_of(links: Links, numa: Sequence[int | None], devices: Sequence[int]) 
 def best_set(
     links: Links, numa: tuple[int | None, ...], candidates: tuple[int, ...], count: int, fixed: tuple[int, ...] = ()
 ) -> tuple[int, ...]:
-    """The `count` devices that are nearest to each other, of several such sets the one of the lowest numbers.
+    """Returns the `count` devices that are nearest to each other; of equal sets, the one with the lowest numbers.
 
     Every set is considered, but for those that begin so that none of them can be better than the best one found.
 

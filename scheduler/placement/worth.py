@@ -1,4 +1,4 @@
-"""What a node is worth by what is left of it: the larger, the more of the requests to come it can take.
+"""Computes the worth of a node's free parts: the larger, the more of the coming requests it can take.
 
 V = U - 8 W - 0.2 S + 0.1 R, in percent of a GPU: U, what is left and of use, summed over the kinds of requests by their
 share; W, what of shared GPUs is expected to stay free for good; S, what is stranded once the node's processor time is
@@ -23,7 +23,7 @@ STRANDED_WEIGHT = 0.2
 NAMED_WEIGHT = 0.1
 MAX_NAMED_SHARE = 3.0
 STEP_PERCENT = 2 / 3
-"""Gains are rounded down to multiples of this, so that nodes of nearly the same gain are taken in order."""
+"""The unit to which gains are rounded down, so that nodes of nearly equal gain are taken in order."""
 MAX_HOST_LEVELS = 40
 MAX_SEVERAL = 8
 """Kinds that need several GPUs are weighed one by one, the most frequent of them alone."""
@@ -31,7 +31,7 @@ MAX_SEVERAL = 8
 
 @dataclass(frozen=True, slots=True)
 class Several:
-    """Kinds that need several GPUs of one share each.
+    """Kinds that need several GPUs with one share of each.
 
     Attributes:
         gpus: how many.
@@ -46,7 +46,7 @@ class Several:
 
 @dataclass(frozen=True, slots=True)
 class Worth:
-    """What was learned from a mix.
+    """The figures learned from a mix of requests.
 
     Attributes:
         cpu_levels, host_levels: the amounts of a node's processor time and memory between which kinds differ.
@@ -68,13 +68,13 @@ class Worth:
     named: Floats
 
     def host_level(self, cpu: Ints, host: Ints) -> Ints:
-        """The place among the levels of nodes that have so much processor time and memory left."""
+        """Returns the level of nodes with so much processor time and memory left."""
         place = np.searchsorted(self.cpu_levels, cpu, "right") * (len(self.host_levels) + 1)
         return np.asarray(place + np.searchsorted(self.host_levels, host, "right"), np.int64)
 
 
 def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int], random: np.random.Generator) -> Worth:
-    """Learns from a mix, in about a tenth of a second.
+    """Learns the worth from a mix, in about a tenth of a second.
 
     Args:
         mix: what was asked for so far.
@@ -119,13 +119,13 @@ def learn(mix: Mix, classes: Sequence[DeviceClass], capacity: Mapping[int, int],
 
 
 class Left(NamedTuple):
-    """What is left of nodes, one row each.
+    """The free parts of nodes, one row each.
 
     Attributes:
         cls: the class of each device.
         idle: the percent left of each device.
-        cpu: what is left of the node's processor time, in milli.
-        host: what is left of the node's memory, in MiB.
+        cpu: the free processor time of the node, in milli.
+        host: the free memory of the node, in MiB.
     """
 
     cls: Ints
@@ -135,7 +135,7 @@ class Left(NamedTuple):
 
 
 def values(worth: Worth, left: Left) -> Floats:
-    """What nodes are worth."""
+    """Returns the worth of nodes."""
     place = worth.host_level(left.cpu, left.host)
     return np.asarray(
         (_used_by_one(worth, left.cls, left.idle, place) + _kept(worth, left.cls, left.idle)).sum(axis=1)
@@ -145,7 +145,7 @@ def values(worth: Worth, left: Left) -> Floats:
 
 
 def single_gains(worth: Worth, left: Left, after: Left) -> Floats:
-    """What each node wins where one of its devices is taken, for each device.
+    """Returns, for each device of each node, the node's gain if that device is taken.
 
     Args:
         worth: what was learned.
@@ -163,7 +163,7 @@ def single_gains(worth: Worth, left: Left, after: Left) -> Floats:
 
 
 def rounded(gains: Floats) -> Floats:
-    """Gains in steps, the lower of two."""
+    """Rounds gains down to multiples of STEP_PERCENT."""
     return np.asarray(np.floor(gains / STEP_PERCENT + 1e-9))
 
 
@@ -181,7 +181,7 @@ def _used_by_several(worth: Worth, cls: Ints, idle: Ints, place: Ints) -> Floats
 
 
 def _used_by_several_but_one(worth: Worth, left: Left, then: Ints, place: Ints) -> Floats:
-    """The same for each device, were it the one that changes: `then`, at most what is left of it now."""
+    """Returns the same for each device, were it the one that changes: `then`, at most what is left of it now."""
     used = np.zeros(then.shape)
     for kinds in worth.several:
         percent = kinds.percent[left.cls]
@@ -194,7 +194,7 @@ def _used_by_several_but_one(worth: Worth, left: Left, then: Ints, place: Ints) 
 
 
 def _kept(worth: Worth, cls: Ints, idle: Ints) -> Floats:
-    """The terms of each device for itself: what is wasted of it, and what of its model is asked for by name."""
+    """Returns each device's own terms: the part that is wasted, and the part of a model that requests name."""
     return np.asarray(NAMED_WEIGHT * worth.named[cls] * idle - WASTE_WEIGHT * worth.waste[idle])
 
 
@@ -205,7 +205,7 @@ def _stranded(worth: Worth, total: Ints, cpu: Ints) -> Floats:
 
 
 def _levels(amounts: Sequence[int]) -> Ints:
-    """At most MAX_HOST_LEVELS amounts, the largest among them."""
+    """Returns at most MAX_HOST_LEVELS amounts, the largest among them."""
     found = sorted(set(amounts))
     if len(found) > MAX_HOST_LEVELS:
         ranked = sorted(amounts)
@@ -214,7 +214,7 @@ def _levels(amounts: Sequence[int]) -> Ints:
 
 
 def _usual(percents: tuple[int, ...], common: int) -> int:
-    """The percent on the class of which there is most, else on the first that the kind may use."""
+    """Returns the percent on the most common class, else on the first class that the kind may use."""
     if common < len(percents) and percents[common] < NEVER:
         return percents[common]
     return next((percent for percent in percents if percent < NEVER), 100)
@@ -223,7 +223,7 @@ def _usual(percents: tuple[int, ...], common: int) -> int:
 def _named(
     kinds: Sequence[tuple[Kind, float]], classes: Sequence[DeviceClass], capacity: Mapping[int, int], demanded: float
 ) -> Floats:
-    """By class, the percent that requests naming models take of it where all of the cluster is asked for."""
+    """Returns, by class, the percent that requests naming models take if the whole cluster is asked for."""
     named = np.zeros(len(classes))
     devices = sum(capacity.values())
     for kind, share in kinds:
