@@ -5,11 +5,8 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from importlib.metadata import version
 
 import structlog
-from flask import Flask, jsonify
-from flask import Response as FlaskResponse
 
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.reflector import reflect
@@ -18,6 +15,7 @@ from fairgpu.faults import explain
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import ImmediateAnswer, Response, problem
+from fairgpu.serving.probes import build_about, build_probes
 from fairgpu.states_client import ReadAuthority, follow_authority, follow_states
 from webhook.admission.review import ReviewError, answer
 from webhook.admission.verdict import Subject, Verdict
@@ -62,8 +60,8 @@ def build_application(
 
     # Other workers may have all knowledge already: they answer reviews until this one has it.
     lifecycle.on_start(lambda: _wait_until(lambda: not missing(), settings.states.first_wait_seconds, wait))
-    probes = build_probes(lifecycle, missing)
-    return Application(lifecycle, {}, probes, wsgi_threads=2, immediate=reviews)
+    immediate = {**reviews, **build_probes(lifecycle, missing)}
+    return Application(lifecycle, {}, build_about("fairgpu-webhook"), wsgi_threads=2, immediate=immediate)
 
 
 def _wait_until(done: Callable[[], bool], seconds: float, wait: Callable[[float], bool]) -> None:
@@ -110,27 +108,3 @@ def _publish_measures(cache: AdmissionCache, measures: Measures, wait: Callable[
         states = cache.knowledge.states
         if states is not None:
             measures.set_states_confirmed(time.time() - (time.monotonic() - states.confirmed_at))
-
-
-def build_probes(lifecycle: Lifecycle, missing: Callable[[], tuple[str, ...]]) -> Flask:
-    """Builds the probes of liveness, readiness and version; `missing` names the knowledge that reviews wait for."""
-    application = Flask("webhook")
-
-    @application.get("/")
-    def about() -> FlaskResponse:
-        return jsonify(name="fairgpu-webhook", version=version("fairgpu"))
-
-    @application.get("/healthz")
-    def health() -> FlaskResponse:
-        return jsonify(status="ok")
-
-    @application.get("/readyz")
-    def readiness() -> tuple[FlaskResponse, int]:
-        if lifecycle.draining:
-            return jsonify(status="ending"), 503
-        absent = missing()
-        if absent:
-            return jsonify(status="starting", missing=absent), 503
-        return jsonify(status="ready"), 200
-
-    return application

@@ -9,7 +9,8 @@ from pathlib import Path
 import prometheus_client
 from prometheus_client import CollectorRegistry, multiprocess, values
 
-from fairgpu.serving.messages import Receive, Response, Scope, Send, problem, send_response
+from fairgpu.serving.messages import ASGIApplication, Receive, Response, Scope, Send, problem, send_response
+from fairgpu.serving.probes import HEALTH, READINESS
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a private folder is made in it
 FOLDER_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
@@ -38,12 +39,24 @@ def memory_folder() -> str | None:
 
 
 class MetricsApplication:
-    """`GET /metrics` in Prometheus's text format, summed over the workers."""
+    """`GET /metrics` in Prometheus's text format, summed over the workers; and the application's own probes.
 
-    async def __call__(self, scope: Scope, _receive: Receive, send: Send) -> None:
+    A kubelet reaches no port on loopback, so a service that listens there is probed here.
+    """
+
+    def __init__(self, probed: ASGIApplication) -> None:
+        """Names the application that answers the probes."""
+        self._probed = probed
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers with the sums over all workers."""
-        if (scope["method"], scope["path"]) != ("GET", "/metrics"):
-            await send_response(send, problem(404, "Not Found", "only /metrics is here"), close=True)
+        asked = scope["method"], scope["path"]
+        if asked in (HEALTH, READINESS):
+            await self._probed(scope, receive, send)
+            return
+        if asked != ("GET", "/metrics"):
+            text = "only /metrics, /healthz and /readyz are here"
+            await send_response(send, problem(404, "Not Found", text), close=True)
             return
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)  # type: ignore[no-untyped-call] # it ships none

@@ -94,7 +94,7 @@ class ServingWorker(ASGIWorker):  # type: ignore[misc] # gunicorn ships no types
                 raise SystemExit(0)
 
     def _listen(self, live: LiveContext | None) -> None:
-        metrics = MetricsApplication()
+        metrics = MetricsApplication(self.asgi)
         for index, listener in enumerate(self.sockets):
             application = metrics if index else self.asgi
             context = live.context if live and index == 0 else None

@@ -11,10 +11,10 @@ import structlog
 
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
-from fairgpu.serving.messages import Receive, Request, Response, Scope, Send
+from fairgpu.serving.messages import Receive, Scope, Send
+from fairgpu.serving.probes import build_probes
 from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.hot_routes import ReportRoute, StatesRoute, guarded
-from timekeeper.api.problems import ProblemError
 from timekeeper.api.routes import build_flask
 from timekeeper.api.states_feed import StatesFeed
 from timekeeper.auth.origin import Network, origin_of
@@ -62,8 +62,6 @@ def follow(read: ReadChanges, deliver: Callable[[Changes], None], wait: Callable
 SILENCE_SECONDS = 10.0
 """The longest time since the store's last answer with which a worker is ready."""
 
-_OK = Response(200, b'{"status":"ok"}')
-
 
 class Freshness:
     """Records the time of the store's last answer; written by the thread that follows the states."""
@@ -80,33 +78,6 @@ class Freshness:
     def is_fresh(self) -> bool:
         """Whether the store answered within SILENCE_SECONDS."""
         return self._answered_at is not None and self._clock() - self._answered_at < SILENCE_SECONDS
-
-
-class Probes:
-    """The liveness and readiness probes of a worker."""
-
-    def __init__(self, feed: StatesFeed, store: Freshness, draining: Callable[[], bool]) -> None:
-        self._feed = feed
-        self._store = store
-        self._draining = draining
-
-    async def live(self, _request: Request) -> Response:
-        """`GET /healthz`: answers 200 as long as the event loop runs."""
-        return _OK
-
-    async def ready(self, _request: Request) -> Response:
-        """`GET /readyz`: answers 200 if the store answers, the states are known, and the worker is not ending.
-
-        Raises:
-            ProblemError: one of these does not hold.
-        """
-        if self._draining():
-            raise ProblemError(503, "unavailable", "this replica is about to end")
-        if not self._store.is_fresh():
-            raise ProblemError(503, "unavailable", "the store of the ledger does not answer")
-        if self._feed.cursor is None:
-            raise ProblemError(503, "unavailable", "no states are known yet: fairgpu timekeeper jobs publishes them")
-        return _OK
 
 
 FORWARDED_FOR = b"x-forwarded-for"
@@ -171,12 +142,10 @@ def build_application(
     lifecycle.on_stop(parts.recognise.close)
     report = ReportRoute(parts.recognise, parts.submissions, parts.now, parts.report_interval_seconds, measures)
     store = Freshness(time.monotonic)
-    probes = Probes(parts.feed, store, lambda: lifecycle.draining)
+    probes = build_probes(lifecycle, lambda: _missing(store, parts.feed))
     hot = {
         ("POST", "/v1/reports"): guarded(report, measures),
         ("GET", "/v1/states"): guarded(StatesRoute(parts.authority, parts.feed, measures, reviews), measures),
-        ("GET", "/healthz"): guarded(probes.live, measures),
-        ("GET", "/readyz"): guarded(probes.ready, measures),
         **page_routes(parts.assets),
     }
 
@@ -191,4 +160,12 @@ def build_application(
 
     lifecycle.run_thread("follow-states", lambda: follow(read, deliver, lifecycle.ending.wait))
     lifecycle.on_drain(parts.feed.end)
-    return RestApplication(Application(lifecycle, hot, build_flask(parts), WSGI_THREADS), loop, trusted_proxies)
+    served = Application(lifecycle, hot, build_flask(parts), WSGI_THREADS, immediate=probes)
+    return RestApplication(served, loop, trusted_proxies)
+
+
+def _missing(store: Freshness, feed: StatesFeed) -> tuple[str, ...]:
+    """What a worker waits for before it is ready."""
+    silent = () if store.is_fresh() else ("an answer from the store of the ledger",)
+    unknown = () if feed.cursor is not None else ("states, which fairgpu timekeeper jobs publishes",)
+    return (*silent, *unknown)

@@ -1,0 +1,47 @@
+"""The probes of a service, the same in each: whether it lives, and whether it is ready."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import version
+
+import orjson
+from flask import Flask, jsonify
+from flask import Response as FlaskResponse
+
+from fairgpu.serving.lifecycle import Lifecycle
+from fairgpu.serving.messages import ImmediateAnswer, Response, problem
+
+HEALTH = ("GET", "/healthz")
+READINESS = ("GET", "/readyz")
+
+Missing = Callable[[], tuple[str, ...]]
+"""Names what a worker waits for before it is ready; empty once it waits for nothing."""
+
+
+def build_probes(lifecycle: Lifecycle, missing: Missing) -> dict[tuple[str, str], ImmediateAnswer]:
+    """The routes of the two probes, answered in the event loop: an answer says that the loop turns.
+
+    `GET /healthz` is 200 for as long as the worker lives. `GET /readyz` is 200 once nothing is missing, and a problem
+    document (503) before that and from the beginning of the worker's end.
+    """
+    healthy, ready = (Response(200, orjson.dumps({"status": status})) for status in ("ok", "ready"))
+
+    def readiness(_body: bytes) -> Response:
+        if lifecycle.draining:
+            return problem(503, "Service Unavailable", "this replica is about to end")
+        absent = missing()
+        return problem(503, "Service Unavailable", f"waits for: {', '.join(absent)}") if absent else ready
+
+    return {HEALTH: lambda _body: healthy, READINESS: readiness}
+
+
+def build_about(name: str) -> Flask:
+    """A Flask application that says at `GET /` which service this is, and of which version; it knows no other path."""
+    application = Flask(name)
+
+    @application.get("/")
+    def about() -> FlaskResponse:
+        return jsonify(name=name, version=version("fairgpu"))
+
+    return application
