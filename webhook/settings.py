@@ -194,6 +194,32 @@ class Certificates(Section):
         return self
 
 
+class Toleration(Section):
+    """A toleration, as Kubernetes writes it."""
+
+    key: str = ""
+    """The taint's key; empty with the operator `Exists`: every key."""
+    operator: Literal["Exists", "Equal"] = "Equal"
+    """`Exists`: the taint may have any value."""
+    value: str = ""
+    """The taint's value."""
+    effect: Literal["", "NoSchedule", "PreferNoSchedule", "NoExecute"] = ""
+    """The taint's effect; empty: every one."""
+
+    @model_validator(mode="after")
+    def _has_a_key_or_exists(self) -> Self:
+        if self.operator == "Exists" and self.value:
+            raise ValueError('given a value with the operator "Exists"; leave the value out, or write "Equal"')
+        if self.operator == "Equal" and not self.key:
+            raise ValueError('given no key with the operator "Equal"; write a key, or "Exists"')
+        return self
+
+    def written(self) -> dict[str, str]:
+        """The toleration as it stands in a pod: empty fields are left out."""
+        fields = {"key": self.key, "operator": self.operator, "value": self.value, "effect": self.effect}
+        return {name: value for name, value in fields.items() if value}
+
+
 class Webhook(Section):
     """The section `webhook` of the settings."""
 
@@ -205,6 +231,8 @@ class Webhook(Section):
     certificates: Certificates = Certificates()
     scheduler: str = names.SCHEDULER_NAME
     """The `schedulerName` of GPU pods."""
+    tolerations: tuple[Toleration, ...] = (Toleration(key="nvidia.com/gpu", operator="Exists"),)
+    """The tolerations that GPU pods get, as Kubernetes writes them: those of the taints of your GPU nodes."""
     end_proof: Literal["observe", "finalizer"] = "observe"
     """`finalizer`: GPU pods get the finalizer fairgpu.io/meter, which the timekeeper removes once their end is in
     the ledger; its own setting must be the same."""

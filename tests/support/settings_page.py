@@ -74,6 +74,8 @@ def shown(value: Any) -> str:
     """A default as it would be written in the file."""
     if value is None or value in ((), {}):
         return "none"
+    if isinstance(value, tuple) and isinstance(value[0], BaseModel):
+        value = [each.model_dump(exclude_defaults=True) for each in value]
     plain = value.value if isinstance(value, enum.Enum) else str(value) if isinstance(value, Path) else value
     text = plain if isinstance(plain, str) else json.dumps(plain, default=str)
     return f"`{text}`"

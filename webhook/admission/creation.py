@@ -21,6 +21,7 @@ from webhook.admission.json_patch import Operation, add, change_map, remove_elem
 from webhook.admission.knowledge import Knowledge
 from webhook.admission.priority import earned_class, keeps_own, set_class
 from webhook.admission.sidecar import place_sidecar, place_volumes, sidecar_parts, strange_volumes
+from webhook.admission.tolerations import tolerate
 from webhook.admission.verdict import UNTOUCHED, Subject, Verdict, indexes_named, objects
 from webhook.settings import Webhook
 
@@ -95,6 +96,7 @@ def _rewrite(
     operations += set_field(spec, "/spec", "schedulerName", settings.scheduler)
     if not keeps_own(spec, priorities, knowledge):
         operations += set_class(spec, earned_class(priorities, knowledge, over=budget.over))
+    operations += tolerate(spec, settings.tolerations)
     operations += _gate(spec, held=budget.held)
     return operations
 

@@ -71,6 +71,7 @@ class Spec(TypedDict, total=False):
     priority: Int64 | None
     preemptionPolicy: str | None
     schedulingGates: Any
+    tolerations: Any
     activeDeadlineSeconds: Any
     template: Any
     jobTemplate: Any

@@ -78,8 +78,8 @@ scalars = st.one_of(
 field_names = st.sampled_from(
     [
         "metadata", "annotations", "spec", "containers", "initContainers", "ephemeralContainers", "resources",
-        "limits", "requests", "name", "volumeMounts", "volumes", "schedulingGates", "priorityClassName", "nodeName",
-        "template", "jobTemplate", "os", "nodeSelector", "labels", "ownerReferences", "fairgpu.io/gpu",
+        "limits", "requests", "name", "volumeMounts", "volumes", "schedulingGates", "tolerations", "priorityClassName",
+        "nodeName", "template", "jobTemplate", "os", "nodeSelector", "labels", "ownerReferences", "fairgpu.io/gpu",
         "fairgpu.io/gpu-core", "fairgpu.io/gpu-memory", "nvidia.com/gpu", "nvidia.com/gpumem", "gpu-fraction",
         "tencent.com/vcuda-core", "aliyun.com/gpu-mem", "volcano.sh/vgpu-number", "a~b/c",
     ]
@@ -202,6 +202,9 @@ def changed(base: Any, edits: list[tuple[int, str, str, Any]]) -> Any:
     return item
 
 
+GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists"}
+"""The toleration that GPU pods get by default."""
+
 drawn_pods = st.builds(changed, st.sampled_from(PODS), changes)
 
 
@@ -220,6 +223,11 @@ def without_what_changes(value: Any) -> Any:
         item.pop("metadata", None)
     for key in ("schedulerName", "priorityClassName", "priority", "preemptionPolicy", "schedulingGates", "volumes"):
         spec.pop(key, None)
+    tolerations = spec.pop("tolerations", None)
+    if isinstance(tolerations, list):
+        spec["tolerations"] = [each for each in tolerations if each != GPU_TAINT]
+    if not spec.get("tolerations"):
+        spec.pop("tolerations", None)
     for field in ("containers", "initContainers"):
         given = spec.get(field) if isinstance(spec.get(field), list) else []
         spec[field] = [one for one in given if not (isinstance(one, dict) and one.get("name") == "fairgpu-sidecar")]
