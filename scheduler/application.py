@@ -7,20 +7,19 @@ import random
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib.metadata import version
 
 import numpy as np
 import structlog
-from flask import Flask, jsonify
-from flask import Response as FlaskResponse
 
 from fairgpu.cluster.api import KubernetesAPI
 from fairgpu.cluster.reflector import reflect
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Request, Response, problem
+from fairgpu.serving.probes import build_about, build_probes
 from fairgpu.states_client import authority_config_map, authority_file, follow_authority, follow_states
 from scheduler.cluster.acting import Acting, follow_lease
+from scheduler.cluster.events import NodeEvents
 from scheduler.cluster.state import State
 from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
 from scheduler.extender.binding import BindError, Clock, bind, keep_settling
@@ -48,6 +47,7 @@ LEARN_EVERY = 8000
 LEARN_LOOK_SECONDS = 1.0
 GANG_LOOK_SECONDS = 1.0
 """The interval at which a bind that waits for its gang checks the gang's deadline."""
+SHOW_SECONDS = 2.0
 NOT_ACTING = "this replica does not lead"
 
 
@@ -74,8 +74,9 @@ def build_application(
     lifecycle.run_thread("authority", lambda: follow_authority(authority, state.budgets, wait))
     lifecycle.run_thread("states", lambda: follow_states(states, state.budgets, wait, time.monotonic, random.random))
     lifecycle.run_thread("settling", lambda: keep_settling(state, api, Clock(time.monotonic, wait)))
-    lifecycle.run_thread("waking", lambda: keep_waking(state, api, informed, wait, _stamp))
-    pods, nodes = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show), NodesView(state)
+    lifecycle.run_thread("waking", lambda: keep_waking(state, api, informed, wait, _stamp, measures))
+    pods = PodsView(state, f"{lease.namespace}/{lease.pod_name}", acting.show)
+    nodes = NodesView(state, NodeEvents(api, _stamp).warn)
     if lease.pod_name:
         lifecycle.run_thread(
             "lease", lambda: follow_lease(api, lease.namespace, lease.name, acting, time.monotonic, wait)
@@ -83,10 +84,15 @@ def build_application(
     lifecycle.run_thread("pods", lambda: reflect(api, PODS, pods, wait, random.random))
     lifecycle.run_thread("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
     lifecycle.run_thread("learning", lambda: keep_learning(state, wait))
+    lifecycle.run_thread("measures", lambda: keep_showing(state, measures, informed, wait))
     routes = Routes(state, api, Clock(time.monotonic, wait), informed, measures)
-    immediate = {("POST", "/filter"): routes.filter, ("POST", "/prioritize"): routes.prioritize}
+    immediate = {
+        ("POST", "/filter"): routes.filter,
+        ("POST", "/prioritize"): routes.prioritize,
+        **build_probes(lifecycle, state.missing),
+    }
     return Application(
-        lifecycle, {("POST", "/bind"): routes.bind}, build_probes(lifecycle, state.missing), 2, immediate=immediate
+        lifecycle, {("POST", "/bind"): routes.bind}, build_about("fairgpu-scheduler"), 2, immediate=immediate
     )
 
 
@@ -188,26 +194,13 @@ def keep_learning(state: State, wait: Callable[[float], bool]) -> None:
         _log.info("learned", requests=learned, kinds=len(mix.kinds))
 
 
-def build_probes(lifecycle: Lifecycle, missing: Callable[[], tuple[str, ...]]) -> Flask:
-    """Builds the probes; `missing` names the collections that must be read before the first answer."""
-    application = Flask("scheduler")
-
-    @application.get("/")
-    def about() -> FlaskResponse:
-        return jsonify(name="fairgpu-scheduler", version=version("fairgpu"))
-
-    @application.get("/healthz")
-    def health() -> FlaskResponse:
-        return jsonify(status="ok")
-
-    @application.get("/readyz")
-    def readiness() -> tuple[FlaskResponse, int]:
-        if lifecycle.draining:
-            return jsonify(status="ending"), 503
-        lacking = missing()
-        return (jsonify(status="starting", missing=lacking), 503) if lacking else (jsonify(status="ready"), 200)
-
-    return application
+def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wait: Callable[[float], bool]) -> None:
+    """Publishes the figures of the state as metrics, until `wait` says that the process ends."""
+    while not wait(SHOW_SECONDS):
+        measures.show(state.figures(), acting=acts())
+        confirmed_at = state.budgets.confirmed_at
+        if confirmed_at is not None:
+            measures.set_states_confirmed(time.time() - (time.monotonic() - confirmed_at))
 
 
 def _stamp() -> str:

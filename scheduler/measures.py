@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+from dataclasses import dataclass
+
+from prometheus_client import REGISTRY, CollectorRegistry, Counter, Gauge, Histogram
 
 BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
 OUTCOMES = {
@@ -11,6 +13,29 @@ OUTCOMES = {
     "bind": ("placed", "refused", "unreadable", "not_acting"),
 }
 """The outcomes of a call, by its verb."""
+TOLD = ("written", "refused", "failed")
+"""The outcomes of writing a condition of a waiting pod."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The state in figures, at one moment.
+
+    Attributes:
+        nodes: nodes that offer devices.
+        refused: nodes whose inventory makes no sense.
+        shared: nodes that offer a device which another node offers as well.
+        gpus: devices on which containers may be placed.
+        held: what pods hold of the devices, in GPUs: of each the larger share of GPU time and memory.
+        waiting: pods that wait for a node.
+    """
+
+    nodes: int
+    refused: int
+    shared: int
+    gpus: int
+    held: float
+    waiting: int
 
 
 class Measures:
@@ -30,6 +55,40 @@ class Measures:
             buckets=BUCKETS,
             registry=registry,
         )
+        self._acting = _gauge(
+            "fairgpu_scheduler_acting",
+            "Whether this replica places pods (1): its kube-scheduler leads, and it has read the cluster.",
+            registry,
+        )
+        self._states_confirmed = _gauge(
+            "fairgpu_scheduler_states_confirmed_timestamp_seconds",
+            "When the timekeeper last confirmed the budgets' states; 0 for never.",
+            registry,
+        )
+        self._nodes = _gauge("fairgpu_scheduler_nodes", "Nodes that offer GPUs on which pods can be placed.", registry)
+        self._left_out = Gauge(
+            "fairgpu_scheduler_nodes_left_out",
+            "Nodes on which no pod is placed, by what is wrong with the inventory.",
+            ("reason",),
+            registry=registry,
+            multiprocess_mode="livemax",
+        )
+        self._gpus = _gauge("fairgpu_scheduler_gpus", "GPUs on which containers may be placed.", registry)
+        self._held = _gauge(
+            "fairgpu_scheduler_held_gpus",
+            "What pods hold of the GPUs: of each the larger share of its time and its memory.",
+            registry,
+        )
+        self._waiting = _gauge("fairgpu_scheduler_waiting_pods", "GPU pods that wait for a node.", registry)
+        self._conditions = Counter(
+            "fairgpu_scheduler_conditions",
+            "Conditions written for waiting pods whose answer has changed.",
+            ("outcome",),
+            registry=registry,
+        )
+        for outcome in TOLD:
+            self._conditions.labels(outcome)
+        self.show(Figures(0, 0, 0, 0, 0.0, 0), acting=False)
         for verb, outcomes in OUTCOMES.items():
             self._seconds.labels(verb)
             for outcome in outcomes:
@@ -39,3 +98,25 @@ class Measures:
         """Counts an answer."""
         self._calls.labels(verb, outcome).inc()
         self._seconds.labels(verb).observe(seconds)
+
+    def condition(self, outcome: str) -> None:
+        """Counts a condition of a waiting pod; `outcome` is one of TOLD."""
+        self._conditions.labels(outcome).inc()
+
+    def show(self, figures: Figures, *, acting: bool) -> None:
+        """Sets what the state comes to now, and whether this replica places pods."""
+        self._acting.set(acting)
+        self._nodes.set(figures.nodes)
+        self._left_out.labels("refused").set(figures.refused)
+        self._left_out.labels("shared").set(figures.shared)
+        self._gpus.set(figures.gpus)
+        self._held.set(figures.held)
+        self._waiting.set(figures.waiting)
+
+    def set_states_confirmed(self, moment: float) -> None:
+        """Sets the time of the states' last confirmation, in seconds since 1970."""
+        self._states_confirmed.set(moment)
+
+
+def _gauge(name: str, text: str, registry: CollectorRegistry) -> Gauge:
+    return Gauge(name, text, registry=registry, multiprocess_mode="livemax")

@@ -18,7 +18,7 @@ from fairgpu.cluster.api import ApiError, KubernetesAPI
 
 _log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 1.0
+LOOK_SECONDS = 0.5
 CONDITION = "fairgpu.io/Leads"
 STRATEGIC = "application/strategic-merge-patch+json"
 

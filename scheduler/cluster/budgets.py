@@ -24,11 +24,13 @@ class Budgets:
 
     Attributes:
         version: grows with each change of a state.
+        confirmed_at: when the timekeeper last confirmed the states, in monotonic seconds; None for never.
         timekeeper_ca: the CA that signed the timekeeper's certificate; empty until it is known.
     """
 
     def __init__(self) -> None:
         self.version = 0
+        self.confirmed_at: float | None = None
         self.timekeeper_ca = ""
         self._by_namespace: dict[str, NamespaceState] = {}
         self._default = BudgetState.UNLIMITED
@@ -38,9 +40,10 @@ class Budgets:
         """Stores the timekeeper's CA."""
         self.timekeeper_ca = pem
 
-    def learn_states(self, document: StatesDocument, now: float) -> None:  # noqa: ARG002 - states have no age here
+    def learn_states(self, document: StatesDocument, now: float) -> None:
         """Stores the timekeeper's answer; a known state holds whatever its age."""
         with self._lock:
+            self.confirmed_at = now
             known = {} if document.full else dict(self._by_namespace)
             known.update((state.namespace, state) for state in document.states)
             before = {name: state.state for name, state in self._by_namespace.items()}

@@ -13,11 +13,13 @@ class Inventories:
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
         self._nodes: dict[str, Node] = {}
+        self._refused: set[str] = set()
         self._offering: defaultdict[str, set[str]] = defaultdict(set)
 
     def put(self, node: Node) -> set[str]:
         """Adds or replaces a node; returns the nodes that offer one of its devices, too, itself included."""
         before = self._forget(node.name)
+        self._refused.discard(node.name)
         self._nodes[node.name] = node
         for device in node.inventory.devices:
             self._offering[device.uuid].add(node.name)
@@ -27,7 +29,17 @@ class Inventories:
 
     def remove(self, name: str) -> None:
         """Removes a node."""
+        self._refused.discard(name)
         self._settle(self._forget(name) | {name})
+
+    def refuse(self, name: str) -> None:
+        """Takes a node out whose inventory makes no sense."""
+        self.remove(name)
+        self._refused.add(name)
+
+    def left_out(self) -> tuple[int, int]:
+        """How many nodes have an inventory that makes no sense, and how many offer a device of another one."""
+        return len(self._refused), sum(name not in self._fleet.rows for name in self._nodes)
 
     def names(self) -> set[str]:
         """Returns all nodes that offer devices."""

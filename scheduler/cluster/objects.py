@@ -24,6 +24,8 @@ from scheduler.placement.request import MAX_GPUS_OF_A_CONTAINER, Request, Wanted
 
 Json = Mapping[str, Any]
 
+PLACEABLE = "fairgpu.io/Placeable"
+"""The condition that says whether a waiting pod fits now, and if not, why."""
 ENDED = frozenset({"Succeeded", "Failed"})
 CANONICAL = DialectSettings(max_gpus_per_node=MAX_GPUS_OF_A_CONTAINER)
 
@@ -69,6 +71,7 @@ class PodNote:
         ended: whether it has ended, and holds nothing any more.
         gang: of which gang it is.
         member: what it asks for, where it is of a gang and kube-scheduler may place it.
+        told: the message of its condition fairgpu.io/Placeable; empty where it has none.
     """
 
     uid: str
@@ -80,6 +83,7 @@ class PodNote:
     ended: bool = False
     gang: Gang | None = None
     member: WaitingPod | None = None
+    told: str = ""
 
 
 def read_waiting(pod: Json) -> WaitingPod:
@@ -134,8 +138,14 @@ def read_note(pod: Json) -> PodNote:
     if status.get("phase") in ENDED:
         return replace(note, ended=True)
     if not isinstance(node, str) or not node:
-        asked = _asked(pod) if _may_be_placed(spec) and (note.gang or _is_unschedulable(status)) else None
-        return replace(note, waits=asked if _is_unschedulable(status) else None, member=asked if note.gang else None)
+        unplaced = _is_unschedulable(status)
+        asked = _asked(pod) if _may_be_placed(spec) and (note.gang or unplaced) else None
+        return replace(
+            note,
+            waits=asked if unplaced else None,
+            member=asked if note.gang else None,
+            told=_told(status),
+        )
     cpu_milli, host_mib = host_demand(spec)
     holding = Holding(node, (), cpu_milli, host_mib)
     text = _mapping(metadata.get("annotations")).get(names.ALLOCATION)
@@ -203,6 +213,13 @@ def _is_unschedulable(status: Json) -> bool:
     return any(
         one.get("type") == "PodScheduled" and one.get("reason") == "Unschedulable"
         for one in _dictionaries(status.get("conditions"))
+    )
+
+
+def _told(status: Json) -> str:
+    """What another replica, or this one before it started anew, has written into the pod's condition."""
+    return next(
+        (str(one.get("message")) for one in _dictionaries(status.get("conditions")) if one.get("type") == PLACEABLE), ""
     )
 
 

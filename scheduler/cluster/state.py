@@ -21,9 +21,10 @@ from scheduler.cluster.inventories import Inventories
 from scheduler.cluster.objects import PodNote, WaitingPod
 from scheduler.cluster.refusals import Refusals
 from scheduler.cluster.waiting import WaitingPods
+from scheduler.measures import Figures
 from scheduler.placement.causes import LASTING
 from scheduler.placement.choosing import NONE, Chooser, Placed
-from scheduler.placement.fleet import Fleet, Ints, Node
+from scheduler.placement.fleet import NO_CLASS, Fleet, Ints, Node
 from scheduler.placement.mix import Mix, MixCounter
 from scheduler.placement.request import Request
 from scheduler.placement.together import holding_of
@@ -111,6 +112,12 @@ class State:
             self.offers += 1
             self.inventories.remove(name)
 
+    def refuse_node(self, name: str) -> None:
+        """Takes a node out whose inventory makes no sense."""
+        with self.lock:
+            self.offers += 1
+            self.inventories.refuse(name)
+
     def put_pod(self, note: PodNote) -> None:
         """Stores a pod's facts; its allocation takes precedence over its reservation."""
         with self.lock:
@@ -126,7 +133,7 @@ class State:
                 self.remove_pod(note.uid)
             elif note.waits is not None and note.uid not in self._reservations and note.uid not in self._bound:
                 # A pod that is bound stays bound: one that was told otherwise is how it was before.
-                self.waiting.add(note.waits)
+                self.waiting.add(note.waits, note.told)
 
     def remove_pod(self, uid: str) -> None:
         """Frees all that a pod held."""
@@ -267,6 +274,17 @@ class State:
     def counted(self) -> int:
         """Returns the number of requests counted into the mix."""
         return self._mix.pods
+
+    def figures(self) -> Figures:
+        """What it all comes to now, for metrics."""
+        with self.lock:
+            refused, shared = self.inventories.left_out()
+            fleet, rows = self.fleet, slice(0, self.fleet.size)
+            there = fleet.cls[rows] != NO_CLASS
+            total = np.maximum(fleet.total[rows], 1)
+            held = np.maximum(1 - fleet.core[rows] / 100, 1 - fleet.memory[rows] / total)[there].sum()
+            gpus = int(fleet.offered[rows].sum())
+            return Figures(len(fleet.rows), refused, shared, gpus, float(held), self.waiting.count)
 
     def mix(self) -> Mix:
         """Returns the mix of requests so far."""

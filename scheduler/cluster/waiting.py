@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 
 from scheduler.cluster.objects import WaitingPod
 
-CONDITION = "fairgpu.io/Placeable"
 FITS = "a node has room for it"
 
 
@@ -39,12 +38,12 @@ class WaitingPods:
         self.version = 0
         self._pods: dict[str, Waiting] = {}
 
-    def add(self, pod: WaitingPod) -> None:
-        """Notes a pod that waits; the text of its condition stays."""
+    def add(self, pod: WaitingPod, told: str = "") -> None:
+        """Notes a pod that waits, and the text of its condition if no later text is known."""
         known = self._pods.get(pod.uid)
         if known is None:
             self.version += 1
-        self._pods[pod.uid] = Waiting(pod, known.told if known is not None else "")
+        self._pods[pod.uid] = Waiting(pod, known.told if known is not None else told)
 
     def refuse(self, pod: WaitingPod) -> None:
         """Notes a pod that was refused; when it fits again, its condition is written again."""
@@ -61,6 +60,11 @@ class WaitingPods:
         """Notes the text that was written into a pod's condition."""
         if uid in self._pods:
             self._pods[uid] = replace(self._pods[uid], told=told)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._pods)
 
     def all(self) -> Iterator[WaitingPod]:
         """Returns all waiting pods."""

@@ -10,6 +10,7 @@ import structlog
 from fairgpu.cluster.api import ApiError, Json
 from fairgpu.cluster.reflector import Collection
 from fairgpu.inventory import InventoryError
+from fairgpu.names import INVENTORY
 from scheduler.cluster.acting import mark_of
 from scheduler.cluster.objects import PodNote, read_node, read_note
 from scheduler.cluster.state import State
@@ -17,6 +18,10 @@ from scheduler.cluster.state import State
 _log = structlog.get_logger(__name__)
 
 NOTE, MARK = "note", "mark"
+REFUSED = "InventoryRefused"
+"""The reason of events about a Node whose inventory is not used."""
+
+Warn = Callable[[str, str, str, str], None]
 
 
 def _noted(item: Json) -> Json:
@@ -26,7 +31,7 @@ def _noted(item: Json) -> Json:
 
 def _slim(item: Json) -> Json:
     metadata, status = item.get("metadata") or {}, item.get("status") or {}
-    kept = {key: metadata.get(key) for key in ("name", "annotations", "resourceVersion")}
+    kept = {key: metadata.get(key) for key in ("name", "uid", "annotations", "resourceVersion")}
     return {"metadata": kept, "status": {"allocatable": status.get("allocatable")}}
 
 
@@ -85,9 +90,12 @@ class PodsView:
 class NodesView:
     """Stores nodes in the state."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, warn: Warn = lambda *_: None) -> None:
+        """Names the state, and what writes a warning about a Node: its name, its uid, a reason, a message."""
         self._state = state
+        self._warn = warn
         self._written: dict[str, Any] = {}
+        self._uids: dict[str, str] = {}
 
     def replaced(self, items: list[Json]) -> None:
         """Takes all nodes."""
@@ -119,17 +127,25 @@ class NodesView:
         if self._written.get(name) == written:
             return
         self._written[name] = written
+        self._uids[name] = str(item["metadata"].get("uid") or "")
         try:
             node = read_node(item)
         except InventoryError as error:
             _log.error("inventory refused", node=name, error=str(error))
-            node = None
+            self._state.refuse_node(name)
+            text = f"the annotation {INVENTORY} cannot be used, so no GPU pod is placed here: {error}"
+            self._warn(name, self._uids[name], REFUSED, text)
+            return
         if node is None:
             self._state.remove_node(name)
             return
         for other in sorted(self._state.put_node(node)):
-            _log.error("device on two nodes", node=other, uuid=self._state.inventories.shared(other))
+            uuid = self._state.inventories.shared(other)
+            _log.error("device on two nodes", node=other, uuid=uuid)
+            text = f"another node offers the GPU {uuid} as well, so no GPU pod is placed on either"
+            self._warn(other, self._uids.get(other, ""), REFUSED, text)
 
     def _drop(self, name: str) -> None:
         self._written.pop(name, None)
+        self._uids.pop(name, None)
         self._state.remove_node(name)

@@ -8,14 +8,16 @@ from typing import Any, Protocol
 import structlog
 
 from fairgpu.cluster.api import ApiError
-from scheduler.cluster.objects import WaitingPod
+from scheduler.cluster.objects import PLACEABLE, WaitingPod
 from scheduler.cluster.state import State
-from scheduler.cluster.waiting import CONDITION, FITS
+from scheduler.cluster.waiting import FITS
 from scheduler.extender.filtering import explain_pod, kept_out
+from scheduler.measures import Measures
 
 _log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.1
+RETRY_SECONDS = 2.0
 BETWEEN_SECONDS = 0.02
 """The pause between patches: at most 50 a second, so that thousands of waiting pods do not load the API server."""
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -29,7 +31,12 @@ class Patching(Protocol):
 
 
 def keep_waking(
-    state: State, api: Patching, acts: Callable[[], bool], wait: Callable[[float], bool], stamp: Callable[[], str]
+    state: State,
+    api: Patching,
+    acts: Callable[[], bool],
+    wait: Callable[[float], bool],
+    stamp: Callable[[], str],
+    measures: Measures,
 ) -> None:
     """Looks for changes of budgets, inventories and gangs until `wait` returns true.
 
@@ -39,38 +46,52 @@ def keep_waking(
         acts: whether this replica may act.
         wait: waits that many seconds, and says whether everything is to end.
         stamp: the present time as the API writes it.
+        measures: counts the conditions.
     """
     seen = (state.budgets.version, state.offers, state.gangs.version)
-    while not wait(LOOK_SECONDS):
-        present = (state.budgets.version, state.offers, state.gangs.version)
-        if present != seen and acts():
+    pause = LOOK_SECONDS
+    while not wait(pause):
+        present, pause = (state.budgets.version, state.offers, state.gangs.version), LOOK_SECONDS
+        if present == seen or not acts():
+            continue
+        if wake(state, api, wait, stamp, measures):
             seen = present
-            wake(state, api, wait, stamp)
+        else:
+            pause = RETRY_SECONDS
 
 
-def wake(state: State, api: Patching, wait: Callable[[float], bool], stamp: Callable[[], str]) -> int:
-    """Patches each waiting pod whose answer has changed, by class and then by age; returns their number."""
+def wake(
+    state: State, api: Patching, wait: Callable[[float], bool], stamp: Callable[[], str], measures: Measures
+) -> bool:
+    """Writes the condition of each waiting pod whose answer has changed, the highest class and the oldest first.
+
+    Returns:
+        False where the API server cannot be asked: the rest is for the next time.
+    """
     with state.lock:
         waiting = state.waiting.in_order()
-    told = 0
     for one in waiting:
         with state.lock:
             text = explain_pod(state, one.pod)
-            # A pod that still fits nowhere, and was told so by kube-scheduler alone, knows as much.
+            # A pod that still fits nowhere, and knows so from kube-scheduler alone, needs no condition.
             changed = text != one.told and (bool(one.told) or text == FITS or text == kept_out(state, one.pod))
-            state.waiting.tell(one.pod.uid, text)
         if changed:
-            _patch(api, one.pod, text, stamp())
-            told += 1
-            if wait(BETWEEN_SECONDS):
-                break
-    return told
+            outcome = _patch(api, one.pod, text, stamp())
+            measures.condition(outcome)
+            if outcome == "failed":
+                return False
+        with state.lock:
+            state.waiting.tell(one.pod.uid, text)
+        if changed and wait(BETWEEN_SECONDS):
+            break
+    return True
 
 
-def _patch(api: Patching, pod: WaitingPod, text: str, at: str) -> None:
+def _patch(api: Patching, pod: WaitingPod, text: str, at: str) -> str:
+    """Writes a pod's condition; what became of it, as one of scheduler.measures.TOLD."""
     fits = text == FITS
     condition = {
-        "type": CONDITION,
+        "type": PLACEABLE,
         "status": "True" if fits else "False",
         "reason": "Fits" if fits else "Waits",
         "message": text,
@@ -80,4 +101,7 @@ def _patch(api: Patching, pod: WaitingPod, text: str, at: str) -> None:
     try:
         api.patch(path, {"metadata": {"uid": pod.uid}, "status": {"conditions": [condition]}}, STRATEGIC)
     except ApiError as error:
-        _log.warning("waiting pod not told", pod=f"{pod.namespace}/{pod.name}", uid=pod.uid, error=str(error))
+        _log.warning("condition not written", pod=f"{pod.namespace}/{pod.name}", uid=pod.uid, error=str(error))
+        # A pod that is gone keeps no other one from its condition.
+        return "refused" if 400 <= error.status < 500 and error.status != 429 else "failed"
+    return "written"

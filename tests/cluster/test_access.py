@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -73,8 +73,27 @@ NEEDED = {
         Access("watch", "nodes"),
         Access("create", "pods/binding", "team-a"),
         Access("patch", "pods/status", "team-a"),
+        Access("get", "gpubudgets.fairgpu.io"),
+        Access("get", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),
+        Access("create", "leases.coordination.k8s.io", SYSTEM),
+        Access("update", "leases.coordination.k8s.io", SYSTEM, "fairgpu-scheduler"),
     ],
 }
+
+NOT_NEEDED = {
+    ("", "pods", "delete"): "preemption, which no GPU pod's class allows",
+    ("", "bindings", "create"): "the older way to bind",
+    ("", "pods/status", "update"): "it patches",
+    ("", "pods/finalizers", "update"): "claims made for extended resources, which is alpha",
+    ("coordination.k8s.io", "leases", "create"): "of kube-system; its own is in fairgpu-system",
+    ("coordination.k8s.io", "leases", "get"): "as above",
+    ("coordination.k8s.io", "leases", "list"): "as above",
+    ("coordination.k8s.io", "leases", "watch"): "as above",
+    ("coordination.k8s.io", "leases", "update"): "as above",
+    ("coordination.k8s.io", "leasecandidates", "*"): "an election among versions, which is alpha",
+    ("extensions", "replicasets", "*"): "a group that is gone",
+}
+"""What Kubernetes allows its own scheduler, by group, resource and verb, that FairGPU's does without, and why."""
 
 DANGEROUS = [
     Access("*", "*"),
@@ -131,6 +150,31 @@ def _may(who: Identity, access: Access) -> bool:
 def test_each_account_may_do_what_its_work_needs(control_plane: ControlPlane, part: str) -> None:
     who = account(control_plane, part)
     assert [access for access in NEEDED[part] if not _may(who, access)] == []
+
+
+@pytest.mark.parametrize("role", ["system:kube-scheduler", "system:volume-scheduler"])
+def test_the_scheduler_may_what_kubernetes_allows_its_own_but_for_what_it_does_not_need(
+    control_plane: ControlPlane, role: str
+) -> None:
+    roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+    ours, theirs = (_granted(control_plane.admin.api.get(f"{roles}/{name}")) for name in ("fairgpu-scheduler", role))
+    lacking = {
+        (group, resource, verb)
+        for group, resource, verb in theirs - ours
+        if (group, resource, verb) not in NOT_NEEDED and (group, resource, "*") not in NOT_NEEDED
+    }
+    assert lacking == set()
+
+
+def _granted(role: dict[str, Any]) -> set[tuple[str, str, str]]:
+    """Group, resource and verb of each right."""
+    return {
+        (group, resource, verb)
+        for rule in role["rules"]
+        for group in rule.get("apiGroups", [])
+        for resource in rule.get("resources", [])
+        for verb in rule["verbs"]
+    }
 
 
 @pytest.mark.parametrize("part", NEEDED)

@@ -133,7 +133,9 @@ def test_a_wrong_budget_is_refused_in_the_words_of_the_instructions(
     assert sorted(line.strip() for line in refused.stderr.splitlines()) == sorted(told.splitlines())
 
 
-@pytest.mark.parametrize("part", ["fairgpu-certificates", "fairgpu-webhook", "fairgpu-timekeeper", "fairgpu-redis"])
+@pytest.mark.parametrize(
+    "part", ["fairgpu-certificates", "fairgpu-webhook", "fairgpu-timekeeper", "fairgpu-scheduler", "fairgpu-redis"]
+)
 def test_the_pods_of_each_part_pass_the_restricted_pod_security_standard(
     control_plane: ControlPlane, installation: list[Manifest], part: str
 ) -> None:

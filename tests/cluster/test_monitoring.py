@@ -31,6 +31,7 @@ def test_the_monitoring_component_adds_monitors_rules_and_the_dashboard(tmp_path
     assert set(added) == {
         ("PodMonitor", "fairgpu-webhook"),
         ("PodMonitor", "fairgpu-timekeeper"),
+        ("PodMonitor", "fairgpu-scheduler"),
         ("PrometheusRule", "fairgpu"),
         ("ConfigMap", "fairgpu-dashboard"),
     }

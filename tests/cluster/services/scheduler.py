@@ -1,77 +1,156 @@
-"""The real kube-scheduler for FairGPU's profile, with the extender beside it as in one pod."""
+"""Replicas of FairGPU's scheduler as its pods have them: the real kube-scheduler, and the extender on loopback.
+
+Each runs under the account and with the configuration that the installation has put on the API server. What differs is
+what a machine without pods asks for: a kubeconfig, and ports of its own. A replica has its pod's name as its host name,
+by which kube-scheduler stands for election, in a UTS namespace of its own.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 from urllib.request import urlopen
 
 import yaml
 
-from fairgpu.names import CANONICAL_RESOURCES, SCHEDULER_NAME
 from tests.cluster.control_plane.control_plane import ControlPlane
-from tests.cluster.control_plane.processes import running
+from tests.cluster.control_plane.processes import Process, running
 from tests.cluster.services.replicas import AT_ONCE, environment, service
 from tests.support.ports import free_ports
 from tests.support.waiting import wait_until
 
+SYSTEM = "fairgpu-system"
+LEASE = f"/apis/coordination.k8s.io/v1/namespaces/{SYSTEM}/leases/fairgpu-scheduler"
+NAMED = 'hostname "$0" && exec "$@"'
+
+
+@dataclass(frozen=True)
+class Scheduler:
+    """A replica.
+
+    Attributes:
+        pod: the name of its pod.
+        extender, kube_scheduler: its processes.
+        port: where the extender answers kube-scheduler.
+    """
+
+    pod: str
+    extender: Process
+    kube_scheduler: Process
+    port: int
+
+    def signal(self, number: signal.Signals) -> None:
+        """Sends a signal to all processes of the replica, kube-scheduler first."""
+        for process in (self.kube_scheduler, self.extender):
+            os.killpg(process.popen.pid, number)
+
+    def leads(self, plane: ControlPlane) -> bool:
+        """Whether its kube-scheduler holds the Lease."""
+        if not plane.exists(LEASE):
+            return False
+        holder = plane.admin.api.get(LEASE)["spec"].get("holderIdentity") or ""
+        return bool(holder.rpartition("_")[0] == self.pod)
+
 
 @contextmanager
-def running_scheduler(plane: ControlPlane, timekeeper: int) -> Iterator[None]:
-    """Places GPU pods for the length of a with statement, by the states of the timekeeper behind that port."""
-    port, metrics = free_ports(2)
+def running_scheduler(plane: ControlPlane, timekeeper: int) -> Iterator[Scheduler]:
+    """One replica, by the states of the timekeeper behind that port, for the length of a with statement."""
+    with scheduler_replica(plane, scheduler_pods(plane)[0], timekeeper) as replica:
+        wait_until(lambda: replica.leads(plane), "the scheduler leads")
+        yield replica
+
+
+def scheduler_pods(plane: ControlPlane) -> list[str]:
+    """The names of the pods that the Deployment's controller has made."""
+    query = {"labelSelector": "app.kubernetes.io/name=fairgpu-scheduler"}
+    pods = f"/api/v1/namespaces/{SYSTEM}/pods"
+    items = wait_until(
+        lambda: found if len(found := plane.admin.api.get(pods, query)["items"]) == 2 else None,
+        "the Deployment of the scheduler has its pods",
+    )
+    return sorted(item["metadata"]["name"] for item in items)
+
+
+@contextmanager
+def scheduler_replica(plane: ControlPlane, pod: str, timekeeper: int) -> Iterator[Scheduler]:
+    """The replica of a pod, once both of its processes are ready."""
+    port, metrics, secure = free_ports(3)
     account = environment(plane, "fairgpu-scheduler")
     token = Path(account["TOKEN_FILE"]).with_suffix(".timekeeper-token")
     token.touch(mode=0o600)
-    token.write_text(plane.token("fairgpu-system", "fairgpu-scheduler", audience="fairgpu-timekeeper"))
+    token.write_text(plane.token(SYSTEM, "fairgpu-scheduler", audience="fairgpu-timekeeper"))
     settings = {
+        "FAIRGPU_SCHEDULER_LEASE_POD_NAME": pod,
         "FAIRGPU_SCHEDULER_EXTENDER_PORT": str(port),
         "FAIRGPU_SCHEDULER_EXTENDER_METRICS_HOST": "127.0.0.1",
         "FAIRGPU_SCHEDULER_EXTENDER_METRICS_PORT": str(metrics),
         "FAIRGPU_SCHEDULER_STATES_URL": f"https://localhost:{timekeeper}",
         "FAIRGPU_SCHEDULER_STATES_TOKEN_FILE": str(token),
     }
+    configuration = plane.folder / f"{pod}.yaml"
+    configuration.write_text(yaml.safe_dump(installed_configuration(plane, account["KUBECONFIG"], port)))
+    command = [
+        *named_host(pod),
+        plane.binaries / "kube-scheduler",
+        *(argument for argument in installed_arguments(plane) if not argument.startswith("--config=")),
+        f"--config={configuration}",
+        "--bind-address=127.0.0.1",
+        f"--secure-port={secure}",
+    ]
     with ExitStack() as stack:
-        extender = service(plane, "extender", ["scheduler", "serve"], {**account, **settings}, AT_ONCE)
-        process = stack.enter_context(extender)
-
-        def ready() -> bool:
-            process.check_alive()
-            try:
-                with urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5) as answer:
-                    return bool(answer.status == 200)
-            except OSError:
-                return False
-
-        wait_until(ready, "the extender has read nodes and pods")
-        kubeconfig = plane.user("system:kube-scheduler").kubeconfig
-        configuration = plane.folder / "fairgpu-scheduler.yaml"
-        configuration.write_text(yaml.safe_dump(scheduler_configuration(str(kubeconfig), port)))
-        command = [plane.binaries / "kube-scheduler", f"--config={configuration}", "--secure-port=0"]
-        stack.enter_context(running("fairgpu-kube-scheduler", command, plane.folder / "fairgpu-kube-scheduler.log", {}))
-        yield
+        extender = service(plane, f"extender-{pod}", ["scheduler", "serve"], {**account, **settings}, AT_ONCE)
+        asked = stack.enter_context(extender)
+        log = plane.folder / f"kube-scheduler-{pod}.log"
+        asks = stack.enter_context(running(f"kube-scheduler of {pod}", command, log, {"PATH": os.defpath}))
+        ready = (asked, f"http://127.0.0.1:{metrics}/readyz"), (asks, f"https://127.0.0.1:{secure}/readyz")
+        for process, address in ready:
+            wait_until(lambda process=process, address=address: is_ready(process, address), f"{address} is ready")
+        yield Scheduler(pod, asked, asks, port)
 
 
-def scheduler_configuration(kubeconfig: str, port: int) -> dict[str, object]:
-    """kube-scheduler's configuration with one profile, which asks the extender on loopback."""
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "clientConnection": {"kubeconfig": kubeconfig, "qps": 1000, "burst": 1000},
-        "leaderElection": {"leaderElect": False},
-        "percentageOfNodesToScore": 100,
-        "profiles": [{"schedulerName": SCHEDULER_NAME}],
-        "extenders": [
-            {
-                "urlPrefix": f"http://127.0.0.1:{port}",
-                "filterVerb": "filter",
-                "prioritizeVerb": "prioritize",
-                "bindVerb": "bind",
-                "weight": 100,
-                "nodeCacheCapable": True,
-                "httpTimeout": "60s",
-                "managedResources": [{"name": name, "ignoredByScheduler": False} for name in CANONICAL_RESOURCES],
-            }
-        ],
-    }
+def installed_configuration(plane: ControlPlane, kubeconfig: str, port: int) -> dict[str, Any]:
+    """kube-scheduler's configuration as it is installed, for a process without a pod."""
+    api = plane.admin.api
+    maps = api.get(f"/api/v1/namespaces/{SYSTEM}/configmaps")["items"]
+    (found,) = [item for item in maps if item["metadata"]["name"].startswith("fairgpu-kube-scheduler-")]
+    configuration: dict[str, Any] = yaml.safe_load(found["data"]["configuration.yaml"])
+    configuration["clientConnection"]["kubeconfig"] = kubeconfig
+    (extender,) = configuration["extenders"]
+    address, _, _ = extender["urlPrefix"].rpartition(":")
+    extender["urlPrefix"] = f"{address}:{port}"
+    return configuration
+
+
+def installed_arguments(plane: ControlPlane) -> list[str]:
+    """The arguments of the container of kube-scheduler."""
+    deployment = plane.admin.api.get(f"/apis/apps/v1/namespaces/{SYSTEM}/deployments/fairgpu-scheduler")
+    containers = deployment["spec"]["template"]["spec"]["containers"]
+    (container,) = [each for each in containers if each["name"] == "kube-scheduler"]
+    return list(container["args"])
+
+
+@cache
+def named_host(name: str) -> list[str | Path]:
+    """The beginning of a command that runs on a host of this name."""
+    mapped = [] if os.geteuid() == 0 else ["--user", "--map-root-user"]
+    program = shutil.which("unshare")
+    assert program is not None, "unshare is missing: Debian's package util-linux has it"
+    return [program, *mapped, "--uts", "sh", "-c", NAMED, name]
+
+
+def is_ready(process: Process, address: str) -> bool:
+    """Whether a process says that it is ready; a certificate that it made for itself is believed."""
+    process.check_alive()
+    try:
+        with urlopen(address, timeout=5, context=ssl._create_unverified_context()) as answer:  # noqa: S310, S323
+            return bool(answer.status == 200)
+    except OSError:
+        return False

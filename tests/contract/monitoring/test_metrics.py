@@ -166,7 +166,7 @@ def test_every_port_that_tells_metrics_is_scraped() -> None:
     }
     deployments = [
         item
-        for service in ("webhook", "timekeeper")
+        for service in ("webhook", "timekeeper", "scheduler")
         for item in yaml.safe_load_all((ROOT / "deploy" / "base" / service / "deployment.yaml").read_text())
         if item["kind"] == "Deployment"
     ]

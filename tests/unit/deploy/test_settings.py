@@ -10,6 +10,7 @@ import yaml
 
 from fairgpu.commands import build_parser
 from fairgpu.settings import Section, environment_name, fields, load_settings
+from scheduler.settings import Settings as SchedulerSettings
 from timekeeper.settings import Settings as TimekeeperSettings
 from webhook.settings import Settings as WebhookSettings
 
@@ -34,7 +35,12 @@ def test_every_variable_of_a_container_is_a_setting(part: str, model: type[Secti
         assert given <= known
 
 
-@pytest.mark.parametrize("model", [WebhookSettings, TimekeeperSettings], ids=["webhook", "timekeeper"])
+SERVICES = pytest.mark.parametrize(
+    "model", [WebhookSettings, TimekeeperSettings, SchedulerSettings], ids=["webhook", "timekeeper", "scheduler"]
+)
+
+
+@SERVICES
 def test_the_settings_file_is_read(model: type[Section]) -> None:
     load_settings(model, {}, BASE / "settings.yaml")
 
@@ -73,10 +79,10 @@ def test_the_containers_run_commands_that_there_are(part: str, command: list[str
         assert build_parser().parse_args(arguments).run
 
 
-@pytest.mark.parametrize("model", [WebhookSettings, TimekeeperSettings], ids=["webhook", "timekeeper"])
+@SERVICES
 def test_the_examples_in_the_settings_file_can_be_used_as_they_stand(model: type[Section], tmp_path: Path) -> None:
     _, _, examples = (BASE / "settings.yaml").read_text().partition("\n\n")
     file = tmp_path / "settings.yaml"
     file.write_text("\n".join(line.removeprefix("#") for line in examples.splitlines()))
-    assert set(yaml.safe_load(file.read_text())) == {"webhook", "timekeeper"}
+    assert set(yaml.safe_load(file.read_text())) == {"webhook", "scheduler", "timekeeper"}
     load_settings(model, {}, file)

@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from fairgpu.cluster.api import ApiError
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
+from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
 from scheduler.extender.binding import BindError
 from scheduler.extender.waking import wake
+from scheduler.measures import Measures
 from tests.unit.scheduler.extended import ApiServer, ask, bind_pod, pod, state_of
 from tests.unit.scheduler.fleets import node
 
@@ -34,11 +37,16 @@ class Told:
     def __init__(self) -> None:
         self.messages: list[tuple[str, str, str]] = []
         self.waits: list[float] = []
+        self.error: ApiError | None = None
+        self.registry = CollectorRegistry()
+        self.measures = Measures(self.registry)
 
     def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
         """A patch: pod, status and message of the condition."""
         assert content_type == "application/strategic-merge-patch+json"
         [condition] = body["status"]["conditions"]
+        if self.error is not None:
+            raise self.error
         self.messages.append((path.split("/")[-2], condition["status"], condition["message"]))
         return {}
 
@@ -50,7 +58,7 @@ class Told:
     def wake(self, state: State) -> list[tuple[str, str, str]]:
         """What is told now."""
         self.messages = []
-        wake(state, self, self.wait, lambda: "2026-01-01T00:00:00Z")
+        wake(state, self, self.wait, lambda: "2026-01-01T00:00:00Z", self.measures)
         return self.messages
 
 
@@ -145,3 +153,31 @@ def test_one_pod_that_cannot_be_told_keeps_no_other_from_it() -> None:
         ask(state, pod(name, gpus=2))
     state.put_node(node("n0", 2))
     assert len(told.wake(state)) == 2
+
+
+@pytest.mark.parametrize(("status", "again"), [(503, True), (429, True), (404, False), (409, False)])
+def test_a_condition_that_could_not_be_written_is_written_later_unless_its_pod_is_gone(
+    status: int,
+    again: bool,  # noqa: FBT001 - a parameter of the table
+) -> None:
+    state, told = state_of("n0"), Told()
+    ask(state, pod("a", core=100, gpus=2))
+    state.put_node(node("n0", 2))
+    told.error = ApiError(status, "Refused", "not now")
+    assert told.wake(state) == []
+    assert told.registry.get_sample_value("fairgpu_scheduler_conditions_total", {"outcome": "failed"}) == again
+    told.error = None
+    assert bool(told.wake(state)) is again
+
+
+def test_a_replica_that_takes_over_knows_what_waiting_pods_were_told() -> None:
+    state, told = state_of("n0"), Told()
+    item = pod("a", core=100, gpus=2, schedulerName="fairgpu-scheduler")
+    item["status"] = {
+        "conditions": [
+            {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"},
+            {"type": "fairgpu.io/Placeable", "status": "True", "message": "a node has room for it"},
+        ]
+    }
+    state.put_pod(read_note(item))
+    assert [status for _, status, _ in told.wake(state)] == ["False"]

@@ -8,6 +8,7 @@ import pytest
 
 from fairgpu.inventory import Inventory
 from scheduler.cluster.acting import Acting
+from scheduler.cluster.events import NodeEvents, node_event
 from scheduler.cluster.state import State
 from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
 from tests.unit.scheduler.extended import ApiServer, api_node, ask, bind_pod, pod, state_of
@@ -52,6 +53,29 @@ def test_a_node_whose_inventory_makes_no_sense_is_taken_out_until_it_does() -> N
     assert list(state.fleet.rows) == ["n1"]
     view.replaced([])
     assert not state.fleet.rows
+
+
+def test_a_node_that_is_left_out_has_an_event_that_says_why_and_counts_in_the_figures() -> None:
+    state, api = State(), ApiServer()
+    view = NodesView(state, NodeEvents(api, lambda: "2026-01-01T00:00:00Z").warn)
+    view.replaced([told(NODES, api_node("n0", encode=nonsense)), told(NODES, api_node("n1"))])
+    assert (state.figures().nodes, state.figures().refused, state.figures().gpus) == (1, 1, 1)
+    twin = api_node("n1")
+    twin["metadata"]["name"] = "n2"
+    view.changed("ADDED", told(NODES, twin))
+    assert (state.figures().nodes, state.figures().shared) == (0, 2)
+    said = {(event["involvedObject"]["name"], event["reason"]): event["message"] for event in api.posted}
+    assert set(said) == {("n0", "InventoryRefused"), ("n1", "InventoryRefused"), ("n2", "InventoryRefused")}
+    assert "the annotation fairgpu.io/inventory cannot be used" in said["n0", "InventoryRefused"]
+    assert "another node offers the GPU" in said["n1", "InventoryRefused"]
+    view.changed("DELETED", told(NODES, twin))
+    view.changed("MODIFIED", told(NODES, api_node("n0")))
+    assert (state.figures().nodes, state.figures().refused, state.figures().shared) == (2, 0, 0)
+
+
+def test_both_replicas_write_one_event_of_what_they_find() -> None:
+    events = [node_event("n0", "uid", "InventoryRefused", "why", f"2026-01-01T00:00:0{second}Z") for second in (1, 2)]
+    assert len({event["metadata"]["name"] for event in events}) == 1
 
 
 def nonsense(_: Inventory) -> str:

@@ -1,0 +1,65 @@
+"""Events on Nodes whose inventory is not used, for whoever runs `kubectl describe node`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import structlog
+
+from fairgpu.cluster.api import ApiError
+
+_log = structlog.get_logger(__name__)
+
+COMPONENT = "fairgpu-scheduler"
+NAMESPACE = "default"
+"""Of events about objects of the cluster, as the API server wants it."""
+LONGEST_MESSAGE = 1024
+"""The API server's bound on an event's message."""
+
+
+class Creating(Protocol):
+    """The part of the API server that events need."""
+
+    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Posts an object."""
+
+
+class NodeEvents:
+    """Writes warnings about Nodes."""
+
+    def __init__(self, api: Creating, stamp: Callable[[], str]) -> None:
+        """Names the API server, and what gives the present time as the API writes it."""
+        self._api = api
+        self._stamp = stamp
+
+    def warn(self, node: str, uid: str, reason: str, message: str) -> None:
+        """Writes a warning; a replica that finds the same does not write it again.
+
+        An API server that refuses costs a log line.
+        """
+        event = node_event(node, uid, reason, message, self._stamp())
+        try:
+            self._api.create(f"/api/v1/namespaces/{NAMESPACE}/events", event)
+        except ApiError as error:
+            if not error.conflict:
+                _log.warning("warning of a node not written", node=node, reason=reason, error=str(error))
+
+
+def node_event(node: str, uid: str, reason: str, message: str, at: str) -> dict[str, Any]:
+    """The core/v1 Event; its name comes from what it says, so that both replicas write one."""
+    digest = hashlib.sha256(f"{uid}/{reason}/{message}".encode()).hexdigest()[:16]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{node}.{digest}", "namespace": NAMESPACE},
+        "involvedObject": {"apiVersion": "v1", "kind": "Node", "name": node, "uid": uid},
+        "type": "Warning",
+        "reason": reason,
+        "message": message[:LONGEST_MESSAGE],
+        "source": {"component": COMPONENT},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }

@@ -1,0 +1,102 @@
+"""Two replicas of the scheduler: one places pods, and the other goes on where it is killed or stands still."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from typing import Any
+
+import pytest
+
+from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.identities import Identity
+from tests.cluster.control_plane.stand_ins import create_node
+from tests.cluster.journey.manifests import pod
+from tests.cluster.services.everything import Services
+from tests.cluster.services.scheduler import Scheduler, scheduler_pods, scheduler_replica
+from tests.support.waiting import LIMIT_S, wait_until
+
+TAKEOVER_SECONDS = 15.0
+
+
+@pytest.fixture
+def pair(control_plane: ControlPlane, services: Services) -> Iterator[tuple[Scheduler, Scheduler]]:
+    """The replica that leads, and the other."""
+    first, second = scheduler_pods(control_plane)
+    with (
+        scheduler_replica(control_plane, first, services.timekeeper) as leader,
+        scheduler_replica(control_plane, second, services.timekeeper) as other,
+    ):
+        wait_until(lambda: leader.leads(control_plane), "the first replica leads")
+        yield leader, other
+
+
+def test_a_killed_replica_is_replaced_and_no_device_is_given_twice(
+    control_plane: ControlPlane, user: Identity, namespace: str, pair: tuple[Scheduler, Scheduler]
+) -> None:
+    leader, other = pair
+    node = create_node(control_plane, f"eight-{namespace}")
+    create(user, namespace, node.name, range(12))
+    wait_until(lambda: bound(user, namespace), "the first pods are bound")
+    leader.signal(signal.SIGKILL)
+    killed = time.monotonic()
+    before = len(bound(user, namespace))
+    create(user, namespace, node.name, range(12, 16))
+
+    wait_until(lambda: other.leads(control_plane), "the other replica leads")
+    wait_until(lambda: len(bound(user, namespace)) > before, "the other replica binds a pod")
+    took = time.monotonic() - killed
+    wait_until(lambda: len(bound(user, namespace)) == 16, "all pods are bound")
+
+    assert set(held(user, namespace).values()) == {100}
+    assert took <= TAKEOVER_SECONDS, f"taken over after {took:.1f} s"
+
+
+def test_a_replica_that_stood_still_answers_nothing_when_it_goes_on(
+    control_plane: ControlPlane, user: Identity, namespace: str, pair: tuple[Scheduler, Scheduler]
+) -> None:
+    leader, other = pair
+    node = create_node(control_plane, f"eight-{namespace}")
+    create(user, namespace, node.name, range(1))
+    wait_until(lambda: len(bound(user, namespace)) == 1, "the leader binds")
+    leader.signal(signal.SIGSTOP)
+    with closing(HTTPConnection("127.0.0.1", leader.port, timeout=LIMIT_S)) as connection:
+        try:
+            connection.request("POST", "/filter", json.dumps({"Pod": {}, "NodeNames": [node.name]}))
+            wait_until(lambda: other.leads(control_plane), "the other replica leads")
+            create(user, namespace, node.name, range(1, 16))
+            wait_until(lambda: len(bound(user, namespace)) == 16, "the other replica binds all others")
+        finally:
+            leader.signal(signal.SIGCONT)
+        assert connection.getresponse().status == 503
+    wait_until(lambda: leader.kube_scheduler.popen.poll() is not None, "its kube-scheduler ends, without the Lease")
+    assert set(held(user, namespace).values()) == {100}
+
+
+def create(user: Identity, namespace: str, node: str, numbers: range) -> None:
+    """Creates pods with half a GPU each, for one node."""
+    for number in numbers:
+        manifest = pod(f"p{number}", {"fairgpu.io/gpu-core": 50})
+        manifest["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+        user.api.create(f"/api/v1/namespaces/{namespace}/pods", manifest)
+
+
+def bound(user: Identity, namespace: str) -> list[dict[str, Any]]:
+    items = user.api.get(f"/api/v1/namespaces/{namespace}/pods")["items"]
+    return [item for item in items if item["spec"].get("nodeName")]
+
+
+def held(user: Identity, namespace: str) -> Counter[str]:
+    """The percent of GPU time that pods hold of each device."""
+    found: Counter[str] = Counter()
+    for item in bound(user, namespace):
+        allocation = json.loads(item["metadata"]["annotations"]["fairgpu.io/allocation"])
+        for container in allocation["containers"]:
+            for device in container["devices"]:
+                found[device["uuid"]] += device["core"]
+    return found
