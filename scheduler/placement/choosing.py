@@ -173,7 +173,7 @@ class Chooser:
         fits = np.zeros(len(rows), np.bool_)
         known: dict[bytes, bool] = {}
         fleet = self.fleet
-        wanted = self._wanted(request, rows)
+        wanted = self.usable(request, rows)
         arrays = (fleet.core, fleet.memory, fleet.slots, fleet.total)
         shapes = np.concatenate([wanted, *(array[rows] for array in arrays)], axis=1)
         for at, row in enumerate(rows.tolist()):
@@ -185,7 +185,7 @@ class Chooser:
             fits[at] = known[shape]
         return fits
 
-    def _wanted(self, request: Request, rows: Ints) -> Flags:
+    def usable(self, request: Request, rows: Ints) -> Flags:
         """Returns the devices that are offered and that the request allows."""
         wanted = self.fleet.offered[rows] & self._models(request)[self.fleet.cls[rows]]
         return wanted & self._uuids(request, rows)
@@ -217,7 +217,7 @@ class Chooser:
         """Returns the devices on which one container of this need fits."""
         fleet = self.fleet
         room = (fleet.core[rows] >= need.core_percent) & (fleet.memory[rows] >= self._mib(need, rows))
-        return np.asarray(room & (fleet.slots[rows] >= 1) & self._wanted(request, rows))
+        return np.asarray(room & (fleet.slots[rows] >= 1) & self.usable(request, rows))
 
     def _after(self, need: Need, rows: Ints) -> Ints:
         """Returns the percent that would be left of each device."""
@@ -295,7 +295,7 @@ class Chooser:
         """Returns the free room of a node's allowed devices, the preferred ones first."""
         fleet = self.fleet
         core, memory, slots, total = fleet.core[row], fleet.memory[row], fleet.slots[row], fleet.total[row]
-        wanted = np.flatnonzero(self._wanted(request, np.array([row]))[0]).tolist()
+        wanted = np.flatnonzero(self.usable(request, np.array([row]))[0]).tolist()
         sign = -1 if request.wanted.placement is Placement.SPREAD else 1
         wanted.sort(key=lambda at: (sign * int(fleet.idle[row, at]), at))
         return [Room(at, int(core[at]), int(memory[at]), int(slots[at]), int(total[at])) for at in wanted]

@@ -123,16 +123,18 @@ class Fleet:
             return
         self.release(uid)
         self._held[uid] = holding
-        self._of_node.setdefault(holding.node, {})[uid] = holding
+        self._of_node[holding.node] = {**self._of_node.get(holding.node, {}), uid: holding}
         self._rebuild_node(holding.node)
 
     def release(self, uid: str) -> None:
         """Frees what a pod holds."""
         holding = self._held.pop(uid, None)
         if holding is not None:
-            on_node = self._of_node[holding.node]
-            del on_node[uid]
-            if not on_node:
+            # Never changed in place: a copy of the fleet shares it.
+            left = {other: held for other, held in self._of_node[holding.node].items() if other != uid}
+            if left:
+                self._of_node[holding.node] = left
+            else:
                 del self._of_node[holding.node]
             self._rebuild_node(holding.node)
 
@@ -143,6 +145,13 @@ class Fleet:
     def holders(self, name: str) -> dict[str, Holding]:
         """Returns what pods hold of a node, by their uid."""
         return dict(self._of_node.get(name, {}))
+
+    def copy(self) -> Fleet:
+        """One that may be changed apart from this one; what neither changes is shared."""
+        other = Fleet()
+        for name, value in vars(self).items():
+            setattr(other, name, value.copy() if isinstance(value, dict | list | np.ndarray) else value)
+        return other
 
     def capacity(self) -> dict[int, int]:
         """Returns the number of devices of each class."""

@@ -1,0 +1,1 @@
+"""Frees devices for pods within their budget: whom to evict, and when."""

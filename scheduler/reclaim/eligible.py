@@ -1,0 +1,139 @@
+"""The nodes on which a pod may run once there is room, as kube-scheduler will judge it.
+
+kube-scheduler drops nodes that are short in aggregate before it asks an extender, so a node full of victims is in no
+call. What its plugins say of unschedulable nodes, taints, node selectors and required node affinity is judged here
+(https://kubernetes.io/docs/concepts/scheduling-eviction/). What depends on other pods or on volumes is not: such a pod
+is planned only on nodes that kube-scheduler has named for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+Json = Mapping[str, Any]
+
+UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+"""The taint for which a pod may have a toleration that lets it onto a cordoned node."""
+KEPT = (
+    "nodeSelector",
+    "affinity",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+    "resourceClaims",
+    "hostNetwork",
+)
+"""The fields of a pod's spec that say on which nodes it may run."""
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """What kube-scheduler's plugins know of a node, beside its resources.
+
+    Attributes:
+        name: the node's.
+        labels: its.
+        taints: its.
+        unschedulable: whether it is cordoned.
+        pods: how many pods it takes in all.
+    """
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Json, ...] = ()
+    unschedulable: bool = False
+    pods: int = 0
+
+
+def rules_of(spec: Json) -> Json:
+    """The part of a pod's spec that says on which nodes it may run."""
+    return {key: spec[key] for key in KEPT if spec.get(key)}
+
+
+def only_where_named(rules: Json) -> bool:
+    """Whether other pods or volumes decide where the pod may run."""
+    affinity = _mapping(rules.get("affinity"))
+    return (
+        any(_mapping(affinity.get(kind)).get(REQUIRED) for kind in ("podAffinity", "podAntiAffinity"))
+        or any(
+            one.get("whenUnsatisfiable") != "ScheduleAnyway" for one in _list(rules.get("topologySpreadConstraints"))
+        )
+        or any("persistentVolumeClaim" in one or "ephemeral" in one for one in _list(rules.get("volumes")))
+        or bool(rules.get("resourceClaims"))
+        or bool(rules.get("hostNetwork"))
+    )
+
+
+def may_run(rules: Json, site: Site) -> bool:
+    """Whether a pod may run on a node, whatever runs there."""
+    tolerations = _list(rules.get("tolerations"))
+    taints: Iterable[Json] = (*site.taints, UNSCHEDULABLE) if site.unschedulable else site.taints
+    selector = _mapping(rules.get("nodeSelector"))
+    return (
+        all(site.labels.get(key) == value for key, value in selector.items())
+        and all(
+            any(_tolerates(toleration, taint) for toleration in tolerations)
+            for taint in taints
+            if taint.get("effect") in ("NoSchedule", "NoExecute")
+        )
+        and _meets_affinity(rules, site)
+    )
+
+
+def _tolerates(toleration: Json, taint: Json) -> bool:
+    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
+        return False
+    key, operator = toleration.get("key") or "", toleration.get("operator") or "Equal"
+    if operator == "Exists":
+        return not key or bool(key == taint.get("key"))
+    same = key == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")
+    return bool(operator == "Equal" and same)
+
+
+def _meets_affinity(rules: Json, site: Site) -> bool:
+    required = _mapping(_mapping(rules.get("affinity")).get("nodeAffinity")).get(REQUIRED)
+    if required is None:
+        return True
+    return any(_meets_term(term, site) for term in _list(_mapping(required).get("nodeSelectorTerms")))
+
+
+def _meets_term(term: Json, site: Site) -> bool:
+    """Whether a node meets all of a term; no node meets an empty one."""
+    expressions, fields = _list(term.get("matchExpressions")), _list(term.get("matchFields"))
+    if not expressions and not fields:
+        return False
+    return all(_meets(one, site.labels.get(str(one.get("key")))) for one in expressions) and all(
+        one.get("key") == "metadata.name" and _meets(one, site.name) for one in fields
+    )
+
+
+def _meets(requirement: Json, value: str | None) -> bool:
+    values = requirement.get("values") or []
+    meets: dict[str, Callable[[], bool]] = {
+        "In": lambda: value in values,
+        "NotIn": lambda: value not in values,
+        "Exists": lambda: value is not None,
+        "DoesNotExist": lambda: value is None,
+        "Gt": lambda: _compares(value, values, 1),
+        "Lt": lambda: _compares(value, values, -1),
+    }
+    found = meets.get(str(requirement.get("operator")))
+    return found is not None and found()
+
+
+def _compares(value: str | None, values: Sequence[str], sign: int) -> bool:
+    try:
+        return value is not None and len(values) == 1 and sign * int(value) > sign * int(values[0])
+    except ValueError:
+        return False
+
+
+def _mapping(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Json]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []

@@ -1,0 +1,366 @@
+"""Plans which pods are to go, so that pods within their budget that wait can be placed.
+
+A pod of a spent budget goes before any other. One within its budget goes only for a pod of high task priority, and only
+if its own is normal. Of several sets that free the devices, the one with the fewest pods within their budget is taken,
+then the one with the fewest of high priority, then the one whose end loses the least work. No set holds a pod that
+could stay: each of the set is put back, the dearest first, and goes only if the devices do not suffice with it.
+
+The cheapest devices are found for all nodes at once; the best nodes are then searched exactly, as
+`kube-scheduler's own preemption
+<https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/preemption/preemption.go>`_ does for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduler.placement.choosing import Chooser, Placed
+from scheduler.placement.fleet import Flags, Fleet, Ints
+from scheduler.placement.holding import Holding
+from scheduler.placement.learning import Floats
+from scheduler.placement.request import Need, Request
+from scheduler.placement.search import Room, assign
+from scheduler.placement.together import holding_of
+from scheduler.reclaim.roster import Holders, Pieces, pieces_on
+
+NOTHING = Holding("")
+SEARCHED = 32
+"""The nodes that are searched exactly, those first whose cheapest devices cost least."""
+HIGH_COST, IN_BUDGET_COST = 1e11, 1e13
+"""What a pod of high priority, and one within its budget, weighs in the order in which nodes are searched: more than
+any work that is lost, in percent of a GPU times seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A pod within its budget that waits.
+
+    Attributes:
+        uid: its.
+        request: what it needs.
+        rows: the nodes on which it may run, once there is room.
+        high_priority: whether its task priority is high.
+    """
+
+    uid: str
+    request: Request
+    rows: Ints
+    high_priority: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """Pods that run and may be evicted, one place in each array a pod.
+
+    Attributes:
+        holders: all pods that run.
+        may_go: which of them may be evicted at all.
+        in_budget: whether the budget of each has money.
+        spent: the work that is lost with each, in percent of a GPU times seconds.
+    """
+
+    holders: Holders
+    may_go: Flags
+    in_budget: Flags
+    spent: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done.
+
+    Attributes:
+        places: where each claim goes, by its uid.
+        victims: the uids of the pods that go before.
+    """
+
+    places: dict[str, Placed]
+    victims: tuple[str, ...]
+
+
+class Cost(NamedTuple):
+    """What a set of victims costs; the smaller, the better."""
+
+    in_budget: int
+    high_priority: int
+    spent: float
+    pods: int
+
+
+class _Node(NamedTuple):
+    """One node as it is searched: what is left of its devices, processor time, memory and places for pods."""
+
+    rooms: tuple[Room, ...]
+    cpu_milli: int
+    host_mib: int
+    pods: int
+
+
+def plan_reclaim(fleet: Fleet, victims: Victims, claims: Sequence[Claim], spare_pods: Ints) -> Plan | None:
+    """The fewest evictions after which all claims can be placed; None where no evictions suffice.
+
+    Args:
+        fleet: a copy of what there is, which this changes. What pods hold that are about to end anyway is free in it.
+        victims: who may be evicted.
+        claims: all are placed, or none is.
+        spare_pods: how many more pods each node takes.
+    """
+    planner = _Planner(fleet, victims, spare_pods.copy())
+    places: dict[str, Placed] = {}
+    for claim in claims:
+        placed = planner.place(claim)
+        if placed is None:
+            return None
+        places[claim.uid] = placed
+    return Plan(places, tuple(victims.holders.uids[at] for at in planner.spared()))
+
+
+def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
+    """What a set of victims costs."""
+    at = np.fromiter(chosen, np.int64)
+    return Cost(
+        int(victims.in_budget[at].sum()),
+        int(victims.holders.high_priority[at].sum()),
+        float(victims.spent[at].sum()),
+        len(at),
+    )
+
+
+class _Planner:
+    """The claims so far are placed, and their victims gone."""
+
+    def __init__(self, fleet: Fleet, victims: Victims, spare_pods: Ints) -> None:
+        self._fleet = fleet
+        self._victims = victims
+        self._spare_pods = spare_pods
+        self._chooser = Chooser(fleet)
+        self._holders = holders = victims.holders
+        self._here = victims.may_go.copy()
+        self._weight = 1.0 + victims.spent + HIGH_COST * holders.high_priority + IN_BUDGET_COST * victims.in_budget
+        self._gone: dict[int, Holding] = {}
+
+    def place(self, claim: Claim) -> Placed | None:
+        """Places one more claim, with what victims that takes."""
+        fleet, request = self._fleet, claim.request
+        rows = claim.rows
+        roomy = (fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)
+        row = self._chooser.best(request, rows[roomy & (self._spare_pods[rows] >= 1)])
+        if row is None:
+            found = self._cheapest(claim)
+            if found is None:
+                return None
+            row, chosen = found
+            for at in chosen:
+                self._gone[at] = self._holding(at)
+                self._here[at] = False
+                self._spare_pods[row] += 1
+                fleet.release(self._holders.uids[at])
+        placed = self._chooser.place(request, row)
+        if placed is not None:
+            fleet.hold(claim.uid, holding_of(placed, request))
+            self._spare_pods[row] -= 1
+        return placed
+
+    def spared(self) -> list[int]:
+        """The victims that have to go for the claims where they are: later claims may have gone elsewhere."""
+        fleet, needed = self._fleet, []
+        for at in sorted(self._gone, key=self._dearness, reverse=True):
+            uid, row = self._holders.uids[at], int(self._holders.row[at])
+            fleet.hold(uid, self._gone[at])
+            self._spare_pods[row] -= 1
+            left = [int(fleet.cpu[row]), int(fleet.host[row]), int(self._spare_pods[row])]
+            for place, *_ in self._places(at, row):
+                left += [int(one[row, place]) for one in (fleet.core, fleet.memory, fleet.slots)]
+            if min(left) < 0:
+                fleet.release(uid)
+                self._spare_pods[row] += 1
+                needed.append(at)
+        return needed
+
+    def _dearness(self, at: int) -> tuple[bool, bool, float, str]:
+        victims, holders = self._victims, self._holders
+        spent = float(victims.spent[at])
+        return bool(victims.in_budget[at]), bool(holders.high_priority[at]), spent, holders.uids[at]
+
+    def _cheapest(self, claim: Claim) -> tuple[int, list[int]] | None:
+        """The node and the victims on it that cost least; None where no victims make room."""
+        best: tuple[Cost, int, list[int]] | None = None
+        order = self._in_order(claim)
+        for start in range(0, len(order), SEARCHED):
+            for row in order[start : start + SEARCHED]:
+                chosen = self._on_node(claim, row)
+                if chosen is not None:
+                    found = (cost_of(self._victims, chosen), row, chosen)
+                    best = found if best is None or found[:2] < best[:2] else best
+            if best is not None:
+                return best[1], best[2]
+        return None
+
+    def _may_go(self, claim: Claim) -> Flags:
+        lower = np.asarray(~self._victims.in_budget)
+        return np.asarray(self._here & (lower | ~self._holders.high_priority if claim.high_priority else lower))
+
+    def _in_order(self, claim: Claim) -> list[int]:
+        """The nodes on which there is room once all who may go are gone, the cheapest first."""
+        fleet, request, may_go = self._fleet, claim.request, self._may_go(claim)
+        shape = fleet.core.shape
+        lines = may_go[self._holders.pieces.pod]
+        pieces = Pieces(*(column[lines] for column in self._holders.pieces))
+        gone = np.flatnonzero(may_go)
+        cpu, host = fleet.cpu.copy(), fleet.host.copy()
+        np.add.at(cpu, self._holders.row[gone], self._holders.cpu_milli[gone])
+        np.add.at(host, self._holders.row[gone], self._holders.host_mib[gone])
+        asked = np.zeros(shape[0], np.bool_)
+        asked[claim.rows] = True
+        usable = np.zeros(shape, np.bool_)
+        usable[claim.rows] = self._chooser.usable(request, claim.rows)
+        costs = np.zeros(shape[0])
+        for need in request.needs:
+            costs = np.maximum(costs, self._costs(need, pieces, usable))
+        costs[~asked | (cpu < request.cpu_milli) | (host < request.host_mib)] = np.inf
+        able = np.flatnonzero(np.isfinite(costs))
+        return able[np.argsort(costs[able], kind="stable")].tolist()  # type: ignore[no-any-return]
+
+    def _costs(self, need: Need, pieces: Pieces, usable: Flags) -> Floats:
+        """For each node what its cheapest devices cost, where those on each device go in the order of their cost."""
+        fleet = self._fleet
+        memory = need.memory_mib or fleet.total * need.memory_percent // 100
+        short_core = (need.core_percent - fleet.core).ravel()
+        short_memory = (memory - fleet.memory).ravel()
+        short_slots = (1 - fleet.slots).ravel()
+        costs = np.full(fleet.core.size, np.inf)
+        costs[(short_core <= 0) & (short_memory <= 0) & (short_slots <= 0)] = 0.0
+        order = np.lexsort((self._weight[pieces.pod], pieces.device))
+        device = pieces.device[order]
+        begins = np.flatnonzero(np.append(True, device[1:] != device[:-1])) if len(device) else np.zeros(0, np.int64)
+        lengths = np.diff(np.append(begins, len(device)))
+
+        def summed(amounts: Floats | Ints) -> Floats | Ints:
+            """The sum of each line and those before it on the same device."""
+            total = np.cumsum(amounts[order])
+            return np.asarray(total - np.repeat(total[begins] - amounts[order][begins], lengths))
+
+        enough = (
+            (summed(pieces.core) >= short_core[device])
+            & (summed(pieces.memory) >= short_memory[device])
+            & (summed(pieces.slots) >= short_slots[device])
+        )
+        weight = summed(self._weight[pieces.pod])
+        lines = np.flatnonzero(enough)[::-1]
+        # Of several lines of a device the first one counts: it is written last.
+        found = np.full(fleet.core.size, np.inf)
+        found[device[lines]] = weight[lines]
+        of_node: Floats = np.where(usable.ravel(), np.minimum(costs, found), np.inf).reshape(fleet.core.shape)
+        if of_node.shape[1] < need.gpus:
+            return np.full(len(of_node), np.inf)
+        return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
+
+    def _on_node(self, claim: Claim, row: int) -> list[int] | None:
+        """The victims on one node that cost least, as far as that is found; None where no victims make room."""
+        may_go = self._may_go(claim) & (self._holders.row == row)
+        dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)
+        whole = self._spare(claim, row, dearest_first)
+        need = claim.request.single
+        if whole is None or need is None:
+            return whole
+        # Device by device: one dear pod on one device may cost less than many cheap ones on another.
+        uuids = [room.device for room in self._node(claim, row, ()).rooms]
+        sets: list[tuple[Cost, list[int]]] = []
+        for device in uuids:
+            chosen = self._on_device(need, row, device, dearest_first, claim)
+            if chosen is not None:
+                sets.append((cost_of(self._victims, chosen), chosen))
+        sets.sort()
+        union = {at for _, chosen in sets[: need.gpus] for at in chosen}
+        found = self._spare(claim, row, [at for at in dearest_first if at in union])
+        if found is None:
+            return whole
+        return min(found, whole, key=lambda chosen: cost_of(self._victims, chosen))
+
+    def _on_device(
+        self, need: Need, row: int, device: int, dearest_first: Sequence[int], claim: Claim
+    ) -> list[int] | None:
+        """The victims on one device without whom one container fits on it."""
+        holds = {at for at in dearest_first if any(place == device for place, *_ in self._places(at, row))}
+        room = next(one for one in self._node(claim, row, holds).rooms if one.device == device)
+        if not room.takes(need):
+            return None
+        pieces = {at: next(piece for piece in self._places(at, row) if piece[0] == device) for at in holds}
+        whole, chosen = room, []
+        for at in (one for one in dearest_first if one in holds):
+            tried = _without(room, pieces[at])
+            if tried.takes(need):
+                room = tried
+            else:
+                chosen.append(at)
+        # Several small pods may cost more than one that is large enough.
+        for at in reversed(dearest_first) if len(chosen) > 1 else ():
+            others = [pieces[one] for one in holds if one != at]
+            if at in holds and reduce(_without, others, whole).takes(need):
+                return min(chosen, [at], key=lambda found: cost_of(self._victims, found))
+        return chosen
+
+    def _spare(self, claim: Claim, row: int, dearest_first: Sequence[int]) -> list[int] | None:
+        """Those of some pods who have to go; None where it does not suffice that they all go."""
+        node = self._node(claim, row, dearest_first)
+        if not _fits(node, claim.request):
+            return None
+        chosen = []
+        for at in dearest_first:
+            tried = self._with(node, at, row)
+            if _fits(tried, claim.request):
+                node = tried
+            else:
+                chosen.append(at)
+        return chosen
+
+    def _node(self, claim: Claim, row: int, gone: Iterable[int]) -> _Node:
+        """A node without some pods, and those of its devices that the claim may use."""
+        fleet = self._fleet
+        usable = np.flatnonzero(self._chooser.usable(claim.request, np.array([row]))[0]).tolist()
+        core, memory, slots = fleet.core[row].tolist(), fleet.memory[row].tolist(), fleet.slots[row].tolist()
+        cpu, host, pods = int(fleet.cpu[row]), int(fleet.host[row]), int(self._spare_pods[row])
+        for at in gone:
+            for place, core_percent, memory_mib, taken in self._places(at, row):
+                core[place] += core_percent
+                memory[place] += memory_mib
+                slots[place] += taken
+            cpu, host, pods = cpu + int(self._holders.cpu_milli[at]), host + int(self._holders.host_mib[at]), pods + 1
+        total = fleet.total[row].tolist()
+        rooms = tuple(Room(place, core[place], memory[place], slots[place], total[place]) for place in usable)
+        return _Node(rooms, cpu, host, pods)
+
+    def _with(self, node: _Node, at: int, row: int) -> _Node:
+        """A node with one pod more."""
+        pieces = {piece[0]: piece for piece in self._places(at, row)}
+        rooms = tuple(_without(room, pieces[room.device]) if room.device in pieces else room for room in node.rooms)
+        cpu, host = node.cpu_milli - int(self._holders.cpu_milli[at]), node.host_mib - int(self._holders.host_mib[at])
+        return _Node(rooms, cpu, host, node.pods - 1)
+
+    def _places(self, at: int, row: int) -> list[tuple[int, int, int, int]]:
+        """What a pod holds of the devices of its node: device, core, memory, slots."""
+        return [piece[1:] for piece in pieces_on(self._fleet, row, self._holding(at))]
+
+    def _holding(self, at: int) -> Holding:
+        return self._gone.get(at) or self._fleet.held_by(self._holders.uids[at]) or NOTHING
+
+
+def _without(room: Room, piece: tuple[int, int, int, int]) -> Room:
+    _, core, memory, slots = piece
+    return room._replace(
+        core_percent=room.core_percent - core, memory_mib=room.memory_mib - memory, slots=room.slots - slots
+    )
+
+
+def _fits(node: _Node, request: Request) -> bool:
+    if node.cpu_milli < request.cpu_milli or node.host_mib < request.host_mib or node.pods < 1:
+        return False
+    need = request.single
+    if need is not None:
+        return sum(room.takes(need) for room in node.rooms) >= need.gpus
+    return assign(node.rooms, request) is not None

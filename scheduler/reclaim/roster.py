@@ -1,0 +1,164 @@
+"""What the pods that run hold, as arrays over all nodes; a node's part is computed again once it changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from scheduler.placement.fleet import Flags, Fleet, Ints
+from scheduler.placement.holding import Holding
+from scheduler.placement.learning import Floats
+
+
+class Running(NamedTuple):
+    """What is known of a pod that runs and may be evicted.
+
+    Attributes:
+        namespace: its.
+        high_priority: whether its task priority is high.
+        since: since when it holds its devices, in seconds since the epoch.
+    """
+
+    namespace: str
+    high_priority: bool
+    since: float
+
+
+class Pieces(NamedTuple):
+    """What pods hold of devices, one line each.
+
+    Attributes:
+        pod: its place in the arrays of pods.
+        device: row times the fleet's columns, plus column.
+        core, memory, slots: how much.
+    """
+
+    pod: Ints
+    device: Ints
+    core: Ints
+    memory: Ints
+    slots: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Pods that run, one place in each array a pod.
+
+    Attributes:
+        uids: which.
+        row: of the node of each.
+        namespace: the place of its namespace in `Roster.namespaces`.
+        high_priority: whether its task priority is high.
+        since: since when it holds its devices, in seconds since the epoch.
+        core_percent: the GPU time that it holds, at least 1.
+        cpu_milli, host_mib: what it holds of its node.
+        pieces: what they hold of devices.
+    """
+
+    uids: list[str]
+    row: Ints
+    namespace: Ints
+    high_priority: Flags
+    since: Floats
+    core_percent: Ints
+    cpu_milli: Ints
+    host_mib: Ints
+    pieces: Pieces
+
+    def places(self, uids: set[str]) -> Flags:
+        """Which of them these pods are."""
+        return np.fromiter((uid in uids for uid in self.uids), np.bool_, len(self.uids))
+
+
+class _Row(NamedTuple):
+    uids: tuple[str, ...]
+    pods: npt.NDArray[np.float64]
+    pieces: Ints
+
+
+NO_PODS = _Row((), np.zeros((0, 6)), np.zeros((0, 5), np.int64))
+
+
+class Roster:
+    """The pods that run, by node.
+
+    Attributes:
+        namespaces: those that were seen.
+    """
+
+    def __init__(self) -> None:
+        self.namespaces: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._rows: list[_Row] = []
+        self._version = -1
+
+    def read(self, fleet: Fleet, running: Callable[[str], Running | None]) -> Holders:
+        """All pods of a fleet that run.
+
+        Args:
+            fleet: who holds what; always the same one.
+            running: what is known of a pod by its uid, which does not change while it holds what it holds; None where
+                it may not be evicted.
+        """
+        self._rows += [NO_PODS] * (fleet.size - len(self._rows))
+        for row in np.flatnonzero(fleet.changed[: fleet.size] > self._version).tolist():
+            self._rows[row] = self._read_row(fleet, row, running)
+        self._version = fleet.version
+        pods = np.concatenate([one.pods for one in self._rows] or [NO_PODS.pods])
+        pieces = np.concatenate([one.pieces for one in self._rows] or [NO_PODS.pieces])
+        counts = np.array([len(one.uids) for one in self._rows], np.int64)
+        begins = np.cumsum(counts) - counts
+        row_of_piece = np.repeat(np.arange(len(self._rows)), [len(one.pieces) for one in self._rows])
+        return Holders(
+            uids=list(chain.from_iterable(one.uids for one in self._rows)),
+            row=np.repeat(np.arange(len(self._rows)), counts),
+            namespace=pods[:, 0].astype(np.int64),
+            high_priority=pods[:, 1] != 0,
+            since=pods[:, 2],
+            core_percent=pods[:, 3].astype(np.int64),
+            cpu_milli=pods[:, 4].astype(np.int64),
+            host_mib=pods[:, 5].astype(np.int64),
+            pieces=Pieces(
+                begins[row_of_piece] + pieces[:, 0],
+                row_of_piece * fleet.core.shape[1] + pieces[:, 1],
+                *pieces[:, 2:].T,
+            ),
+        )
+
+    def _read_row(self, fleet: Fleet, row: int, running: Callable[[str], Running | None]) -> _Row:
+        node = fleet.nodes[row]
+        held = fleet.holders(node.name) if node is not None else {}
+        found = [(uid, one, holding) for uid, holding in held.items() if (one := running(uid)) is not None]
+        if not found:
+            return NO_PODS
+        return _Row(
+            tuple(uid for uid, _, _ in found),
+            np.array([self._figures(one, holding) for _, one, holding in found], np.float64),
+            np.array(
+                [line for at, (_, _, holding) in enumerate(found) for line in pieces_on(fleet, row, holding, at)],
+                np.int64,
+            ).reshape(-1, 5),
+        )
+
+    def _figures(self, one: Running, holding: Holding) -> tuple[float, ...]:
+        number = self._numbers.get(one.namespace)
+        if number is None:
+            number = self._numbers[one.namespace] = len(self.namespaces)
+            self.namespaces.append(one.namespace)
+        core = max(sum(piece.core_percent for piece in holding.pieces), 1)
+        return number, one.high_priority, one.since, core, holding.cpu_milli, holding.host_mib
+
+
+def pieces_on(fleet: Fleet, row: int, holding: Holding, at: int = 0) -> list[tuple[int, int, int, int, int]]:
+    """What is held of the devices of one node: `at`, the device's column, core, memory, slots."""
+    places: dict[str, Any] = fleet.places
+    return [
+        (at, places[uuid][1], core, memory, slots)
+        for uuid, core, memory, slots in holding.pieces
+        if places.get(uuid, (-1, 0))[0] == row
+    ]
