@@ -34,19 +34,20 @@ class Course:
     Attributes:
         start: when the session began, in nanoseconds since 1970.
         segments: in order of time; the last one goes on, or the session ended in it.
-        shortened: whether the session ended before an instant up to which it had been settled.
+        complete: whether no segment follows the last one. An earlier settlement may have begun one, where the session
+            turned out to have ended before that.
     """
 
     start: int
     segments: Sequence[Segment]
-    shortened: bool = False
+    complete: bool = False
 
 
 def extended(known: Bases, course: Course, total_at: Callable[[int], int]) -> Bases:
     """Returns the bases, with those of segments that have begun since.
 
     Args:
-        known: the bases so far. Those of segments after the session's end are dropped.
+        known: the bases so far. Those after the last segment of a complete course are dropped.
         course: the segments that are not final.
         total_at: returns the total of all reports that were received before an instant.
     """
@@ -56,7 +57,7 @@ def extended(known: Bases, course: Course, total_at: Callable[[int], int]) -> Ba
     for number, segment in enumerate(course.segments):
         if position < len(wanted) and known[wanted[position]][:2] == (segment.account, segment.period):
             position, new = position + 1, number + 1
-    kept = known[: wanted[position - 1] + 1] if course.shortened and position else known
+    kept = known[: wanted[position - 1] + 1] if course.complete and position else known
     added = [
         (segment.account, segment.period, total_at(segment.start) if segment.start > course.start else 0)
         for segment in course.segments[new:]
@@ -80,9 +81,12 @@ def parts(bases: Bases, total: int) -> dict[Key, int]:
 
 
 def _without_past(bases: Bases, keys: Collection[Key]) -> Bases:
-    """Keeps the bases of periods that may still change, and the base that follows each of them."""
+    """Keeps the bases of periods that may still change, and the bases before and after each of them.
+
+    The one before is needed where a session turns out to have ended before the period in which it was settled last.
+    """
     held = [(account, period) in keys for account, period, _ in bases]
-    return tuple(base for index, base in enumerate(bases) if held[index] or (index and held[index - 1]))
+    return tuple(base for index, base in enumerate(bases) if any(held[max(index - 1, 0) : index + 2]))
 
 
 MAX_BOOTS = 64

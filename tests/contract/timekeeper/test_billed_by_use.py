@@ -355,3 +355,75 @@ def test_a_report_that_is_stamped_by_a_clock_ahead_leaves_the_time_before_it_unm
     assert ReportIntake(stage.client).take([ahead]) == [IntakeOutcome.TAKEN]
     stage.round()
     assert stage.spent("a", NOON) == 3599 * GPU_SECOND
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2])
+@pytest.mark.parametrize("seconds_ago", [5, 6])
+@pytest.mark.parametrize("first", [600, None])
+def test_what_is_received_after_an_end_counts_in_the_period_of_the_end_whatever_rounds_ran_before_that_was_seen(
+    stage: LedgerHarness, seconds_ago: int, rounds: int, first: int | None
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(ControllerRules(bill=Bill.USED))
+    pod = stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(3590)
+    if first is not None:
+        report(stage, "p1", 1, first)
+    stage.pass_time(10)
+    for _ in range(rounds):
+        stage.round()
+        stage.pass_time(2)
+    stage.pass_time(5 - 2 * rounds)
+    report(stage, "p1", 2, 700)
+    stage.finish(pod, seconds_ago)
+    stage.round()
+    assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (700 * GPU_SECOND, 0)
+
+
+@pytest.mark.parametrize("seconds_ago", [5, 6, 30])
+def test_what_is_received_after_an_end_is_the_payers_who_paid_at_the_end_though_the_namespace_has_moved_since(
+    stage: LedgerHarness, seconds_ago: int
+) -> None:
+    stage.budget("a", ["team-a"])
+    stage.budget("b", ["team-b"])
+    stage.lead(ControllerRules(bill=Bill.USED))
+    pod = stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(1000)
+    report(stage, "p1", 1, 600)
+    stage.pass_time(10)
+    stage.budget("a", ["team-c"])
+    stage.budget("b", ["team-b", "team-a"])
+    stage.round()
+    stage.pass_time(5)
+    report(stage, "p1", 2, 700)
+    stage.finish(pod, seconds_ago)
+    stage.round()
+    assert (stage.spent("a"), stage.spent("b")) == (700 * GPU_SECOND, 0)
+
+
+@pytest.mark.parametrize(("bill", "amount"), [(Bill.RESERVED, 3599), (Bill.USED, 600), (Bill.MAX, 3600)])
+def test_an_end_that_is_seen_two_periods_later_leaves_the_amount_in_its_own_period_and_takes_back_the_later_ones(
+    stage: LedgerHarness, bill: Bill, amount: int
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(ControllerRules(bill=bill))
+    pod = stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(3590)
+    report(stage, "p1", 1, 600)
+    stage.pass_time(10)
+    stage.round()
+    stage.round(1800)
+    stage.round(1800)
+    stage.round(10)
+    report(stage, "p1", 2, 700)
+    stage.finish(pod, 3611)
+    stage.round()
+    assert [stage.spent("a", NOON + hour * HOUR) for hour in range(3)] == [amount * GPU_SECOND, 0, 0]
+    stage.lead(ControllerRules(bill=bill))
+    stage.remove("p1")
+    stage.round(10)
+    assert [stage.spent("a", NOON + hour * HOUR) for hour in range(3)] == [amount * GPU_SECOND, 0, 0]
+    assert reading.load_accounts(stage.client, ["a"])[0].ended == ()

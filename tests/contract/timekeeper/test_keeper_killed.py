@@ -61,6 +61,8 @@ class Story:
         self.granted = 0
         stage.budget("a", ["team-a"], period={"every": "hour"})
         stage.budget("b", ["team-b"], period={"every": "hour"})
+        # An account charges nothing from before the period in which a leader first sees it.
+        stage.round()
 
     def step(self, number: int) -> None:
         """Lets something happen, then time pass."""

@@ -137,23 +137,57 @@ def test_a_budget_that_is_made_again_under_its_name_has_the_periods_that_it_says
     assert stage.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
 
 
+@pytest.mark.parametrize("bill", list(Bill))
+@pytest.mark.parametrize("hours", [1, 4, 30])
 def test_an_end_that_was_taken_without_the_amount_of_an_earlier_period_is_settled_by_the_next_leader(
-    stage: LedgerHarness,
+    stage: LedgerHarness, hours: int, bill: Bill
 ) -> None:
     stage.budget("a", ["team-a"], period={"every": "hour"})
     pod = stage.pod("p1", "team-a")
+    stage.lead(ControllerRules(bill=bill))
     stage.round()
-    stage.pass_time(3600 + 60)
     amounts = AccountKeys("a").amounts(NOON)
     amount = stage.client.hget(amounts, "p1")
     assert amount is not None
     stage.client.hset(amounts, "p1", "broken")
+    for _ in range(hours):
+        stage.round(3600)
+    stage.pass_time(60)
     stage.finish(pod)
     stage.round()
     stage.client.hset(amounts, "p1", amount)
-    stage.lead()
+    stage.lead(ControllerRules(bill=bill))
     stage.round()
-    assert (stage.spent("a", NOON), stage.spent("a", NOON + HOUR)) == (3600 * GPU_SECOND, 60 * GPU_SECOND)
+    assert stage.spent("a", NOON) == 3600 * GPU_SECOND
+    assert stage.spent("a", NOON + (hours - 1) * HOUR) == 3600 * GPU_SECOND
+    assert stage.spent("a", NOON + hours * HOUR) == 60 * GPU_SECOND
+
+
+@pytest.mark.parametrize("bill", list(Bill))
+def test_an_end_that_was_taken_without_the_amount_under_an_earlier_payer_is_settled_by_the_next_leader(
+    stage: LedgerHarness, bill: Bill
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.budget("b", ["team-b"], period={"every": "hour"})
+    pod = stage.pod("p1", "team-a")
+    stage.lead(ControllerRules(bill=bill))
+    stage.round()
+    amounts = AccountKeys("a").amounts(NOON)
+    amount = stage.client.hget(amounts, "p1")
+    assert amount is not None
+    stage.client.hset(amounts, "p1", "broken")
+    stage.pass_time(60)
+    stage.budget("a", ["team-c"], period={"every": "hour"})
+    stage.budget("b", ["team-b", "team-a"], period={"every": "hour"})
+    for _ in range(4):
+        stage.round(3600)
+    stage.finish(pod)
+    stage.round()
+    stage.client.hset(amounts, "p1", amount)
+    stage.lead(ControllerRules(bill=bill))
+    stage.round()
+    assert stage.spent("a", NOON) == 3600 * GPU_SECOND
+    assert stage.spent("a", NOON + HOUR) == 60 * GPU_SECOND
 
 
 def test_a_namespace_that_moves_as_a_period_ends_leaves_no_open_session_behind(stage: LedgerHarness) -> None:

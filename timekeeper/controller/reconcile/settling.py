@@ -128,7 +128,7 @@ def settle(
     scene = _Scene(acknowledged, facts, payers, accounts, until)
     if acknowledged.closed and acknowledged.periods:
         return _finalized(scene)
-    shortened = until < acknowledged.settled_until
+    shortened = _is_shortened(scene, bill)
     final = first_known(acknowledged.use) if shortened else acknowledged.settled_until
     stretches = _stretches(scene, final)
     current = _current(payers, accounts, until)
@@ -139,7 +139,12 @@ def settle(
     last = max(due, key=lambda key: key[1], default=current)
     if facts.session.end is None or current in due:
         last = current
-    totals = _totals(scene, due, last, shortened=shortened)
+    taken_back = _taken_back(scene) if shortened else {}
+    if not due and shortened:
+        # The amount in the period of the end stands: what had been used when it began is not known any more.
+        under = [key for key in {*acknowledged.periods, *taken_back} if key[0] == acknowledged.open_under]
+        last = max(under, key=lambda key: key[1], default=last)
+    totals = _totals(scene, taken_back, due, last)
     if len(totals) > 1:
         # The store must hold the record of the end before it forgets the session: see `_finalized`.
         scene = scene._replace(facts=facts._replace(pod_gone=False))
@@ -178,6 +183,16 @@ def _finalized(scene: _Scene) -> Settlement:
     return Settlement(items, _following(scene, items, acknowledged.use))
 
 
+def _is_shortened(scene: _Scene, bill: Bill) -> bool:
+    """Whether periods that were final are computed again, since the session ended before they did.
+
+    What was reported after an end counts at the end, also where that is the very end of a period that was final.
+    """
+    until, settled_until, facts = scene.until, scene.acknowledged.settled_until, scene.facts
+    by_reports = bill is not Bill.RESERVED and facts.session.end is not None and facts.samples != ()
+    return until < settled_until or (until == settled_until and by_reports)
+
+
 def _stretches(scene: _Scene, final: int) -> list[Segment]:
     """Returns the session's segments in the periods that end after an instant."""
     start = scene.facts.session.start
@@ -193,7 +208,7 @@ def _course(scene: _Scene, stretches: Sequence[Segment], current: Key | None, *,
         last = stretches[-1] if stretches else None
         if last is None or (last.account, last.period) != current:
             begun = [Segment(*current, until, until)]
-    return Course(session.start, (*stretches, *begun), shortened)
+    return Course(session.start, (*stretches, *begun), shortened or session.end is not None)
 
 
 def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
@@ -310,14 +325,24 @@ def _left_at(scene: _Scene, key: Key, stretches: Sequence[Segment]) -> int | Non
     return None if stays or not ends else ends[-1]
 
 
-def _totals(scene: _Scene, due: Mapping[Key, int], last: Key | None, *, shortened: bool) -> dict[Key, int]:
-    """Returns the amount to write in each period; 0 where the session turns out not to have reached the period."""
-    taken_back: dict[Key, int] = {}
-    if shortened:
-        names = {name for _, name in scene.payers}
-        taken_back = {
-            (name, found.start): 0 for name in names for found in scene.accounts[name].periods_after(scene.until)
-        }
+def _taken_back(scene: _Scene) -> dict[Key, int]:
+    """Returns 0 for each period that the session turns out not to have reached."""
+    reached = {(span.account, span.period) for span in _stretches(scene, scene.until)}
+    later = {
+        (name, period.start) for _, name in scene.payers for period in scene.accounts[name].periods_after(scene.until)
+    }
+    return dict.fromkeys(later - reached, 0)
+
+
+def _totals(scene: _Scene, taken_back: Mapping[Key, int], due: Mapping[Key, int], last: Key | None) -> dict[Key, int]:
+    """Returns the amount to write in each period; 0 where the session turns out not to have reached the period.
+
+    Args:
+        scene: the session.
+        taken_back: the 0 of periods that it has not reached.
+        due: the amounts as they were computed.
+        last: the period that the session is in, or ended in.
+    """
     totals = {**dict.fromkeys(scene.acknowledged.periods, 0), **taken_back, **due}
     open_under, ended = scene.acknowledged.open_under, scene.facts.session.end is not None
     if last is not None and (last[0] == open_under or not ended or due):

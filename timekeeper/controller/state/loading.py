@@ -45,10 +45,7 @@ PRICES = ":prices"
 """The key of the prices among the checkpoints; no account can have this name."""
 
 MENDED_WITHIN = 2 * DAY
-"""The age up to which a new leader still settles a closed period's amount that had failed, in nanoseconds.
-
-An open session's amounts in older periods are final.
-"""
+"""The time after a period's end for which a new leader mends amounts in it. Amounts in older periods are final."""
 
 _log = structlog.get_logger()
 
@@ -320,8 +317,8 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
 def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) -> list[tuple[str, int, list[str]]]:
     """Returns the amounts that may still change, as an account, a period's start and the uids of sessions.
 
-    These are the latest periods of each account with the sessions that may be in them, the last one of ended sessions,
-    and those of open sessions in all periods that ended within MENDED_WITHIN.
+    These are the latest periods of each account, those that ended within MENDED_WITHIN with the sessions that were in
+    them, and the last one of each ended session.
     """
     payers: dict[str, set[str]] = {}
     for namespace, known in books.assignments.items():
@@ -334,7 +331,7 @@ def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) ->
         starts = {start: list(uids) for start in account.totals if uids}
         for period in books.accounts[account.name].periods_after(now - MENDED_WITHIN):
             if period.start not in starts:
-                starts[period.start] = [m.session.uid for m in found if _is_open_before(m, period.end)]
+                starts[period.start] = [m.session.uid for m in found if _may_be_in(m.session, period)]
         for session in account.ended:
             last = books.accounts[account.name].period_at((session.end or 0) - 1)
             if last is not None and last.start not in starts:
@@ -343,71 +340,59 @@ def _amounts_that_matter(books: Books, stored: list[StoredAccount], now: int) ->
     return wanted
 
 
-def _is_open_before(metered: MeteredSession, instant: int) -> bool:
-    """Whether an open session began before an instant."""
-    return not metered.acknowledged.closed and metered.session.start < instant
+def _may_be_in(session: Session, period: Period) -> bool:
+    """Whether a session began before the end of a period, and did not end before its start."""
+    return session.start < period.end and (session.end is None or session.end > period.start)
 
 
 def _with_amounts(books: Books, metered: MeteredSession, amounts: Mapping[Key, StoredAmount], now: int) -> Acknowledged:
-    """Adds the store's amounts in these periods to a session's acknowledged value.
+    """Adds the store's amounts in the periods that were read to an acknowledged session.
 
-    A period with an unreadable amount is not final, nor are those after it: the store takes the amount once it is
-    repaired.
+    A period is final once it holds all of the session, and so do those before it. The store may have taken the end of a
+    session and refused, or never received, its amount in an earlier period: such a session is settled once more.
     """
-    known = metered.acknowledged
+    known, session = metered.acknowledged, metered.session
     periods = {
         key: Posted(amount.amount, amount.last_point, amount.flag == FINALIZED)
         for key, amount in amounts.items()
         if amount is not UNREADABLE_AMOUNT
     }
-    if known.closed:
-        return known._replace(periods=periods, closed=_holds_all(books, metered.session, amounts))
-    ends = {(name, start): books.accounts[name].period_at(start) for name, start in amounts}
-    over = {key: found.end for key, found in ends.items() if found is not None and found.end <= now}
-    unsettled = [end for key, end in over.items() if not _is_final(books, metered.session, key, end, amounts[key])]
-    final = [end for end in over.values() if end < min(unsettled, default=now + 1)]
+    until = now if session.end is None else session.end
+    expected = _last_instants(books, session, until, now)
+    lacking = [key for key, last in expected.items() if not _holds(amounts.get(key), last)]
+    if known.closed and not lacking:
+        return known._replace(periods=periods)
+    ends = {key: found.end for key in {*amounts, *expected} if (found := books.accounts[key[0]].period_at(key[1]))}
+    over = {key: end for key, end in ends.items() if end <= until}
+    lacking += [key for key in amounts.keys() - expected.keys() if not _holds(amounts[key], key[1])]
+    unsettled = [over[key] for key in lacking if key in over]
+    final = [end for end in over.values() if end < min(unsettled, default=until + 1)]
     settled_until = max([first_known(known.use), *final])
-    going_on = {key: found for key, found in periods.items() if not _ends_by(ends[key], settled_until)}
-    payers = books.assignments.get(metered.session.namespace, ())
-    posted_at, posted_rate = posting(metered.session, payers, going_on, known.open_under)
-    return known._replace(periods=going_on, settled_until=settled_until, posted_at=posted_at, posted_rate=posted_rate)
-
-
-def _ends_by(period: Period | None, instant: int) -> bool:
-    return period is not None and period.end <= instant
-
-
-def _holds_all(books: Books, session: Session, amounts: Mapping[Key, StoredAmount]) -> bool:
-    """Whether the amounts that were read are all those of an ended session.
-
-    The store may hold its end and lack its amount in an earlier period.
-    """
-    payers, end = books.assignments.get(session.namespace, ()), session.end or session.start
-
-    def periods(name: str) -> list[Period]:
-        account = books.accounts[name]
-        return [period for period in account.periods if period.start in account.standings]
-
-    for span in segments(payers, periods, session.start, end):
-        found = amounts.get((span.account, span.period))
-        if (
-            found is None
-            or found.amount != found.posted
-            or found.last_point is None
-            or found.last_point.until < span.end
-        ):
-            return False
-    return True
-
-
-def _is_final(books: Books, session: Session, key: Key, end: int, amount: StoredAmount) -> bool:
-    """Whether a closed period holds all of a session: it is posted up to the end of its last segment there."""
-    account, start = key
+    going_on = {key: found for key, found in periods.items() if ends.get(key, until + 1) > settled_until}
     payers = books.assignments.get(session.namespace, ())
-    period = Period(start, end)
-    stretches = segments(payers, lambda name: (period,) if name == account else (), session.start, end)
-    last = max((span.end for span in stretches), default=start)
-    return amount.amount == amount.posted and amount.last_point is not None and amount.last_point.until >= last
+    posted_at, posted_rate = posting(session, payers, going_on, known.open_under)
+    return known._replace(
+        periods=going_on, settled_until=settled_until, posted_at=posted_at, posted_rate=posted_rate, closed=False
+    )
+
+
+def _last_instants(books: Books, session: Session, until: int, now: int) -> dict[Key, int]:
+    """Returns the end of a session's last segment in each of the periods whose amounts were read."""
+
+    def read(name: str) -> Sequence[Period]:
+        account = books.accounts[name]
+        count = max(len(account.standings), len(account.periods_after(now - MENDED_WITHIN)))
+        return account.periods[-count:] if count else ()
+
+    payers = books.assignments.get(session.namespace, ())
+    return {(span.account, span.period): span.end for span in segments(payers, read, session.start, until)}
+
+
+def _holds(amount: StoredAmount | None, last: int) -> bool:
+    """Whether the store holds all of a session in a period, up to an instant, and the ledger all of that."""
+    if amount is None or amount.amount != amount.posted or amount.last_point is None:
+        return False
+    return amount.last_point.until >= last
 
 
 def reprice(books: Books, now: int) -> bool:
