@@ -38,7 +38,7 @@ def render(plane: ControlPlane, *, webhook_port: int | None = None, extra: Manif
 
     patches = [
         {"target": {"kind": "MutatingWebhookConfiguration"}, "patch": ports(3)},
-        {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": ports(3)},
+        {"target": {"kind": "ValidatingWebhookConfiguration"}, "patch": ports(4)},
     ]
     with tempfile.TemporaryDirectory(dir=plane.folder) as folder:
         kustomization = {

@@ -75,7 +75,7 @@ def test_a_namespace_is_left_out_everywhere_as_the_instructions_say(
     for manifest in patched:
         excluded = [set(values) for values in _excluded(manifest)]
         assert all("gpu-operator" in values for values in excluded if "kube-system" in values), manifest["metadata"]
-    assert sum(len(list(_excluded(manifest))) for manifest in patched) == 11
+    assert sum(len(list(_excluded(manifest))) for manifest in patched) == 12
 
 
 def test_the_guards_are_told_of_ones_own_classes_and_of_another_device_plugin_as_documented(

@@ -292,7 +292,7 @@ def test_with_the_webhook_down_plain_pods_are_created_and_gpu_pods_are_not(
 ) -> None:
     api = control_plane.admin.api
     api.create(pods, canonical_pod("gpu", gated=True))
-    for path, count in zip(CONFIGURATIONS, (3, 3), strict=True):
+    for path, count in zip(CONFIGURATIONS, (3, 4), strict=True):
         api.patch(
             path,
             [{"op": "replace", "path": f"/webhooks/{n}/clientConfig/service/port", "value": 1} for n in range(count)],

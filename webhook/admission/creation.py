@@ -14,6 +14,7 @@ from fairgpu.pod_faults import oversized_pod
 from fairgpu.request import NO_CHOICES
 from webhook.admission.budget import BudgetRequest, BudgetVerdict, evaluate_budget
 from webhook.admission.checks import check_pod
+from webhook.admission.collectives import collective_warnings
 from webhook.admission.containers import change_containers
 from webhook.admission.cost import deadline_seconds
 from webhook.admission.exposure import exposures
@@ -68,6 +69,7 @@ def admit_new(subject: Subject, knowledge: Knowledge, settings: Webhook, now: fl
             *granted.warnings,
             *_replacements(pod, settings),
             *exposures(pod, reading),
+            *collective_warnings(pod, reading),
             *budget.warnings,
         ),
         audit=_audit(budget),

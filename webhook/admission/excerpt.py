@@ -45,10 +45,12 @@ class Security(TypedDict, total=False):
 class Container(TypedDict, total=False):
     """A main container. Init containers and volumes are compared as a whole with FairGPU's own.
 
-    The environment stays undecoded: `exposure` decodes the few that can matter.
+    The environment and the command line stay undecoded: `undecoded` decodes the few that can matter.
     """
 
     name: Any
+    command: msgspec.Raw
+    args: msgspec.Raw
     resources: Resources | None
     volumeMounts: Any
     env: msgspec.Raw
@@ -75,6 +77,10 @@ class Spec(TypedDict, total=False):
     activeDeadlineSeconds: Any
     template: Any
     jobTemplate: Any
+    replicatedJobs: Any
+    leaderWorkerTemplate: Any
+    pytorchReplicaSpecs: Any
+    mpiReplicaSpecs: Any
     requestedBy: Any
 
 

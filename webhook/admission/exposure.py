@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-import msgspec
-
 from fairgpu.container_parser import mapping
 from fairgpu.dialects.registry import DIALECTS
 from fairgpu.faults import field_path, show
 from fairgpu.pod import PodReading
 from webhook.admission.sidecar import OUR_VOLUMES
+from webhook.admission.undecoded import decoded
 from webhook.admission.verdict import objects
 
 Path = tuple[str | int, ...]
@@ -69,11 +68,8 @@ def _is_exposed(container: dict[str, Any]) -> bool:
 
 
 def _environment(container: dict[str, Any]) -> Any:
-    """Returns a container's variables; None where they are JSON bytes without VISIBLE_DEVICES."""
-    variables = container.get("env")
-    if isinstance(variables, msgspec.Raw):
-        return msgspec.json.decode(variables) if _VISIBLE_DEVICES in bytes(variables) else None
-    return variables
+    """Returns a container's variables; None where they cannot have VISIBLE_DEVICES."""
+    return decoded(container.get("env"), _VISIBLE_DEVICES)
 
 
 def _pod_warnings(spec: dict[str, Any], root: Path) -> list[str]:

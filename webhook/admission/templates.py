@@ -1,14 +1,21 @@
-"""The pod templates of Kubernetes' own workloads."""
+"""The pod templates of Kubernetes' own workloads, and of custom resources whose pods work together.
+
+The latter are JobSet (https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/), LeaderWorkerSet
+(https://lws.sigs.k8s.io/docs/reference/leaderworkerset.v1/), and Kubeflow's PyTorchJob and MPIJob
+(https://www.kubeflow.org/docs/components/trainer/legacy-v1/).
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Final
 
 from fairgpu.container_parser import mapping
+from webhook.admission.verdict import objects
 
-Path = tuple[str, ...]
+Path = tuple[str | int, ...]
 
-TEMPLATE_PATHS: dict[str, Path] = {
+TEMPLATE_PATHS: Final[dict[str, tuple[str, ...]]] = {
     "Deployment": ("spec", "template"),
     "StatefulSet": ("spec", "template"),
     "DaemonSet": ("spec", "template"),
@@ -21,12 +28,84 @@ TEMPLATE_PATHS: dict[str, Path] = {
 """The field path of the template of each kind in the core, apps and batch groups."""
 
 
-def pod_template(kind: str, item: dict[str, Any]) -> tuple[Path, dict[str, Any]] | None:
-    """Returns the template in a workload, and its field path; None for a kind without one."""
+class PodTemplate:
+    """A pod template in a workload.
+
+    Attributes:
+        path: its field path.
+        template: it, with `metadata` and `spec`.
+        together: the number of its pods that work together; 1 where each works alone.
+    """
+
+    def __init__(self, path: Path, template: dict[str, Any], together: int = 1) -> None:
+        self.path: Final = path
+        self.template: Final = template
+        self.together: Final = together
+
+
+def pod_template(kind: str, item: dict[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]] | None:
+    """Returns the template in a workload of Kubernetes' own, and its field path; None for a kind without one."""
     path = TEMPLATE_PATHS.get(kind)
     if path is None:
         return None
-    template = item
+    template: Any = item
     for part in path:
-        template = mapping(template.get(part))
+        template = mapping(mapping(template).get(part))
     return path, template
+
+
+def pod_templates(kind: str, item: dict[str, Any]) -> list[PodTemplate]:
+    """Returns all templates in a workload; none for a kind without any."""
+    own = pod_template(kind, item)
+    if own is not None:
+        return [PodTemplate(*own)]
+    read = JOBS.get(kind)
+    return [] if read is None else read(mapping(item.get("spec")))
+
+
+def _job_set(spec: dict[str, Any]) -> list[PodTemplate]:
+    found = []
+    for index, replicated in objects(spec.get("replicatedJobs")):
+        job = mapping(mapping(replicated.get("template")).get("spec"))
+        path = ("spec", "replicatedJobs", index, "template", "spec", "template")
+        pods = _count(replicated, "replicas") * _count(job, "parallelism")
+        found.append(PodTemplate(path, mapping(job.get("template")), pods))
+    return found
+
+
+def _leader_worker_set(spec: dict[str, Any]) -> list[PodTemplate]:
+    group = mapping(spec.get("leaderWorkerTemplate"))
+    size, path = _count(group, "size"), ("spec", "leaderWorkerTemplate")
+    worker, leader = mapping(group.get("workerTemplate")), group.get("leaderTemplate")
+    if not isinstance(leader, dict):  # the leader is made from the workers' template then
+        return [PodTemplate((*path, "workerTemplate"), worker, size)]
+    return [
+        PodTemplate((*path, "leaderTemplate"), leader),
+        PodTemplate((*path, "workerTemplate"), worker, size - 1),
+    ]
+
+
+def _kubeflow(field: str) -> Callable[[dict[str, Any]], list[PodTemplate]]:
+    def read(spec: dict[str, Any]) -> list[PodTemplate]:
+        return [
+            PodTemplate(("spec", field, role, "template"), mapping(part.get("template")), _count(part, "replicas"))
+            for role, part in mapping(spec.get(field)).items()
+            if isinstance(part, dict)
+        ]
+
+    return read
+
+
+def _count(item: dict[str, Any], field: str) -> int:
+    """Returns a number of pods or jobs; 1 where none is given, as all of these resources default to."""
+    value = item.get(field, 1)
+    return value if type(value) is int and value >= 0 else 1
+
+
+JOBS: Final[Mapping[str, Callable[[dict[str, Any]], list[PodTemplate]]]] = {
+    "JobSet": _job_set,
+    "LeaderWorkerSet": _leader_worker_set,
+    "PyTorchJob": _kubeflow("pytorchReplicaSpecs"),
+    "MPIJob": _kubeflow("mpiReplicaSpecs"),
+}
+"""The readers of the spec of custom resources whose pods work together, by their kind."""

@@ -6,10 +6,11 @@ from fairgpu.faults import MAX_EXPLAINED, Fault, field_path
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.pod_faults import oversized_debuggers
 from webhook.admission.checks import check_pod
+from webhook.admission.collectives import Sign, collective_warnings
 from webhook.admission.creation import NATIVE_NAMES
 from webhook.admission.exposure import exposures
 from webhook.admission.knowledge import Knowledge
-from webhook.admission.templates import pod_template
+from webhook.admission.templates import PodTemplate, pod_templates
 from webhook.admission.updating import changed_request, key, requests
 from webhook.admission.verdict import UNTOUCHED, Subject, Verdict
 from webhook.settings import Webhook
@@ -27,7 +28,7 @@ def validate(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdi
         return UNTOUCHED
     if subject.sub_resource or subject.operation not in ("CREATE", "UPDATE"):
         return UNTOUCHED
-    return _validate_template(subject, knowledge, settings)
+    return _validate_templates(subject, knowledge, settings)
 
 
 def _validate_new(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
@@ -79,18 +80,33 @@ def _validate_ephemeral(subject: Subject, settings: Webhook) -> Verdict:
     return Verdict(faults=(*reading.faults, *oversized_debuggers(debugged)))
 
 
-def _validate_template(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
-    found = pod_template(subject.kind, subject.item)
-    if found is None or settings.templates == "ignore":
+def _validate_templates(subject: Subject, knowledge: Knowledge, settings: Webhook) -> Verdict:
+    if settings.templates == "ignore":
         return UNTOUCHED
-    path, template = found
-    reading = read_pod(template, settings.dialects.reading, root=path)
-    if not (reading.has_gpu_keys or reading.faults):
-        return UNTOUCHED
+    dialects = settings.dialects.reading
+    found = [
+        (each, read_pod(each.template, dialects, root=each.path)) for each in pod_templates(subject.kind, subject.item)
+    ]
+    together = sum(each.together for each, reading in found if reading.requests_gpu)
     permissions = knowledge.permissions_of(subject.namespace)
-    faults, granted = check_pod(template, reading, permissions, knowledge, settings, path)
-    warnings = (*reading.warnings, *granted.warnings, *exposures(template, reading, path))
+    faults: list[Fault] = []
+    warnings: list[str] = []
+    for each, reading in found:
+        if not (reading.has_gpu_keys or reading.faults):
+            continue
+        its_faults, granted = check_pod(each.template, reading, permissions, knowledge, settings, each.path)
+        faults += its_faults
+        warnings += (*reading.warnings, *granted.warnings, *exposures(each.template, reading, each.path))
+        sign = _one_of_several(subject.kind, each, together)
+        warnings += collective_warnings(each.template, reading, each.path, sign)
     if settings.templates == "refuse":
-        return Verdict(faults=faults, warnings=warnings)
+        return Verdict(faults=tuple(faults), warnings=tuple(warnings))
     refusals = (f"its pods will be refused: {fault}" for fault in faults[:MAX_EXPLAINED])
     return Verdict(warnings=(*refusals, *warnings))
+
+
+def _one_of_several(kind: str, template: PodTemplate, together: int) -> Sign | None:
+    """Returns what a workload says of its pods with GPUs that work together; None where it makes one."""
+    if together <= 1:
+        return None
+    return Sign(field_path(*template.path), f"the {kind} makes {together} pods with GPUs that work together")

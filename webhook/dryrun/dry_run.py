@@ -23,7 +23,14 @@ from webhook.dryrun.templates import Template, gpus_elsewhere, is_custom, is_wor
 EXEMPT_NAMESPACES: Final = ("kube-system", "kube-public", "kube-node-lease", SYSTEM_NAMESPACE)
 """The namespaces whose reviews the API server does not send, by the configurations' namespaceSelector."""
 REVIEWED_TEMPLATES: Final = ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet", "Job", "CronJob")
-"""The kinds whose templates the API server sends, by the rules of the webhook's configuration."""
+"""The kinds of Kubernetes' own whose templates the API server sends, by the rules of the webhook's configuration."""
+REVIEWED_JOBS: Final = (
+    ("jobset.x-k8s.io", "JobSet"),
+    ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"),
+    ("kubeflow.org", "PyTorchJob"),
+    ("kubeflow.org", "MPIJob"),
+)
+"""The custom resources that it sends, by group and kind."""
 
 _NUMBER = re.compile(r"[0-9]+\. ")
 
@@ -90,6 +97,9 @@ def dry_run(manifest: Manifest, namespace: str, user: str, review: Review) -> li
     results = [_judge(request, template) for template in templates]
     if is_workload(manifest):
         return results
+    as_a_whole = [result for result in results if result.outcome is Outcome.REFUSED and not result.template]
+    if as_a_whole:
+        return as_a_whole[:1]
     elsewhere = gpus_elsewhere(manifest, templates)
     if elsewhere is not None:
         resource, place = elsewhere
@@ -134,12 +144,12 @@ def _judge(request: _Request, template: Template) -> DryRun:
     if request.namespace in EXEMPT_NAMESPACES:
         message = f"in the namespace {request.namespace}, which FairGPU leaves alone"
         return _pod_result(request, template, Outcome.UNTOUCHED, message=message)
-    warned = False
-    if manifest.kind in REVIEWED_TEMPLATES and own:
+    of_object: list[str] = []
+    if (manifest.kind in REVIEWED_TEMPLATES and own) or (manifest.group, manifest.kind) in REVIEWED_JOBS:
         answer = request.ask("validate", manifest.kind, manifest.item)
         if not answer["allowed"]:
             return request.refused(_message(answer))
-        warned = bool(answer.get("warnings"))
+        of_object = answer.get("warnings") or []
     mutated = request.ask("mutate", "Pod", pod)
     operations, after = _patched(pod, mutated.get("patch") or "W10=")
     warnings = [*(mutated.get("warnings") or [])]
@@ -150,10 +160,13 @@ def _judge(request: _Request, template: Template) -> DryRun:
         refusal = validated if not validated["allowed"] else None
     if refusal is not None:
         refused = _pod_result(request, template, Outcome.REFUSED, message=_message(refusal))
-        return replace(refused, warned=warned)
+        return replace(refused, warned=bool(of_object))
     if operations:
         distinct = tuple(dict.fromkeys(warnings))
-        return _pod_result(request, template, Outcome.CHANGED, after=after, operations=operations, warnings=distinct)
+        found = _pod_result(request, template, Outcome.CHANGED, after=after, operations=operations, warnings=distinct)
+        # No review of a pod says how many of them the object makes.
+        of_template = [line for line in of_object if line.startswith(f"{template.place}:")]
+        return replace(found, warnings=(*found.warnings, *of_template))
     return _pod_result(request, template, Outcome.UNTOUCHED, warnings=tuple(warnings), message=_untouched(pod))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from subprocess import CompletedProcess
 
 import pytest
 
@@ -83,6 +84,46 @@ def test_a_deployment_whose_template_is_wrong_is_made_with_a_warning_that_says_w
     assert "Warning:" in made.stderr
     assert "tencent.com/vcuda-memory" in made.stderr
     assert "spec.template.spec.containers[0]" in made.stderr
+
+
+def created(who: Identity, namespace: str, item: Manifest) -> CompletedProcess[str] | None:
+    """What kubectl says of an object that it creates; None as long as its kind is not served."""
+    flags = ("--validate=false", "-f", "-")
+    tried = who.kubectl("create", "-n", namespace, *flags, stdin=item, check=False)
+    return tried if tried.returncode == 0 else None
+
+
+def test_the_author_of_a_job_set_of_several_pods_with_fractions_is_told_to_ask_for_whole_gpus(
+    control_plane: ControlPlane, namespace: str
+) -> None:
+    group, api = "jobset.x-k8s.io", control_plane.admin.api
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1alpha2", "served": True, "storage": True, "schema": schema}
+    names = {"plural": "jobsets", "singular": "jobset", "kind": "JobSet", "listKind": "JobSetList"}
+    definition = {
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"jobsets.{group}"},
+        "spec": {"group": group, "scope": "Namespaced", "names": names, "versions": [version]},
+    }
+    definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+    api.create(definitions, definition)
+    template = {"spec": pod("", THIRTY_PERCENT)["spec"]}
+    job = {"name": "workers", "replicas": 4, "template": {"spec": {"template": template}}}
+    job_set = {
+        "apiVersion": f"{group}/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": "train"},
+        "spec": {"replicatedJobs": [job]},
+    }
+    try:
+        made = wait_until(lambda: created(control_plane.admin, namespace, job_set), "JobSets are served")
+        assert (
+            "Warning: spec.replicatedJobs[0].template.spec.template: the JobSet makes 4 pods with GPUs" in made.stderr
+        )
+        assert "ask for whole GPUs" in made.stderr
+    finally:
+        api.delete(f"{definitions}/jobsets.{group}")
 
 
 def test_a_job_of_a_foreign_dialect_runs_and_completes(

@@ -137,14 +137,29 @@ def test_a_pod_behind_kueues_gate_is_promised_no_money_and_not_let_go_before_kue
         others = [gate for gate in gates_of(name) if gate != kueue]
         user.api.patch(f"{path}/{name}", {"spec": {"schedulingGates": others}})
 
+    def held(gates: list[dict[str, str]]) -> str | None:
+        name = f"held-{next(numbers)}"
+        if create(name, 4, gates) == [*gates, GATE]:
+            return name
+        user.api.delete(f"{path}/{name}")
+        return None
+
+    def budget_of(gpu_hours: int) -> None:
+        spec = {"spec": {"allowance": {"gpuHours": gpu_hours}}}
+        control_plane.admin.api.patch(f"{BUDGETS}/budget-{namespace}", spec)
+
     assert create("queued", 8, [kueue]) == [kueue]
-    wait_until(lambda: fits(4), "nothing is promised to the pod that Kueue holds")
+    budget_of(3)
+    first = wait_until(lambda: held([]), "one of four hours is held, whichever replica answers")
+    budget_of(10)
+    wait_until(lambda: gates_of(first) == [], "it is let go: nothing is promised to the one that Kueue holds")
     let_go_by_kueue("queued")
-    wait_until(lambda: not fits(4), "its eight hours are promised once Kueue has admitted it")
-    assert create("both", 4, [kueue]) == [kueue, GATE]
-    assert create("next", 4, []) == [GATE]
+    wait_until(lambda: not fits(1), "its eight hours are promised once Kueue has admitted it")
+    elder = wait_until(lambda: held([kueue]), "one behind both gates is made")
+    younger = wait_until(lambda: held([]), "one behind the budget's alone is made")
     user.api.delete(f"{path}/queued")
-    wait_until(lambda: gates_of("next") == [], "the younger one is let go, as the elder cannot start")
-    assert gates_of("both") == [kueue, GATE]
-    let_go_by_kueue("both")
-    wait_until(lambda: gates_of("both") == [], "the elder is let go, too, once Kueue has admitted it")
+    wait_until(lambda: gates_of(younger) == [], "the younger is let go, as the elder cannot start")
+    assert gates_of(elder) == [kueue, GATE]
+    user.api.delete(f"{path}/{first}")
+    let_go_by_kueue(elder)
+    wait_until(lambda: gates_of(elder) == [], "the elder is let go, too, once Kueue has admitted it")

@@ -179,6 +179,7 @@ def test_a_webhook_that_is_down_stops_gpu_pods_and_no_rollout() -> None:
         "validate.fairgpu.io": "Fail",
         "validate-update.fairgpu.io": "Fail",
         "templates.fairgpu.io": "Ignore",
+        "jobs.fairgpu.io": "Ignore",
         "orders.fairgpu.io": "Ignore",
     }
 

@@ -102,6 +102,9 @@ ODD_PODS: dict[str, Callable[[], Answer]] = {
     "`NVIDIA_VISIBLE_DEVICES: all` in its environment": lambda: mutate(
         pod(gpu_container(env=[{"name": "NVIDIA_VISIBLE_DEVICES", "value": "all"}]))
     ),
+    "`WORLD_SIZE: 8` in its environment": lambda: mutate(
+        pod(gpu_container(env=[{"name": "WORLD_SIZE", "value": "8"}]))
+    ),
     "a MIG device beside its share": lambda: mutate(pod(container(limits=SHARE | {"nvidia.com/mig-1g.5gb": "1"}))),
     "a resource claim beside its share": lambda: mutate(
         pod(container(resources={"limits": SHARE, "claims": [{"name": "gpu"}]}))

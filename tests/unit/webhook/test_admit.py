@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from fairgpu.commands import main
-from webhook.dryrun.dry_run import EXEMPT_NAMESPACES, REVIEWED_TEMPLATES
+from webhook.admission.templates import JOBS
+from webhook.dryrun.dry_run import EXEMPT_NAMESPACES, REVIEWED_JOBS, REVIEWED_TEMPLATES
 
 DEPLOY = Path(__file__).parents[3] / "deploy" / "base"
 
@@ -371,6 +372,14 @@ def test_the_templates_that_are_reviewed_are_those_of_the_manifests() -> None:
     (templates,) = [webhook for webhook in webhooks if webhook["name"] == "templates.fairgpu.io"]
     resources = [resource for rule in templates["rules"] for resource in rule["resources"]]
     assert resources == [f"{kind.lower()}s" for kind in REVIEWED_TEMPLATES]
+
+
+def test_the_custom_resources_that_are_reviewed_are_those_of_the_manifests() -> None:
+    webhooks = yaml.safe_load((DEPLOY / "webhook" / "validating.yaml").read_text())["webhooks"]
+    (jobs,) = [webhook for webhook in webhooks if webhook["name"] == "jobs.fairgpu.io"]
+    sent = {(group, name) for rule in jobs["rules"] for group in rule["apiGroups"] for name in rule["resources"]}
+    assert sent == {(group, f"{kind.lower()}s") for group, kind in REVIEWED_JOBS}
+    assert {kind for _, kind in REVIEWED_JOBS} == set(JOBS)
 
 
 OTHERS_GPUS = {

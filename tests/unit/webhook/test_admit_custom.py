@@ -197,3 +197,28 @@ def test_a_pattern_of_pods_in_a_policy_is_no_template(tmp_path: Path, capsys: py
     spec = {"rules": [{"mutate": {"patchStrategicMerge": {"spec": {"containers": [container]}}}}]}
     status, (found,) = admit(tmp_path, custom("kyverno.io/v1", "ClusterPolicy", spec), capsys)
     assert (status, found["outcome"]) == (0, "unconcerned")
+
+
+def test_a_fraction_in_a_resource_that_makes_several_pods_is_admitted_with_the_warning_of_the_api_server(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    share = {"spec": {"containers": [{"name": "main", "resources": {"limits": {"fairgpu.io/gpu-core": 30}}}]}}
+    spec = {"leaderWorkerTemplate": {"leaderTemplate": CPU, "workerTemplate": share, "size": 5}}
+    status, (leader, worker) = admit(tmp_path, custom("leaderworkerset.x-k8s.io/v1", "LeaderWorkerSet", spec), capsys)
+    assert (status, leader["warnings"]) == (0, [])
+    (warning,) = worker["warnings"]
+    assert warning.startswith("spec.leaderWorkerTemplate.workerTemplate: the LeaderWorkerSet makes 4 pods with GPUs")
+
+
+def test_where_templates_are_refused_such_a_resource_is_refused_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api_version, kind, spec, _ = CUSTOM["PyTorchJob"]
+    settings, file = tmp_path / "settings.yaml", tmp_path / "custom.yaml"
+    settings.write_text("webhook: {templates: refuse}")
+    file.write_text(yaml.safe_dump(custom(api_version, kind, spec)))
+    assert main(["admit", "-f", str(file), "--settings", str(settings), "-o", "json"]) == 1
+    (found,) = json.loads(capsys.readouterr().out)
+    assert (found["outcome"], found["template"]) == ("refused", "")
+    for role in ("Master", "Worker"):
+        assert f"spec.pytorchReplicaSpecs.{role}.template.spec.containers[0].{CORES}" in found["message"]

@@ -25,6 +25,14 @@ GPU_POD = pod(
 STORED = admitted(GPU_POD)
 TEMPLATE = {"metadata": {}, "spec": GPU_POD["spec"]}
 ORDER = {"metadata": {"name": "more"}, "spec": {"budget": "research"}}
+JOBS = {
+    "JobSet": {"replicatedJobs": [{"replicas": 2, "template": {"spec": {"parallelism": 2, "template": TEMPLATE}}}]},
+    "LeaderWorkerSet": {
+        "leaderWorkerTemplate": {"size": 2, "leaderTemplate": TEMPLATE, "workerTemplate": TEMPLATE},
+    },
+    "PyTorchJob": {"pytorchReplicaSpecs": {"Worker": {"replicas": 2, "template": TEMPLATE}}},
+    "MPIJob": {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": TEMPLATE}}},
+}
 CONTROLLER = {"username": "system:serviceaccount:kube-system:replicaset-controller"}
 REVIEWS = {
     "a new pod": ("Pod", GPU_POD, {}),
@@ -36,6 +44,7 @@ REVIEWS = {
     "a Deployment": ("Deployment", {"metadata": {}, "spec": {"template": TEMPLATE}}, {}),
     "a CronJob": ("CronJob", {"metadata": {}, "spec": {"jobTemplate": {"spec": {"template": TEMPLATE}}}}, {}),
     "a PodTemplate": ("PodTemplate", {"metadata": {}, "template": TEMPLATE}, {}),
+    **{f"a {kind}": (kind, {"metadata": {}, "spec": spec}, {}) for kind, spec in JOBS.items()},
     "a grant": ("GPUGrant", ORDER, {}),
 }
 SETTINGS = (Webhook(), Webhook.model_validate({"end_proof": "finalizer", "templates": "refuse"}))

@@ -1,0 +1,191 @@
+"""Warns where a fraction of a GPU meets a job of several pods: kernels of its collectives wait for one another.
+
+Each node lays the turns of its GPUs by itself, so that the turns of two nodes begin at different moments. A collective
+goes on only while all pods have theirs (docs/vcuda.md). A job says that it has several pods in one of these places:
+
+- the variables of PyTorch's process groups (https://docs.pytorch.org/docs/stable/distributed.html) and of NCCL
+  (https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html);
+- a launcher that is given several nodes: torchrun (https://docs.pytorch.org/docs/stable/elastic/run.html), or Open
+  MPI's mpirun (https://docs.open-mpi.org/en/main/launching-apps/scheduling.html);
+- a custom resource that makes several pods which work together.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from fairgpu.container_parser import ContainerReading, mapping
+from fairgpu.faults import field_path, show
+from fairgpu.pod import PodReading
+from webhook.admission.undecoded import decoded
+from webhook.admission.verdict import objects
+
+Path = tuple[str | int, ...]
+
+WHOLE: Final = 100
+"""Percent of each GPU."""
+MAX_NAMED: Final = 16
+"""The most warnings of this kind for one pod."""
+
+_VARIABLES: Final = ("WORLD_SIZE", "RANK", "MASTER_ADDR")
+_NCCL: Final = "NCCL_"
+_LAUNCHERS: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
+_MPI: Final = ("mpirun", "mpiexec", "orterun")
+_NODES: Final = ("--nnodes", "--nnode")
+_HOSTS: Final = ("-H", "-host", "--host")
+_HOST_FILES: Final = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
+_COMMAND_LINE: Final = ("command", "args")
+_LOOPBACK: Final = re.compile(r"(localhost|127\.[0-9.]+|\[?::1\]?)(:.*)?")
+_BETWEEN_WORDS: Final = re.compile(r"[\s;&|()\"']+")
+_IN_VARIABLES: Final = tuple(name.encode() for name in (*_VARIABLES, _NCCL))
+_IN_COMMANDS: Final = tuple(name.encode() for name in (*_LAUNCHERS, *_MPI))
+
+
+class Sign:
+    """A sign that a pod is one of several.
+
+    Attributes:
+        path: the field path.
+        said: the sentence about it.
+    """
+
+    def __init__(self, path: str, said: str) -> None:
+        self.path: Final = path
+        self.said: Final = said
+
+
+def collective_warnings(
+    pod: dict[str, Any], reading: PodReading, root: Path = (), together: Sign | None = None
+) -> tuple[str, ...]:
+    """Warns of each container with a fraction of a GPU in a pod that works with others.
+
+    Args:
+        pod: a pod or a pod template.
+        reading: its reading.
+        root: its field path in the object.
+        together: the sign in the object around it; None where there is none.
+    """
+    warnings = []
+    for container in reading.all_containers:
+        if _is_fraction(container):
+            sign = together or _sign(_found(pod, container.path, root), container.path)
+            if sign is not None:
+                warnings.append(_warning(sign, container))
+            if len(warnings) >= MAX_NAMED:
+                break
+    return tuple(warnings)
+
+
+def _is_fraction(container: ContainerReading) -> bool:
+    request = container.request
+    return request is not None and request.core_percent < WHOLE * request.gpus
+
+
+def _found(pod: dict[str, Any], path: Path, root: Path) -> dict[str, Any]:
+    """Returns the container at a path."""
+    value: Any = pod
+    for part in path[len(root) :]:
+        value = value[part]
+    return mapping(value)
+
+
+def _warning(sign: Sign, container: ContainerReading) -> str:
+    assert container.request is not None  # noqa: S101 - a fraction is a request
+    share = container.request.core_percent // container.request.gpus
+    amount = f"{share} percent of a GPU" if share else "best effort"
+    whole = WHOLE * container.request.gpus
+    return (
+        f"{sign.path}: {sign.said}, and the container {show(container.name)} asks for {amount}: pods that wait for one "
+        "another on the GPU go on only while all have their turn, and the turns of two nodes begin at different "
+        f"moments; ask for whole GPUs, fairgpu.io/gpu-core: {whole}, or keep the job in one pod"
+    )
+
+
+def _sign(container: dict[str, Any], path: Path) -> Sign | None:
+    """Returns the first sign in a container's environment and command; None where one says that it is alone."""
+    listed = objects(decoded(container.get("env"), *_IN_VARIABLES))
+    field, words = _command(container)
+    if _is_alone({variable.get("name"): variable.get("value") for _, variable in listed}) or _starts_one_node(words):
+        return None
+    for index, variable in listed:
+        name, value = variable.get("name"), variable.get("value")
+        if isinstance(name, str) and _speaks_of_others(name, value):
+            given = name if value is None else f"{name}={show(value)}"
+            return Sign(field_path(*path, "env", index), f"{given} is of a job of several processes")
+    launcher = _starts_several_nodes(words)
+    return Sign(field_path(*path, field), f"{launcher} starts a job on several nodes") if launcher else None
+
+
+def _is_alone(variables: Mapping[Any, Any]) -> bool:
+    """Returns true where the environment says that there is one process, or that all are in this pod."""
+    address = variables.get("MASTER_ADDR")
+    return variables.get("WORLD_SIZE") in ("0", "1") or (
+        isinstance(address, str) and _LOOPBACK.fullmatch(address) is not None
+    )
+
+
+def _speaks_of_others(name: str, value: Any) -> bool:
+    if name.startswith(_NCCL):
+        return True
+    if name not in _VARIABLES or value == "":
+        return False
+    # Programs of other kinds have a RANK, too: that of a process is a number, or comes from elsewhere.
+    return name != "RANK" or value is None or (isinstance(value, str) and (value.isdecimal() or "$" in value))
+
+
+def _command(container: dict[str, Any]) -> tuple[str, list[str]]:
+    """Returns the field with a container's launcher, and the words of its command line; both empty without one."""
+    for field in _COMMAND_LINE:
+        given = decoded(container.get(field), *_IN_COMMANDS)
+        if isinstance(given, list) and any(isinstance(text, str) and _launches(text) for text in given):
+            lines = [decoded(container.get(part)) for part in _COMMAND_LINE]
+            texts = [text for line in lines if isinstance(line, list) for text in line if isinstance(text, str)]
+            return field, [word for text in texts for word in _BETWEEN_WORDS.split(text)]
+    return "", []
+
+
+def _launches(text: str) -> bool:
+    return any(name in text for name in (*_LAUNCHERS, *_MPI))
+
+
+def _launcher(words: list[str], names: tuple[str, ...]) -> tuple[str, list[str]]:
+    """Returns the launcher among some words, and what follows it; an empty name where there is none."""
+    for index, word in enumerate(words):
+        if word.rpartition("/")[2] in names:
+            return word.rpartition("/")[2], words[index + 1 :]
+    return "", []
+
+
+def _option(words: list[str], names: tuple[str, ...]) -> str | None:
+    """Returns the value of an option, written as `--name value` or `--name=value`; None where it is not given."""
+    for index, word in enumerate(words):
+        name, equals, value = word.partition("=")
+        if name in names:
+            return value if equals else "".join(words[index + 1 : index + 2])
+    return None
+
+
+def _most_nodes(words: list[str]) -> str | None:
+    """Returns the most nodes that torchrun is given, as written; None where it is given none."""
+    given = _option(words, _NODES)
+    return None if given is None else given.rpartition(":")[2]
+
+
+def _starts_one_node(words: list[str]) -> bool:
+    launcher, after = _launcher(words, _LAUNCHERS)
+    return bool(launcher) and ("--standalone" in after or _most_nodes(after) == "1")
+
+
+def _starts_several_nodes(words: list[str]) -> str:
+    """Returns the launcher that is given several nodes; empty where none is."""
+    launcher, after = _launcher(words, _LAUNCHERS)
+    if launcher and _most_nodes(after) not in (None, "", "0", "1"):
+        return launcher
+    launcher, after = _launcher(words, _MPI)
+    if not launcher:
+        return ""
+    hosts = (_option(after, _HOSTS) or "").split(",")
+    others = [host for host in hosts if host and not _LOOPBACK.fullmatch(host)]
+    return launcher if len(others) > 1 or _option(after, _HOST_FILES) is not None else ""
