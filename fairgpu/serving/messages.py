@@ -36,6 +36,11 @@ class Request:
                 return bytes(value)
         return None
 
+    def text_header(self, name: bytes) -> str | None:
+        """Returns the first value of a header as text; None where it is absent."""
+        value = self.header(name)
+        return None if value is None else value.decode("latin-1")
+
 
 class Response(NamedTuple):
     """One answer."""

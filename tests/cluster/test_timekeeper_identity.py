@@ -15,13 +15,13 @@ from fairgpu.cluster.api import ApiError, KubernetesAPI
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.pods import plain_pod
 from tests.support.waiting import wait_until
+from timekeeper.api.order_routes import GrantOrder, grant_object
 from timekeeper.api.order_stores import ClusterOrders, place
-from timekeeper.api.orders import GrantOrder, grant_object
 from timekeeper.api.pods import ClusterPods
-from timekeeper.auth.callers import Action, Caller, UnauthenticatedError
+from timekeeper.auth.authority import Action, Caller, UnauthenticatedError
 from timekeeper.auth.key_set import KeySet
-from timekeeper.auth.kubernetes import ClusterAuthority, fetch_issuer
 from timekeeper.auth.pod_tokens import PodIdentity, PodTokens
+from timekeeper.auth.token_review import ClusterAuthority, fetch_issuer
 from timekeeper.certificates import (
     CONFIG_MAPS,
     SECRETS,

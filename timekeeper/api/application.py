@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,10 +15,10 @@ from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Receive, Scope, Send
 from fairgpu.serving.probes import build_probes
 from timekeeper.api.dependencies import Dependencies
-from timekeeper.api.hot_routes import ReportRoute, StatesRoute, guarded
+from timekeeper.api.problems import guarded
+from timekeeper.api.report_route import ReportRoute
 from timekeeper.api.routes import build_flask
-from timekeeper.api.states_feed import StatesFeed
-from timekeeper.auth.origin import Network, origin_of
+from timekeeper.api.states_feed import StatesFeed, StatesRoute
 from timekeeper.dashboard.serving import page_routes
 from timekeeper.ledger.states import Changes, Cursor
 
@@ -81,6 +82,10 @@ class Freshness:
 
 
 FORWARDED_FOR = b"x-forwarded-for"
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+MOST_HOPS = 8
+"""The most addresses read from a header, from its end: each proxy adds one, and the client may invent the others."""
 WSGI_THREADS = 8
 """The threads of the WSGI routes; each may wait for the API server to authenticate a caller."""
 REVIEW_THREADS = 8
@@ -126,6 +131,42 @@ def behind_proxies(scope: Scope, trusted: Sequence[Network]) -> Scope:
     peer, port = scope.get("client") or ("", 0)
     forwarded = b",".join(value for name, value in scope.get("headers", ()) if name == FORWARDED_FOR)
     return {**scope, "client": (origin_of(peer, forwarded.decode("latin-1"), trusted), port)}
+
+
+def origin_of(peer: str, forwarded: str, trusted: Sequence[Network]) -> str:
+    """Returns the last address on a request's way that is not a trusted proxy's.
+
+    A trusted proxy appends its client's address to `X-Forwarded-For`; the client may have invented all before that. A
+    connection from any other peer counts as the peer's own address, whatever its headers say.
+
+    Args:
+        peer: the address that the connection comes from.
+        forwarded: the header `X-Forwarded-For`, all its lines joined by commas; empty where there is none.
+        trusted: the networks of the proxies.
+    """
+    origin = peer
+    for hop in reversed(forwarded.rsplit(",", MOST_HOPS)[-MOST_HOPS:]):
+        if not _among(origin, trusted):
+            break
+        address = _address(hop)
+        if address is None:
+            break
+        origin = address
+    return origin
+
+
+def _among(text: str, networks: Sequence[Network]) -> bool:
+    address = _address(text)
+    return address is not None and any(ipaddress.ip_address(address) in network for network in networks)
+
+
+def _address(text: str) -> str | None:
+    try:
+        found = ipaddress.ip_address(text.strip())
+    except ValueError:
+        return None
+    mapped = found.ipv4_mapped if isinstance(found, ipaddress.IPv6Address) else None
+    return str(mapped or found)
 
 
 def build_application(

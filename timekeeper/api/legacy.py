@@ -10,12 +10,12 @@ from flask import Flask, Response, request
 from timekeeper.api import models
 from timekeeper.api.dependencies import Dependencies, may_grant, may_read_namespace
 from timekeeper.api.figures import is_budget
-from timekeeper.api.hot_routes import refuse_unless_running
 from timekeeper.api.models import IncreaseRequest, PodReport, is_namespace
+from timekeeper.api.order_routes import GrantOrder, grant_object
 from timekeeper.api.order_stores import gpu_hours_text, missing_key, name_of_key, place_order
-from timekeeper.api.orders import GrantOrder, grant_object
 from timekeeper.api.problems import ProblemError, invalid
-from timekeeper.auth.callers import ForbiddenError
+from timekeeper.api.report_route import refuse_unless_running
+from timekeeper.auth.authority import ForbiddenError
 from timekeeper.auth.pod_tokens import PodIdentity
 from timekeeper.ledger.reports import IntakeOutcome, Submission
 

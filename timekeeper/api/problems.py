@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
 
@@ -14,10 +14,16 @@ from werkzeug.exceptions import HTTPException, MethodNotAllowed
 
 from fairgpu.cluster.api import ApiError
 from fairgpu.faults import show
-from fairgpu.serving.messages import PROBLEM, Response
+from fairgpu.serving.messages import PROBLEM, Handler, Request, Response
 from timekeeper.api.batching import OverloadedError
 from timekeeper.api.figures import BadCursorError
-from timekeeper.auth.callers import ForbiddenError, IdentityUnavailableError, TooManyRequestsError, UnauthenticatedError
+from timekeeper.api.metrics import Measures
+from timekeeper.auth.authority import (
+    ForbiddenError,
+    IdentityUnavailableError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
 from timekeeper.export.destination import MonthUnavailableError
 from timekeeper.ledger.client import StoreError
 from timekeeper.sources.base import SourceError
@@ -102,6 +108,20 @@ def answer(problem: ProblemError) -> Response:
         (name.lower().encode(), value.encode("latin-1", "replace")) for name, value in problem.headers.items()
     )
     return Response(problem.status, orjson.dumps(document), PROBLEM, headers)
+
+
+def guarded(route: Callable[[Request], Awaitable[Response]], measures: Measures) -> Handler:
+    """Returns the route with its errors answered as problem documents."""
+
+    async def handle(request: Request) -> Response:
+        try:
+            return await route(request)
+        except Exception as error:  # noqa: BLE001 - errors of the event loop's routes become answers here
+            problem = problem_of(error)
+            measures.problems.labels(problem.kind).inc()
+            return answer(problem)
+
+    return handle
 
 
 def problem_of(error: BaseException) -> ProblemError:  # noqa: C901, PLR0911 - a table, one row for each kind of error

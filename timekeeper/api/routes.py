@@ -22,11 +22,11 @@ from timekeeper.api.dependencies import (
 )
 from timekeeper.api.legacy import add_ancestor_routes
 from timekeeper.api.models import AccessAnswer, is_namespace
-from timekeeper.api.orders import add_correction_routes, add_grant_routes
+from timekeeper.api.order_routes import add_correction_routes, add_grant_routes
 from timekeeper.api.paging import by_amount, cursor_after, only_parameters, page_limit, page_start
 from timekeeper.api.problems import answer, invalid, not_found, problem_of
 from timekeeper.api.usage_routes import add_usage_routes
-from timekeeper.auth.callers import Action, Authority, Caller, TooManyRequestsError, bearer_token
+from timekeeper.auth.authority import Action, Authority, Caller, TooManyRequestsError, bearer_token
 from timekeeper.dashboard.serving import PREFIX, Assets, of_another_version, takes_gzip
 
 LEAST_BYTES = 1400
@@ -243,7 +243,7 @@ def _add_description(app: Flask) -> None:
 
 
 def _add_other_methods(app: Flask) -> None:
-    """Adds the hot routes, which the event loop serves, so that another method on them gets 405."""
+    """Adds the routes that the event loop serves, so that another method on them gets 405."""
     for path, method in HOT:
         app.add_url_rule(path, path, lambda: Response(status=204), methods=[method], provide_automatic_options=False)
 

@@ -25,18 +25,18 @@ from timekeeper.api.batching import Batcher
 from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.exported_months import ExportedMonths
 from timekeeper.api.figures import Book
-from timekeeper.api.hot_routes import PAUSE_SECONDS
 from timekeeper.api.metrics import Measures
 from timekeeper.api.models import MAX_BODY_BYTES
 from timekeeper.api.order_stores import ClusterOrders, FolderOrders, OrderStore
 from timekeeper.api.pods import ClusterPods, EndedPods, FolderPods, PodReader
+from timekeeper.api.report_route import PAUSE_SECONDS
 from timekeeper.api.states_feed import StatesFeed
 from timekeeper.api.usage_finding import ClosedDays
 from timekeeper.api.usage_limits import Asking
-from timekeeper.auth.callers import Authority, CachingAuthority
+from timekeeper.auth.authority import Authority, CachingAuthority
 from timekeeper.auth.key_set import KeySet
-from timekeeper.auth.kubernetes import ClusterAuthority, fetch_issuer
 from timekeeper.auth.pod_tokens import PodAuthenticator, PodTokens
+from timekeeper.auth.token_review import ClusterAuthority, fetch_issuer
 from timekeeper.certificates import ClusterVault, Vault, keep_store_certificate, read_chain, service_names
 from timekeeper.dashboard.serving import read_assets
 from timekeeper.domain.money import SECOND, Currency

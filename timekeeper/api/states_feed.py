@@ -1,4 +1,4 @@
-"""Holds the states of budgets in memory, for any number of clients that wait for changes.
+"""The route of budgets' states, which are held in memory for any number of clients that wait for changes.
 
 Each state is serialised once, each answer once for all clients that ask with the same cursor; a client that waits
 costs a task, no thread. All of it runs in the event loop of one worker.
@@ -7,11 +7,20 @@ costs a task, no thread. All of it runs in the event loop of one worker.
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from urllib.parse import parse_qs
 
 import orjson
 
+from fairgpu.serving.messages import Request, Response
+from timekeeper.api.metrics import Measures
+from timekeeper.api.paging import refuse_unknown
+from timekeeper.api.problems import ProblemError, invalid
+from timekeeper.auth.authority import Action, Authority, bearer_token, require
 from timekeeper.ledger.states import Changes, Cursor
 
+LIST_BUDGETS = Action("list", "gpubudgets")
+MAX_WAIT_SECONDS = 60.0
 MAX_CURSOR_LENGTH = 80
 CATCH_UP_SECONDS = 3.0
 """The longest wait of a client whose cursor, from another worker, is ahead of this one's."""
@@ -132,3 +141,44 @@ class StatesFeed:
         full = b"true" if start < 0 else b"false"
         head = b'{"cursor":"' + str(self._cursor).encode() + b'","full":' + full + b',"states":['
         return head + b",".join(chosen) + self._tail
+
+
+class StatesRoute:
+    """`GET /v1/states?since=&wait=`: answers with the states that changed since a cursor, as soon as one does."""
+
+    def __init__(self, authority: Authority, feed: StatesFeed, measures: Measures, threads: ThreadPoolExecutor) -> None:
+        """Makes the route; `threads` are those in which callers are authenticated by the API server."""
+        self._authority = authority
+        self._threads = threads
+        self._feed = feed
+        self._waiting = measures.waiting
+
+    async def __call__(self, request: Request) -> Response:
+        """Answers at once, or after a change or the wait."""
+        token = bearer_token(request.text_header(b"authorization"))
+        loop, origin = asyncio.get_running_loop(), (request.scope.get("client") or ("",))[0]
+        await loop.run_in_executor(self._threads, require, self._authority, token, LIST_BUDGETS, origin)
+        query = parse_qs(request.scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        refuse_unknown(query, ("since", "wait"))
+        since, wait = _cursor(query.get("since", [""])[-1]), _wait(query.get("wait", ["0"])[-1])
+        with self._waiting.track_inprogress():
+            body = await self._feed.answer(since, wait)
+        if body is None:
+            raise ProblemError(503, "unavailable", "no states are known yet; try again", headers={"Retry-After": "1"})
+        return Response(200, body, headers=((b"cache-control", b"no-store"),))
+
+
+def _cursor(text: str) -> Cursor | None:
+    if not text:
+        return None
+    try:
+        return parse_cursor(text)
+    except CursorError as error:
+        raise invalid("since", text, str(error)) from error
+
+
+def _wait(text: str) -> float:
+    """Parses the seconds to wait, at most MAX_WAIT_SECONDS."""
+    if not (text.isascii() and text.replace(".", "", 1).isdigit() and len(text) <= 16):
+        raise invalid("wait", text, f"seconds from 0; more than {MAX_WAIT_SECONDS:g} count as {MAX_WAIT_SECONDS:g}")
+    return min(float(text), MAX_WAIT_SECONDS)

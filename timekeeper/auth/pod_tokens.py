@@ -18,7 +18,7 @@ from jwt import PyJWK
 from jwt.exceptions import InvalidTokenError, PyJWTError
 
 from fairgpu import names
-from timekeeper.auth.callers import ExpiringCache, UnauthenticatedError, bearer_token, digest
+from timekeeper.auth.authority import ExpiringCache, UnauthenticatedError, bearer_token, digest
 from timekeeper.auth.key_set import KeySet
 
 LEEWAY_SECONDS = 10

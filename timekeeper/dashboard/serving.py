@@ -169,8 +169,8 @@ def holds(if_none_match: str, etag: str) -> bool:
 
 def _route(asset: Asset, caching: bytes) -> Route:
     async def serve(request: Request) -> Response:
-        accepted = (request.header(b"accept-encoding") or b"").decode("latin-1")
-        held = (request.header(b"if-none-match") or b"").decode("latin-1")
+        accepted = request.text_header(b"accept-encoding") or ""
+        held = request.text_header(b"if-none-match") or ""
         return answer(asset, caching, accepted, held)
 
     return serve

@@ -19,7 +19,7 @@ import yaml
 from jwt.exceptions import PyJWTError
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from timekeeper.auth.callers import Action, Caller, IdentityUnavailableError, UnauthenticatedError
+from timekeeper.auth.authority import Action, Caller, IdentityUnavailableError, UnauthenticatedError
 from timekeeper.auth.key_set import Issuer, KeySet
 from timekeeper.auth.pod_tokens import verified_claims
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tests.support.ledger.harness import LedgerHarness
-from timekeeper.controller.report.statuses import budget_status, conditions_of
+from timekeeper.controller.report.status_documents import budget_status, conditions_of
 from timekeeper.domain.forecast import FINE, Burn
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.timestamps import HOUR, MINUTE

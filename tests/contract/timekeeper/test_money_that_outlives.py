@@ -6,14 +6,14 @@ import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness, published
 from timekeeper.api.budget_answers import budget_answer
-from timekeeper.controller.reconcile import orders
+from timekeeper.controller.reconcile import apply_orders
 from timekeeper.controller.reconcile.reconciler import Reconciler
 from timekeeper.controller.report.status_writer import OrderAnswers, StatusWriter
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND, SECOND
 from timekeeper.domain.timestamps import HOUR, format_instant
 from timekeeper.ledger import reading
+from timekeeper.ledger.adjustments import apply_grants
 from timekeeper.ledger.client import StoreUnavailableError
-from timekeeper.ledger.orders import apply_grants
 from timekeeper.ledger.totals import PeriodTotals
 
 HOURLY: dict[str, Any] = {"every": "hour"}
@@ -225,7 +225,7 @@ def test_a_grant_whose_answer_was_lost_expires_as_any_other(
     stage.round()
     expiring(stage, "spring", 1, 7200)
     expiring(stage, "soon", 2, 60)
-    monkeypatch.setattr(orders, "apply_grants", apply_unheard)
+    monkeypatch.setattr(apply_orders, "apply_grants", apply_unheard)
     with pytest.raises(StoreUnavailableError):
         stage.round(1)
     monkeypatch.undo()

@@ -24,7 +24,7 @@ from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.milestones import Announced
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.windows import Retention
-from timekeeper.ledger import client, compaction, orders, outbox, shared
+from timekeeper.ledger import adjustments, client, compaction, outbox, shared
 from timekeeper.ledger.reports import ReportIntake, Submission
 from timekeeper.ledger.scripts import SHARED, script
 from timekeeper.ledger.settlement import HeldTerm
@@ -182,8 +182,8 @@ def use_all_scripts(stage: LedgerHarness) -> None:
         archivist.archive(stage.now)
     outbox.write(client, keeper.epoch, 10, [outbox.Change("u", Announced(0, None, frozenset()), "news")])
     latest = keeper.books.accounts["research"].version
-    orders.restore(
-        client, keeper.epoch, stage.now, orders.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
+    adjustments.restore(
+        client, keeper.epoch, stage.now, adjustments.Restoration("research", MONTH, 10**12, 0, latest + 1, [], "")
     )
     compaction.prune(client, keeper.epoch, "daily", stage.now, [MONTH], stage.now)
     compaction.drop_account(client, keeper.epoch, "daily", [])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from tests.support.servers.redis_server import RedisServer
 from timekeeper.domain.money import MAX_AMOUNT
 from timekeeper.ledger import keys, reading
+from timekeeper.ledger.adjustments import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
 from timekeeper.ledger.client import FencedError, StoreEmptyError, StoreError
-from timekeeper.ledger.orders import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
 from timekeeper.ledger.settlement import (
     Item,
     Kind,

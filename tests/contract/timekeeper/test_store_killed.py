@@ -11,8 +11,8 @@ from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import LIMIT_S
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.ledger import reading
+from timekeeper.ledger.adjustments import GrantEntry, apply_grants
 from timekeeper.ledger.client import StoreError, StoreUnavailableError
-from timekeeper.ledger.orders import GrantEntry, apply_grants
 from timekeeper.ledger.settlement import (
     Item,
     Kind,

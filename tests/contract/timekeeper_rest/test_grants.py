@@ -12,7 +12,7 @@ from tests.contract.timekeeper_rest.test_reading import assert_problem
 from tests.support.ledger.seeding import EPOCH, START, seed_budget
 from timekeeper.domain.money import GPU_HOUR
 from timekeeper.domain.orders import parse_grant
-from timekeeper.ledger.orders import GrantEntry, apply_grants
+from timekeeper.ledger.adjustments import GrantEntry, apply_grants
 from timekeeper.ledger.settlement import Publication, publish_accounts
 from timekeeper.ledger.totals import encode_summary
 

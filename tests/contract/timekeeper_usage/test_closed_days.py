@@ -18,7 +18,7 @@ from timekeeper.domain.usage import IDLE
 from timekeeper.domain.usage_grouping import Group
 from timekeeper.domain.windows import Retention, Window
 from timekeeper.ledger import keys
-from timekeeper.ledger.orders import Restoration, restore
+from timekeeper.ledger.adjustments import Restoration, restore
 from timekeeper.ledger.shared import write_capacity
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from fairgpu.allocation import DeviceShare
 from fairgpu.models import best_key
 from fairgpu.states import BudgetState
 from timekeeper.controller.gates import Claim, released
-from timekeeper.controller.report.statuses import conditions_of
+from timekeeper.controller.report.status_documents import conditions_of
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import controller_rules
 from timekeeper.controller.state.commitments import commitment

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.tokens import TokenSigner
-from timekeeper.auth.callers import (
+from timekeeper.auth.authority import (
     CALLER_SECONDS,
     REFUSAL_SECONDS,
     VERDICT_SECONDS,

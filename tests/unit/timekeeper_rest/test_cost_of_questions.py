@@ -12,7 +12,7 @@ from timekeeper.api import usage_routes
 from timekeeper.api.dependencies import Dependencies
 from timekeeper.api.problems import ProblemError, problem_of
 from timekeeper.api.usage_limits import Asking
-from timekeeper.auth.callers import Action, Caller, TooManyRequestsError
+from timekeeper.auth.authority import Action, Caller, TooManyRequestsError
 from timekeeper.domain.timestamps import parse_instant
 from timekeeper.domain.usage_grouping import TooManySumsError
 

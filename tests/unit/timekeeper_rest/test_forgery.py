@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.tokens import TokenSigner
 from timekeeper.auth.key_set import Issuer, KeySet
-from timekeeper.auth.kubernetes import is_forged
+from timekeeper.auth.token_review import is_forged
 
 CLUSTER = TokenSigner("key-1", "ES256", "https://kubernetes.default.svc")
 STRANGER = TokenSigner("key-1", "ES256", CLUSTER.issuer)

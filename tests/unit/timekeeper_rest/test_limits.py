@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.auth.callers import (
+from timekeeper.auth.authority import (
     CALLER_REVIEWS,
     CALLER_SECONDS,
     FAMILIAR_SECONDS,

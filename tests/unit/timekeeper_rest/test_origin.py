@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timekeeper.api.application import behind_proxies
-from timekeeper.auth.origin import MOST_HOPS, origin_of
+from timekeeper.api.application import MOST_HOPS, behind_proxies, origin_of
 
 TRUSTED = tuple(map(ipaddress.ip_network, ("10.0.0.0/24", "fd00::/64")))
 

@@ -15,7 +15,12 @@ from timekeeper.api.batching import OverloadedError
 from timekeeper.api.figures import BadCursorError
 from timekeeper.api.models import GrantRequest, Report
 from timekeeper.api.problems import ProblemError, answer, invalid, not_found, problem_of
-from timekeeper.auth.callers import ForbiddenError, IdentityUnavailableError, TooManyRequestsError, UnauthenticatedError
+from timekeeper.auth.authority import (
+    ForbiddenError,
+    IdentityUnavailableError,
+    TooManyRequestsError,
+    UnauthenticatedError,
+)
 from timekeeper.ledger.client import StoreUnavailableError
 from timekeeper.sources.base import SourceError
 

@@ -18,8 +18,8 @@ from timekeeper.domain.periods import Period
 from timekeeper.domain.pricing import Bill
 from timekeeper.domain.timestamps import format_instant
 from timekeeper.ledger import reading, shared
+from timekeeper.ledger.adjustments import ClosingBalance, CreditEntry, close_balances
 from timekeeper.ledger.client import StoreError
-from timekeeper.ledger.orders import ClosingBalance, CreditEntry, close_balances
 from timekeeper.ledger.settlement import Kind, Opening, open_periods
 from timekeeper.ledger.totals import PeriodTotals
 

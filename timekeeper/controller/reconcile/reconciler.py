@@ -9,8 +9,8 @@ from functools import partial
 import redis
 import structlog
 
+from timekeeper.controller.reconcile.apply_orders import apply_due_corrections, apply_due_grants
 from timekeeper.controller.reconcile.context import ReconcileContext, Step
-from timekeeper.controller.reconcile.orders import apply_due_corrections, apply_due_grants
 from timekeeper.controller.reconcile.periods import assign, close_due_balances, open_due_periods
 from timekeeper.controller.reconcile.publication import publish
 from timekeeper.controller.reconcile.recovery import take_over

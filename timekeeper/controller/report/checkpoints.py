@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from timekeeper.controller.report.statuses import Json, checkpoint_of, checkpoint_status
+from timekeeper.controller.report.status_documents import Json, checkpoint_of, checkpoint_status
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.figures import Figures

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from timekeeper.controller.report.statuses import (
+from timekeeper.controller.report.status_documents import (
     Json,
     budget_status,
     checkpoint_of,

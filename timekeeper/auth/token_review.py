@@ -13,7 +13,7 @@ from jwt.exceptions import PyJWTError
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
-from timekeeper.auth.callers import Action, Caller, IdentityUnavailableError, UnauthenticatedError
+from timekeeper.auth.authority import Action, Caller, IdentityUnavailableError, UnauthenticatedError
 from timekeeper.auth.key_set import Issuer, KeySet
 from timekeeper.auth.pod_tokens import LEEWAY_SECONDS
 

@@ -17,8 +17,8 @@ from timekeeper.domain.orders import Correction, Grant, OrderEntry, no_less_than
 from timekeeper.domain.periods import Period
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.ledger import reading, shared
+from timekeeper.ledger.adjustments import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
 from timekeeper.ledger.client import OverdrawnError, StoreError
-from timekeeper.ledger.orders import CorrectionEntry, GrantEntry, apply_corrections, apply_grants
 from timekeeper.ledger.totals import PeriodTotals
 
 Entry = TypeVar("Entry", GrantEntry, CorrectionEntry)
