@@ -22,8 +22,8 @@ BOUNDS = (("ge", "from"), ("gt", "above"), ("le", "to"))
 """The attributes of annotated_types' bounds, in words."""
 INTRODUCTION = f"""# Settings
 
-In the file `settings.yaml` of [your overlay](../install.md#3-name-your-registry-and-your-settings), a key for each dot;
-`webhook.dialects.best_effort` is
+Write settings into the file `settings.yaml` of [your overlay](../install.md#3-name-your-registry-and-your-settings),
+with a key for each dot. `webhook.dialects.best_effort` is:
 
 ```yaml
 webhook:
@@ -31,12 +31,13 @@ webhook:
     best_effort: refuse
 ```
 
-Every setting can stand in the environment as well, which counts before the file:
-`{environment_name(("webhook", "dialects", "best_effort"))}=refuse`, with lists and maps as in YAML, `[a, b]`. Passwords
-belong there, from a Secret. A changed file rolls out by itself. A value that cannot be used, or a key that there is
-not, stops the start of the new pods with the key, what was given and what is allowed, while the old ones go on.
-
-Times are seconds; `_mib` is MiB.
+- **Environment.** Each setting can be in the environment, which overrides the file:
+  `{environment_name(("webhook", "dialects", "best_effort"))}=refuse`. Write lists and maps as in YAML, `[a, b]`. Put
+  passwords there, from a Secret.
+- **A change** rolls out when you apply the overlay.
+- **A mistake.** With an invalid value or an unknown key the new pods do not start. Their log names the key, what was
+  given and what is allowed. The old pods keep running.
+- **Units.** Times are seconds; `_mib` is MiB.
 """
 
 
