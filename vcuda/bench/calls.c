@@ -1,10 +1,11 @@
 /* calls.c: how long calls take. Prints the median over chunks of their mean and the 99.9th percentile, both in ns, and how
  * often the shim has called the driver for 1,000 of them, where that counts (null_driver.c).
  *
- *     calls launch CHUNKS | launches CHUNKS | destroyed CHUNKS | alloc CHUNKS | async CHUNKS [THREADS] | init
+ *     calls launch CHUNKS | launches CHUNKS | alternating CHUNKS | destroyed CHUNKS | alloc CHUNKS | async CHUNKS [THREADS] | init
  *
- * `launch` times kernels of a microsecond on one stream, `launches` the same on the default stream, `destroyed` after a
- * stream was destroyed that captured, `alloc` pairs of allocating and freeing 1 MiB, `async` the same in a stream's order, by
+ * `launch` times kernels of a microsecond on one stream, `launches` the same on the default stream, `alternating` on two
+ * streams in turn whose handles (which only an empty driver takes) lie as those of streams made one after the other,
+ * `destroyed` after a stream was destroyed that captured, `alloc` pairs of allocating and freeing 1 MiB, `async` the same in a stream's order, by
  * several threads at once.
  */
 #define __CUDA_API_VERSION_INTERNAL
@@ -43,7 +44,7 @@ static __typeof__(cuMemFree_v2) *release;
 static __typeof__(cuMemAllocAsync) *allocate_async;
 static __typeof__(cuMemFreeAsync) *release_async;
 static CUfunction function;
-static CUstream stream;
+static CUstream stream, second; /* the same, or launched into by turns */
 static CUcontext context;
 
 enum what { LAUNCH, ALLOC, ASYNC };
@@ -55,6 +56,11 @@ static void once(enum what what)
         exit(7);
     if (what == LAUNCH && launch(function, 1, 1, 1, 1, 1, 1, 0, stream, NULL, NULL) != CUDA_SUCCESS)
         exit(5);
+    if (what == LAUNCH) {
+        CUstream next = second;
+        second = stream;
+        stream = next;
+    }
     if (what == ALLOC && (allocate(&pointer, 1 << 20) != CUDA_SUCCESS || release(pointer) != CUDA_SUCCESS))
         exit(6);
 }
@@ -145,6 +151,11 @@ int main(int count, char **arguments)
     prepare();
     if (strcmp(name, "launches") == 0)
         stream = NULL;
+    second = stream;
+    if (strcmp(name, "alternating") == 0) {
+        stream = (CUstream)(uintptr_t)0x5500001000; /* 128 bytes times a power of two apart */
+        second = (CUstream)(uintptr_t)0x5500005000;
+    }
     if (strcmp(name, "destroyed") == 0)
         capture_and_destroy();
     unsigned long *called = dlsym(library, "null_driver_calls"), before = called != NULL ? *called : 0;

@@ -41,7 +41,9 @@ def on_a_virtual_clock(node: Node, container: Container, *command: str, shim: bo
     return [int(word) for word in out.splitlines()[-1].split()]
 
 
-@pytest.mark.parametrize(("what", "gpus"), [("launch", 1), ("launch", 4), ("launches", 4), ("destroyed", 1)])
+@pytest.mark.parametrize(
+    ("what", "gpus"), [("launch", 1), ("launch", 4), ("launches", 4), ("alternating", 1), ("destroyed", 1)]
+)
 def test_a_launch_in_its_turn_seldom_calls_the_driver_for_anything_else(tmp_path: Path, what: str, gpus: int) -> None:
     node = Node(tmp_path, driver=BUILD / "bench" / "null")
     page = tmp_path / "page"

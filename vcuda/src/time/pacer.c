@@ -341,6 +341,21 @@ static bool still_granted(CUstream stream, struct batch *batch)
     return true;
 }
 
+static bool is_open(const struct batch *batch)
+{
+    return __atomic_load_n(&batch->queue, __ATOMIC_ACQUIRE) != NULL;
+}
+
+/* The row's first is another stream's. Its own thread has opened both, so that it may read when. */
+struct batch *pacer_other_batch(struct batch *row, CUstream stream)
+{
+    struct batch *first = row, *second = row + 1;
+    if (second->stream == stream)
+        return second;
+    bool older = !is_open(second) || second->opened_ns <= first->opened_ns;
+    return is_open(first) && older ? second : first;
+}
+
 bool pacer_admit_slowly(CUstream stream, struct batch *batch)
 {
     CUcontext context;

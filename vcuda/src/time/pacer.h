@@ -26,7 +26,8 @@ struct batch {
     uint64_t opened_ns;
 };
 
-#define BATCHES 8 /* streams that a thread can alternate between without asking each time */
+#define ROWS 8
+#define BATCHES (2 * ROWS) /* two streams whose handles mean the same row do not end each other's batch */
 
 extern __thread struct batch pacer_batches[BATCHES] __attribute__((tls_model("initial-exec")));
 
@@ -37,9 +38,13 @@ struct gate {
 };
 extern struct gate pacer_gates[VCUDA_MAX_DEVICES];
 
+struct batch *pacer_other_batch(struct batch *row, CUstream stream);
+
+/* The thread's batch of this stream; where it has none, the one of the row that is to be given up for it. */
 static inline struct batch *pacer_batch_of(CUstream stream)
 {
-    return &pacer_batches[((uintptr_t)stream >> 4 ^ (uintptr_t)stream >> 10) % BATCHES];
+    struct batch *row = &pacer_batches[2 * (((uintptr_t)stream >> 4 ^ (uintptr_t)stream >> 10) % ROWS)];
+    return likely(row->stream == stream) ? row : pacer_other_batch(row, stream);
 }
 
 bool pacer_admit_slowly(CUstream stream, struct batch *batch);
