@@ -122,8 +122,9 @@ struct sim_device {
 
 struct sim_client {
     uint32_t used;     /* 0 free, 1 alive, 2 dead and being torn down */
-    uint32_t pid;      /* as the host sees it */
+    uint32_t pid;      /* its own, in its PID namespace, plus the settings' offset */
     uint32_t group;    /* index of its container in the truth file */
+    uint64_t pid_namespace; /* inode of that namespace */
     uint64_t dead_ns;  /* when it was last known to live, or later */
 };
 

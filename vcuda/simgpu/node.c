@@ -13,7 +13,7 @@
 #include "clock.h"
 
 #define MAGIC 0x55504753U
-#define VERSION 1U
+#define VERSION 2U
 
 static int complain(const char *what, const char *path)
 {
@@ -129,6 +129,12 @@ static int take_byte(int descriptor, uint32_t byte)
     return descriptor < 0 ? 0 : fcntl(descriptor, F_OFD_SETLK, &range);
 }
 
+uint64_t sim_pid_namespace(void)
+{
+    struct stat found;
+    return stat("/proc/self/ns/pid", &found) == 0 ? (uint64_t)found.st_ino : 0;
+}
+
 static uint32_t take_client(const struct sim_seat *seat)
 {
     const char *label = getenv("SIMGPU_LABEL");
@@ -142,6 +148,7 @@ static uint32_t take_client(const struct sim_seat *seat)
     if (index < SIM_CLIENTS) {
         struct sim_client *client = &seat->node->clients[index];
         client->pid = (uint32_t)getpid() + seat->node->settings.host_pid_offset;
+        client->pid_namespace = sim_pid_namespace();
         client->group = sim_truth_group(seat->truth, label != NULL && *label != '\0' ? label : own);
         client->dead_ns = 0;
         client->used = 1;

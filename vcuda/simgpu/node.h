@@ -21,6 +21,9 @@ struct sim_seat {
 int sim_node_join(struct sim_seat *seat, int as_client);
 void sim_node_leave(struct sim_seat *seat);
 
+/* The inode of this process's PID namespace, by which one pid is told from another's; 0 where there is no /proc. */
+uint64_t sim_pid_namespace(void);
+
 /* Locks a device and brings it to the present. Every use of a device's fields stands between these two. */
 struct sim_view sim_lock(const struct sim_seat *seat, uint32_t device);
 void sim_unlock(const struct sim_view *view);

@@ -15,6 +15,9 @@ struct nvmlDevice_st {
 
 extern struct sim_seat nvml_seat;
 
+/* The pid by which NVML names a client of the node; its own where this process cannot see it. */
+uint32_t nvml_host_pid(uint32_t client);
+
 /* NVML_SUCCESS when the library is initialised and the handle is a device's. */
 nvmlReturn_t nvml_check(nvmlDevice_t device);
 

@@ -77,7 +77,7 @@ static nvmlReturn_t list(nvmlDevice_t device, unsigned int *count, void *infos, 
             continue;
         }
         nvmlProcessInfo_t info = {
-            .pid = nvml_seat.node->clients[i].pid,
+            .pid = nvml_host_pid(i),
             .usedGpuMemory = bytes[i],
             .gpuInstanceId = 0xffffffff,
             .computeInstanceId = 0xffffffff,
@@ -177,7 +177,7 @@ static uint64_t wall_us(uint64_t monotonic_ns)
     return (monotonic_ns + wall_offset_ns) / 1000;
 }
 
-/* The newest closed sample after `since` in which each process did something. */
+/* The newest closed sample after `since` in which each process did something; the pids are the clients' numbers still. */
 static unsigned int gather(const struct sim_device *device, uint64_t since_us, nvmlProcessUtilizationSample_t *found)
 {
     unsigned int count = 0;
@@ -190,7 +190,7 @@ static unsigned int gather(const struct sim_device *device, uint64_t since_us, n
             }
             if (sample->context_ns[context] != 0) {
                 found[count++] = (nvmlProcessUtilizationSample_t){
-                    .pid = nvml_seat.node->clients[device->contexts[context].client].pid,
+                    .pid = device->contexts[context].client,
                     .timeStamp = wall_us(sample->time_ns),
                     .smUtil = percent(sample->context_ns[context]),
                 };
@@ -212,6 +212,9 @@ SIM_EXPORT nvmlReturn_t nvmlDeviceGetProcessUtilization(nvmlDevice_t device, nvm
     struct sim_view view = sim_lock(&nvml_seat, device->index);
     unsigned int there = gather(view.device, since_us, found);
     sim_unlock(&view);
+    for (unsigned int i = 0; i < there; i++) {
+        found[i].pid = nvml_host_pid(found[i].pid); /* looks at /proc: never under the device's lock */
+    }
     if (there == 0) {
         *count = 0;
         return NVML_ERROR_NOT_FOUND;
