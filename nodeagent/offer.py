@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fairgpu.inventory import MAX_SLOTS, Device, Inventory
+from nodeagent.driver_figures import DriverSample
 
 Edits = tuple[str, Mapping[str, Any]]
 """The version of a CDI spec, and the edits that give a container one GPU."""
@@ -40,6 +41,13 @@ class Vendor(Protocol):
 
         Raises:
             OSError: the driver does not answer; the message contains the driver's.
+        """
+
+    def sample(self, uuid: str) -> DriverSample:
+        """What the driver says now of one device and of the processes on it.
+
+        Raises:
+            OSError: the driver does not answer.
         """
 
     def watch(self, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:

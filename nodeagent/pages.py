@@ -3,7 +3,8 @@
     python -m nodeagent.pages --root FOLDER
 
 It reads `FOLDER/schedule.json` again whenever that changes: {"gpus": [{"uuid": "GPU-...", "containers": [...]}]}, the
-containers as nodeagent.schedule describes them; each GPU's page is `FOLDER/gpus/UUID/schedule`.
+containers as nodeagent.schedule describes them; and the driver's figures from `FOLDER/figures.json`
+(nodeagent.figures_file). Each GPU's page is `FOLDER/gpus/UUID/schedule`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ from pathlib import Path
 import structlog
 
 from fairgpu.logs import configure_logs
-from nodeagent import turns
+from nodeagent import figures_file, turns
+from nodeagent.figures_file import Keyed, of_slots
 from nodeagent.rounds import Container, State, begun, describe, step
 from nodeagent.schedule import PageFile, containers_of
 from nodeagent.schedule_page import Activity, activity_bytes, unpack_one
@@ -43,20 +45,20 @@ class Ledgers:
     def __init__(self) -> None:
         self._open: dict[Path, int] = {}
 
-    def activity(self, container: Container) -> Activity:
-        """Returns the activity in the container's ledger; none while the ledger is absent, short or invalid."""
-        descriptor = self._open.get(container.ledger)
+    def activity(self, ledger: Path, device: int) -> Activity:
+        """Returns the activity on a device in a ledger; none while the ledger is absent, short or invalid."""
+        descriptor = self._open.get(ledger)
         try:
             if descriptor is None:
                 flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-                descriptor = self._open[container.ledger] = os.open(container.ledger, flags)
-            return unpack_one(os.pread(descriptor, activity_bytes(container.device), 0), container.device)
+                descriptor = self._open[ledger] = os.open(ledger, flags)
+            return unpack_one(os.pread(descriptor, activity_bytes(device), 0), device)
         except OSError:
             return Activity()
 
-    def keep(self, containers: Iterable[Container]) -> None:
-        """Closes the ledgers of all other containers."""
-        wanted = {container.ledger for container in containers}
+    def keep(self, ledgers: Iterable[Path]) -> None:
+        """Closes all other ledgers."""
+        wanted = frozenset(ledgers)
         for path in [path for path in self._open if path not in wanted]:
             os.close(self._open.pop(path))
 
@@ -75,12 +77,15 @@ class Gpu:
         """Whether two or more containers had work at the last look."""
         return len(self._state.active) >= CONTENDED
 
-    def write(self, containers: tuple[Container, ...], ledgers: Ledgers, clock: Callable[[], int]) -> None:
-        """Reads the containers' activity, plans turns, and publishes them."""
-        activities = {each.slot: ledgers.activity(each) for each in containers}
+    def write(
+        self, containers: tuple[Container, ...], ledgers: Ledgers, figures: Keyed, clock: Callable[[], int]
+    ) -> None:
+        """Reads the containers' activity, plans turns, and publishes them with the driver's last figures."""
+        activities = {each.slot: ledgers.activity(each.ledger, each.device) for each in containers}
         now_ns = clock()
+        known = of_slots(figures, ((each.slot, each.key) for each in containers))
         self._state, made = step(self._state, containers, activities, now_ns)
-        self._file.write(describe(self._uuid, containers, self._state, made, now_ns, {}))
+        self._file.write(describe(self._uuid, containers, self._state, made, now_ns, known))
 
     def close(self) -> None:
         """Unmaps the page, which stays as it is."""
@@ -111,18 +116,20 @@ class Writer:
         self._ledgers = Ledgers()
         self._gpus: Gpus = {}
         self._pages: dict[str, Gpu] = {}
-        self._version: tuple[int, int] | None = None
+        self._figures: Mapping[str, Keyed] = {}
+        self._versions: dict[str, tuple[int, int]] = {}
         self._round = 0
 
     def look(self) -> None:
         """Runs one round: reads a changed schedule, and writes the pages that are due."""
         changed = self._reread()
+        self._reread_figures()
         quiet = changed or self._round % QUIET_EVERY == 0
         self._round += 1
         for uuid, containers in self._gpus.items():
             page = self._pages[uuid]
             if quiet or page.contended:
-                page.write(containers, self._ledgers, self._clock)
+                page.write(containers, self._ledgers, self._figures.get(uuid, {}), self._clock)
 
     def close(self) -> None:
         """Closes all files; the pages stay as they are."""
@@ -133,11 +140,8 @@ class Writer:
     def _reread(self) -> bool:
         path = self._root / SCHEDULE
         try:
-            status = path.stat()
-            version = status.st_ino, status.st_mtime_ns
-            if version == self._version:
+            if not self._is_new(path):
                 return False
-            self._version = version
             gpus = read_gpus(path)
         except FileNotFoundError:
             return False
@@ -148,8 +152,24 @@ class Writer:
             if uuid not in self._pages:
                 self._pages[uuid] = Gpu(uuid, self._root / "gpus" / uuid / "schedule", self._clock())
         self._gpus = gpus
-        self._ledgers.keep(each for containers in gpus.values() for each in containers)
+        self._ledgers.keep(each.ledger for containers in gpus.values() for each in containers)
         return True
+
+    def _reread_figures(self) -> None:
+        path = self._root / figures_file.NAME
+        try:
+            if self._is_new(path):
+                self._figures = figures_file.decode(path.read_bytes())
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError) as error:
+            _log.error("figures refused", path=str(path), error=str(error))
+
+    def _is_new(self, path: Path) -> bool:
+        status = path.stat()
+        version = status.st_ino, status.st_mtime_ns
+        known, self._versions[path.name] = self._versions.get(path.name), version
+        return version != known
 
 
 def main() -> None:

@@ -12,31 +12,43 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import structlog
+from prometheus_client import CollectorRegistry, start_http_server
 
 from fairgpu import names
 from fairgpu.cluster.api import ApiError, KubernetesAPI
 from fairgpu.cluster.reflector import Collection, reflect
 from fairgpu.inventory import Health, InventoryError
+from nodeagent import figures_file
 from nodeagent.containers import folders as files
 from nodeagent.containers.folders import Folders
 from nodeagent.containers.records import Record
 from nodeagent.containers.refusal import PlacementRefusedError
+from nodeagent.driver_figures import Figure
 from nodeagent.events import About, Events
 from nodeagent.kubelet.device_plugin import Offered, Slots, keep_registered
 from nodeagent.kubelet.pod_resources import KubeletError, PodResources
+from nodeagent.measures import Measures, NodeCollector
 from nodeagent.node_object import NodeView, foreign_resources, read_node, write_node
 from nodeagent.offer import Offer, Vendor, slot_ids
+from nodeagent.owners import Owned, Standing
 from nodeagent.pages import SCHEDULE
 from nodeagent.pods import NodePods, read
 from nodeagent.publishing import notices, schedule
 from nodeagent.settings import Nodeagent
 from nodeagent.starting import Starter, World
+from nodeagent.truth import SECONDS, Node, Truth, end
 
 _log = structlog.get_logger(__name__)
 
 ENDPOINT = "fairgpu.sock"
 ROUND_SECONDS = 1.0
 REFUSED_REASON = "PlacementRefused"
+UNSLOTTED_REASON = "GPUProcessWithoutSlot"
+WHY_UNSLOTTED = {
+    Standing.WITHOUT_SLOT: "which the shim has not taken up: a program that is linked statically or with musl reads no "
+    "/etc/ld.so.preload; what it uses is not limited",
+    Standing.WITHOUT_SHARE: "of which the container has no piece: it reached the device by itself",
+}
 
 
 class Agent:
@@ -68,14 +80,27 @@ class Agent:
             self._publish,
         )
         self._starter = Starter(world, self._folders, files.install_shim(self._folders, settings.shim))
+        told = Node(self._starter.records, self._pods.all, self._uuids, vendor.sample)
+        self._truth = Truth(told, self._folders)
+        self._registry = CollectorRegistry()
+        self._measures = Measures(self._registry)
+        self._registry.register(
+            NodeCollector(
+                lambda: self._truth.seen,
+                self._starter.records,
+                lambda: self._offer.inventory.devices if self._offer else (),
+                lambda: self._offer.withheld if self._offer else {},
+            )
+        )
 
     def run(self) -> None:
         """Runs until the agent is stopped."""
         # A watch waits for the API server's next word, for minutes: nobody waits for its end.
-        watched = (self._watch_pods, self._watch_node, self._watch_faults)
+        watched = (self._watch_pods, self._watch_node, self._watch_faults, self._watch_processes)
         watches = [threading.Thread(target=watch, daemon=True) for watch in watched]
         plugin = threading.Thread(target=self._serve, name="device-plugin")
         self._starter.recover()
+        start_http_server(self._settings.metrics_port, self._settings.metrics_host, self._registry)
         for thread in (*watches, plugin):
             thread.start()
         try:
@@ -139,6 +164,9 @@ class Agent:
         for uuid, why in offer.withheld.items():
             self._warn_node("GPUNotOffered", f"GPU {uuid} is not offered: {why}")
 
+    def _uuids(self) -> list[str]:
+        return [device.uuid for device in self._offer.inventory.devices] if self._offer is not None else []
+
     def _offered(self) -> Offer:
         if self._offer is None:
             raise KubeletError("the agent has not read the GPUs yet")
@@ -146,10 +174,13 @@ class Agent:
 
     def _prepare(self, slots: frozenset[str]) -> None:
         """Prepares a container's start; the device plugin calls it before each start."""
+        began = time.monotonic()
         try:
             self._pods.known.wait(ROUND_SECONDS)
             self._starter.prepare(slots)
+            self._measures.started("prepared", time.monotonic() - began)
         except PlacementRefusedError as error:
+            self._measures.started("refused", time.monotonic() - began)
             _log.warning("placement refused", cause=error.cause, pod=error.pod, error=str(error))
             if error.pod is not None:
                 namespace, name, uid = error.pod
@@ -158,6 +189,7 @@ class Agent:
                 )
             raise
         except KubeletError as error:
+            self._measures.started("kubelet_silent", time.monotonic() - began)
             _log.warning("kubelet silent", error=str(error))
             raise
 
@@ -174,7 +206,13 @@ class Agent:
     def _serve(self) -> None:
         settings = self._settings.kubelet
         keep_registered(
-            settings.device_plugins, ENDPOINT, names.GPU, self._slots, self._prepare, wait=self._stop.wait, heard=_heard
+            settings.device_plugins,
+            ENDPOINT,
+            names.GPU,
+            self._slots,
+            self._prepare,
+            wait=self._stop.wait,
+            heard=self._heard,
         )
 
     def _watch_pods(self) -> None:
@@ -199,6 +237,52 @@ class Agent:
                 silent = True
             self._stop.wait(self._settings.look_seconds)
 
+    def _watch_processes(self) -> None:
+        """Holds what containers say of themselves against the driver's word."""
+        while not self._stop.wait(SECONDS):
+            before = self._truth.seen
+            seen = self._truth.look(time.monotonic())
+            for uuid in seen.silent.keys() - before.silent.keys():
+                _log.warning("driver silent", uuid=uuid, error=seen.silent[uuid])
+            self._publish_figures()
+            for uuid, stray in seen.strays:
+                if stray.process.pod_uid:
+                    self._warn_of(uuid, stray)
+            if self._settings.unslotted_processes == "kill":
+                self._end_overdue()
+
+    def _publish_figures(self) -> None:
+        gpus: dict[str, dict[tuple[int, int], Figure]] = {}
+        figures = self._truth.seen.figures
+        for record in self._starter.records():
+            for device in record.devices:
+                figure = figures.get((record.uid, record.container, device.uuid))
+                if figure is not None and not record.whole:
+                    gpus.setdefault(device.uuid, {})[device.slot, device.key] = figure
+        try:
+            files.put(self._folders.root / figures_file.NAME, figures_file.encode(gpus), 0o600)
+        except OSError as error:
+            _log.warning("figures not written", error=str(error))
+
+    def _warn_of(self, uuid: str, stray: Owned) -> None:
+        process = stray.process
+        pod = next((each for each in self._pods.all() if each["metadata"]["uid"] == process.pod_uid), None)
+        if pod is None:
+            return
+        name, namespace = str(pod["metadata"]["name"]), str(pod["metadata"]["namespace"])
+        container = stray.record.container if stray.record is not None else process.container_id[:12]
+        message = f"a process of container {container} works on GPU {uuid}, {WHY_UNSLOTTED[stray.standing]}"
+        about = About("Pod", name, process.pod_uid, namespace)
+        self._events.warn(about, UNSLOTTED_REASON, message, dt.datetime.now(dt.UTC))
+
+    def _end_overdue(self) -> None:
+        for process in self._truth.overdue(time.monotonic()):
+            if end(process):
+                self._measures.processes_ended.inc()
+                _log.warning(
+                    "unslotted process ended", pid=process.pid, uid=process.pod_uid, container=process.container_id
+                )
+
     def _look_soon(self) -> None:
         self._looked_at = float("-inf")
         self._woken.set()
@@ -208,6 +292,7 @@ class Agent:
             return
         if self._writer is not None:
             _log.error("writer of the pages ended", status=self._writer.returncode)
+            self._measures.writer_ends.inc()
         command = [sys.executable, "-m", "nodeagent.pages", "--root", str(self._folders.root)]
         self._writer = subprocess.Popen(command)  # noqa: S603 - this program's own module
 
@@ -223,15 +308,16 @@ class Agent:
             # The kubelet's own events of a Node bear its name as uid, and kubectl describe looks for that.
             self._events.warn(About("Node", name, name), reason, message, dt.datetime.now(dt.UTC))
 
+    def _heard(self, error: KubeletError | OSError | None) -> None:
+        """What the device plugin tells of each try to register."""
+        self._measures.registered.set(error is None)
+        if error is None:
+            _log.info("registered with the kubelet", resource=names.GPU)
+        else:
+            _log.warning("not registered with the kubelet", error=str(error))
+
     def _unreachable(self, what: str, error: ApiError) -> None:
         _log.warning("watch of the node's objects failed", what=what, error=str(error))
-
-
-def _heard(error: KubeletError | OSError | None) -> None:
-    if error is None:
-        _log.info("registered with the kubelet", resource=names.GPU)
-    else:
-        _log.warning("not registered with the kubelet", error=str(error))
 
 
 def vendor_of(settings: Nodeagent) -> Vendor:

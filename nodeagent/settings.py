@@ -42,6 +42,13 @@ class Nodeagent(Section):
     """The folders of the vendor's CDI specs."""
     look_seconds: Annotated[float, Field(gt=0)] = 30.0
     """The interval at which the GPUs and the vendor's CDI specs are read."""
+    unslotted_processes: Literal["report", "kill"] = "report"
+    """The fate of a process in a pod that works on a GPU for 10 s without being held to a share: an event and a metric
+    alone, or its end as well."""
+    metrics_host: str = "0.0.0.0"  # noqa: S104 - Prometheus scrapes it
+    """The address at which metrics are served."""
+    metrics_port: Annotated[int, Field(ge=1, le=65535)] = 9090
+    """The port of the metrics, plain HTTP."""
     recover_seconds: Annotated[float, Field(ge=0)] = 600.0
     """The time after its last fault from which a GPU that answers takes containers again."""
     kubelet: Kubelet = Kubelet()

@@ -13,7 +13,9 @@ import yaml
 
 from fairgpu.inventory import MAX_SLOTS, Device, Inventory, Link
 from nodeagent.containers.cdi_spec import VendorSpecError, vendor_edits
+from nodeagent.driver_figures import DriverSample
 from nodeagent.health import Fault, fenced, xid_fault
+from nodeagent.nvml import Nvml
 from nodeagent.offer import Edits, Offer
 
 VENDOR = "nvidia"
@@ -61,6 +63,7 @@ class Nvidia:
         self._known: dict[int, Found] = {}
         self._faults: dict[str, Fault] = {}
         self._double_bit_errors: dict[str, int] = {}
+        self._samplers: dict[str, Nvml] = {}
 
     def offer(self) -> Offer:
         """Reads the GPUs and the toolkit's specs. A known GPU that no longer answers is fenced.
@@ -98,6 +101,15 @@ class Nvidia:
         now = self._clock()
         devices = tuple(fenced(device, self._faults, now, self._recover_seconds) for device in offer.inventory.devices)
         return replace(offer, inventory=replace(offer.inventory, devices=devices))
+
+    def sample(self, uuid: str) -> DriverSample:
+        """What NVML says now of one GPU and of the processes on it.
+
+        Raises:
+            OSError: NVML does not answer for this GPU.
+        """
+        sampler = self._samplers.get(uuid) or self._samplers.setdefault(uuid, Nvml(uuid))
+        return sampler.sample()
 
     def watch(self, goes_on: Callable[[], bool], changed: Callable[[], None]) -> None:
         """Waits for Xid errors and double-bit ECC errors, for as long as the caller continues.

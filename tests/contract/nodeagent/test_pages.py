@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from nodeagent import schedule_page
+from nodeagent import figures_file, schedule_page
+from nodeagent.driver_figures import Figure
 from nodeagent.pages import QUIET_EVERY, SCHEDULE, Writer, read_gpus
 from nodeagent.schedule_page import Page
 
@@ -124,3 +125,23 @@ def test_a_writer_that_comes_back_goes_on_with_the_same_page(node: Node) -> None
     assert path.stat().st_ino == inode
     assert int.from_bytes(path.read_bytes()[16:24], "little") == int.from_bytes(generation, "little") + 2
     again.writer.close()
+
+
+def test_the_drivers_figures_reach_the_page_of_the_start_that_they_are_of(node: Node) -> None:
+    node.tell(**{"GPU-0": [node.container(0), node.container(1)]})
+    figures = {(0, 7): Figure(4096, 99, trim_permille=900), (1, 1): Figure(5, 99)}
+    (node.root / figures_file.NAME).write_bytes(figures_file.encode({"GPU-0": figures}))
+    node.look(QUIET_EVERY)
+    first, second = node.page("GPU-0").slots
+    assert (first.driver_bytes, first.driver_sampled_ns, first.trim_permille) == (4096, 99, 900)
+    assert (second.driver_bytes, second.driver_sampled_ns) == (0, 0)
+
+
+def test_figures_that_cannot_be_read_leave_those_of_before(node: Node) -> None:
+    node.tell(**{"GPU-0": [node.container(0)]})
+    path = node.root / figures_file.NAME
+    path.write_bytes(figures_file.encode({"GPU-0": {(0, 7): Figure(4096, 99)}}))
+    node.look()
+    path.write_bytes(b"{")
+    node.look(QUIET_EVERY)
+    assert node.page("GPU-0").slots[0].driver_bytes == 4096

@@ -1,0 +1,59 @@
+"""The driver's figures on their way from the agent to the writer of the pages: `ROOT/figures.json`.
+
+`{"gpus":[{"uuid":"GPU-...","containers":[{"slot":0,"key":7,"driverBytes":1,"sampledNs":2,"trimPermille":1000}]}]}`. A
+writer that finds another key on a slot leaves its figures alone: they are of an earlier start.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from nodeagent.driver_figures import Figure
+
+NAME = "figures.json"
+
+Keyed = Mapping[tuple[int, int], Figure]
+"""Figures by slot and key."""
+
+
+def encode(gpus: Mapping[str, Keyed]) -> bytes:
+    """The file's content for the figures of each GPU, by uuid."""
+    listed = [
+        {"uuid": uuid, "containers": [_entry(slot, key, figure) for (slot, key), figure in sorted(figures.items())]}
+        for uuid, figures in sorted(gpus.items())
+    ]
+    return json.dumps({"gpus": listed}, separators=(",", ":")).encode()
+
+
+def decode(content: bytes) -> dict[str, dict[tuple[int, int], Figure]]:
+    """The figures of each GPU, by uuid.
+
+    Raises:
+        ValueError: it is no JSON of this form.
+    """
+    try:
+        return {str(gpu["uuid"]): dict(map(_figure, gpu["containers"])) for gpu in json.loads(content)["gpus"]}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{error!r} is missing or of a wrong kind") from error
+
+
+def of_slots(figures: Keyed, keys: Iterable[tuple[int, int]]) -> dict[int, Figure]:
+    """The figures of those that are on the page now (slot and key), by slot."""
+    return {slot: figures[slot, key] for slot, key in keys if (slot, key) in figures}
+
+
+def _entry(slot: int, key: int, figure: Figure) -> dict[str, Any]:
+    return {
+        "slot": slot,
+        "key": key,
+        "driverBytes": figure.driver_bytes,
+        "sampledNs": figure.sampled_ns,
+        "trimPermille": figure.trim_permille,
+    }
+
+
+def _figure(entry: Mapping[str, Any]) -> tuple[tuple[int, int], Figure]:
+    figure = Figure(int(entry["driverBytes"]), int(entry["sampledNs"]), trim_permille=int(entry["trimPermille"]))
+    return (int(entry["slot"]), int(entry["key"])), figure

@@ -1,0 +1,121 @@
+"""The agent's metrics. What it tells by pod is bounded by the pods of one node."""
+
+from __future__ import annotations
+
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from fairgpu.inventory import Device
+from nodeagent.containers.records import Record
+from nodeagent.owners import Standing
+from nodeagent.truth import Seen
+
+START_BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 2.0, 10.0, 30.0)
+OUTCOMES = ("prepared", "refused", "kubelet_silent")
+CONTAINER = ("namespace", "pod", "container", "uuid")
+
+
+class Measures:
+    """What is counted as it happens."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._starts = Counter(
+            "fairgpu_nodeagent_starts",
+            "Containers that the kubelet was about to start, by what became of it.",
+            ("outcome",),
+            registry=registry,
+        )
+        self._seconds = Histogram(
+            "fairgpu_nodeagent_start_duration_seconds",
+            "Time from the kubelet's question before a start to the answer.",
+            buckets=START_BUCKETS,
+            registry=registry,
+        )
+        self.processes_ended = Counter(
+            "fairgpu_nodeagent_processes_ended",
+            "GPU processes in pods that were ended because nothing held them to a share.",
+            registry=registry,
+        )
+        self.writer_ends = Counter(
+            "fairgpu_nodeagent_page_writer_ends",
+            "Times that the writer of the schedule pages ended by itself and was started again.",
+            registry=registry,
+        )
+        self.registered = Gauge(
+            "fairgpu_nodeagent_registered", "Whether the kubelet knows the device plugin.", registry=registry
+        )
+        for outcome in OUTCOMES:
+            self._starts.labels(outcome)
+
+    def started(self, outcome: str, seconds: float) -> None:
+        """Counts an answer to the kubelet."""
+        self._starts.labels(outcome).inc()
+        self._seconds.observe(seconds)
+
+
+class NodeCollector(Collector):
+    """What is there when Prometheus asks: GPUs, what containers hold of them, processes that nothing holds."""
+
+    def __init__(
+        self,
+        seen: Callable[[], Seen],
+        records: Callable[[], Iterable[Record]],
+        devices: Callable[[], Iterable[Device]],
+        withheld: Callable[[], Mapping[str, str]],
+    ) -> None:
+        self._seen = seen
+        self._records = records
+        self._devices = devices
+        self._withheld = withheld
+
+    def collect(self) -> Iterable[Metric]:
+        """All samples."""
+        seen = self._seen()
+        yield self._gpus(seen)
+        yield from self._containers(seen)
+        yield _strays(seen)
+
+    def _gpus(self, seen: Seen) -> Metric:
+        metric = GaugeMetricFamily("fairgpu_nodeagent_gpus", "GPUs of the node, by what is wrong.", labels=("state",))
+        health = Counts(str(device.health) for device in self._devices())
+        for state in ("healthy", "fenced"):
+            metric.add_metric((state,), health[state])
+        metric.add_metric(("withheld",), len(self._withheld()))
+        metric.add_metric(("silent",), len(seen.silent))
+        return metric
+
+    def _containers(self, seen: Seen) -> Iterable[Metric]:
+        memory = GaugeMetricFamily(
+            "fairgpu_nodeagent_container_memory_bytes",
+            "Device memory that the driver holds for a container.",
+            labels=CONTAINER,
+        )
+        busy = GaugeMetricFamily(
+            "fairgpu_nodeagent_container_busy_ratio",
+            "Part of the last seconds in which a container kept a GPU busy, by the driver's samples.",
+            labels=CONTAINER,
+        )
+        for record in self._records():
+            for device in record.devices:
+                figure = seen.figures.get((record.uid, record.container, device.uuid))
+                if figure is not None:
+                    labels = (record.namespace, record.pod, record.container, device.uuid)
+                    memory.add_metric(labels, figure.driver_bytes)
+                    busy.add_metric(labels, figure.busy_percent / 100)
+        return memory, busy
+
+
+def _strays(seen: Seen) -> Metric:
+    metric = GaugeMetricFamily(
+        "fairgpu_nodeagent_unslotted_processes",
+        "Processes on a GPU that nothing holds to a share, by what they are to it.",
+        labels=("standing",),
+    )
+    counts = Counts(each.standing for _, each in seen.strays)
+    for standing in (Standing.WITHOUT_SLOT, Standing.WITHOUT_SHARE, Standing.OUTSIDE_PODS):
+        metric.add_metric((standing,), counts[standing])
+    return metric

@@ -1,0 +1,100 @@
+"""Processes of the host as /proc shows them: which container each is in, and how it knows itself.
+
+The agent shares the host's PID namespace, so its pids are those that NVML names. All that is read here is readable for
+everybody (proc(5)): the agent needs no right over other processes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+PROC = Path("/proc")
+START_TIME = 22
+"""The field of /proc/PID/stat with the start time, counted from 1."""
+_IN_POD = re.compile(
+    r"pod(?P<uid>[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
+    r"[/:](?:[a-z-]+[-:])?(?P<container>[0-9a-f]{64})"
+)
+"""A container's cgroup by the drivers `cgroupfs` and `systemd`: kubelet's cgroup manager names the pod's part, the
+runtime its container's. A static pod's uid has no dashes."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process of the host.
+
+    Attributes:
+        pid: as the host knows it.
+        own_pid: as it knows itself, in the innermost of its PID namespaces.
+        start_time: in clock ticks since the host booted.
+        pod_uid: the pod in whose cgroup it is; empty outside all pods.
+        container_id: the container's, as the runtime names it; empty outside all pods.
+    """
+
+    pid: int
+    own_pid: int
+    start_time: int
+    pod_uid: str = ""
+    container_id: str = ""
+
+
+def read_process(pid: int, proc: Path = PROC) -> Process | None:
+    """The process that has this pid now; None where there is none."""
+    folder = proc / str(pid)
+    try:
+        began = _start_time((folder / "stat").read_text())
+        own_pid = _own_pid((folder / "status").read_text())
+        pod_uid, container_id = in_pod((folder / "cgroup").read_text())
+        again = _start_time((folder / "stat").read_text())
+    except (OSError, ValueError):
+        return None
+    return Process(pid, own_pid, began, pod_uid, container_id) if began == again else None
+
+
+def in_pod(cgroups: str) -> tuple[str, str]:
+    """The pod's uid and the container's id by the text of /proc/PID/cgroup, of version 1 or 2; empty outside all pods.
+
+    The first of several is meant: a container may have cgroups of its own making below it.
+    """
+    found = _IN_POD.search(cgroups)
+    return (found["uid"].replace("_", "-"), found["container"]) if found else ("", "")
+
+
+class Processes:
+    """Remembers processes from one look to the next, for as long as the driver names them."""
+
+    def __init__(self, proc: Path = PROC) -> None:
+        self._proc = proc
+        self._known: Mapping[int, Process] = {}
+
+    def look(self, pids: frozenset[int]) -> Mapping[int, Process]:
+        """The processes that live, by pid. A pid that was reused is another process."""
+        found = {}
+        for pid in pids:
+            known = self._known.get(pid)
+            process = known if known is not None and self._lives(known) else read_process(pid, self._proc)
+            if process is not None:
+                found[pid] = process
+        self._known = found
+        return found
+
+    def _lives(self, process: Process) -> bool:
+        try:
+            return _start_time((self._proc / str(process.pid) / "stat").read_text()) == process.start_time
+        except (OSError, ValueError):
+            return False
+
+
+def _start_time(stat: str) -> int:
+    """The second field is the program's name in parentheses, which may hold spaces and parentheses."""
+    return int(stat.rpartition(")")[2].split()[START_TIME - 3])
+
+
+def _own_pid(status: str) -> int:
+    for line in status.splitlines():
+        if line.startswith("NSpid:"):
+            return int(line.split()[-1])
+    raise ValueError("no NSpid")

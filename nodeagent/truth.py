@@ -1,0 +1,196 @@
+"""What the driver says that each container holds, asked once a second, and which processes nothing holds to a share.
+
+It runs beside everything else: a driver that hangs keeps nobody from starting containers or writing pages, and the
+figures on the pages tell their age.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from nodeagent.containers.folders import Folders
+from nodeagent.containers.records import Record
+from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, place
+from nodeagent.ledger_slots import taken_up
+from nodeagent.owners import Owned, Standing, container_names, owner, unheld_since
+from nodeagent.pages import Ledgers
+from nodeagent.processes import Process, Processes, read_process
+from nodeagent.schedule_page import Activity
+from nodeagent.turns import Policy
+
+_log = structlog.get_logger(__name__)
+
+SECONDS = 1.0
+KILL_AFTER_SECONDS = 10.0
+
+ContainerDevice = tuple[str, str, str]
+"""A pod's uid, a container's name, and the uuid of a GPU that it has a piece of."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """What the driver's word is held against.
+
+    Attributes:
+        records: of all containers that live or are starting.
+        pods: the node's pods.
+        uuids: of the GPUs that are offered.
+        sample: asks the driver for one GPU.
+    """
+
+    records: Callable[[], list[Record]]
+    pods: Callable[[], Iterable[Mapping[str, Any]]]
+    uuids: Callable[[], Iterable[str]]
+    sample: Callable[[str], DriverSample]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One look at all GPUs.
+
+    Attributes:
+        figures: of each container's piece of each GPU; of a GPU whose sample does not say all, those of before.
+        strays: the processes that nothing holds to a share, with their GPU's uuid.
+        silent: the GPUs that the driver did not answer for, and why.
+    """
+
+    figures: Mapping[ContainerDevice, Figure] = field(default_factory=dict)
+    strays: tuple[tuple[str, Owned], ...] = ()
+    silent: Mapping[str, str] = field(default_factory=dict)
+
+
+class Truth:
+    """Looks again and again, and remembers what each look needs of the one before."""
+
+    def __init__(self, node: Node, folders: Folders) -> None:
+        self._node = node
+        self._folders = folders
+        self._processes = Processes()
+        self._ledgers = Ledgers()
+        self._placed: dict[str, Placed] = {}
+        self._since: dict[tuple[int, int], float] = {}
+        self.seen = Seen()
+        """The last look; replaced whole, so that it can be read from any thread."""
+
+    def look(self, now_seconds: float) -> Seen:
+        """Asks the driver for each GPU."""
+        records = self._node.records()
+        names = container_names(self._node.pods())
+        found: dict[ContainerDevice, Figure] = {}
+        strays: list[tuple[str, Owned]] = []
+        silent: dict[str, str] = {}
+        samples: dict[str, DriverSample] = {}
+        for uuid in self._node.uuids():
+            try:
+                samples[uuid] = self._node.sample(uuid)
+            except OSError as error:
+                silent[uuid] = str(error)
+        alive = self._processes.look(frozenset(pid for sample in samples.values() for pid in sample.bytes_by_pid))
+        for uuid in self._node.uuids():
+            here = [record for record in records if any(device.uuid == uuid for device in record.devices)]
+            sample = samples.get(uuid)
+            if sample is not None:
+                owned = self._owned(uuid, sample, alive, records, names)
+                strays += [(uuid, each) for each in owned or () if each.standing is not Standing.HELD]
+                if owned is not None:
+                    found |= self._figures(uuid, sample, owned, frozenset(alive), here)
+            for record in here:
+                key = (record.uid, record.container, uuid)
+                if key not in found and key in self.seen.figures:
+                    found[key] = self.seen.figures[key]
+        self._since = unheld_since(self._since, (each for _, each in strays), now_seconds)
+        self._ledgers.keep(self._ledger(record) for record in records)
+        self.seen = Seen(found, tuple(strays), silent)
+        return self.seen
+
+    def overdue(self, now_seconds: float) -> list[Process]:
+        """The processes in pods that nothing has held to a share for so long that an admin may want them ended."""
+        return [
+            each.process
+            for _, each in self.seen.strays
+            if now_seconds - self._since.get((each.process.pid, each.process.start_time), now_seconds)
+            >= KILL_AFTER_SECONDS
+        ]
+
+    def _owned(
+        self,
+        uuid: str,
+        sample: DriverSample,
+        alive: Mapping[int, Process],
+        records: list[Record],
+        names: Mapping[str, str],
+    ) -> list[Owned] | None:
+        """Whose the living processes of a sample are; None where nobody can say of one."""
+        owned = []
+        for pid in sample.bytes_by_pid:
+            if pid in alive:
+                one = owner(alive[pid], uuid, records, names, lambda record: taken_up(self._ledger(record)))
+                if one is None:
+                    return None
+                owned.append(one)
+        return owned
+
+    def _figures(
+        self, uuid: str, sample: DriverSample, owned: list[Owned], alive: frozenset[int], here: list[Record]
+    ) -> dict[ContainerDevice, Figure]:
+        indexes = {
+            (record.uid, record.container): next(
+                index for index, device in enumerate(record.devices) if device.uuid == uuid
+            )
+            for record in here
+        }
+        slots = {key: record.devices[indexes[key]].slot for record in here for key in [(record.uid, record.container)]}
+        members = {
+            each.process.pid: slots[each.record.uid, each.record.container] for each in owned if each.record is not None
+        }
+        placed = place(sample, members, alive, self._placed.get(uuid, Placed()))
+        if placed is None:
+            return {}
+        self._placed[uuid] = placed
+        charged: dict[int, int] = {}
+        shares: dict[int, float] = {}
+        before: dict[int, Figure] = {}
+        for record in here:
+            key = (record.uid, record.container)
+            slot = slots[key]
+            charged[slot] = self._activity(record, indexes[key]).charged_bytes
+            if record.policy is Policy.HARD:
+                shares[slot] = float(record.devices[indexes[key]].core_percent)
+            last = self.seen.figures.get((*key, uuid))
+            if last is not None:
+                before[slot] = last
+        made = figures(sample, placed, charged, shares, before)
+        return {(*key, uuid): made[slot] for key, slot in slots.items()}
+
+    def _activity(self, record: Record, index: int) -> Activity:
+        return Activity() if record.whole else self._ledgers.activity(self._ledger(record), index)
+
+    def _ledger(self, record: Record) -> Any:
+        return self._folders.start(record) / "ledger"
+
+
+def end(process: Process) -> bool:
+    """Ends a process, if it is still the one that was seen and still in a pod's cgroup. Whether it was told to.
+
+    A pid may be another process's by now: the descriptor is opened first, and what it means is looked at then.
+    """
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except OSError:
+        return False
+    try:
+        if not process.pod_uid or read_process(process.pid) != process:
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+    except OSError as error:
+        _log.warning("process not ended", pid=process.pid, error=str(error))
+        return False
+    finally:
+        os.close(descriptor)
+    return True

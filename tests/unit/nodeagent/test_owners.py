@@ -1,0 +1,78 @@
+"""Whose a process on a GPU is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from nodeagent.containers.records import GivenDevice, Record
+from nodeagent.owners import Owned, Standing, container_names, owner, unheld_since
+from nodeagent.processes import Process
+from nodeagent.turns import Policy
+
+GPU, OTHER = "GPU-0", "GPU-1"
+
+
+def record(container: str, *, whole: bool = False, uid: str = "uid-1", gpu: str = GPU) -> Record:
+    device = GivenDevice(gpu, 100 if whole else 30, 4096, 0, 7)
+    return Record("team", "train", uid, container, frozenset({"slot-0"}), 1, whole, Policy.HARD, 1, (device,))
+
+
+def process(uid: str = "uid-1", container: str = "id-main", own_pid: int = 7, began: int = 50) -> Process:
+    return Process(300, own_pid, began, uid, container)
+
+
+def owned(process: Process, *records: Record, slots: frozenset[tuple[int, int]] = frozenset({(7, 50)})) -> Owned | None:
+    return owner(process, GPU, records, {"id-main": "main", "id-side": "side"}, lambda _: slots)
+
+
+@pytest.mark.parametrize(
+    ("found", "standing"),
+    [
+        (owned(process(), record("main")), Standing.HELD),
+        (owned(process(own_pid=8), record("main")), Standing.WITHOUT_SLOT),
+        (owned(process(began=51), record("main")), Standing.WITHOUT_SLOT),
+        (owned(process(own_pid=8), record("main", whole=True)), Standing.HELD),
+        (owned(process(container="id-side"), record("main")), Standing.WITHOUT_SHARE),
+        (owned(process(), record("main", gpu=OTHER)), Standing.WITHOUT_SHARE),
+        (owned(process(uid="uid-2"), record("main")), Standing.WITHOUT_SHARE),
+        (owned(process(uid="", container=""), record("main")), Standing.OUTSIDE_PODS),
+    ],
+    ids=["its shim knows it", "another pid", "a pid of an earlier process", "a whole GPU", "a container without GPU",
+         "another GPU", "a pod without GPU", "the node's own"],
+)  # fmt: skip
+def test_a_process_stands_as_its_container_and_the_containers_shim_say(found: Owned | None, standing: Standing) -> None:
+    assert found is not None
+    assert found.standing is standing
+    assert (found.record is not None) == (standing in (Standing.HELD, Standing.WITHOUT_SLOT))
+
+
+def test_nobody_can_say_of_a_container_that_the_status_does_not_name_yet() -> None:
+    assert owned(process(container="id-new"), record("main")) is None
+
+
+def test_containers_are_known_by_the_ids_of_the_runtime() -> None:
+    status = {"name": "main", "containerID": "containerd://id-main"}
+    pods: list[dict[str, Any]] = [
+        {"status": {"containerStatuses": [status], "initContainerStatuses": [{"name": "init"}]}},
+        {"status": {"phase": "Pending"}},
+    ]
+    assert container_names(pods) == {"id-main": "main"}
+
+
+def test_time_without_a_slot_counts_from_the_first_look_and_anew_for_another_process() -> None:
+    stray = owned(process(own_pid=8), record("main"))
+    assert stray is not None
+    first = unheld_since({}, [stray], 100.0)
+    assert unheld_since(first, [stray], 107.0) == {(300, 50): 100.0}
+    again = owned(process(own_pid=8, began=60), record("main"))
+    assert again is not None
+    assert unheld_since(first, [again], 107.0) == {(300, 60): 107.0}
+    assert unheld_since(first, [], 107.0) == {}
+
+
+def test_a_process_outside_all_pods_is_never_counted_towards_its_end() -> None:
+    own = owned(process(uid="", container=""))
+    assert own is not None
+    assert unheld_since({}, [own], 100.0) == {}

@@ -1,0 +1,74 @@
+"""Processes of the host by what /proc says of them, in the words of each cgroup manager and version."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeagent.processes import Process, Processes, in_pod, read_process
+
+UID = "6f9619ff-8b86-d011-b42d-00c04fc964ff"
+STATIC_UID = "0123456789abcdef0123456789abcdef"
+ID = "ab" * 32
+SLICE = f"kubepods-burstable.slice/kubepods-burstable-pod{UID.replace('-', '_')}.slice"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (f"0::/kubepods/burstable/pod{UID}/{ID}\n", (UID, ID)),
+        (f"0::/kubepods/pod{STATIC_UID}/{ID}\n", (STATIC_UID, ID)),
+        (f"0::/../../pod{UID}/{ID}/below\n", (UID, ID)),
+        (f"12:memory:/kubepods/besteffort/pod{UID}/{ID}\n1:name=systemd:/x\n", (UID, ID)),
+        (f"0::/kubepods.slice/{SLICE}/cri-containerd-{ID}.scope\n", (UID, ID)),
+        (f"0::/system.slice/kubepods-pod{UID.replace('-', '_')}.slice:cri-containerd:{ID}\n", (UID, ID)),
+        (f"0::/kubepods/burstable/pod{UID}/crio-{ID}\n", (UID, ID)),
+        ("0::/system.slice/nvidia-dcgm.service\n", ("", "")),
+        (f"0::/kubepods/burstable/pod{UID}\n", ("", "")),
+        ("", ("", "")),
+    ],
+    ids=[
+        "v2",
+        "static pod",
+        "seen from a container",
+        "v1",
+        "systemd",
+        "systemd by colons",
+        "CRI-O",
+        "host",
+        "pod",
+        "none",
+    ],
+)
+def test_a_cgroup_names_the_pod_and_the_container(text: str, found: tuple[str, str]) -> None:
+    assert in_pod(text) == found
+
+
+def host_process(proc: Path, pid: int, began: int, own_pid: int = 7, name: str = "python") -> None:
+    folder = proc / str(pid)
+    folder.mkdir(exist_ok=True)
+    fields = " ".join(str(number) for number in range(4, 22))
+    (folder / "stat").write_text(f"{pid} ({name}) S {fields} {began} 0 0\n")
+    (folder / "status").write_text(f"Name:\t{name}\nNSpid:\t{pid}\t{own_pid}\n")
+    (folder / "cgroup").write_text(f"0::/kubepods/pod{UID}/{ID}\n")
+
+
+@pytest.mark.parametrize("name", ["python", "a b", "a) S (b"])
+def test_a_process_is_known_by_its_pid_in_its_own_namespace_and_its_start(tmp_path: Path, name: str) -> None:
+    host_process(tmp_path, 300, began=5000, name=name)
+    assert read_process(300, tmp_path) == Process(300, 7, 5000, UID, ID)
+
+
+def test_a_process_that_is_gone_is_none(tmp_path: Path) -> None:
+    assert read_process(300, tmp_path) is None
+
+
+def test_a_pid_that_was_reused_is_another_process(tmp_path: Path) -> None:
+    processes = Processes(tmp_path)
+    host_process(tmp_path, 300, began=5000)
+    first = processes.look(frozenset({300, 301}))
+    host_process(tmp_path, 300, began=6000, own_pid=8)
+    second = processes.look(frozenset({300}))
+    assert (first[300].start_time, second[300].start_time, second[300].own_pid) == (5000, 6000, 8)
+    assert list(first) == [300]
