@@ -6,7 +6,7 @@ The official client supplies the transport: TLS, credentials and their renewal. 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -24,6 +24,8 @@ UNANSWERED = "Unanswered"
 """The reason of an ApiError of status 0 whose request was sent, and which the API server may have carried out."""
 
 Json = dict[str, Any]
+Decode = Callable[[bytes], Any]
+"""Makes objects of a JSON document, or of what its caller reads of it; raises ValueError where it is no JSON."""
 
 
 class ApiError(RuntimeError):
@@ -81,14 +83,22 @@ class KubernetesAPI:
         """Returns the same API server and connections, with another limit on the time of an answer."""
         return KubernetesAPI(self._transport, seconds)
 
-    def get(self, path: str, query: Mapping[str, str | int] | None = None, *, most_bytes: int | None = None) -> Json:
+    def get(
+        self,
+        path: str,
+        query: Mapping[str, str | int] | None = None,
+        *,
+        most_bytes: int | None = None,
+        decode: Decode = json.loads,
+    ) -> Json:
         """Reads an object or a list.
 
         Raises:
             TooLargeError: it is longer than `most_bytes`.
             ApiError: as `request` raises it.
         """
-        return self.request("GET", path, query=query, most_bytes=most_bytes)
+        response = self._send("GET", path, query, None, "application/json", self._answer_seconds)
+        return _decode(_read_whole(response, most_bytes), decode)
 
     def create(self, path: str, body: Json, query: Mapping[str, str | int] | None = None) -> Json:
         """Posts an object into a collection or a subresource."""
@@ -116,33 +126,25 @@ class KubernetesAPI:
         body: Any = None,
         query: Mapping[str, str | int] | None = None,
         content_type: str = "application/json",
-        most_bytes: int | None = None,
     ) -> Json:
         """Sends one request; returns the whole answer as JSON.
 
         Raises:
-            TooLargeError: the answer is longer than `most_bytes`.
             ApiError: the server answered with an error, or could not be reached in time.
         """
         response = self._send(method, path, query, body, content_type, self._answer_seconds)
-        try:
-            data = response.read(None if most_bytes is None else most_bytes + 1)
-            if most_bytes is not None and len(data) > most_bytes:
-                response.close()
-                raise TooLargeError(most_bytes)
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ApiError(0, UNANSWERED, str(error)) from error
-        finally:
-            response.release_conn()
-        return _decode(data)
+        return _decode(_read_whole(response, None), json.loads)
 
-    def stream(self, path: str, query: Mapping[str, str | int], idle_seconds: float) -> Iterator[Json]:
+    def stream(
+        self, path: str, query: Mapping[str, str | int], idle_seconds: float, decode: Decode = json.loads
+    ) -> Iterator[Json]:
         """Yields the events of a watch, each with `type` and `object`, until the server ends it.
 
         Args:
             path: the collection.
             query: the watch's parameters; `watch` is added.
             idle_seconds: the time without a byte after which the connection counts as dead.
+            decode: decodes each event.
 
         Raises:
             ApiError: the watch was refused or interrupted.
@@ -154,7 +156,7 @@ class KubernetesAPI:
                 *lines, buffered = (buffered + chunk).split(b"\n")
                 for line in lines:
                     if line:
-                        yield _decode(line)
+                        yield _decode(line, decode)
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise ApiError(0, "Unreachable", str(error)) from error
         finally:
@@ -195,6 +197,19 @@ class KubernetesAPI:
         return response
 
 
+def _read_whole(response: urllib3.BaseHTTPResponse, most_bytes: int | None) -> bytes:
+    try:
+        data: bytes = response.read(None if most_bytes is None else most_bytes + 1)
+        if most_bytes is not None and len(data) > most_bytes:
+            response.close()
+            raise TooLargeError(most_bytes)
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise ApiError(0, UNANSWERED, str(error)) from error
+    finally:
+        response.release_conn()
+    return data
+
+
 def _was_sent(error: Exception) -> bool:
     """Whether the API server was reached before the request failed.
 
@@ -216,9 +231,9 @@ def _refusal(response: urllib3.BaseHTTPResponse) -> ApiError:
     return ApiError(response.status, reason, str(document.get("message") or "no message"))
 
 
-def _decode(data: bytes) -> Json:
+def _decode(data: bytes, decode: Decode) -> Json:
     try:
-        document = json.loads(data)
+        document = decode(data)
     except ValueError as error:
         raise ApiError(0, "NotJSON", f"the API server's answer is no JSON: {error}") from error
     if not isinstance(document, dict):

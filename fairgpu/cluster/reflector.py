@@ -7,11 +7,12 @@ than etcd keeps its version (five minutes) ends in 410 as well, so a new list wa
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from fairgpu.cluster.api import ApiError, Json, KubernetesAPI, TooLargeError
+from fairgpu.cluster.api import ApiError, Decode, Json, KubernetesAPI, TooLargeError
 
 PAGE_SIZE = 500
 PAGE_BYTES = 16 << 20
@@ -56,11 +57,16 @@ class Collection:
         selectors: its selectors, such as `{"fieldSelector": "..."}`.
         read: returns the part of an object that the view gets, so that no list is whole in memory. For None, a list
             leaves the object out, while an event of it still reaches the view unchanged.
+        decode_page: decodes a page of a list. Where `read` needs a few fields alone, a decoder that skips the others
+            takes a tenth of the time.
+        decode_event: decodes an event of a watch, in the same way.
     """
 
     path: str
     selectors: Mapping[str, str]
     read: Callable[[Json], Json | None] = whole
+    decode_page: Decode = json.loads
+    decode_event: Decode = json.loads
 
 
 Wait = Callable[[float], bool]
@@ -109,7 +115,8 @@ def _list(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
     while True:
         page["limit"] = size
         try:
-            answer = api.get(collection.path, page, most_bytes=PAGE_BYTES if size > 1 else None)
+            most_bytes = PAGE_BYTES if size > 1 else None
+            answer = api.get(collection.path, page, most_bytes=most_bytes, decode=collection.decode_page)
         except TooLargeError:
             size = max(size // 4, 1)
             continue
@@ -130,7 +137,7 @@ def _watch(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, v
         "allowWatchBookmarks": "true",
         "timeoutSeconds": WATCH_SECONDS,
     }
-    for event in api.stream(collection.path, query, IDLE_SECONDS):
+    for event in api.stream(collection.path, query, IDLE_SECONDS, collection.decode_event):
         kind, item = event.get("type"), event.get("object") or {}
         if kind == "ERROR":
             raise ApiError(int(item.get("code") or 500), str(item.get("reason")), str(item.get("message")))

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from fairgpu import allocation, inventory, names
@@ -284,11 +285,21 @@ def _requests(container: Json) -> tuple[int, int]:
 
 
 def _milli(value: Any) -> int:
-    return math.ceil(_quantity(value) * 1000)
+    return _milli_of(value) if isinstance(value, str) else math.ceil(_quantity(value) * 1000)
 
 
 def _mib(value: Any) -> int:
-    return math.ceil(_quantity(value) / MIB)
+    return _mib_of(value) if isinstance(value, str) else math.ceil(_quantity(value) / MIB)
+
+
+@lru_cache(maxsize=4096)
+def _milli_of(text: str) -> int:
+    return math.ceil(_quantity(text) * 1000)
+
+
+@lru_cache(maxsize=4096)
+def _mib_of(text: str) -> int:
+    return math.ceil(_quantity(text) / MIB)
 
 
 def _quantity(value: Any) -> Fraction:

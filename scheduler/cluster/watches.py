@@ -12,6 +12,7 @@ from fairgpu.cluster.reflector import Collection
 from fairgpu.inventory import InventoryError
 from fairgpu.names import INVENTORY
 from scheduler.cluster.acting import mark_of
+from scheduler.cluster.excerpts import NodeEvent, NodeList, PodEvent, PodList, excerpt
 from scheduler.cluster.objects import PodNote, read_node, read_note
 from scheduler.cluster.state import State
 
@@ -35,8 +36,8 @@ def _slim(item: Json) -> Json:
     return {"metadata": kept, "status": {"allocatable": status.get("allocatable")}}
 
 
-PODS = Collection("/api/v1/pods", {}, _noted)
-NODES = Collection("/api/v1/nodes", {}, _slim)
+PODS = Collection("/api/v1/pods", {}, _noted, excerpt(PodList), excerpt(PodEvent))
+NODES = Collection("/api/v1/nodes", {}, _slim, excerpt(NodeList), excerpt(NodeEvent))
 
 
 class PodsView:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 
 from scheduler.cluster.budgets import Standing
 from scheduler.cluster.objects import PodError, WaitingPod, read_waiting
+from scheduler.cluster.refusals import Refusal
 from scheduler.cluster.state import State
 from scheduler.cluster.waiting import FITS
 from scheduler.extender.wire import MAX_SCORE, FilterArguments, FilterResult, HostPriority
@@ -44,19 +46,16 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
             state.forget(pod.uid)
         closed = kept_out(state, pod)
         if closed:
-            state.forget(pod.uid)
-            state.waiting.refuse(pod)
-            failed = dict.fromkeys(names, closed)
-            held = state.budgets.standing(pod.namespace) is Standing.HELD
-            return FilterResult([], {}, failed) if held else FilterResult([], failed)
-        chosen, text = _chosen(state, pod, rows, now) if gang is None else place_member(state, pod, rows, now)
+            return _closed(state, pod, names, closed)
+        known = state.refusals.known(pod.request, rows) if gang is None else None
+        chosen, text = ([], "") if known else _place(state, pod, rows, now)
         if chosen:
             state.waiting.remove(pod.uid)
             return FilterResult(chosen)
         state.waiting.refuse(pod)
-        if not text:
-            return _refusal(state, pod, rows, unknown)
-        return FilterResult([], dict.fromkeys(_names(state, rows), text), dict.fromkeys(unknown, UNKNOWN_NODE))
+        if text:
+            return FilterResult([], dict.fromkeys(_names(state, rows), text), dict.fromkeys(unknown, UNKNOWN_NODE))
+        return _refusal(known or state.refusals.of(pod.request, rows), unknown)
 
 
 def kept_out(state: State, pod: WaitingPod) -> str:
@@ -95,8 +94,19 @@ def _bound_before(state: State, pod: WaitingPod, names: list[str]) -> FilterResu
     return None
 
 
-def _chosen(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[str], str]:
-    """Returns the nodes to answer: the best alone, or all that fit where the pod prefers some."""
+def _closed(state: State, pod: WaitingPod, names: list[str], text: str) -> FilterResult:
+    """Returns the answer for a pod that its budget keeps from every node."""
+    state.forget(pod.uid)
+    state.waiting.refuse(pod)
+    failed = dict.fromkeys(names, text)
+    held = state.budgets.standing(pod.namespace) is Standing.HELD
+    return FilterResult([], {}, failed) if held else FilterResult([], failed)
+
+
+def _place(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[str], str]:
+    """Returns the nodes to answer, the best alone or all that fit where the pod prefers some, and what a gang lacks."""
+    if pod.gang is not None:
+        return place_member(state, pod, rows, now)
     if pod.prefers:
         return _names(state, state.fitting(pod, rows)), ""
     reservation = state.choose(pod, rows, now)
@@ -126,16 +136,12 @@ def _undecided(names: list[str]) -> FilterResult:
     )
 
 
-def _refusal(state: State, pod: WaitingPod, rows: Ints, unknown: list[str]) -> FilterResult:
+def _refusal(refusal: Refusal, unknown: list[str]) -> FilterResult:
     """Returns one text for each cause; causes that no end of another pod removes are kept apart."""
-    failed: dict[str, str] = {}
-    lasting = dict.fromkeys(unknown, UNKNOWN_NODE)
-    refusal = state.refusals.of(pod.request, rows)
-    for place, text in enumerate(refusal.texts):
-        short = rows if len(refusal.texts) == 1 else rows[refusal.cause[rows] == place]
-        told = lasting if refusal.lasting[place] else failed
-        told.update(dict.fromkeys(_names(state, short), text))
-    return FilterResult([], failed, lasting)
+    final: dict[str, str] | msgspec.Raw = refusal.final
+    if unknown:
+        final = msgspec.json.decode(refusal.final, type=dict[str, str]) | dict.fromkeys(unknown, UNKNOWN_NODE)
+    return FilterResult([], refusal.passing, final)
 
 
 def _names(state: State, rows: Ints) -> list[str]:

@@ -35,11 +35,14 @@ class BindArguments(msgspec.Struct, frozen=True):
 
 
 class FilterResult(msgspec.Struct, rename="pascal", frozen=True):
-    """The nodes that fit, and the reasons against the others: `unresolvable` where no end of another pod helps."""
+    """The nodes that fit, and why the others do not: `unresolvable` where no end of another pod helps.
+
+    Texts can be JSON already: to encode those of thousands of nodes takes longer than all else of a refusal.
+    """
 
     node_names: list[str]
-    failed_nodes: dict[str, str] = {}
-    failed_and_unresolvable_nodes: dict[str, str] = {}
+    failed_nodes: dict[str, str] | msgspec.Raw = {}
+    failed_and_unresolvable_nodes: dict[str, str] | msgspec.Raw = {}
     error: str = ""
 
 

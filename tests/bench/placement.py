@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import csv
 import gc
+import json
 import os
 import resource
 import statistics
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ import orjson
 
 from fairgpu.inventory import Device, Inventory, Link
 from scheduler.cluster.state import State
+from scheduler.cluster.watches import PODS, PodsView
 from scheduler.extender.filtering import filter_nodes
 from scheduler.extender.wire import decode_filter, encode
 from scheduler.placement.choosing import Chooser
@@ -34,7 +37,12 @@ from scheduler.placement.worth import Left, learn, rounded, values
 from scheduler.reclaim.plan import Claim, Victims, plan_reclaim
 from scheduler.reclaim.roster import Roster, Running
 
-NODES, GPUS, PODS, FEW_PODS, CALLS = 5000, 8, 40_000, 400, 400
+NODES, GPUS, PLACED, FEW_PODS, CALLS = 5000, 8, 40_000, 400, 400
+LISTED, PAGE = 40_000, 500
+ENVIRONMENT = [{"name": f"VARIABLE_{number}", "value": "a value of some length"} for number in range(20)]
+STATUS = [
+    {"name": "main", "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}, "imageID": "sha256:" + "0" * 64}
+]
 SEEDS = range(42, 52)
 LOAD = 1.3
 LEARN_AT = frozenset({100, 250, 500, 1000, 2000, 4000, 8000})
@@ -43,26 +51,23 @@ HELD = "processor time, in process"
 
 def rows() -> Iterator[dict[str, Any]]:
     """The figures, each beside its goal."""
-    many, few = times(placed(PODS)), times(placed(FEW_PODS))
-    context = f"{NODES:,} nodes x {GPUS} GPUs, {PODS:,} pods placed, {HELD}"
+    many, few = times(placed(PLACED)), times(placed(FEW_PODS))
+    context = f"{NODES:,} nodes x {GPUS} GPUs, {PLACED:,} pods placed, {HELD}"
     median = statistics.median(many)
     yield row("filter of one pod, median", median, "ms", "<= 3", context, met=median <= 3)
     slowest = statistics.quantiles(many, n=100)[98]
     yield row("filter of one pod, slowest hundredth", slowest, "ms", "<= 10", context, met=slowest <= 10)
     share = statistics.median(few) / median
     yield row(f"the same with {FEW_PODS} pods placed, as a share of it", share, "", ">= 0.8", HELD, met=share >= 0.8)
-    state = placed(PODS)
+    state = placed(PLACED)
     fresh = statistics.median([filter_ms(state, body(f"fresh-{number}", 41 + number)) for number in range(9)])
     yield row("a kind of request never seen, median", fresh, "ms", "<= 6", context, met=fresh <= 6)
-    no = [filter_ms(state, body(f"no-{number}", 100, gpus=9)) for number in range(9)]
-    yield row(
-        "a no that was given before, median",
-        statistics.median(no),
-        "ms",
-        "<= 0.3",
-        context,
-        met=statistics.median(no) <= 0.3,
-    )
+    no = statistics.median([beyond_reading_ms(state, body(f"no-{number}", 100, gpus=9)) for number in range(40)])
+    yield row("a no that was given before, beyond reading the body, median", no, "ms", "<= 0.3", context, met=no <= 0.3)
+    page, whole = list_seconds(PODS.decode_page), list_seconds(json.loads)
+    size = f"{LISTED:,} pods of {len(page_of_pods()) / PAGE / 1000:.1f} kB, processor time"
+    yield row("reading the list of pods", page, "s", "<= 2", size, met=page <= 2)
+    yield row("the same beside decoding all fields", page / whole, "", "<= 0.4", size, met=page / whole <= 0.4)
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     yield row(
         "memory of the process that measures",
@@ -164,6 +169,59 @@ def filter_ms(state: State, text: bytes) -> float:
     started = time.process_time_ns()
     encode(filter_nodes(state, decode_filter(text), 0.0))
     return (time.process_time_ns() - started) / 1e6
+
+
+def beyond_reading_ms(state: State, text: bytes) -> float:
+    """Processor time from the arguments that were read to the answer."""
+    arguments = decode_filter(text)
+    started = time.process_time_ns()
+    encode(filter_nodes(state, arguments, 0.0))
+    return (time.process_time_ns() - started) / 1e6
+
+
+def list_seconds(decode: Callable[[bytes], Any]) -> float:
+    """Processor time to read a list of LISTED pods in pages, and to take it into a state."""
+    page, notes = page_of_pods(), []
+    gc.collect()
+    started = time.process_time()
+    for _ in range(LISTED // PAGE):
+        notes += [PODS.read(item) for item in decode(page)["items"]]
+    PodsView(State()).replaced(notes)
+    return time.process_time() - started
+
+
+@cache
+def page_of_pods() -> bytes:
+    """A page as the API server answers it: most of a pod is managedFields, probes, volumes and statuses."""
+    return orjson.dumps({"metadata": {"resourceVersion": "1"}, "items": [listed(number) for number in range(PAGE)]})
+
+
+def listed(number: int) -> dict[str, Any]:
+    """A running pod of about 9 kB."""
+    node, device = f"node-{number:05}", {"model": "NVIDIA A100-SXM4-80GB", "totalMiB": 81_000, "core": 30}
+    shares = [{"uuid": f"GPU-{number}-0", **device, "memoryMiB": 20_000}]
+    held = {"v": 1, "node": node, "containers": [{"name": "main", "devices": shares}]}
+    fields = {f"f:field-{at}": {"f:value": {}, "f:another": {}} for at in range(120)}
+    amounts = {"cpu": "2", "memory": "8Gi", "fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30"}
+    return {
+        "metadata": {
+            "uid": f"00000000-0000-0000-0000-{number:012}",
+            "namespace": "team",
+            "name": f"train-{number}",
+            "annotations": {"fairgpu.io/allocation": orjson.dumps(held).decode(), "fairgpu.io/created-by": "alice"},
+            "managedFields": [{"manager": "kubelet", "fieldsType": "FieldsV1", "fieldsV1": fields}],
+        },
+        "spec": {
+            "nodeName": node,
+            "containers": [{"name": "main", "resources": {"limits": amounts, "requests": amounts}, "env": ENVIRONMENT}],
+            "volumes": [{"name": f"v{at}", "emptyDir": {}} for at in range(8)],
+        },
+        "status": {
+            "phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True"}],
+            "containerStatuses": STATUS,
+        },
+    }
 
 
 def trace_row() -> dict[str, Any]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from fairgpu.cluster import reflector
-from fairgpu.cluster.api import ApiError, Json, KubernetesAPI, TooLargeError
+from fairgpu.cluster.api import ApiError, Decode, Json, KubernetesAPI, TooLargeError
 from fairgpu.cluster.reflector import Collection, reflect
 from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.pods import plain_pod
@@ -144,9 +145,11 @@ class Expiring(KubernetesAPI):
         self._real_stream: Callable[..., Iterator[Json]] = real.stream
         self._asked = False
 
-    def stream(self, path: str, query: Mapping[str, str | int], idle_seconds: float) -> Iterator[Json]:
+    def stream(
+        self, path: str, query: Mapping[str, str | int], idle_seconds: float, decode: Decode = json.loads
+    ) -> Iterator[Json]:
         if self._asked:
-            return self._real_stream(path, query, idle_seconds)
+            return self._real_stream(path, query, idle_seconds, decode)
         self._asked = True
         raise ApiError(410, "Expired", "too old resource version")
 

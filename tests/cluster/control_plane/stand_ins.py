@@ -66,13 +66,15 @@ class StandInNode:
         self.kubelet.api.delete(f"/api/v1/namespaces/{namespace}/pods/{pod}", options)
 
 
-def create_node(plane: ControlPlane, name: str, gpus: int = 8, memory_mib: int = 81920) -> StandInNode:
+def create_node(
+    plane: ControlPlane, name: str, gpus: int = 8, memory_mib: int = 81920, model: str = "A100"
+) -> StandInNode:
     """Register a ready node whose status offers GPUs of `memory_mib` each in FairGPU's resources."""
     kubelet = plane.node(name)
     metadata = {
         "name": name,
         "labels": {"kubernetes.io/hostname": name},
-        "annotations": {"fairgpu.io/inventory": inventory.encode(inventory_of(name, gpus, memory_mib))},
+        "annotations": {"fairgpu.io/inventory": inventory.encode(inventory_of(name, gpus, memory_mib, model))},
     }
     node = {"apiVersion": "v1", "kind": "Node", "metadata": metadata}
     kubelet.api.create("/api/v1/nodes", node)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +15,14 @@ from tests.cluster.control_plane.control_plane import ControlPlane
 from tests.cluster.control_plane.identities import Identity
 from tests.cluster.control_plane.stand_ins import StandInNode, create_node, inventory_of
 from tests.cluster.journey.manifests import pod
-from tests.cluster.services.everything import Services
+from tests.cluster.pods import cost, spent_in
+from tests.cluster.services.everything import H100_PRICE, Services
 from tests.cluster.services.scheduler import running_scheduler
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
+
+PLACED_SECONDS = 2.0
+"""How long a pod may wait once its budget has money."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -132,6 +137,45 @@ def test_a_pod_of_a_held_budget_is_not_placed_until_the_budget_opens(
     admin.patch(f"{budgets}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "100"}}})
     wait_until(lambda: _bound(user, f"{pods}/second"), "the second is bound")
     admin.delete(f"{budgets}/budget-{namespace}")
+
+
+def test_a_pod_of_a_held_budget_goes_the_whole_way_once_the_budget_has_money(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    model, share = "NVIDIA H100 80GB HBM3", {"nvidia.com/gpu": 1, "nvidia.com/gpucores": 50, "nvidia.com/gpumem": 20480}
+    node = create_node(control_plane, f"h100-{namespace}", gpus=2, model=model)
+    pods, budgets = f"/api/v1/namespaces/{namespace}/pods", "/apis/fairgpu.io/v1alpha1/gpubudgets"
+    spec = {"namespaces": [namespace], "period": month_midway(), "onExhausted": "hold", "allowance": {"gpuHours": "0"}}
+    budget = {"apiVersion": "fairgpu.io/v1alpha1", "kind": "GPUBudget", "metadata": {"name": f"budget-{namespace}"}}
+    admin, manifest = control_plane.admin.api, on(node, "trains", share)
+    admin.create(budgets, budget | {"spec": spec})
+    wait_until(
+        lambda: _gates(user.api.create(pods, manifest, query={"dryRun": "All"})), "the webhook knows that it is spent"
+    )
+    assert _gates(user.api.create(pods, manifest)) == ["fairgpu.io/budget"]
+
+    opened = time.monotonic()
+    admin.patch(f"{budgets}/budget-{namespace}", {"spec": {"allowance": {"gpuHours": "100"}}})
+    bound = wait_until(lambda: _bound(user, f"{pods}/trains"), "the pod is placed")
+    took = time.monotonic() - opened
+    [container] = json.loads(bound["metadata"]["annotations"]["fairgpu.io/allocation"])["containers"]
+    [device] = container["devices"]
+    assert device["uuid"] in {f"GPU-{node.name}-{at}" for at in range(2)}
+    assert (device["model"], device["core"], device["memoryMiB"]) == (model, 50, 20480)
+
+    node.set_pod_phase(namespace, "trains", "Running")
+    ended = node.set_pod_phase(namespace, "trains", "Succeeded")
+    due = cost(ended, H100_PRICE * 500_000)
+    wait_until(
+        lambda: spent_in(admin.get(f"{budgets}/budget-{namespace}")["status"]) == due,
+        "the budget pays for half an H100",
+    )
+    admin.delete(f"{budgets}/budget-{namespace}")
+    assert took <= PLACED_SECONDS, f"placed {took:.1f} s after the budget was opened"
+
+
+def _gates(item: dict[str, Any]) -> list[str]:
+    return [gate["name"] for gate in item["spec"].get("schedulingGates", [])]
 
 
 def _placeable(item: dict[str, Any]) -> str:

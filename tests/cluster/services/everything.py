@@ -18,6 +18,9 @@ from tests.support.ports import free_ports
 from tests.support.servers.redis_server import RedisServer
 from tests.support.waiting import wait_until
 
+H100_PRICE = 3
+"""Of an H100, in GPU-hours an hour; every other model costs 1."""
+
 
 @dataclass(frozen=True)
 class Services:
@@ -50,8 +53,11 @@ def running_services(plane: ControlPlane, end_proof: str = "observe") -> Iterato
         redis = stack.enter_context(RedisServer(Path(folder)))
         ports = Ports(timekeeper, timekeeper_metrics)
         stack.enter_context(timekeeper_replica(plane, "timekeeper", ports, redis.url))
-        proof = {"FAIRGPU_TIMEKEEPER_METERING_END_PROOF": end_proof}
-        jobs = stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis.url, **proof))
+        metering = {
+            "FAIRGPU_TIMEKEEPER_METERING_END_PROOF": end_proof,
+            "FAIRGPU_TIMEKEEPER_METERING_PRICES": f"{{H100: {H100_PRICE}}}",
+        }
+        jobs = stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis.url, **metering))
         replicas = [Ports(*others[:2]), Ports(*others[2:4]), Ports(*others[4:])]
         balancer = stack.enter_context(balancing(webhook, [replica.https for replica in replicas]))
         stack.enter_context(mounted_certificate(plane, certificate_folder(plane)))

@@ -17,7 +17,7 @@ class API:
         self.lists, self.watches, self.waits = lists, watches, list[float]()
         self.asked: list[tuple[int, int | None]] = []
 
-    def get(self, _path: str, query: Any, most_bytes: int | None = None) -> Json:
+    def get(self, _path: str, query: Any, most_bytes: int | None = None, **_options: Any) -> Json:
         self.asked.append((query["limit"], most_bytes))
         found = self.lists.pop(0)
         if isinstance(found, Exception):
@@ -25,7 +25,7 @@ class API:
         more = {"continue": "on"} if self.lists and isinstance(self.lists[0], Page | TooLargeError) else {}
         return {"items": list(found), "metadata": {"resourceVersion": "1", **more}}
 
-    def stream(self, _path: str, _query: Any, _idle: float) -> list[Json]:
+    def stream(self, _path: str, _query: Any, _idle: float, _decode: Any) -> list[Json]:
         found = self.watches.pop(0)
         if isinstance(found, Exception):
             raise found

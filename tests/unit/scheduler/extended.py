@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from fairgpu import inventory
 from fairgpu.cluster.api import ApiError
@@ -12,7 +12,7 @@ from scheduler.cluster.objects import read_note
 from scheduler.cluster.state import State
 from scheduler.extender.binding import Clock, bind
 from scheduler.extender.filtering import filter_nodes
-from scheduler.extender.wire import BindArguments, FilterArguments, FilterResult
+from scheduler.extender.wire import BindArguments, FilterArguments, encode
 from tests.unit.scheduler.fleets import node
 
 ALLOCATION = "fairgpu.io/allocation"
@@ -44,6 +44,14 @@ def state_of(*names: str, gpus: int = 1) -> State:
     state.listed("nodes")
     state.listed("pods")
     return state
+
+
+class Answer(NamedTuple):
+    """Filter's answer as kube-scheduler reads it."""
+
+    node_names: list[str]
+    failed_nodes: dict[str, str]
+    failed_and_unresolvable_nodes: dict[str, str]
 
 
 class ApiServer:
@@ -108,9 +116,11 @@ class Time:
         return Clock(lambda: self.now, self.wait)
 
 
-def ask(state: State, item: dict[str, Any], now: float = 1000.0, names: list[str] | None = None) -> FilterResult:
+def ask(state: State, item: dict[str, Any], now: float = 1000.0, names: list[str] | None = None) -> Answer:
     """Filter's answer; all nodes are named where none are."""
-    return filter_nodes(state, FilterArguments(item, list(state.fleet.rows) if names is None else names), now)
+    asked = FilterArguments(item, list(state.fleet.rows) if names is None else names)
+    answer = json.loads(encode(filter_nodes(state, asked, now)))
+    return Answer(answer["NodeNames"], answer["FailedNodes"], answer["FailedAndUnresolvableNodes"])
 
 
 def bind_pod(state: State, api: ApiServer, item: dict[str, Any], name: str, time: Time | None = None) -> None:

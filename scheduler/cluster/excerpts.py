@@ -1,0 +1,141 @@
+"""The fields of pods and nodes that the scheduler reads; the decoder skips all others without making objects of them.
+
+40,000 pods are 372 MB of JSON, most of it managedFields, probes, volumes and statuses that nothing here reads. A field
+that is not listed does not exist for the scheduler. `Any` stands for a value of any type, with all that is in it. A
+document with a value of another type than here is decoded whole, so that every field means the same in it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypedDict
+
+import msgspec
+
+Json = dict[str, Any]
+
+
+class Metadata(TypedDict, total=False):
+    """An object's names and annotations."""
+
+    name: Any
+    namespace: Any
+    uid: Any
+    resourceVersion: Any
+    creationTimestamp: Any
+    annotations: Any
+    labels: Any
+
+
+class Container(TypedDict, total=False):
+    """A container of any kind."""
+
+    name: Any
+    resources: Any
+    restartPolicy: Any
+
+
+class PodSpec(TypedDict, total=False):
+    """A pod's spec."""
+
+    nodeName: Any
+    schedulerName: Any
+    schedulingGates: Any
+    priority: Any
+    overhead: Any
+    affinity: Any
+    topologySpreadConstraints: Any
+    containers: list[Container]
+    initContainers: list[Container]
+    ephemeralContainers: Any
+
+
+class Condition(TypedDict, total=False):
+    """A condition of a pod."""
+
+    type: Any
+    reason: Any
+    message: Any
+
+
+class PodStatus(TypedDict, total=False):
+    """A pod's status."""
+
+    phase: Any
+    conditions: list[Condition]
+
+
+class NodeStatus(TypedDict, total=False):
+    """A node's status."""
+
+    allocatable: Any
+
+
+class Pod(TypedDict, total=False):
+    """A pod; or the Status that ends a watch, of which the last three fields are."""
+
+    metadata: Metadata
+    spec: PodSpec
+    status: PodStatus
+    code: Any
+    reason: Any
+    message: Any
+
+
+class Node(TypedDict, total=False):
+    """A node; or the Status that ends a watch."""
+
+    metadata: Metadata
+    status: NodeStatus
+    code: Any
+    reason: Any
+    message: Any
+
+
+ListMetadata = TypedDict("ListMetadata", {"resourceVersion": Any, "continue": Any}, total=False)
+"""A list's metadata."""
+
+
+class PodList(TypedDict, total=False):
+    """A page of pods."""
+
+    metadata: ListMetadata
+    items: list[Pod]
+
+
+class NodeList(TypedDict, total=False):
+    """A page of nodes."""
+
+    metadata: ListMetadata
+    items: list[Node]
+
+
+class PodEvent(TypedDict, total=False):
+    """An event of a watch of pods."""
+
+    type: Any
+    object: Pod
+
+
+class NodeEvent(TypedDict, total=False):
+    """An event of a watch of nodes."""
+
+    type: Any
+    object: Node
+
+
+def excerpt(kind: type) -> Callable[[bytes], Any]:
+    """Returns a decoder of documents that keeps the fields of `kind` alone.
+
+    The decoder raises ValueError where a document is no JSON.
+    """
+    decoder: msgspec.json.Decoder[Any] = msgspec.json.Decoder(kind)
+
+    def decode(data: bytes) -> Any:
+        try:
+            return decoder.decode(data)
+        except msgspec.DecodeError:
+            return json.loads(data)
+
+    return decode

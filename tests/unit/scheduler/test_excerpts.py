@@ -1,0 +1,124 @@
+"""The decoder of pods and nodes keeps every field that the scheduler reads, whatever else there is."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import Json
+from fairgpu.cluster.reflector import Collection
+from scheduler.cluster.acting import mark_of
+from scheduler.cluster.objects import PodError, read_note, read_waiting
+from scheduler.cluster.watches import NODES, PODS
+from tests.unit.scheduler.extended import ApiServer, api_node, bind_pod, pod, state_of
+
+JUNK = {"managedFields": [{"manager": "kubelet", "fieldsV1": {"f:metadata": {}}}], "ownerReferences": [{"kind": "Job"}]}
+WAITS = {
+    "conditions": [
+        {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes"},
+        {"type": "fairgpu.io/Placeable", "status": "False", "message": "gpu-core: 50 percent"},
+        {"type": "fairgpu.io/Leads", "status": "True", "message": "a mark"},
+    ],
+    "phase": "Pending",
+}
+INIT = {"name": "first", "restartPolicy": "Always", "resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}
+PREFERENCE = [{"weight": 1, "preference": {"matchExpressions": []}}]
+SOFT = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": PREFERENCE}}
+
+
+def waiting(**spec: Any) -> Json:
+    item = pod("a", schedulerName="fairgpu-scheduler", **spec)
+    item["metadata"] |= {"creationTimestamp": "2026-01-01T00:00:00Z", "labels": {"app": "x"}}
+    item["status"] = copy.deepcopy(WAITS)
+    return item
+
+
+def annotated(**annotations: str) -> Json:
+    item = waiting()
+    item["metadata"]["annotations"] = {
+        f"fairgpu.io/{key.replace('_', '-')}": value for key, value in annotations.items()
+    }
+    return item
+
+
+def bound() -> Json:
+    item = pod("bound", core=50, initContainers=[INIT], overhead={"cpu": "100m"})
+    bind_pod(state_of("n0"), ApiServer(item), item, "n0")
+    return item
+
+
+POD_KINDS = {
+    "a pod that waits": waiting(),
+    "one with a native sidecar": waiting(initContainers=[INIT]),
+    "one with a soft preference": waiting(affinity=SOFT),
+    "one with a spread": waiting(topologySpreadConstraints=[{"whenUnsatisfiable": "ScheduleAnyway"}]),
+    "one with a priority": waiting(priority=1000),
+    "one behind a gate": waiting(schedulingGates=[{"name": "fairgpu.io/budget"}]),
+    "one that chooses": annotated(use_gpu_model="A100", placement="topology"),
+    "one of a gang": annotated(gang="train/4"),
+    "one that is bound": bound(),
+    "one with a forged allocation": annotated(allocation="{}") | {"spec": {"nodeName": "n0", "containers": []}},
+    "one that ended": pod("ended", nodeName="n0") | {"status": {"phase": "Succeeded"}},
+    "one without a GPU": {"metadata": {"uid": "u", "name": "web"}, "spec": {"nodeName": "n1", "containers": [INIT]}},
+    "one with a mark": {"metadata": {"uid": "u", "name": "own"}, "spec": {}, "status": WAITS},
+    "one with fields of other types": {
+        "metadata": {"uid": 7, "name": "odd"},
+        "spec": {"containers": "none"},
+        "status": [],
+    },
+}
+
+
+def through(collection: Collection, item: Json) -> tuple[Json, Json]:
+    """An object out of a page, and the same out of an event."""
+    item = copy.deepcopy(item)
+    item["metadata"] |= JUNK
+    page = collection.decode_page(json.dumps({"metadata": {"resourceVersion": "1"}, "items": [item]}).encode())
+    event = collection.decode_event(json.dumps({"type": "ADDED", "object": item}).encode())
+    return page["items"][0], event["object"]
+
+
+@pytest.mark.parametrize("item", POD_KINDS.values(), ids=POD_KINDS)
+def test_a_pod_means_the_same_whether_all_of_it_is_decoded_or_an_excerpt(item: Json) -> None:
+    for decoded in through(PODS, item):
+        assert read_note(decoded) == read_note(item)
+        assert asked(decoded) == asked(item)
+        assert marked(decoded) == marked(item)
+
+
+def marked(item: Json) -> str:
+    return mark_of(item) if isinstance(item.get("status", {}), dict) else ""
+
+
+def asked(item: Json) -> object:
+    try:
+        return read_waiting(item)
+    except PodError as error:
+        return str(error)
+
+
+def test_a_node_means_the_same() -> None:
+    item = api_node("n0")
+    item["metadata"] |= {"uid": "u0", "resourceVersion": "5"}
+    for decoded in through(NODES, item):
+        assert NODES.read(decoded) == NODES.read(item)
+
+
+def test_what_nothing_reads_is_not_decoded() -> None:
+    for decoded in through(PODS, waiting()):
+        assert not JUNK.keys() & decoded["metadata"].keys()
+
+
+@pytest.mark.parametrize("collection", [PODS, NODES])
+def test_the_end_of_a_watch_says_why(collection: Collection) -> None:
+    status = {"kind": "Status", "status": "Failure", "code": 410, "reason": "Expired", "message": "too old"}
+    event = collection.decode_event(json.dumps({"type": "ERROR", "object": status}).encode())
+    assert {"code": 410, "reason": "Expired", "message": "too old"}.items() <= event["object"].items()
+
+
+def test_what_is_no_json_is_refused_as_ever() -> None:
+    with pytest.raises(ValueError, match="Expecting"):
+        PODS.decode_page(b"<html>")
