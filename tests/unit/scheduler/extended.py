@@ -93,7 +93,11 @@ class ApiServer:
 
     def _bind(self, name: str, body: dict[str, Any]) -> None:
         item = self.get(f"/{name}")
-        if item["metadata"]["uid"] != body["metadata"]["uid"] or item["spec"].get("nodeName"):
+        given, there = body["metadata"]["uid"], item["metadata"]["uid"]
+        if given != there:
+            text = f"Precondition failed: UID in precondition: {given}, UID in object meta: {there}"
+            raise ApiError(409, "Conflict", text)
+        if item["spec"].get("nodeName"):
             raise ApiError(409, "Conflict", f"pod {name} is already assigned to node {item['spec'].get('nodeName')}")
         item["spec"]["nodeName"] = body["target"]["name"]
         item["metadata"]["annotations"] |= body["metadata"]["annotations"]

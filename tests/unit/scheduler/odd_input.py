@@ -1,0 +1,178 @@
+"""What reaches the scheduler and should not, and what comes of it: one function for each row of docs/bad-input.md.
+
+Each returns the outcome in a few words, and the text that its pod's event, the Node's event or the answer has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from fairgpu.inventory import Inventory
+from fairgpu.serving.messages import Response
+from fairgpu.states import BudgetState, NamespaceState, StatesDocument
+from scheduler.application import Routes
+from scheduler.cluster.objects import read_note
+from scheduler.cluster.state import State
+from scheduler.cluster.watches import NODES, NodesView
+from scheduler.extender.binding import BindError
+from scheduler.measures import Measures
+from tests.unit.scheduler.extended import ApiServer, Time, api_node, ask, bind_pod, pod, state_of, watched
+from tests.unit.scheduler.fleets import node
+
+Outcome = tuple[str, str]
+HOUR = 3600.0
+
+
+def bound_elsewhere(name: str, allocation: object, **changes: Any) -> dict[str, Any]:
+    """A pod on n0 with an allocation that somebody wrote."""
+    item = pod(name, nodeName="n0", **changes)
+    text = allocation if isinstance(allocation, str) else json.dumps(allocation)
+    item["metadata"]["annotations"]["fairgpu.io/allocation"] = text
+    return item
+
+
+def held(uuid: str, core: int, on: str = "n0") -> dict[str, Any]:
+    """An allocation of one device."""
+    device = {"uuid": uuid, "model": "A100", "totalMiB": 1000, "core": core, "memoryMiB": 10 * core}
+    return {"v": 1, "node": on, "containers": [{"name": "main", "devices": [device]}]}
+
+
+def answered(body: bytes, *, acts: bool = True) -> Outcome:
+    """What filter answers over HTTP."""
+    routes = Routes(state_of("n0"), ApiServer(), Time().clock, lambda: acts, Measures(CollectorRegistry()))  # type: ignore[arg-type] # a part
+    answer: Response = routes.filter(body)
+    return f"answered {answer.status}; kube-scheduler tries the pod again", json.loads(answer.body)["detail"]
+
+
+def refused(item: dict[str, Any], state: State | None = None) -> Outcome:
+    """What filter says of a pod on every node."""
+    result = ask(state or state_of("n0"), item)
+    assert result.node_names == []
+    [text] = {*result.failed_nodes.values(), *result.failed_and_unresolvable_nodes.values()}
+    return "waits", text
+
+
+def counted(item: dict[str, Any]) -> Outcome:
+    """Whether a pod on n0 leaves its one GPU to others, and what the log says of it."""
+    state, note = state_of("n0"), read_note(item)
+    state.put_pod(note)
+    free = ask(state, pod("next", core=100)).node_names == ["n0"]
+    return ("holds no GPU" if free else "its GPU counts as held"), note.fault
+
+
+def not_bound(state: State, api: ApiServer, item: dict[str, Any]) -> Outcome:
+    """What bind says, after which the devices must be free."""
+    try:
+        bind_pod(state, api, item, "n0")
+    except BindError as error:
+        said = str(error)
+    state.remove_pod(item["metadata"]["uid"])
+    assert ask(state, pod("next", core=100)).node_names == ["n0"]
+    return "not bound; its GPUs are free", said
+
+
+def made_anew() -> Outcome:
+    state, item = state_of("n0"), pod("a", core=100)
+    ask(state, item)
+    return not_bound(state, ApiServer(pod("a", uid="another")), item)
+
+
+def bound_by_another_scheduler() -> Outcome:
+    state, item = state_of("n0"), pod("a", core=100)
+    ask(state, item)
+    api = ApiServer(pod("a", core=100, nodeName="n7"))
+    return not_bound(state, api, item)
+
+
+def told_inventory(*items: dict[str, Any]) -> Outcome:
+    """What becomes of pods for n0, and what its Node's event says."""
+    state, said = State(), list[str]()
+    view = NodesView(state, lambda name, _uid, _reason, message: said.append(message) if name == "n0" else None)
+    view.replaced([NODES.read(item) or {} for item in items])
+    placed = ask(state, pod("a"), names=["n0"]).node_names
+    return ("placed" if placed else "no pod is placed on the node; running ones go on"), said[0]
+
+
+def twin() -> dict[str, Any]:
+    item = api_node("n0")
+    item["metadata"]["name"] = "n1"
+    return item
+
+
+def shrunk() -> Outcome:
+    state, item = state_of("n0", gpus=2), pod("a", core=100, gpus=2)
+    api = ApiServer(item)
+    bind_pod(state, api, item, "n0")
+    watched(state, api, "a")
+    state.put_node(node("n0", 1))
+    return refused(pod("next"), state)
+
+
+def gone_since_filter() -> Outcome:
+    state, item = state_of("n0"), pod("a", core=100)
+    ask(state, item)
+    state.put_node(node("n0", 1).__class__("n0", node("m", 1).inventory))
+    return not_bound(state, ApiServer(item), item)
+
+
+def old_states() -> Outcome:
+    state = state_of("n0")
+    known = NamespaceState("team", "research", BudgetState.HELD, 0, 0, 0)
+    state.budgets.learn_states(StatesDocument("e.1", False, (known,), BudgetState.UNLIMITED, {}), -HOUR)
+    return refused(pod("a"), state)
+
+
+def no_states() -> Outcome:
+    return ("placed, as within its budget" if ask(state_of("n0"), pod("a")).node_names else "waits"), ""
+
+
+def failed_by_the_kubelet() -> Outcome:
+    item = bound_elsewhere("a", held("n0-0", 100))
+    item["status"] = {"phase": "Failed", "reason": "OutOfcpu"}
+    return counted(item)
+
+
+def nothing(_: Inventory) -> str:
+    return " " * (64 << 10)
+
+
+def unknown_node() -> Outcome:
+    state = state_of("n0")
+    result = ask(state, pod("a"), names=["n8"])
+    return "waits", result.failed_and_unresolvable_nodes["n8"]
+
+
+def overlapping() -> Outcome:
+    state = state_of("n0")
+    for name in ("a", "b"):
+        state.put_pod(read_note(bound_elsewhere(name, held("n0-0", 80))))
+    return refused(pod("next", core=10), state)
+
+
+ODD_INPUT: dict[str, Callable[[], Outcome]] = {
+    "a body that is no JSON": lambda: answered(b"<html>"),
+    "a body without `NodeNames`": lambda: answered(b'{"Pod":{}}'),
+    "any body, at a replica that does not lead": lambda: answered(b"{}", acts=False),
+    "a pod without a GPU that names our scheduler": lambda: refused(pod("a", containers=[{"name": "main"}])),
+    "a node without an inventory": unknown_node,
+    "an allocation that is no JSON": lambda: counted(bound_elsewhere("a", "{")),
+    "an allocation of another node": lambda: counted(bound_elsewhere("a", held("n0-0", 100, on="n9"))),
+    "an allocation of a GPU that the node does not have": lambda: counted(bound_elsewhere("a", held("n9-3", 100))),
+    "an allocation that somebody with the scheduler's account wrote": lambda: counted(
+        bound_elsewhere("a", held("n0-0", 100))
+    ),
+    "allocations that overlap": overlapping,
+    "an inventory of 64 KiB of spaces": lambda: told_inventory(api_node("n0", encode=nothing)),
+    "an inventory with a GPU of another node": lambda: told_inventory(api_node("n0"), twin()),
+    "an inventory that shrinks below what pods hold": shrunk,
+    "a GPU that is gone between filter and bind": gone_since_filter,
+    "a pod that another scheduler has bound": bound_by_another_scheduler,
+    "a pod that was deleted and made anew under its name": made_anew,
+    "states that never came": no_states,
+    "states that are an hour old": old_states,
+    "a pod that the kubelet fails, since another took its CPU": failed_by_the_kubelet,
+}
