@@ -118,17 +118,35 @@ def known_phases(text: str | bytes | None) -> tuple[int, ...]:
     return tuple(phase for phase in phases if phase is not None) or (0,)
 
 
-def write_terms(client: redis.Redis, terms: Mapping[str, ReportTerms], phases: Mapping[str, Sequence[int]]) -> None:
-    """Writes the terms of sessions' reports, by uid, and the offsets of their periods from a quarter of an hour."""
+def write_terms(
+    client: redis.Redis,
+    terms: Mapping[str, ReportTerms],
+    phases: Mapping[str, Sequence[int]],
+    *,
+    replace: bool = False,
+) -> None:
+    """Writes the terms of sessions' reports, by uid, and the offsets of their periods from a quarter of an hour.
+
+    Terms that the store holds stay, because earlier reports were priced by them, unless whether use is billed changed.
+
+    Args:
+        client: the store.
+        terms: the terms, by uid.
+        phases: the offsets in nanoseconds, by uid.
+        replace: whether to replace terms that the store holds.
+
+    Raises:
+        StoreError: Redis does not answer, or does not run the script.
+    """
     encoded = [(uid, encode_terms(each), encode_phases(phases.get(uid, (0,)))) for uid, each in terms.items()]
     store: Any = client
     # The reports of two sessions lie in two slots of a cluster, and a script takes keys of one.
     at_once = 1 if isinstance(store, ClusterStore) else TERMS_AT_ONCE
-    calls = []
+    calls, always = [], (REPORT_SECONDS, int(replace))
     for start in range(0, len(encoded), at_once):
         part = encoded[start : start + at_once]
         written = [value for _, text, phase in part for value in (text, phase)]
-        calls.append(Call("write_terms", tuple(keys.report(uid) for uid, *_ in part), (REPORT_SECONDS, *written)))
+        calls.append(Call("write_terms", tuple(keys.report(uid) for uid, *_ in part), (*always, *written)))
     for call, answer in zip(calls, run(client, calls), strict=True):
         if isinstance(answer, StoreError):
             raise answer

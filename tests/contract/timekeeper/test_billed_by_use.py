@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from fairgpu.charging import ChargeRules
 from tests.support.ledger.harness import NOON, LedgerHarness, report
 from timekeeper.controller.state.books import ControllerRules
 from timekeeper.domain.money import GPU_SECOND, SECOND
@@ -427,3 +428,41 @@ def test_an_end_that_is_seen_two_periods_later_leaves_the_amount_in_its_own_peri
     stage.round(10)
     assert [stage.spent("a", NOON + hour * HOUR) for hour in range(3)] == [amount * GPU_SECOND, 0, 0]
     assert reading.load_accounts(stage.client, ["a"])[0].ended == ()
+
+
+@pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
+def test_a_leader_with_another_floor_for_best_effort_leaves_the_share_of_what_is_not_measured(
+    stage: LedgerHarness, bill: Bill
+) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(ControllerRules(bill=bill))
+    item = stage.pod("p1", "team-a", core=0)
+    device = {"model": "A100", "totalMiB": 81920, "core": 0, "memoryMiB": 1}
+    held = [{"uuid": uuid, **device} for uuid in ("GPU-p1", "GPU-other")]
+    allocation = {"v": 1, "node": "n1", "containers": [{"name": "main", "devices": held}]}
+    item["metadata"]["annotations"]["fairgpu.io/allocation"] = json.dumps(allocation)
+    limits = {"fairgpu.io/gpu": "2", "fairgpu.io/gpu-core": "0", "fairgpu.io/gpu-memory": "2"}
+    item["spec"]["containers"][0]["resources"]["limits"] = limits
+    stage.write_pod(item)
+    stage.round()
+    stage.pass_time(100)
+    report(stage, "p1", 1, 5)
+    stage.round()
+    before = stage.spent("a")
+    assert before == {Bill.USED: 5 + 10, Bill.MAX: 20}[bill] * GPU_SECOND
+    stage.lead(ControllerRules(bill=bill, charge=ChargeRules(best_effort_floor_percent=50)))
+    stage.round()
+    assert stage.spent("a") == before
+
+
+def test_terms_that_cannot_be_read_are_written_anew_by_the_leader_that_finds_them(stage: LedgerHarness) -> None:
+    stage.budget("a", ["team-a"])
+    stage.lead(ControllerRules(bill=Bill.USED))
+    stage.pod("p1", "team-a")
+    stage.round()
+    terms = stage.client.hget(keys.report("p1"), "terms")
+    for broken in (b"[1,[[]],1,1,1]", b"[]", b"x" * 100):
+        stage.client.hset(keys.report("p1"), "terms", broken)
+        stage.lead(ControllerRules(bill=Bill.USED))
+        stage.round(1)
+        assert stage.client.hget(keys.report("p1"), "terms") == terms

@@ -83,6 +83,8 @@ class Pod:
     percent: int
     borrows: bool
     start: int
+    price: Fraction
+    """The price when it started, which holds for its reports."""
     end: int | None = None
     boots: list[int] = field(default_factory=lambda: [0])
     reported: list[tuple[int, int, frozenset[int]]] = field(default_factory=list)
@@ -120,15 +122,14 @@ class Model:
     def price(self, instant: int) -> Fraction:
         return [price for since, price in self.prices if since <= instant][-1]
 
-    def rate(self, pod: Pod, instant: int, percent: int | None = None) -> int:
-        share = pod.percent or FLOOR if percent is None else percent
-        return 2 * -(-GPU_SECOND * share * self.price(instant) // 100)
+    def rate(self, percent: int, price: Fraction) -> int:
+        return 2 * -(-GPU_SECOND * percent * price // 100)
 
     def reserved(self, pod: Pod, low: int, high: int) -> int:
         moments = [low, *(since for since, _ in self.prices if low < since < high), high]
         rates: list[tuple[int, int]] = []
         for moment in moments[:-1]:
-            rate = self.rate(pod, moment)
+            rate = self.rate(pod.percent or FLOOR, self.price(moment))
             if not rates or rates[-1][1] != rate:
                 rates.append((moment, rate))
         ends = [*(since for since, _ in rates[1:]), high]
@@ -138,7 +139,7 @@ class Model:
         """Takes a report of the present boot; busy nanoseconds by device."""
         last_at, last, named = pod.reported[-1] if pod.reported else (0, 0, frozenset[int]())
         at = max(at, last_at)
-        age, price = max(at - pod.start, 0), self.price(pod.start)
+        age, price = max(at - pod.start, 0), pod.price
         told = int(sum(min(found, age) for found in busy.values()) * price / 1000)
         grown = max(told - pod.boots[-1], 0)
         pod.boots[-1] += grown
@@ -156,8 +157,8 @@ class Model:
         if self.bill is Bill.RESERVED or not named:
             return reserved
         used += reserved * (2 - len(named)) // 2
-        rate = self.rate(pod, pod.start)
-        ceiling = reserved * self.rate(pod, pod.start, 100) // rate if pod.borrows else reserved
+        rate = self.rate(pod.percent or FLOOR, pod.price)
+        ceiling = reserved * self.rate(100, pod.price) // rate if pod.borrows else reserved
         used = min(used, ceiling)
         return used if self.bill is Bill.USED else max(used, reserved)
 
@@ -298,7 +299,7 @@ class Story(RuleBasedStateMachine):
         item["spec"]["containers"][0]["resources"]["limits"] = limits
         self.stage.write_pod(item)
         start = self.stage.now // SECOND * SECOND
-        self.model.pods[uid] = Pod(namespace, percent, borrows or not percent, start)
+        self.model.pods[uid] = Pod(namespace, percent, borrows or not percent, start, self.model.price(start))
         self.round_undisturbed()
 
     @rule(

@@ -154,7 +154,7 @@ def _read_reports(
     found = close_and_read(desk.client, wanted)
     lacking = [m for m, known in zip(sessions, found, strict=True) if known is None and m.acknowledged.open_under]
     if lacking:
-        write_report_terms(desk, lacking, max(instants))
+        write_report_terms(desk, lacking, max(instants), replace=True)
     return found
 
 
@@ -174,7 +174,9 @@ def _phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
     return tuple(sorted({end % QUARTER, boundary_after(rule, end) % QUARTER}))
 
 
-def write_report_terms(desk: ReconcileContext, sessions: Iterable[MeteredSession], now: int) -> None:
+def write_report_terms(
+    desk: ReconcileContext, sessions: Iterable[MeteredSession], now: int, *, replace: bool = False
+) -> None:
     """Writes the report terms of sessions: the most that each one's reports may name."""
     books = desk.books
     by_use = books.rules.bill is not Bill.RESERVED
@@ -184,7 +186,7 @@ def write_report_terms(desk: ReconcileContext, sessions: Iterable[MeteredSession
         if reservation is not None and reservation.placed and session.end is None:
             terms = report_terms(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
             found[session.uid], phases[session.uid] = terms, _phases(books, metered, now)
-    write_terms(desk.client, found, phases)
+    write_terms(desk.client, found, phases, replace=replace)
 
 
 def _cuts_any(settlement: settling.Settlement) -> bool:
