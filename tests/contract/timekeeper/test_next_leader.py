@@ -238,3 +238,36 @@ def test_an_amount_that_no_leader_could_read_is_charged_in_full_once_it_is_mende
     stage.round(10)
     assert stage.spent("a", NOON) == 3600 * GPU_SECOND
     assert stage.spent("a", NOON + HOUR) == 3600 * GPU_SECOND
+
+
+@pytest.mark.parametrize("bill", [Bill.USED, Bill.MAX])
+def test_an_amount_of_an_ended_pod_that_a_leader_could_not_read_stands_once_it_is_mended(
+    stage: LedgerHarness, bill: Bill
+) -> None:
+    stage.budget("a", ["team-a"], period={"every": "hour"})
+    stage.lead(ControllerRules(bill=bill))
+    pod = stage.pod("p1", "team-a")
+    stage.round()
+    stage.pass_time(100)
+    report(stage, "p1", 1, 7)
+    stage.finish(pod)
+    stage.round()
+    spent = stage.spent("a", NOON)
+    assert spent == {Bill.USED: 7, Bill.MAX: 100}[bill] * GPU_SECOND
+    amounts = AccountKeys("a").amounts(NOON)
+    text = stage.client.hget(amounts, "p1")
+    assert text is not None
+    stage.client.hset(amounts, "p1", "broken")
+    keeper = stage.lead(ControllerRules(bill=bill))
+    stage.round()
+    stage.remove("p1")
+    stage.round(10)
+    assert "p1" in keeper.books.not_settled["a"]
+    stage.client.hset(amounts, "p1", text)
+    stage.round(600)
+    stage.round(10)
+    assert stage.spent("a", NOON) == spent
+    assert "a" not in keeper.books.not_settled
+    standing = reading.period_totals(stage.client, "a", NOON)
+    assert standing is not None
+    assert standing.finalized == spent

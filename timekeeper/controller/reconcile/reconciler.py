@@ -106,7 +106,8 @@ class Reconciler:
         try:
             self._lost = None
             self._check_store()
-            if full and (self.books.unreadable or self.books.payers_unreadable) and now >= self._unread_until:
+            unreadable = self.books.unreadable or self.books.payers_unreadable or self.books.ends_unreadable
+            if full and unreadable and now >= self._unread_until:
                 self._loaded = False
             self._fresh = self._load(now)
             if self._fresh:
@@ -136,7 +137,7 @@ class Reconciler:
         suspects = touched & books.not_settled.keys()
         books.failed = {name: why for name, why in books.failed.items() if name not in touched} | books.unreadable
         books.not_settled = {name: why for name, why in books.not_settled.items() if name not in touched}
-        books.not_settled |= books.unreadable
+        books.not_settled |= books.ends_unreadable | books.unreadable
         for namespace, why in books.payers_unreadable.items():
             books.not_settled[books.payer_named(namespace)] = f"the payers of {namespace} cannot be read: {why}"
 

@@ -284,7 +284,9 @@ def _amounts_due(
     if use.total is None:
         return dict(reserved)
     if reports is None:
-        return {key: known[key].amount if key in known else amount for key, amount in reserved.items()}
+        stored = {key: known[key].amount for key in reserved if key in known}
+        # The store holds the end, and so an amount, though not one that can be read.
+        return stored if scene.acknowledged.ended_under else {**reserved, **stored}
     terms, found = reports.terms, parts(use.billed, use.total)
     due = {}
     for key, amount in reserved.items():

@@ -124,6 +124,7 @@ class Books:
         memory: the state from before the store was read again; None once it is not needed.
         payers_unreadable: the namespaces whose payers in the store are unreadable, and why; their sessions wait.
         unreadable: the accounts whose data in the store was unreadable at the last reading, and why.
+        ends_unreadable: the accounts with an unreadable amount of an ended session at the last reading, and why.
         failed: the accounts for which a step of this reconciliation failed, and why. Later steps leave them out: their
             figures in the store stay as they are.
         not_settled: the accounts whose last settlement or publication failed in part, and why.
@@ -143,6 +144,7 @@ class Books:
     memory: RecoverySnapshot | None = None
     payers_unreadable: dict[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
+    ends_unreadable: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     not_settled: dict[str, str] = field(default_factory=dict)
 

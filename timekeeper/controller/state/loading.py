@@ -308,9 +308,13 @@ def _take_amounts(client: redis.Redis, books: Books, stored: list[StoredAccount]
     for name, error in isolate_failures({account for account, *_ in wanted}, read).items():
         books.unreadable[name] = books.failed[name] = f"its amounts cannot be read: {described(error)}"
         _log.error("account not readable", account=name, error=described(error))
+    books.ends_unreadable = {}
     for uid, amounts_found in found.items():
         metered = books.pods.sessions.get(uid)
         if metered is not None:
+            for (account, _), amount in amounts_found.items():
+                if amount is UNREADABLE_AMOUNT and metered.acknowledged.closed:
+                    books.ends_unreadable[account] = f"the amount of {uid} cannot be read"
             metered.acknowledged = _with_amounts(books, metered, amounts_found, now)
 
 
