@@ -198,7 +198,7 @@ def test_what_fits_under_safe_admission_is_as_documented(row: list[str]) -> None
     needed = commitment(GPU_SECOND, optional(deadline, parse_duration), 0, commit)
     assert (promised, needed) == (int(committed) * GPU_HOUR, int(needs) * GPU_HOUR)
     fits = needed <= from_gpu_hours(remaining) - promised
-    assert fate == ("comes in" if fits else "does not fit")
+    assert fate == ("fits" if fits else "does not fit")
 
 
 @pytest.mark.parametrize("row", rows("bill"), ids="/".join)
