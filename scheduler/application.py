@@ -16,7 +16,9 @@ from fairgpu.cluster.reflector import reflect
 from fairgpu.serving.application import Application
 from fairgpu.serving.lifecycle import Lifecycle
 from fairgpu.serving.messages import Request, Response, problem
+from fairgpu.serving.options import Address, ServerOptions
 from fairgpu.serving.probes import build_about, build_probes
+from fairgpu.serving.server import serve
 from fairgpu.states_client import authority_config_map, authority_file, follow_authority, follow_states
 from scheduler.cluster.acting import Acting, follow_lease
 from scheduler.cluster.events import NodeEvents
@@ -206,3 +208,16 @@ def keep_showing(state: State, measures: Measures, acts: Callable[[], bool], wai
 def _stamp() -> str:
     """Returns the present time in the API's format."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def run(settings: SchedulerSettings, api: KubernetesAPI) -> int:
+    """Serves until a signal ends it; returns the exit status."""
+    extender = settings.extender
+    options = ServerOptions(
+        name="fairgpu-scheduler",
+        address=Address(extender.host, extender.port),
+        metrics_address=Address(extender.metrics_host, extender.metrics_port),
+        workers=1,
+        drain_seconds=0.0,
+    )
+    return serve(options, lambda lifecycle: build_application(lifecycle, api, settings, Measures()), None)

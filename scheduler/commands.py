@@ -25,7 +25,7 @@ def run_serve(arguments: argparse.Namespace) -> int:
     """Serves until a signal ends it."""
     from fairgpu.cluster.connect import NoClusterError, connect
     from fairgpu.logs import configure_logs
-    from scheduler.service import run
+    from scheduler.application import run
     from scheduler.settings import read_settings
 
     settings = read_settings(os.environ, arguments.settings)

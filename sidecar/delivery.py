@@ -1,14 +1,17 @@
-"""Sends one report to the timekeeper: POST /v1/reports over TLS, under the pod's own token."""
+"""Encodes reports of GPU usage and sends them to the timekeeper: POST /v1/reports over TLS, with the pod's token."""
 
 from __future__ import annotations
 
 import json
 import os
 import ssl
+from collections.abc import Mapping
 from http.client import HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any, NamedTuple
 
 from sidecar.settings import Settings
+from sidecar.tally import Tally
+from sidecar.usage_record import DeviceUsage
 
 PATH = "/v1/reports"
 TIMEOUT_SECONDS = 10.0
@@ -114,3 +117,38 @@ def _retry_after(text: str | None) -> float | None:
 
 def _describe(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"[:200]
+
+
+VERSION = 1
+MAX_DEVICES = 256
+"""The most devices in one report, over all containers, which keeps it under 128 KiB."""
+_MIB = 2**20
+
+
+def encode(boot: str, sequence: int, tallies: Mapping[str, Tally], *, last: bool = False) -> bytes:
+    """Encodes the report of one start of the sidecar (`boot`), with a number that grows with each report.
+
+    The timekeeper takes the `last` one at once, however soon after the one before.
+    """
+    containers: list[dict[str, Any]] = []
+    room = MAX_DEVICES
+    for name in sorted(tallies):
+        devices = tallies[name].devices()[:room]
+        room -= len(devices)
+        containers.append({"name": name, "devices": [_device(device) for device in devices]})
+    document: dict[str, Any] = {"v": VERSION, "boot": boot, "seq": sequence, "containers": containers}
+    if last:
+        document["last"] = True
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def _device(device: DeviceUsage) -> dict[str, Any]:
+    return {
+        "uuid": device.uuid,
+        "busyNs": device.busy_ns,
+        "spanNs": device.span_ns,
+        "throttledNs": device.throttled_ns,
+        "memoryPeakMiB": -(-device.memory_peak_bytes // _MIB),  # rounded up: a peak is never understated
+        "launches": device.launches,
+        "oom": device.oom,
+    }

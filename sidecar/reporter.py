@@ -17,12 +17,10 @@ from types import FrameType
 from typing import NamedTuple
 
 from sidecar import events, pacing
-from sidecar.delivery import Accepted, Outcome, Refused, deliver
-from sidecar.report import encode
+from sidecar.delivery import Accepted, Outcome, Refused, deliver, encode
 from sidecar.settings import Settings
 from sidecar.tally import Tally, advance
-from sidecar.usage_file import container_names, read_usage
-from sidecar.usage_record import UsageError
+from sidecar.usage_record import UsageError, container_names, read_usage
 
 SAMPLE_SECONDS = 5.0
 """The interval between reads of the files. When a container restarts, at most this much of its last use is lost."""

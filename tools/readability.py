@@ -105,7 +105,7 @@ def is_truth(annotation: ast.expr | None) -> bool:
 
 
 def lonely(root: Path, trees: dict[Path, ast.Module]) -> list[str]:
-    """Modules that exactly one other module imports and that have fewer than 80 lines."""
+    """Modules that exactly one other module imports and that have fewer than 80 lines; generated ones do not count."""
     names = {name_of(path): path for path in trees}
     importers: dict[str, set[Path]] = defaultdict(set)
     for path, tree in trees.items():
@@ -121,6 +121,7 @@ def lonely(root: Path, trees: dict[Path, ast.Module]) -> list[str]:
         name
         for name, path in names.items()
         if path.name != "__init__.py"
+        and not path.stem.endswith("_pb2")
         and len(importers[name]) == 1
         and len((root / path).read_text(encoding="utf-8").splitlines()) < SHORT_MODULE
     ]

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from fairgpu.client import outlook, transport, usage
+from fairgpu.client import figures, transport, usage
 from fairgpu.client.figures import gpu_hours, gpus, moment, percent, span, worth
 from fairgpu.client.server import Server, from_environment
 from fairgpu.client.tables import table
@@ -117,19 +117,19 @@ def describe(budget: Json) -> str:
     lines = [
         ("Name", budget["name"]),
         ("Namespaces", ", ".join(budget["namespaces"])),
-        ("State", outlook.state(budget)),
-        ("Enforcement", outlook.ENFORCEMENT.get(budget["enforcement"], "")),
-        ("Admission", outlook.admission(budget)),
+        ("State", figures.state(budget)),
+        ("Enforcement", figures.ENFORCEMENT.get(budget["enforcement"], "")),
+        ("Admission", figures.admission(budget)),
         ("Period", f"{moment(period['start'])} to {moment(period['end'])}"),
         ("Available", f"{gpu_hours(budget['available']) or 'unlimited'} GPU-hours{worth(budget, 'available')}"),
         ("  of which granted", f"{gpu_hours(budget['granted'])} GPU-hours"),
         ("Spent", _spent(budget)),
         ("Remaining", f"{gpu_hours(budget['remaining']) or 'unlimited'} GPU-hours{worth(budget, 'remaining')}"),
-        *(("  of which expires", outlook.expiring(found)) for found in budget.get("expiring", [])),
-        ("In grace", outlook.grace(budget)),
+        *(("  of which expires", figures.expiring(found)) for found in budget.get("expiring", [])),
+        ("In grace", figures.grace(budget)),
         ("Being spent", f"{gpus(budget['rate'])} GPUs"),
-        ("  over the hour", outlook.stretch(budget, "lastHour")),
-        ("  over the day", outlook.stretch(budget, "lastDay")),
+        ("  over the hour", figures.stretch(budget, "lastHour")),
+        ("  over the day", figures.stretch(budget, "lastDay")),
         ("Exhausted", moment(budget["exhaustedAt"])),
     ]
     return "\n".join(f"{name + ':':<20} {value}" for name, value in lines if value)

@@ -14,9 +14,8 @@ import yaml
 from fairgpu.inventory import MAX_SLOTS, Device, Inventory, Link
 from nodeagent.containers.cdi_spec import VendorSpecError, vendor_edits
 from nodeagent.driver_figures import DriverSample
-from nodeagent.health import Fault, fenced, xid_fault
 from nodeagent.nvml import Nvml
-from nodeagent.offer import Edits, Offer
+from nodeagent.offer import Edits, Fault, Offer, fenced, xid_fault
 
 VENDOR = "nvidia"
 KIND = "nvidia.com/gpu"

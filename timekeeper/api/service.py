@@ -47,8 +47,7 @@ from timekeeper.ledger.reports import IntakeOutcome, ReportIntake, Submission
 from timekeeper.ledger.states import read_changes
 from timekeeper.settings import TimekeeperSettings
 from timekeeper.sources.kubernetes import CORRECTIONS
-from timekeeper.standalone.certificates import FolderVault
-from timekeeper.standalone.identity import FolderAuthority, read_issuer
+from timekeeper.standalone.identity import FolderAuthority, FolderVault, read_issuer
 
 _log = structlog.get_logger()
 

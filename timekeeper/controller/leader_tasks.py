@@ -15,13 +15,12 @@ import structlog
 from fairgpu.leadership import Term
 from timekeeper.controller.archive import Archivist
 from timekeeper.controller.eviction import evictions
-from timekeeper.controller.finalizers import removals
-from timekeeper.controller.gates import Releaser
 from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan, PodWrite
 from timekeeper.controller.reconcile.context import Step
 from timekeeper.controller.reconcile.reconciler import NotReadyError, Reconciler
+from timekeeper.controller.releases import Releaser, removals
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
 from timekeeper.controller.report.events import EventRecorder
 from timekeeper.controller.report.notifications import Notifier

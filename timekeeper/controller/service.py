@@ -37,8 +37,7 @@ from timekeeper.ledger.shared import highest_epoch
 from timekeeper.settings import JobsSettings, NotificationSettings, TimekeeperSettings
 from timekeeper.sources.base import Source
 from timekeeper.sources.kubernetes import KubernetesSource
-from timekeeper.standalone import file_lock
-from timekeeper.standalone.folder import FolderSource
+from timekeeper.standalone.folder import FolderSource, campaign_by_lock
 
 LOOPBACK = "127.0.0.1"
 LOCK_FILE = "timekeeper.lock"
@@ -235,7 +234,7 @@ def _campaign(
 def _campaign_for_lock(file: Path, term: Term, floor: Callable[[], int], ending: threading.Event) -> None:
     while not ending.is_set():
         try:
-            file_lock.campaign(file, term, floor, ending.wait)
+            campaign_by_lock(file, term, floor, ending.wait)
         except redis.RedisError as error:
             _log.warning("no term begun: the store does not answer", error=str(error))
             ending.wait(RETRY_SECONDS)

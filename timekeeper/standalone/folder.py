@@ -1,4 +1,4 @@
-"""A folder of one machine in place of the API server: for the demonstration, tests and a first look.
+"""A folder of one machine in place of the API server and its Lease: for the demonstration, tests and a first look.
 
     budgets.yaml        GPUBudget objects, and GPUGrant and GPUCorrection objects beside them, as a YAML stream
     pods/UID.json       Pod objects as the API server would return them; removing the file deletes the pod
@@ -11,6 +11,7 @@ A file is read again when it changes. Writers must write a new file and rename i
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -24,6 +25,8 @@ import yaml
 
 from fairgpu import names
 from fairgpu.cluster.api import Json
+from fairgpu.cluster.reflector import Wait
+from fairgpu.leadership import Term
 from timekeeper.sources.base import ChangedMeanwhileError, ExistsError, Mirror, Mirrors, ObjectEvent, uid_of
 from timekeeper.sources.kubernetes import is_metered
 
@@ -238,3 +241,36 @@ def _update(mirror: Mirror, items: list[Json]) -> None:
         if mirror.get(uid) is not item:
             mirror.changed("MODIFIED", item)
     mirror.confirmed()
+
+
+FOREVER = float("inf")
+
+
+def campaign_by_lock(file: Path, term: Term, floor: Callable[[], int], wait: Wait, retry_seconds: float = 0.2) -> None:
+    """Leads as soon as no other process holds the lock, until `wait` returns true because the process ends.
+
+    The kernel releases the lock with the process, however it ends.
+    """
+    descriptor = os.open(file, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        while not _locked(descriptor):
+            if wait(retry_seconds):
+                return
+        number = max(int(os.pread(descriptor, 32, 0) or b"0"), floor()) + 1
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(number).encode(), 0)
+        term.hold(number, FOREVER)
+        while not wait(retry_seconds):
+            if term.number() is None:  # the store refused this term, and the lock is still held
+                term.hold(number, FOREVER)
+    finally:
+        term.lose()
+        os.close(descriptor)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from prometheus_client import CollectorRegistry
 
 from timekeeper.controller.eviction import evictions
-from timekeeper.controller.finalizers import removals
-from timekeeper.controller.gates import Releaser
 from timekeeper.controller.metrics import PodMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan
+from timekeeper.controller.releases import Releaser, removals
 from timekeeper.controller.state.books import Books
 from timekeeper.sources.base import Source
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from fairgpu.client import outlook
+from fairgpu.client import figures
 
 HOUR = 3_600_000_000
 BUDGET: dict[str, Any] = {
@@ -28,38 +28,38 @@ BUDGET: dict[str, Any] = {
 
 
 def test_an_observed_budget_says_what_it_would_be() -> None:
-    assert outlook.state(BUDGET) == "open (observed only; enforced it would be held)"
-    assert outlook.state({**BUDGET, "enforcement": "enforce"}) == "open"
+    assert figures.state(BUDGET) == "open (observed only; enforced it would be held)"
+    assert figures.state({**BUDGET, "enforcement": "enforce"}) == "open"
 
 
 @pytest.mark.parametrize("enforcement", ["observe", "enforce", "evict"])
 def test_each_enforcement_says_what_it_means_for_pods(enforcement: str) -> None:
-    assert outlook.ENFORCEMENT[enforcement].startswith(f"{enforcement}: ")
+    assert figures.ENFORCEMENT[enforcement].startswith(f"{enforcement}: ")
 
 
 def test_safe_admission_says_what_is_committed() -> None:
-    assert outlook.admission(BUDGET).endswith("3.00 GPU-hours are committed")
-    assert outlook.admission({**BUDGET, "admission": "simple"}) == "simple: pods come in until the money is spent"
+    assert figures.admission(BUDGET).endswith("3.00 GPU-hours are committed")
+    assert figures.admission({**BUDGET, "admission": "simple"}) == "simple: pods come in until the money is spent"
 
 
 def test_a_stretch_says_what_was_spent_and_where_it_leads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outlook, "moment", str)
-    assert outlook.stretch(BUDGET, "lastHour") == "2.00 GPU-hours in 1h3m, 1.90 GPUs: runs out 2030-01-03T12:00:00Z"
-    assert outlook.stretch(BUDGET, "lastDay") == ""
+    monkeypatch.setattr(figures, "moment", str)
+    assert figures.stretch(BUDGET, "lastHour") == "2.00 GPU-hours in 1h3m, 1.90 GPUs: runs out 2030-01-03T12:00:00Z"
+    assert figures.stretch(BUDGET, "lastDay") == ""
     hour = {**BUDGET["forecast"]["lastHour"], "exhaustion": None}
-    assert outlook.stretch({**BUDGET, "forecast": {"lastHour": hour}}, "lastHour").endswith(
+    assert figures.stretch({**BUDGET, "forecast": {"lastHour": hour}}, "lastHour").endswith(
         "lasts to the end of the period"
     )
     spent = {**BUDGET, "remaining": {"microGPUSeconds": "0", "gpuHours": 0.0}, "forecast": {"lastHour": hour}}
-    assert outlook.stretch(spent, "lastHour").endswith("nothing is left")
-    assert outlook.stretch({**BUDGET, "available": None}, "lastHour") == "2.00 GPU-hours in 1h3m, 1.90 GPUs"
+    assert figures.stretch(spent, "lastHour").endswith("nothing is left")
+    assert figures.stretch({**BUDGET, "available": None}, "lastHour") == "2.00 GPU-hours in 1h3m, 1.90 GPUs"
 
 
 def test_a_timekeeper_that_tells_no_forecast_yet_is_understood() -> None:
     older = {key: value for key, value in BUDGET.items() if key not in {"forecast", "computedState", "admission"}}
-    assert outlook.stretch(older, "lastHour") == ""
-    assert outlook.admission(older) == ""
-    assert "unknown" in outlook.state(older)
+    assert figures.stretch(older, "lastHour") == ""
+    assert figures.admission(older) == ""
+    assert "unknown" in figures.state(older)
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_a_timekeeper_that_tells_no_forecast_yet_is_understood() -> None:
 def test_a_budget_in_its_grace_says_how_far_that_reaches(
     monkeypatch: pytest.MonkeyPatch, remaining: int | None, ends: str | None, said: str
 ) -> None:
-    monkeypatch.setattr(outlook, "moment", str)
+    monkeypatch.setattr(figures, "moment", str)
     left = None if remaining is None else {"microGPUSeconds": str(remaining), "gpuHours": remaining / HOUR}
-    assert outlook.grace({**BUDGET, "grace": {"remaining": left, "ends": ends}}) == said
-    assert outlook.grace({**BUDGET, "grace": None}) == outlook.grace(BUDGET) == ""
+    assert figures.grace({**BUDGET, "grace": {"remaining": left, "ends": ends}}) == said
+    assert figures.grace({**BUDGET, "grace": None}) == figures.grace(BUDGET) == ""
 
 
 def test_a_grant_that_expires_says_what_is_left_of_it_and_until_when(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fairgpu.client.outlook.moment", lambda text: f"at {text}")
+    monkeypatch.setattr("fairgpu.client.figures.moment", lambda text: f"at {text}")
     left = {"microGPUSeconds": "12600000000", "gpuHours": 3.5}
     grant = {"grant": "exam-week", "remaining": left, "expires": "2026-12-31T23:00:00Z"}
-    assert outlook.expiring(grant) == "3.50 GPU-hours until at 2026-12-31T23:00:00Z (grant exam-week)"
+    assert figures.expiring(grant) == "3.50 GPU-hours until at 2026-12-31T23:00:00Z (grant exam-week)"

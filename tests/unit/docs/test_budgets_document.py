@@ -13,7 +13,7 @@ import pytest
 from fairgpu.allocation import DeviceShare
 from fairgpu.models import best_key
 from fairgpu.states import BudgetState
-from timekeeper.controller.gates import Claim, released
+from timekeeper.controller.releases import Claim, released
 from timekeeper.controller.report.status_documents import conditions_of
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import controller_rules

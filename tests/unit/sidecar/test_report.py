@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 
-from sidecar.report import encode
+from sidecar.delivery import encode
 from sidecar.tally import Tally, advance
 from sidecar.usage_record import MAX_COUNT, DeviceUsage, UsageRecord
 

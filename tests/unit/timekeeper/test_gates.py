@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fairgpu.states import BudgetState
-from timekeeper.controller.gates import Claim, first_minutes, released
+from timekeeper.controller.releases import Claim, first_minutes, released
 from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.figures import Figures
 from timekeeper.domain.budgets import Budget

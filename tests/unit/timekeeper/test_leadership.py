@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from fairgpu import leadership
 from fairgpu.cluster.api import ApiError, Json, KubernetesAPI
 from fairgpu.leadership import LeaseOptions, LeaseRecord, Observation, Term, may_take, next_term, observe
-from timekeeper.standalone import file_lock
+from timekeeper.standalone.folder import campaign_by_lock
 
 HOLD = """
 import fcntl, sys, time
@@ -78,7 +78,7 @@ def test_on_one_machine_the_lock_goes_to_the_next_process_when_its_holder_is_kil
     with holder.stdout:
         holder.stdout.readline()
         term = Term(lambda: 0.0)
-        thread = threading.Thread(target=file_lock.campaign, args=(file, term, lambda: 0, end.wait, 0.01))
+        thread = threading.Thread(target=campaign_by_lock, args=(file, term, lambda: 0, end.wait, 0.01))
         thread.start()
         try:
             assert term.wait(0.1) is None

@@ -19,7 +19,7 @@ from timekeeper.certificates import (
     read_chain,
     service_names,
 )
-from timekeeper.standalone.certificates import FolderVault
+from timekeeper.standalone.identity import FolderVault
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 NAMES = [*service_names(), "localhost", "127.0.0.1"]

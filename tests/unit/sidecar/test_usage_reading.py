@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sidecar.usage_file import MAX_CONTAINERS, container_names, read_usage
-from sidecar.usage_record import TornRecordError, UsageError
+from sidecar.usage_record import MAX_CONTAINERS, TornRecordError, UsageError, container_names, read_usage
 from tests.support.usage_writer import Device, usage_record, write_usage
 
 RECORD = usage_record(Device("GPU-a", busy_ns=5), sequence=3)

@@ -1,4 +1,4 @@
-"""Decides which pods behind a budget's gate to release: in order of creation, as far as the money reaches."""
+"""Decides which pods to release: from a budget's gate, as far as the money reaches, and from the meter's finalizer."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from timekeeper.controller.state.accounts import Account
 from timekeeper.controller.state.books import Books
 from timekeeper.controller.state.commitments import commitment_of, committed
 from timekeeper.controller.state.figures import Figures, how_to_give_more
+from timekeeper.controller.state.sessions import MeteredSession
 from timekeeper.domain.budgets import Budget
 from timekeeper.domain.charges import cost, rate_now
 from timekeeper.domain.money import display
@@ -245,3 +246,28 @@ def released_pod(item: Json, claim: Claim, budget: Budget, found: Figures) -> Ob
     left = f"{display(found.remaining)} GPU-hours are left in {budget.name}"
     message = f"There is money for this pod again: {left}. {price}, {first}."
     return ObjectEvent(item, "BudgetGateLifted", message, occasion="once")
+
+
+def removals(books: Books) -> tuple[PodWrite, ...]:
+    """Returns the removals of finalizers that are due."""
+    sessions, holds = books.pods.sessions, books.rules.holds_pods
+    return tuple(
+        PodWrite(pod.uid, pod.namespace, pod.name, books.account_of(pod.namespace), Step.FINALIZER)
+        for pod in books.pods.facts.values()
+        if pod.held and may_go(pod, sessions.get(pod.uid), holds=holds)
+    )
+
+
+def may_go(pod: PodFacts, metered: MeteredSession | None, *, holds: bool) -> bool:
+    """Whether a pod's finalizer may be removed: the pod has ended and its session is closed, or it never had one.
+
+    Args:
+        pod: a pod with the finalizer.
+        metered: its session; None where it never held a device.
+        holds: whether the settings give pods a finalizer at all; if not, leftover ones are removed.
+    """
+    if not holds:
+        return True
+    if not pod.terminal and not pod.removed:
+        return False
+    return metered is None or metered.acknowledged.closed
