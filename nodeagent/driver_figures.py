@@ -1,8 +1,9 @@
 """Computes each container's memory and GPU time from the driver's figures of processes. Pure.
 
-A figure that is too low would free memory that is still in use. So a process of no known container makes the whole
-sample void, and memory that outlived its process (a descriptor can hold it) stays with a container that is charged for
-more than its processes have.
+A figure that is too low would free memory that is still in use. So memory of a process that ended before its
+container was found, and memory that outlived its process (a descriptor can hold it), stays with each container that is
+charged for more than its processes have. A container keeps its last figure while the driver is silent on one of its
+processes.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ class DriverSample:
     bytes_by_pid: Mapping[int, int]
     percent_by_pid: Mapping[int, float] = field(default_factory=dict)
     """The part of the last second in which each process kept the GPU busy, in percent."""
+    untold: frozenset[int] = frozenset()
+    """The processes on the GPU whose memory the driver does not give; none of them is in bytes_by_pid."""
 
 
 @dataclass(frozen=True)
@@ -44,29 +47,32 @@ class Figure:
 
 @dataclass(frozen=True)
 class Placed:
-    """The slot of each process that the driver has named, as far as known; None for a process of no container here."""
+    """The slot of each process that the driver has named, as far as known; None for a process of no container here.
+
+    A process that ended before its container was found is left out: after a fault a GPU can name one for hours.
+    """
 
     slots: Mapping[int, int | None] = field(default_factory=dict)
     unclaimed_bytes: int | None = None
     """The least that the GPU ever held beyond its processes: the driver's own."""
 
 
-def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int], before: Placed) -> Placed | None:
-    """Returns the slot of each process of the sample; None when one ended before its container was found.
+def place(sample: DriverSample, members: Mapping[int, int], alive: frozenset[int], before: Placed) -> Placed:
+    """Returns the slot of each process of the sample.
 
     Members are the processes of the containers (pid to slot), read before and after the driver was asked; alive are
     all pids of the sample that exist now.
     """
     slots: dict[int, int | None] = {}
-    for pid in sample.bytes_by_pid:
+    for pid in sample.bytes_by_pid.keys() | sample.untold:
         if pid in members:
             slots[pid] = members[pid]
         elif pid in alive:
             slots[pid] = None
         elif pid in before.slots:
             slots[pid] = before.slots[pid]
-        else:
-            return None
+    if sample.untold:
+        return Placed(slots, before.unclaimed_bytes)
     unclaimed = max(0, sample.used_bytes - sum(sample.bytes_by_pid.values()))
     least = unclaimed if before.unclaimed_bytes is None else min(unclaimed, before.unclaimed_bytes)
     return Placed(slots, least)
@@ -83,13 +89,17 @@ def figures(
 
     Shares are percents of the GPU that the slots were granted lately, of those alone that are to be held to them.
     """
-    beyond = sample.used_bytes - sum(sample.bytes_by_pid.values()) - (placed.unclaimed_bytes or 0)
+    seen = sum(held for pid, held in sample.bytes_by_pid.items() if pid in placed.slots)
+    beyond = sample.used_bytes - seen - (placed.unclaimed_bytes or 0)
     found = {}
     for slot, told in charged.items():
+        last = before.get(slot, Figure())
         pids = [pid for pid, owner in placed.slots.items() if owner == slot]
+        if not sample.untold.isdisjoint(pids):
+            found[slot] = last
+            continue
         own = sum(sample.bytes_by_pid[pid] for pid in pids)
         held_on = min(max(0, told - own), max(0, beyond))
-        last = before.get(slot, Figure())
         busy = sum(sample.percent_by_pid.get(pid, 0.0) for pid in pids)
         smooth = last.busy_percent + SMOOTHING * (busy - last.busy_percent)
         trim = trimmed(last.trim_permille, smooth, shares.get(slot))

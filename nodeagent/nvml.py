@@ -45,10 +45,11 @@ class Nvml:
             percent = self._percent()
         except self._nvml.NVMLError as error:
             raise OSError(f"NVML: {error}") from error
-        if any(process.usedGpuMemory is None for process in processes):
-            raise OSError("NVML: it does not say what memory each process has")
-        bytes_by_pid = {int(process.pid): int(process.usedGpuMemory) for process in processes}
-        return DriverSample(at_ns, int(memory.used), bytes_by_pid, percent)
+        told = {int(one.pid): int(one.usedGpuMemory) for one in processes if one.usedGpuMemory is not None}
+        untold = frozenset(int(one.pid) for one in processes) - told.keys()
+        if untold and not told:
+            raise OSError("NVML: it gives the memory of no process")
+        return DriverSample(at_ns, int(memory.used), told, percent, untold)
 
     def _percent(self) -> dict[int, float]:
         """Returns the mean utilisation of each process since the last call; none where NVML has none."""
@@ -88,14 +89,13 @@ class Figures:
         """What `watch` looks at, and the bytes charged by slot; replaced whole."""
 
     def look(self, containers: tuple[Container, ...], charged: Mapping[int, int]) -> None:
-        """Asks the driver once. An incomplete sample keeps the last figures, whose time shows their age."""
+        """Asks the driver once."""
         members = members_of(containers)
         sample = self._sample()
         members |= members_of(containers)
-        alive = frozenset(pid for pid in sample.bytes_by_pid if Path(f"/proc/{pid}").exists())
+        pids = sample.bytes_by_pid.keys() | sample.untold
+        alive = frozenset(pid for pid in pids if Path(f"/proc/{pid}").exists())
         placed = place(sample, members, alive, self._placed)
-        if placed is None:
-            return
         shares = {each.slot: float(each.core_percent) for each in containers if each.policy is Policy.HARD}
         self._placed = placed
         self.latest = figures(sample, placed, charged, shares, self.latest)

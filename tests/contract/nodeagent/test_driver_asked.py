@@ -86,7 +86,14 @@ def test_each_sample_of_utilisation_is_taken_once(monkeypatch: pytest.MonkeyPatc
     assert asked_from == [0, 1000, 2000]
 
 
-def test_a_sample_that_does_not_say_what_each_process_has_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_without_the_memory_of_any_process_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", library([SimpleNamespace(pid=OWN, usedGpuMemory=None)], []))
-    with pytest.raises(OSError, match="what memory each process has"):
+    with pytest.raises(OSError, match="the memory of no process"):
         Nvml("GPU-1").sample()
+
+
+def test_a_process_whose_memory_nvml_does_not_give_is_named_beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    processes = [SimpleNamespace(pid=OWN, usedGpuMemory=60 * MIB), SimpleNamespace(pid=1, usedGpuMemory=None)]
+    monkeypatch.setitem(sys.modules, "pynvml", library(processes, []))
+    sample = Nvml("GPU-1").sample()
+    assert (sample.bytes_by_pid, sample.untold) == ({OWN: 60 * MIB}, frozenset({1}))

@@ -14,9 +14,7 @@ def sample(*held: tuple[int, int], used: int | None = None, at_ns: int = 7) -> D
 
 
 def placed(made: DriverSample, members: dict[int, int], alive: set[int], before: Placed | None = None) -> Placed:
-    found = place(made, members, frozenset(alive), before or Placed())
-    assert found is not None
-    return found
+    return place(made, members, frozenset(alive), before or Placed())
 
 
 def test_a_containers_figure_is_the_sum_of_its_processes_and_of_nobody_elses() -> None:
@@ -27,8 +25,34 @@ def test_a_containers_figure_is_the_sum_of_its_processes_and_of_nobody_elses() -
     assert found[0].sampled_ns == 7
 
 
-def test_a_process_that_ended_before_anybody_saw_where_makes_the_sample_void() -> None:
-    assert place(sample((1, 100), (3, 50)), {1: 0}, frozenset({1}), Placed()) is None
+def test_a_process_that_ended_unseen_counts_for_each_container_that_is_charged_for_it() -> None:
+    made = sample((1, 100), (3, 50))
+    where = placed(made, {1: 0}, {1})
+    found = figures(made, where, {0: 100 * MIB, 1: 50 * MIB, 2: 10 * MIB, 3: 0}, {}, {})
+    assert [found[slot].driver_bytes // MIB for slot in range(4)] == [100, 50, 10, 0]
+
+
+@given(st.lists(st.tuples(st.integers(0, 500), st.sampled_from([0, 1, None]), st.booleans()), max_size=6))
+def test_no_figure_is_below_what_the_driver_holds_of_what_the_container_is_charged_for(
+    processes: list[tuple[int, int | None, bool]],
+) -> None:
+    """Each process: its MiB, its container, and whether it was ever seen there."""
+    made = sample(*((pid, mib) for pid, (mib, _, _) in enumerate(processes)))
+    members = {pid: slot for pid, (_, slot, seen) in enumerate(processes) if seen and slot is not None}
+    alive = {pid for pid, (_, _, seen) in enumerate(processes) if seen}
+    charged = {slot: sum(mib * MIB for mib, owner, _ in processes if owner == slot) for slot in (0, 1)}
+    found = figures(made, placed(made, members, alive), charged, {}, {})
+    assert {slot: found[slot].driver_bytes for slot in (0, 1)} == charged
+
+
+def test_a_process_whose_memory_the_driver_does_not_give_stops_its_own_containers_figure_alone() -> None:
+    made = DriverSample(7, 400 * MIB, {1: 100 * MIB}, {}, frozenset({2, 9}))
+    where = placed(made, {1: 0, 2: 1}, {1, 2, 9}, Placed(unclaimed_bytes=50 * MIB))
+    last = Figure(30 * MIB, 5)
+    found = figures(made, where, {0: 100 * MIB, 1: 200 * MIB}, {}, {1: last})
+    assert (found[0].driver_bytes, found[0].sampled_ns) == (100 * MIB, 7)
+    assert found[1] == last
+    assert where.unclaimed_bytes == 50 * MIB, "what it has is not taken for the driver's own"
 
 
 def test_a_process_that_ended_stays_where_it_was_as_long_as_the_driver_knows_it() -> None:
