@@ -93,3 +93,31 @@ def test_an_account_that_fails_while_prices_change_is_charged_the_new_ones_from_
     running, ended = 60 + 2 * (10 + 20 + 605), 60 + 2 * 10
     assert stage.spent("b") == (running + ended) * GPU_SECOND
     assert stage.spent("a") == stage.spent("b")
+
+
+@pytest.mark.parametrize("percent", [100, 37])
+def test_a_pod_that_leaves_while_its_accounts_writes_fail_is_charged_prices_that_changed_meanwhile(
+    stage: LedgerHarness, percent: int
+) -> None:
+    changed = ControllerRules(prices={"*": (PricePoint(0, Fraction(5, 2)),)})
+    for team in ("a", "b"):
+        stage.budget(team, [f"team-{team}"])
+        stage.pod(f"p-{team}", f"team-{team}", core=percent)
+    stage.round()
+    stage.round(60)
+    key = keys.AccountKeys("a").amounts(MONTH)
+    before = stage.client.dump(key)
+    stage.client.delete(key)
+    stage.client.set(key, "text")
+    stage.lead(changed)
+    stage.round()
+    stage.round(10)
+    stage.remove("p-a")
+    stage.remove("p-b")
+    stage.round()
+    stage.client.delete(key)
+    stage.client.restore(key, 0, before)
+    stage.lead(changed)
+    stage.round()
+    assert stage.spent("b") == (60 * 100 + 10 * 250) * percent * GPU_SECOND // 10_000
+    assert stage.spent("a") == stage.spent("b")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
 import redis
@@ -32,8 +33,17 @@ from timekeeper.domain.budgets import Budget
 from timekeeper.domain.charges import rate_now, segments
 from timekeeper.domain.credits import OWN, Credit
 from timekeeper.domain.periods import Period, PeriodRule, boundary_after
-from timekeeper.domain.pricing import FOREVER, Prices, amended, by_words, price_changes, prices_in_force
-from timekeeper.domain.reservations import Tariff, rate_at, tariff
+from timekeeper.domain.pricing import (
+    FOREVER,
+    Prices,
+    amended,
+    by_words,
+    dearest_at,
+    price_at,
+    price_changes,
+    prices_in_force,
+)
+from timekeeper.domain.reservations import Reservation, Tariff, rate_at, tariff
 from timekeeper.domain.sessions import Session
 from timekeeper.domain.timestamps import DAY, TimeError, parse_instant
 from timekeeper.ledger import reading, shared
@@ -46,6 +56,9 @@ PRICES = ":prices"
 
 MENDED_WITHIN = 2 * DAY
 """The time after a period's end for which a new leader mends amounts in it. Amounts in older periods are final."""
+
+MIXED = ","
+"""Stands between the models of a session with GPUs of several."""
 
 _log = structlog.get_logger()
 
@@ -441,22 +454,52 @@ def catch_rates_up(books: Books, now: int) -> None:
     """Gives sessions the rates of price changes that came while their account could not be settled.
 
     The store then has the new prices, and the sessions' records the old rates. A session whose rate is neither that
-    before a change nor that after it follows other charging rules than the present ones, and keeps its rates.
+    before a change nor that after it follows other charging rules than the present ones, and keeps its rates. So does
+    one with GPUs of several models whose pod is gone.
     """
-    rules, changes = books.rules.charge, price_changes(books.prices, 0, now + 1)
+    changes = price_changes(books.prices, 0, now + 1)
     for metered in books.pods.sessions.all():
-        session, reservation = metered.session, metered.reservation
-        if reservation is None or metered.acknowledged.closed:
+        session = metered.session
+        if metered.acknowledged.closed:
             continue
-        for change in changes:
-            if not session.start < change < (session.end or FOREVER):
-                continue
-            before = rate_at(reservation, books.prices, change - 1, rules)
-            after = rate_at(reservation, books.prices, change, rules)
-            if rate_now(session.tariff, change) == before != after:
-                later = tariff(reservation, books.prices, change, rules)
-                metered.session = replace(session, tariff=from_now_on(session.tariff, later))
-                break
+        within = [change for change in changes if session.start < change < (session.end or FOREVER)]
+        if metered.reservation is not None:
+            known = _caught_up(books, session, metered.reservation, within)
+        else:
+            known = _scaled(books.prices, session, within)
+        if known != session.tariff:
+            metered.session = replace(session, tariff=known)
+
+
+def _caught_up(books: Books, session: Session, reservation: Reservation, changes: Sequence[int]) -> Tariff:
+    """Returns a session's rates with those of the first price change that they lack, and of all after it."""
+    rules = books.rules.charge
+    for change in changes:
+        before = rate_at(reservation, books.prices, change - 1, rules)
+        after = rate_at(reservation, books.prices, change, rules)
+        if rate_now(session.tariff, change) == before != after:
+            return from_now_on(session.tariff, tariff(reservation, books.prices, change, rules))
+    return session.tariff
+
+
+def _scaled(prices: Prices, session: Session, changes: Sequence[int]) -> Tariff:
+    """Returns a session's rates with the price changes that they lack, where only the model of its GPUs is known.
+
+    A rate is proportional to the price, and rounded up.
+    """
+    model = session.attribution.model if session.attribution is not None else MIXED
+    found = session.tariff
+    for change in changes:
+        if MIXED in model or any(since == change for since, _ in found):
+            continue
+        before, after = (
+            price_at(prices, model, instant) if model else dearest_at(prices, instant)
+            for instant in (change - 1, change)
+        )
+        rate = ceil(rate_now(found, change) * after / before) if before else 0
+        if before not in {0, after} and rate != rate_now(found, change):
+            found = from_now_on(found, ((change, rate),))
+    return found
 
 
 def from_now_on(rates: Tariff, later: Tariff) -> Tariff:
