@@ -19,7 +19,7 @@ from typing import Any, Final
 from fairgpu.container_parser import ContainerReading, mapping
 from fairgpu.faults import field_path, show
 from fairgpu.pod import PodReading
-from webhook.admission.undecoded import decoded
+from webhook.admission.undecoded import decoded, may_have
 from webhook.admission.verdict import objects
 
 Path = tuple[str | int, ...]
@@ -32,15 +32,15 @@ MAX_NAMED: Final = 16
 _VARIABLES: Final = ("WORLD_SIZE", "RANK", "MASTER_ADDR")
 _NCCL: Final = "NCCL_"
 _LAUNCHERS: Final = ("torchrun", "torch.distributed.run", "torch.distributed.launch")
-_MPI: Final = ("mpirun", "mpiexec", "orterun")
+_MPI: Final = ("mpirun", "mpiexec")
 _NODES: Final = ("--nnodes", "--nnode")
 _HOSTS: Final = ("-H", "-host", "--host")
 _HOST_FILES: Final = ("-hostfile", "--hostfile", "-machinefile", "--machinefile")
 _COMMAND_LINE: Final = ("command", "args")
 _LOOPBACK: Final = re.compile(r"(localhost|127\.[0-9.]+|\[?::1\]?)(:.*)?")
 _BETWEEN_WORDS: Final = re.compile(r"[\s;&|()\"']+")
-_IN_VARIABLES: Final = tuple(name.encode() for name in (*_VARIABLES, _NCCL))
-_IN_COMMANDS: Final = tuple(name.encode() for name in (*_LAUNCHERS, *_MPI))
+_IN_VARIABLES: Final = (b'"WORLD_SIZE"', b'"RANK"', b'"MASTER_ADDR"', b'"NCCL_')
+_IN_COMMANDS: Final = (b"torch", b"mpirun", b"mpiexec")
 
 
 class Sign:
@@ -56,21 +56,18 @@ class Sign:
         self.said: Final = said
 
 
-def collective_warnings(
-    pod: dict[str, Any], reading: PodReading, root: Path = (), together: Sign | None = None
-) -> tuple[str, ...]:
+def collective_warnings(pod: dict[str, Any], reading: PodReading, together: Sign | None = None) -> tuple[str, ...]:
     """Warns of each container with a fraction of a GPU in a pod that works with others.
 
     Args:
         pod: a pod or a pod template.
         reading: its reading.
-        root: its field path in the object.
         together: the sign in the object around it; None where there is none.
     """
     warnings = []
     for container in reading.all_containers:
         if _is_fraction(container):
-            sign = together or _sign(_found(pod, container.path, root), container.path)
+            sign = together or _sign(_found(pod, container), container.path)
             if sign is not None:
                 warnings.append(_warning(sign, container))
             if len(warnings) >= MAX_NAMED:
@@ -83,12 +80,9 @@ def _is_fraction(container: ContainerReading) -> bool:
     return request is not None and request.core_percent < WHOLE * request.gpus
 
 
-def _found(pod: dict[str, Any], path: Path, root: Path) -> dict[str, Any]:
-    """Returns the container at a path."""
-    value: Any = pod
-    for part in path[len(root) :]:
-        value = value[part]
-    return mapping(value)
+def _found(pod: dict[str, Any], reading: ContainerReading) -> dict[str, Any]:
+    """Returns the container of a reading."""
+    return mapping(mapping(pod.get("spec"))[str(reading.path[-2])][reading.index])
 
 
 def _warning(sign: Sign, container: ContainerReading) -> str:
@@ -105,17 +99,26 @@ def _warning(sign: Sign, container: ContainerReading) -> str:
 
 def _sign(container: dict[str, Any], path: Path) -> Sign | None:
     """Returns the first sign in a container's environment and command; None where one says that it is alone."""
-    listed = objects(decoded(container.get("env"), *_IN_VARIABLES))
+    listed = _variables(container)
     field, words = _command(container)
-    if _is_alone({variable.get("name"): variable.get("value") for _, variable in listed}) or _starts_one_node(words):
+    if not listed and not words:
+        return None
+    if _is_alone({variable["name"]: variable.get("value") for _, variable in listed}) or _starts_one_node(words):
         return None
     for index, variable in listed:
-        name, value = variable.get("name"), variable.get("value")
-        if isinstance(name, str) and _speaks_of_others(name, value):
+        name, value = variable["name"], variable.get("value")
+        if _speaks_of_others(name, value):
             given = name if value is None else f"{name}={show(value)}"
             return Sign(field_path(*path, "env", index), f"{given} is of a job of several processes")
     launcher = _starts_several_nodes(words)
     return Sign(field_path(*path, field), f"{launcher} starts a job on several nodes") if launcher else None
+
+
+def _variables(container: dict[str, Any]) -> list[tuple[int, dict[str, Any]]]:
+    """Returns a container's named variables with their indexes; none where they cannot have a sign."""
+    variables = container.get("env")
+    listed = objects(decoded(variables)) if may_have(variables, _IN_VARIABLES) else []
+    return [(index, variable) for index, variable in listed if isinstance(variable.get("name"), str)]
 
 
 def _is_alone(variables: Mapping[Any, Any]) -> bool:
@@ -138,16 +141,17 @@ def _speaks_of_others(name: str, value: Any) -> bool:
 def _command(container: dict[str, Any]) -> tuple[str, list[str]]:
     """Returns the field with a container's launcher, and the words of its command line; both empty without one."""
     for field in _COMMAND_LINE:
-        given = decoded(container.get(field), *_IN_COMMANDS)
-        if isinstance(given, list) and any(isinstance(text, str) and _launches(text) for text in given):
+        given = container.get(field)
+        if may_have(given, _IN_COMMANDS) and _launches(decoded(given)):
             lines = [decoded(container.get(part)) for part in _COMMAND_LINE]
             texts = [text for line in lines if isinstance(line, list) for text in line if isinstance(text, str)]
             return field, [word for text in texts for word in _BETWEEN_WORDS.split(text)]
     return "", []
 
 
-def _launches(text: str) -> bool:
-    return any(name in text for name in (*_LAUNCHERS, *_MPI))
+def _launches(given: Any) -> bool:
+    texts = [text for text in given if isinstance(text, str)] if isinstance(given, list) else []
+    return any(name in text for text in texts for name in (*_LAUNCHERS, *_MPI))
 
 
 def _launcher(words: list[str], names: tuple[str, ...]) -> tuple[str, list[str]]:

@@ -12,7 +12,7 @@ from fairgpu.dialects.registry import DIALECTS
 from fairgpu.faults import field_path, show
 from fairgpu.pod import PodReading
 from webhook.admission.sidecar import OUR_VOLUMES
-from webhook.admission.undecoded import decoded
+from webhook.admission.undecoded import decoded, may_have
 from webhook.admission.verdict import objects
 
 Path = tuple[str | int, ...]
@@ -24,7 +24,7 @@ MAX_NAMED: Final = 16
 """The most warnings of this kind for one pod."""
 
 _PREFIXES: Final = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "deviceclass.resource.kubernetes.io/")
-_VISIBLE_DEVICES: Final = VISIBLE_DEVICES.encode()
+_VISIBLE_DEVICES: Final = (VISIBLE_DEVICES.encode(),)
 _LISTS: Final = ("containers", "initContainers")
 _AMOUNTS: Final = ("limits", "requests")
 
@@ -69,7 +69,8 @@ def _is_exposed(container: dict[str, Any]) -> bool:
 
 def _environment(container: dict[str, Any]) -> Any:
     """Returns a container's variables; None where they cannot have VISIBLE_DEVICES."""
-    return decoded(container.get("env"), _VISIBLE_DEVICES)
+    variables = container.get("env")
+    return decoded(variables) if may_have(variables, _VISIBLE_DEVICES) else None
 
 
 def _pod_warnings(spec: dict[str, Any], root: Path) -> list[str]:

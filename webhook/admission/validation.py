@@ -98,7 +98,7 @@ def _validate_templates(subject: Subject, knowledge: Knowledge, settings: Webhoo
         faults += its_faults
         warnings += (*reading.warnings, *granted.warnings, *exposures(each.template, reading, each.path))
         sign = _one_of_several(subject.kind, each, together)
-        warnings += collective_warnings(each.template, reading, each.path, sign)
+        warnings += collective_warnings(each.template, reading, sign)
     if settings.templates == "refuse":
         return Verdict(faults=tuple(faults), warnings=tuple(warnings))
     refusals = (f"its pods will be refused: {fault}" for fault in faults[:MAX_EXPLAINED])
