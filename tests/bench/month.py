@@ -198,7 +198,7 @@ class Simulation:
         self.found.archiving.append(archived - rounded)
         # Whoever writes checkpoints forgets them so.
         books = self._keeper.books
-        books.left = [(at, metered) for at, metered in books.left if at > self.now - 10 * MINUTE]
+        books.finalized = [(at, metered) for at, metered in books.finalized if at > self.now - 10 * MINUTE]
         if whole:
             self.look_at_redis()
 

@@ -126,6 +126,6 @@ def _books(items: list[Row]) -> Books:
 def _spend(books: Books, number: int, now: int) -> None:
     """In each budget a session has ended since the last pass."""
     for name, account in books.accounts.items():
-        (start, standing) = next(iter(account.standings.items()))
-        account.standings[start] = replace(standing, total=number * GPU_HOUR, finalized=number * GPU_HOUR)
+        (start, standing) = next(iter(account.period_totals.items()))
+        account.period_totals[start] = replace(standing, total=number * GPU_HOUR, finalized=number * GPU_HOUR)
         books.figures[name] = figures(account, RATE, now)

@@ -121,8 +121,8 @@ class Archivist:
         earliest = account.periods[len(old)].start
         prune(self._client, self._epoch, account.name, before, [period.start for period in old], earliest)
         for period in old:
-            account.standings.pop(period.start, None)
-            account.pots.pop(period.start, None)
+            account.period_totals.pop(period.start, None)
+            account.credits.pop(period.start, None)
         account.periods = account.periods[len(old) :]
         if before < due:
             return
@@ -143,7 +143,7 @@ class Archivist:
     def _fold_amounts(self, account: Account, now: int) -> None:
         """Folds the amounts of finalized sessions: hourly in the open period, daily in those before it."""
         books, today = self._books, now // DAY
-        left = {metered.session.uid for _, metered in books.left}
+        left = {metered.session.uid for _, metered in books.finalized}
 
         def known(uid: str) -> bool:
             return uid in books.pods.sessions or uid in left
@@ -193,7 +193,7 @@ class Archivist:
         for namespace in gone:
             del books.assignments[namespace]
             books.pods.namespaces.discard(namespace)
-            books.told.pop(namespace, None)
+            books.published.pop(namespace, None)
         del books.accounts[name]
         books.figures.pop(name, None)
         books.budgets.forget(name)

@@ -18,7 +18,7 @@ from timekeeper.controller.eviction import evictions
 from timekeeper.controller.metrics import JobMeasures
 from timekeeper.controller.pod_writer import PodWriter
 from timekeeper.controller.pod_writes import Plan, PodWrite
-from timekeeper.controller.reconcile.context import Step
+from timekeeper.controller.reconcile.context import StepHook
 from timekeeper.controller.reconcile.reconciler import NotReadyError, Reconciler
 from timekeeper.controller.releases import Releaser, removals
 from timekeeper.controller.report.checkpoints import CheckpointKeeper
@@ -127,7 +127,7 @@ class LeaderTasks:
         environment: TaskEnvironment,
         rules: ControllerRules,
         measures: JobMeasures,
-        step: Step = lambda _name: None,
+        step: StepHook = lambda _name: None,
     ) -> None:
         self._client = environment.client
         self._source = environment.source

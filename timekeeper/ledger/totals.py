@@ -132,15 +132,19 @@ class Summary:
         if not self.credits:
             return []
         left = burn(self.own, self.credits, self.period_end, self.spent).credits
-        there = (pot for pot in self.credits if not pot.expired)
-        return [(pot, left[pot.name]) for pot in sorted(there, key=lambda pot: (pot.expires, pot.name))]
+        there = (credit for credit in self.credits if not credit.expired)
+        return [
+            (credit, left[credit.name]) for credit in sorted(there, key=lambda credit: (credit.expires, credit.name))
+        ]
 
 
 def encode_summary(summary: Summary) -> str:
     """Encodes a summary as JSON."""
     # dataclasses.asdict would copy deeply, and one sweep writes ten thousand summaries.
     document = {name: getattr(summary, name) for name in Summary.__slots__ if name not in {"burns", "credits"}}
-    document["pots"] = [(pot.name, pot.amount, pot.expires, pot.since, pot.expired) for pot in summary.credits]
+    document["pots"] = [
+        (credit.name, credit.amount, credit.expires, credit.since, credit.expired) for credit in summary.credits
+    ]
     return _encode(document)
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.ledger.harness import NOON, LedgerHarness, published
 from timekeeper.controller.report.status_writer import StatusWriter
-from timekeeper.controller.state.accounts import moves_by_account, read_moves, told
+from timekeeper.controller.state.accounts import moves_by_account, read_moves, recorded_moves
 from timekeeper.domain.money import GPU_HOUR, GPU_SECOND
 from timekeeper.domain.timestamps import HOUR
 from timekeeper.ledger import reading
@@ -109,8 +109,8 @@ def test_a_move_before_this_period_is_told_no_more() -> None:
     assignments = {"team-a": ((0, "a"), (NOON, "b")), "team-b": ((0, "b"),)}
     moves = moves_by_account(assignments)
     assert moves.keys() == {"a", "b"}
-    assert read_moves([{"status": {"checkpoint": {"moves": told(moves["a"], NOON - 1)}}}]) == {
+    assert read_moves([{"status": {"checkpoint": {"moves": recorded_moves(moves["a"], NOON - 1)}}}]) == {
         "team-a": assignments["team-a"]
     }
-    assert told(moves["a"], NOON) == []
+    assert recorded_moves(moves["a"], NOON) == []
     assert read_moves([{}, {"status": {"checkpoint": {"moves": [{"namespace": "x"}, {"payers": 5}]}}}]) == {}

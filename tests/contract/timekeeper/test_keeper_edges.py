@@ -40,7 +40,7 @@ def test_a_grant_made_just_after_a_period_began_by_the_servers_clock_adds_to_tha
     stage.round(0.5)
     keeper = stage.keeper
     assert keeper is not None
-    standings = keeper.books.accounts["a"].standings
+    standings = keeper.books.accounts["a"].period_totals
     assert (standings[NOON].granted, standings[NOON + HOUR].granted) == (0, 5 * GPU_HOUR)
 
 

@@ -161,7 +161,7 @@ def test_who_left_is_not_remembered_for_ever_where_no_checkpoint_can_be_written(
     for seconds in (10, 3600):
         world.round(seconds)
         world.writer.write(world.now)
-        assert len(world.keeper.books.left) == 1
+        assert len(world.keeper.books.finalized) == 1
     world.round(86400)
     world.writer.write(world.now)
-    assert world.keeper.books.left == []
+    assert world.keeper.books.finalized == []

@@ -60,7 +60,7 @@ def lift(stage: LedgerHarness, uid: str, gate: str) -> None:
 
 def told(stage: LedgerHarness) -> SafeAdmission:
     assert stage.keeper is not None
-    found = stage.keeper.books.told["team-a"].safe
+    found = stage.keeper.books.published["team-a"].safe
     assert found is not None
     return found
 
@@ -213,10 +213,10 @@ def test_a_pod_that_comes_is_told_at_once_and_passing_time_is_not(stage: LedgerH
     safe_budget(stage, 1000)
     run(stage, "limited", 8)
     stage.round()
-    before = stage.keeper.books.told["team-a"] if stage.keeper else None
+    before = stage.keeper.books.published["team-a"] if stage.keeper else None
     stage.round(600)
     assert stage.keeper is not None
-    assert stage.keeper.books.told["team-a"] is before
+    assert stage.keeper.books.published["team-a"] is before
     wait(stage, "next", 5)
     stage.round(1, full=False)
     assert told(stage).committed == 13 * GPU_HOUR - 601 * GPU_SECOND
@@ -246,6 +246,6 @@ def test_a_budget_that_is_only_observed_keeps_nobody_out(stage: LedgerHarness) -
     run(stage, "limited", 80)
     stage.round()
     assert stage.keeper is not None
-    known = stage.keeper.books.told["team-a"]
+    known = stage.keeper.books.published["team-a"]
     assert (known.safe, known.enforced) == (None, False)
     assert stage.keeper.books.figures["a"].committed == 80 * GPU_HOUR

@@ -178,7 +178,7 @@ def use_all_scripts(stage: LedgerHarness) -> None:
     archivist = Archivist(client, stage.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
     for _ in range(3):
         stage.round(36 * HOUR)
-        keeper.books.left = []
+        keeper.books.finalized = []
         archivist.archive(stage.now)
     outbox.write(client, keeper.epoch, 10, [outbox.Change("u", Announced(0, None, frozenset()), "news")])
     latest = keeper.books.accounts["research"].version

@@ -161,7 +161,7 @@ def test_archiving_goes_on_in_a_full_store_as_it_makes_room(stage: LedgerHarness
     archivist = Archivist(stage.client, stage.source, keeper.books, keeper.epoch, Retention(hourly_days=1))
     for _ in range(3):
         stage.round(36 * HOUR)
-        keeper.books.left = []  # a checkpoint holds them
+        keeper.books.finalized = []  # a checkpoint holds them
         archivist.archive(stage.now)
     for name in reading.account_names(stage.client):
         account = keys.AccountKeys(name)

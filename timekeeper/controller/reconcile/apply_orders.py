@@ -47,7 +47,7 @@ def apply_due_grants(context: ReconcileContext, now: int, names: Container[str])
         if isinstance(answer, StoreError):
             _log.error("grant not applied", grant=entry.name, budget=entry.account, error=str(answer))
         else:
-            account.standings[entry.period] = answer
+            account.period_totals[entry.period] = answer
             _take_credit(context, account, entry, new=answer.new)
             stored = _stored_order(context, entry, answer) if kept else None
         if kept:
@@ -77,8 +77,8 @@ def apply_due_corrections(context: ReconcileContext, now: int, names: Container[
             account.refused[entry.name] = why_refused(answer)
             _log.error("correction not applied", correction=entry.name, budget=entry.account, error=str(answer))
             continue
-        if entry.period in account.standings:
-            account.standings[entry.period] = answer
+        if entry.period in account.period_totals:
+            account.period_totals[entry.period] = answer
         if kept:
             sent = OrderEntry(entry.period, entry.amount)
             account.corrections[entry.name] = _stored_order(context, entry, answer) or sent
@@ -122,7 +122,7 @@ def _take_credit(context: ReconcileContext, account: Account, entry: GrantEntry,
     """
     if entry.expires is None:
         return
-    known = account.pots.setdefault(entry.period, {})
+    known = account.credits.setdefault(entry.period, {})
     if new:
         known[entry.name] = Credit(entry.name, entry.amount, entry.expires, entry.since)
     else:

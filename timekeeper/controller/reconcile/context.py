@@ -20,7 +20,7 @@ from timekeeper.ledger.settlement import HeldTerm, Revision
 from timekeeper.ledger.totals import PeriodTotals
 from timekeeper.sources.base import Source
 
-Step = Callable[[str], None]
+StepHook = Callable[[str], None]
 """Called with the name of each step before the step begins. Tests end the process there, between two writes."""
 
 _log = structlog.get_logger()
@@ -50,7 +50,7 @@ class ReconcileContext:
     books: Books
     epoch: int
     term: HeldTerm
-    step: Step
+    step: StepHook
     clocks: Clocks
     silent: dict[str, int] = field(default_factory=dict)
     servers: str = ""

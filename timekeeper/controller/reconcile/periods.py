@@ -76,7 +76,7 @@ def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) 
         if isinstance(answer, StoreError):
             refused.setdefault(account.name, answer)
         elif account.name not in refused:
-            account.standings[period.start] = answer
+            account.period_totals[period.start] = answer
             account.periods.append(period)
             opened.append(opening)
     _restore_credits(context, now, opened)
@@ -86,14 +86,18 @@ def open_due_periods(context: ReconcileContext, now: int, names: Iterable[str]) 
 
 def _restore_credits(context: ReconcileContext, now: int, openings: list[tuple[Account, Period, Opening]]) -> None:
     """Restores, from the checkpoints, the credits of periods that an emptied store opens again."""
-    strikes = []
+    balances = []
     for account, period, _ in openings:
         found = account.checkpoint
-        if found is not None and found.period.start == period.start and (found.pots or found.struck is not None):
-            entries = [CreditEntry(pot, Kind.CARRY, "the store had been lost") for pot in found.pots]
-            strikes.append((account, ClosingBalance(account.name, period.start, entries, found.struck)))
-    answers = close_balances(context.client, context.epoch, now, [change for _, change in strikes])
-    for (account, change), answer in zip(strikes, answers, strict=True):
+        if (
+            found is not None
+            and found.period.start == period.start
+            and (found.credits or found.previous_spent is not None)
+        ):
+            entries = [CreditEntry(credit, Kind.CARRY, "the store had been lost") for credit in found.credits]
+            balances.append((account, ClosingBalance(account.name, period.start, entries, found.previous_spent)))
+    answers = close_balances(context.client, context.epoch, now, [change for _, change in balances])
+    for (account, change), answer in zip(balances, answers, strict=True):
         take(account, change, checked(answer))
 
 
@@ -113,13 +117,13 @@ def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]
     spent_by = spending(context, now)
     while accounts:
         due = [(account, due_closing(account, now, spent_by)) for account in accounts]
-        strikes = [(account, change) for account, change in due if change is not None]
-        if not strikes:
+        balances = [(account, change) for account, change in due if change is not None]
+        if not balances:
             return
         context.step("strike")
-        answers = close_balances(context.client, context.epoch, now, [change for _, change in strikes])
+        answers = close_balances(context.client, context.epoch, now, [change for _, change in balances])
         accounts = []
-        for (account, change), answer in zip(strikes, answers, strict=True):
+        for (account, change), answer in zip(balances, answers, strict=True):
             if isinstance(answer, PeriodTotals):
                 take(account, change, answer)
                 accounts.append(account)
@@ -130,20 +134,20 @@ def close_due_balances(context: ReconcileContext, now: int, names: Iterable[str]
 
 def take(account: Account, change: ClosingBalance, answer: PeriodTotals) -> None:
     """Adopts a closing balance that the store holds into the account in memory."""
-    account.standings[change.period] = answer
-    account.pots.setdefault(change.period, {}).update({entry.credit.name: entry.credit for entry in change.credits})
+    account.period_totals[change.period] = answer
+    account.credits.setdefault(change.period, {}).update({entry.credit.name: entry.credit for entry in change.credits})
 
 
 def due_closing(account: Account, now: int, spent_by: SpentBy) -> ClosingBalance | None:
     """Returns the account's earliest due change: a credit to expire or a balance to carry over; None where none is."""
     if account.budget.allowance is None:
         return None
-    latest = account.periods[-len(account.standings) :]
+    latest = account.periods[-len(account.period_totals) :]
     for period, following in zip_longest(latest, latest[1:]):
-        if period.start not in account.standings:
+        if period.start not in account.period_totals:
             continue
-        found = _lapse(account, period, now, spent_by)
-        if found is None and following is not None and following.start in account.standings:
+        found = _expire(account, period, now, spent_by)
+        if found is None and following is not None and following.start in account.period_totals:
             found = _carry(account, period, following, spent_by)
         if found is not None:
             return found
@@ -160,7 +164,9 @@ def spending(context: ReconcileContext, now: int) -> SpentBy:
     by_account: dict[str, list[MeteredSession]] = {}
 
     def spent_by(account: Account, period: Period, instant: int) -> int:
-        known = account.standings.get(period.start) or reading.period_totals(context.client, account.name, period.start)
+        known = account.period_totals.get(period.start) or reading.period_totals(
+            context.client, account.name, period.start
+        )
         settled = known.total if known is not None else 0
         if books.rules.bill is not Bill.RESERVED:
             return settled
@@ -181,9 +187,11 @@ def _since_settled(
     session = metered.session
     assignments = context.books.assignments[session.namespace]
     until = min(context.until(metered, now), instant)
-    stretches = segments(assignments, lambda name: (period,) if name == account.name else (), session.start, until)
+    session_segments = segments(
+        assignments, lambda name: (period,) if name == account.name else (), session.start, until
+    )
     key = (account.name, period.start)
-    return amounts(session.tariff, list(stretches)).get(key, 0) - metered.acknowledged.amount(key)
+    return amounts(session.tariff, list(session_segments)).get(key, 0) - metered.acknowledged.amount(key)
 
 
 def _sessions_by_account(books: Books) -> dict[str, list[MeteredSession]]:
@@ -194,16 +202,20 @@ def _sessions_by_account(books: Books) -> dict[str, list[MeteredSession]]:
     return found
 
 
-def _lapse(account: Account, period: Period, now: int, spent_by: SpentBy) -> ClosingBalance | None:
-    pots = account.expiring(period)
-    expired = [pot for pot in pots.values() if not pot.expired and pot.expires <= now and pot.expires < period.end]
+def _expire(account: Account, period: Period, now: int, spent_by: SpentBy) -> ClosingBalance | None:
+    period_credits = account.expiring(period)
+    expired = [
+        credit
+        for credit in period_credits.values()
+        if not credit.expired and credit.expires <= now and credit.expires < period.end
+    ]
     if not expired:
         return None
-    first = min(expired, key=lambda pot: (pot.expires, pot.name))
+    first = min(expired, key=lambda credit: (credit.expires, credit.name))
     spent = spent_by(account, period, first.expires)
-    pot = expiring(account.own_money(period), pots, first.name, period.end, spent)
+    credit = expiring(account.own_money(period), period_credits, first.name, period.end, spent)
     return ClosingBalance(
-        account.name, period.start, [CreditEntry(pot, Kind.EXPIRY, f"expired {format_instant(pot.expires)}")]
+        account.name, period.start, [CreditEntry(credit, Kind.EXPIRY, f"expired {format_instant(credit.expires)}")]
     )
 
 
@@ -212,23 +224,23 @@ def _carry(account: Account, period: Period, following: Period, spent_by: SpentB
 
     The allowance that the period had counts, not the budget's present one.
     """
-    struck = account.standings[following.start].previous_spent
-    if struck is not None and struck == account.standings[period.start].total:
+    previous_spent = account.period_totals[following.start].previous_spent
+    if previous_spent is not None and previous_spent == account.period_totals[period.start].total:
         return None
     spent = spent_by(account, period, period.end)
-    if spent == struck:
+    if spent == previous_spent:
         return None
     allowance, rollover = terms = account.terms_before(following)
-    own, pots = account.own_money(period, allowance), account.expiring(period)
-    left = {pot.name: pot for pot in carried(own, pots, period.end, spent)}
+    own, period_credits = account.own_money(period, allowance), account.expiring(period)
+    left = {credit.name: credit for credit in carried(own, period_credits, period.end, spent)}
     for name, known in account.expiring(following).items():
-        if name in pots and not known.expired:
+        if name in period_credits and not known.expired:
             left.setdefault(name, Credit(name, 0, known.expires))
-    entries = [CreditEntry(pot, Kind.CARRY, f"left of {format_instant(period.start)}") for pot in left.values()]
-    before = account.pots.get(period.start, {}).get(OWN)
+    entries = [CreditEntry(credit, Kind.CARRY, f"left of {format_instant(period.start)}") for credit in left.values()]
+    before = account.credits.get(period.start, {}).get(OWN)
     lasting = allowance + (before.amount if before is not None else 0)
-    rolled = rolled_over(rollover, own, pots.values(), period.end, spent, lasting)
-    if rolled or OWN in account.pots.get(following.start, {}):
+    rolled = rolled_over(rollover, own, period_credits.values(), period.end, spent, lasting)
+    if rolled or OWN in account.credits.get(following.start, {}):
         note = f"rolled over from {format_instant(period.start)}"
         entries.append(CreditEntry(Credit(OWN, rolled, following.end), Kind.CARRY, note))
     return ClosingBalance(account.name, following.start, entries, previous_spent=spent, terms=terms)

@@ -43,12 +43,12 @@ def publish(context: ReconcileContext, now: int, names: Iterable[str]) -> None:
     changed: dict[str, NamespaceState] = {}
     for name, account_figures in found.items():
         for namespace in namespaces.get(name, ()):
-            told = namespace_state(namespace, books.accounts[name], account_figures)
-            if must_publish(books.told.get(namespace), told):
-                changed[namespace] = told
+            state = namespace_state(namespace, books.accounts[name], account_figures)
+            if must_publish(books.published.get(namespace), state):
+                changed[namespace] = state
     if changed or not books.figures:
         _publish_states(context, now, changed)
-    books.told.update(changed)
+    books.published.update(changed)
     books.figures.update(found)
 
 
@@ -66,7 +66,7 @@ def _publish_accounts(
     context: ReconcileContext, now: int, found: dict[str, Figures], namespaces: dict[str, list[str]]
 ) -> None:
     books = context.books
-    told: list[tuple[Summary, BurnRecord, Publication]] = []
+    due: list[tuple[Summary, BurnRecord, Publication]] = []
     for name, account_figures in found.items():
         account = books.accounts[name]
         new = summary(account, account_figures, tuple(sorted(namespaces.get(name, ()))))
@@ -75,19 +75,19 @@ def _publish_accounts(
         if new.committed:
             lasting = replace(new, committed=_in_steps(new.committed, new.available or 0))
         burn = sampled(account.burn, now, start, account.totals(), _offset(name))
-        fresh = lasting != account.summary or exhausted_at != account.standings[start].exhausted_at
+        fresh = lasting != account.summary or exhausted_at != account.period_totals[start].exhausted_at
         if fresh or burn is not account.burn:
             samples = encode_burn(burn) if burn is not account.burn else ""
             text = encode_summary(replace(new, spent=account_figures.spent))
-            told.append((lasting, burn, Publication(name, start, exhausted_at, text, samples)))
-    errors = publish_accounts(context.client, context.epoch, [publication for _, _, publication in told])
-    for (lasting, burn, publication), error in zip(told, errors, strict=True):
+            due.append((lasting, burn, Publication(name, start, exhausted_at, text, samples)))
+    errors = publish_accounts(context.client, context.epoch, [publication for _, _, publication in due])
+    for (lasting, burn, publication), error in zip(due, errors, strict=True):
         if error is not None:
             raise error
         account = books.accounts[publication.account]
         account.summary, account.burn = lasting, burn
-        standing = account.standings[publication.period]
-        account.standings[publication.period] = replace(standing, exhausted_at=publication.exhausted_at)
+        totals = account.period_totals[publication.period]
+        account.period_totals[publication.period] = replace(totals, exhausted_at=publication.exhausted_at)
 
 
 def _publish_states(context: ReconcileContext, now: int, changed: dict[str, NamespaceState]) -> None:
@@ -95,11 +95,11 @@ def _publish_states(context: ReconcileContext, now: int, changed: dict[str, Name
     limited = books.rules.template.allowance is not None
     default = BudgetState.OPEN if limited else BudgetState.UNLIMITED
     prices = {key: float(price) for key, price in prices_in_force(books.prices, now).items()}
-    texts = {namespace: state_text(told) for namespace, told in changed.items()}
+    texts = {namespace: state_text(state) for namespace, state in changed.items()}
     fresh = secrets.token_hex(8)
     terms = shared.Terms(prices, default.value, encode_charge(books.rules.charge))
     version = shared.publish_states(context.client, context.epoch, fresh, texts, terms, context.servers)
-    if version.id == fresh and books.told:
+    if version.id == fresh and books.published:
         raise StoreEmptyError("the published states were lost")
 
 

@@ -10,7 +10,7 @@ import redis
 import structlog
 
 from timekeeper.controller.reconcile.apply_orders import apply_due_corrections, apply_due_grants
-from timekeeper.controller.reconcile.context import ReconcileContext, Step
+from timekeeper.controller.reconcile.context import ReconcileContext, StepHook
 from timekeeper.controller.reconcile.periods import assign, close_due_balances, open_due_periods
 from timekeeper.controller.reconcile.publication import publish
 from timekeeper.controller.reconcile.recovery import take_over
@@ -57,7 +57,7 @@ class Reconciler:
         source: Source,
         rules: ControllerRules,
         epoch: int | LedEpoch,
-        step: Step = lambda _name: None,
+        step: StepHook = lambda _name: None,
         clocks: Clocks | None = None,
     ) -> None:
         """Makes a reconciler of one term that has read nothing yet.

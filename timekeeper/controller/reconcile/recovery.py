@@ -56,7 +56,7 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) 
         redis.RedisError: the store does not answer.
     """
     books = context.books
-    metered = books.memory.metered if books.memory else frozenset()
+    metered = books.snapshot.metered if books.snapshot else frozenset()
     for number, name in enumerate(sorted(names)):
         account = books.accounts[name]
         before, wanted = account.version, _wanted(context, account, metered | books.pods.facts.keys())
@@ -64,7 +64,7 @@ def restore_accounts(context: ReconcileContext, names: Iterable[str], now: int) 
             continue
         context.step("restore")
         shared.note_restored(context.client, [wanted.account])
-        added, account.standings[wanted.period] = restore(context.client, context.epoch, now, wanted)
+        added, account.period_totals[wanted.period] = restore(context.client, context.epoch, now, wanted)
         _drop_sessions(context, account, wanted.gone)
         _log.error(
             "account had gone back to an earlier state: it was restored from its checkpoint",
@@ -156,7 +156,7 @@ def take_over(context: ReconcileContext, now: int) -> bool:
         _log.error("account was not in the store: it starts again from its checkpoint", account=name)
     for name in sorted(lost & books.budgets.objects.keys())[:MAX_NOTICES]:
         _record_loss(context, books.budgets.objects[name])
-    books.memory = None
+    books.snapshot = None
     return books.prices != stored_prices
 
 
@@ -224,7 +224,7 @@ def _claim(context: ReconcileContext) -> None:
 
 def _is_there(account: Account) -> bool:
     """Whether the store has the period that the account's checkpoint describes."""
-    return account.checkpoint is not None and account.checkpoint.period.start in account.standings
+    return account.checkpoint is not None and account.checkpoint.period.start in account.period_totals
 
 
 def _record_loss(context: ReconcileContext, budget: Json) -> None:

@@ -51,56 +51,56 @@ class Work(NamedTuple):
     prepared: list[Prepared]
 
 
-def settle_accounts(desk: ReconcileContext, now: int, touched: set[str]) -> None:
+def settle_accounts(context: ReconcileContext, now: int, touched: set[str]) -> None:
     """Settles the sessions of these accounts up to an instant, in memory and in the store.
 
     Raises:
         StoreError: the store does not answer, or shuts this term out.
         redis.RedisError: as above.
     """
-    books = desk.books
+    books = context.books
     unsettled = [metered for metered in books.sessions_under(touched) if _unsettled(metered)]
     if books.failed:
         unsettled = [metered for metered in unsettled if not _waits_for_a_payer(books, metered)]
-    concerned = _with_room(desk, unsettled)
+    concerned = _with_room(context, unsettled)
     namespaces = {metered.session.namespace for metered in concerned}
-    open_due_periods(desk, now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
-    done = _write(desk, _prepare(desk, now, concerned), now)
+    open_due_periods(context, now, {account for namespace in namespaces for _, account in books.assignments[namespace]})
+    done = _write(context, _prepare(context, now, concerned), now)
     ended = [each.metered for each in done if _is_left(each.metered) and not _is_finalized(each.metered)]
     if ended:
-        _write(desk, _prepare(desk, now, ended), now)
+        _write(context, _prepare(context, now, ended), now)
 
 
-def _write(desk: ReconcileContext, work: Work, now: int) -> list[Prepared]:
+def _write(context: ReconcileContext, work: Work, now: int) -> list[Prepared]:
     """Writes settlements; adopts and returns those that the store acknowledged whole."""
-    refused = _send(desk, work, now)
+    refused = _send(context, work, now)
     done = [each for each in work.prepared if not _is_refused(each, refused)]
     ends = [account for each in done if _ended(each) for account, _ in each.settlement.items]
-    if ends and not desk.replicated("ends of sessions", ends):
+    if ends and not context.replicated("ends of sessions", ends):
         done = [each for each in done if not _ended(each)]
-    write_report_terms(desk, [each.metered for each in done if _opens(each)], now)
-    _write_index(desk, done)
-    _adopt(desk, done, now)
+    write_report_terms(context, [each.metered for each in done if _opens(each)], now)
+    _write_index(context, done)
+    _adopt(context, done, now)
     return done
 
 
-def _with_room(desk: ReconcileContext, sessions: list[MeteredSession]) -> list[MeteredSession]:
+def _with_room(context: ReconcileContext, sessions: list[MeteredSession]) -> list[MeteredSession]:
     """Leaves out running sessions that the store does not hold yet, while it has no memory for them.
 
     Amounts are cumulative, so a session that is opened later is still charged from its start.
     """
-    if desk.held_back:
-        desk.held_back.difference_update(metered.session.uid for metered in sessions)
-    if not desk.full:
+    if context.held_back:
+        context.held_back.difference_update(metered.session.uid for metered in sessions)
+    if not context.full:
         return sessions
     new = {m.session.uid for m in sessions if not m.acknowledged.open_under and not m.acknowledged.periods}
-    desk.held_back |= {m.session.uid for m in sessions if m.session.end is None} & new
-    return [metered for metered in sessions if metered.session.uid not in desk.held_back]
+    context.held_back |= {m.session.uid for m in sessions if m.session.end is None} & new
+    return [metered for metered in sessions if metered.session.uid not in context.held_back]
 
 
-def _prepare(desk: ReconcileContext, now: int, concerned: list[MeteredSession]) -> Work:
+def _prepare(context: ReconcileContext, now: int, concerned: list[MeteredSession]) -> Work:
     """Computes the sessions' settlements; reads the reports of those that get a ledger entry."""
-    books = desk.books
+    books = context.books
     bill = books.rules.bill
 
     def settled(metered: MeteredSession, until: int, reports: SessionReports | None) -> Prepared:
@@ -108,14 +108,14 @@ def _prepare(desk: ReconcileContext, now: int, concerned: list[MeteredSession]) 
         payers = books.assignments[metered.session.namespace]
         return Prepared(metered, settling.settle(metered.acknowledged, facts, payers, books.accounts, until, bill))
 
-    instants = [desk.until(metered, now) for metered in concerned]
+    instants = [context.until(metered, now) for metered in concerned]
     if bill is not Bill.RESERVED:
-        found = _read_reports(desk, concerned, instants)
+        found = _read_reports(context, concerned, instants)
         return Work([], [settled(*each) for each in zip(concerned, instants, found, strict=True)])
     grown, changed = _grown(books, concerned, instants)
     prepared = [settled(metered, until, None) for metered, until in changed]
-    cutting = [index for index, (_, found) in enumerate(prepared) if _cuts_any(found)]
-    reports = _read_reports(desk, [changed[index][0] for index in cutting], [changed[index][1] for index in cutting])
+    cutting = [index for index, (_, found) in enumerate(prepared) if _has_points(found)]
+    reports = _read_reports(context, [changed[index][0] for index in cutting], [changed[index][1] for index in cutting])
     for index, known in zip(cutting, reports, strict=True):
         if known is not None:
             prepared[index] = settled(*changed[index], known)
@@ -141,20 +141,23 @@ def _grown(
 
 
 def _read_reports(
-    desk: ReconcileContext, sessions: list[MeteredSession], instants: list[int]
+    context: ReconcileContext, sessions: list[MeteredSession], instants: list[int]
 ) -> list[SessionReports | None]:
     """Reads sessions' reports; later reports count for the present segment alone."""
-    books = desk.books
+    books = context.books
     wanted = []
     for metered, until in zip(sessions, instants, strict=True):
         session, payers = metered.session, books.assignments[metered.session.namespace]
         start = settling.present_start(session, payers, books.accounts, until)
-        cut = max((posted.cut.until for posted in metered.acknowledged.periods.values() if posted.cut), default=0)
+        cut = max(
+            (posted.last_point.until for posted in metered.acknowledged.periods.values() if posted.last_point),
+            default=0,
+        )
         wanted.append((session.uid, Marks(start, cut, _phases(books, metered, until))))
-    found = close_and_read(desk.client, wanted)
+    found = close_and_read(context.client, wanted)
     lacking = [m for m, known in zip(sessions, found, strict=True) if known is None and m.acknowledged.open_under]
     if lacking:
-        write_report_terms(desk, lacking, max(instants), replace=True)
+        write_report_terms(context, lacking, max(instants), replace=True)
     return found
 
 
@@ -175,10 +178,10 @@ def _phases_after(rule: PeriodRule, end: int) -> tuple[int, ...]:
 
 
 def write_report_terms(
-    desk: ReconcileContext, sessions: Iterable[MeteredSession], now: int, *, replace: bool = False
+    context: ReconcileContext, sessions: Iterable[MeteredSession], now: int, *, replace: bool = False
 ) -> None:
     """Writes the report terms of sessions: the most that each one's reports may name."""
-    books = desk.books
+    books = context.books
     by_use = books.rules.bill is not Bill.RESERVED
     found, phases = {}, {}
     for metered in sessions:
@@ -186,10 +189,10 @@ def write_report_terms(
         if reservation is not None and reservation.placed and session.end is None:
             terms = report_terms(reservation, session.start, books.prices, books.rules.charge, billed=by_use)
             found[session.uid], phases[session.uid] = terms, _phases(books, metered, now)
-    write_terms(desk.client, found, phases, replace=replace)
+    write_terms(context.client, found, phases, replace=replace)
 
 
-def _cuts_any(settlement: settling.Settlement) -> bool:
+def _has_points(settlement: settling.Settlement) -> bool:
     return any(item.points for item in settlement.items.values())
 
 
@@ -198,7 +201,7 @@ def _ended(prepared: Prepared) -> bool:
     return prepared.metered.session.end is not None
 
 
-def _send(desk: ReconcileContext, work: Work, now: int) -> set[Refused]:
+def _send(context: ReconcileContext, work: Work, now: int) -> set[Refused]:
     """Sends all items, batched by account and period; returns those that the store refused.
 
     Items that remove a session's record under an account are sent last, once the store holds all other items of that
@@ -212,15 +215,15 @@ def _send(desk: ReconcileContext, work: Work, now: int) -> set[Refused]:
         else:
             batches[key] = [item]
     _add_items(batches, work.prepared, KEEPING)
-    desk.step("settle")
-    revision = desk.next_revision()
-    refused = _send_batches(desk, now, revision, work, batches, KEEPING)
+    context.step("settle")
+    revision = context.next_revision()
+    refused = _send_batches(context, now, revision, work, batches, KEEPING)
     last = Work([], [prepared for prepared in work.prepared if not _is_refused(prepared, refused)])
     batches = {}
     _add_items(batches, last.prepared, REMOVING)
     if batches:
-        desk.step("remove")
-        refused |= _send_batches(desk, now, revision, last, batches, REMOVING)
+        context.step("remove")
+        refused |= _send_batches(context, now, revision, last, batches, REMOVING)
     return refused
 
 
@@ -235,7 +238,7 @@ def _add_items(
 
 
 def _send_batches(
-    desk: ReconcileContext,
+    context: ReconcileContext,
     now: int,
     revision: Revision,
     work: Work,
@@ -247,7 +250,7 @@ def _send_batches(
     A settlement of several items that was refused is sent item by item: one session stops no other.
 
     Args:
-        desk: the reconciliation's store and state.
+        context: the reconciliation's store and state.
         now: nanoseconds since 1970.
         revision: the revision of all items.
         work: the sessions that the items belong to.
@@ -255,36 +258,40 @@ def _send_batches(
         actions: the actions of these items.
     """
     settlements = [SettlementBatch(account, period, items) for (account, period), items in batches.items()]
-    answers = settle(desk.client, revision, now, settlements)
+    answers = settle(context.client, revision, now, settlements)
     taken: set[Key] = set()
     refused: dict[Refused, StoreError] = {}
     general: StoreError | None = None
     for settlement, answer in zip(settlements, answers, strict=True):
         key = settlement.account, settlement.period
-        standing, errors = _one_by_one(desk, revision, now, settlement, answer)
+        totals, errors = _one_by_one(context, revision, now, settlement, answer)
         refused |= {(key, uid): error for uid, error in errors.items()}
         general = general or next(filter(is_general, errors.values()), None)
-        if standing is not None:
+        if totals is not None:
             taken.add(key)
-            desk.books.accounts[key[0]].standings[key[1]] = standing
+            context.books.accounts[key[0]].period_totals[key[1]] = totals
     _note_taken(work, taken, refused.keys(), actions)
     if general is not None:
         raise general
     for ((account, period), uid), error in refused.items():
-        desk.books.not_settled[account] = str(error)
+        context.books.not_settled[account] = str(error)
         _log.error("not settled", account=account, period=period, uid=uid, error=str(error))
     return set(refused)
 
 
 def _one_by_one(
-    desk: ReconcileContext, revision: Revision, now: int, settlement: SettlementBatch, answer: PeriodTotals | StoreError
+    context: ReconcileContext,
+    revision: Revision,
+    now: int,
+    settlement: SettlementBatch,
+    answer: PeriodTotals | StoreError,
 ) -> tuple[PeriodTotals | None, dict[str, StoreError]]:
     """Sends a refused batch item by item; returns the period's totals, and the error of each session that failed."""
     if not isinstance(answer, StoreError):
         return answer, {}
     if is_general(answer) or len(settlement.items) == 1:
         return None, {item.uid: answer for item in settlement.items}
-    return settle_each(desk.client, revision, now, settlement)
+    return settle_each(context.client, revision, now, settlement)
 
 
 def _is_refused(prepared: Prepared, refused: AbstractSet[Refused]) -> bool:
@@ -313,7 +320,7 @@ def _note_taken(
             metered.acknowledged = settling.with_taken(metered.acknowledged, settlement, found)
 
 
-def _write_index(desk: ReconcileContext, changed: list[Prepared]) -> None:
+def _write_index(context: ReconcileContext, changed: list[Prepared]) -> None:
     """Updates the index of open sessions; lets the reports of closed sessions and deleted pods expire."""
     opened: list[tuple[str, str]] = []
     closed: list[tuple[str, str]] = []
@@ -323,19 +330,19 @@ def _write_index(desk: ReconcileContext, changed: list[Prepared]) -> None:
                 opened.append((metered.session.uid, account))
             elif item.action not in {LedgerAction.HOLD, LedgerAction.POST}:
                 closed.append((metered.session.uid, account))
-    desk.step("index")
-    shared.index_sessions(desk.client, opened, closed)
-    shared.end_reports(desk.client, [each.metered.session.uid for each in changed if _closes(each.settlement)])
-    shared.expire_reports(desk.client, [metered.session.uid for metered, _ in changed if metered.pod_gone])
+    context.step("index")
+    shared.index_sessions(context.client, opened, closed)
+    shared.end_reports(context.client, [each.metered.session.uid for each in changed if _closes(each.settlement)])
+    shared.expire_reports(context.client, [metered.session.uid for metered, _ in changed if metered.pod_gone])
 
 
-def _adopt(desk: ReconcileContext, done: list[Prepared], now: int) -> None:
+def _adopt(context: ReconcileContext, done: list[Prepared], now: int) -> None:
     """Takes each settlement that the store acknowledged as the session's state; drops sessions that are finalized."""
-    books = desk.books
+    books = context.books
     for metered, settlement in done:
         metered.acknowledged = settlement.following
         if _is_left(metered) and _is_finalized(metered):
-            books.left.append((now, metered))
+            books.finalized.append((now, metered))
             books.pods.sessions.drop(metered)
 
 

@@ -103,7 +103,7 @@ def amount_going_on(
 def with_amount(acknowledged: Acknowledged, key: Key, amount: int) -> Acknowledged:
     """Returns the acknowledged session after the store took a new amount in its one present period."""
     _, settled_until, session, use, open_under, posted_at, posted_rate, closed, *_ = acknowledged
-    periods = {key: Posted(amount, acknowledged.periods[key].cut)}
+    periods = {key: Posted(amount, acknowledged.periods[key].last_point)}
     return Acknowledged(periods, settled_until, session, use, open_under, posted_at, posted_rate, closed)
 
 
@@ -130,12 +130,12 @@ def settle(
         return _finalized(scene)
     shortened = _is_shortened(scene, bill)
     final = first_known(acknowledged.use) if shortened else acknowledged.settled_until
-    stretches = _stretches(scene, final)
+    session_segments = _session_segments(scene, final)
     current = _current(payers, accounts, until)
-    reserved = amounts(facts.session.tariff, stretches)
-    course = _course(scene, stretches, current, shortened=shortened)
+    reserved = amounts(facts.session.tariff, session_segments)
+    course = _course(scene, session_segments, current, shortened=shortened)
     use = _known_use(scene, course, bill)
-    due = _amounts_due(scene, bill, use, reserved, stretches) if bill is not Bill.RESERVED else reserved
+    due = _amounts_due(scene, bill, use, reserved, session_segments) if bill is not Bill.RESERVED else reserved
     last = max(due, key=lambda key: key[1], default=current)
     if facts.session.end is None or current in due:
         last = current
@@ -148,7 +148,7 @@ def settle(
     if len(totals) > 1:
         # The store must hold the record of the end before it forgets the session: see `_finalized`.
         scene = scene._replace(facts=facts._replace(pod_gone=False))
-    items = _items(scene, totals, last, use, stretches)
+    items = _items(scene, totals, last, use, session_segments)
     return Settlement(items, _following(scene, items, _recorded(use)))
 
 
@@ -177,7 +177,7 @@ def _finalized(scene: _Scene) -> Settlement:
     items = {}
     for key, known in acknowledged.periods.items():
         kind = Kind.CLOSE if key == last else Kind.MOVE
-        found = [known.cut] if known.cut is not None else []
+        found = [known.last_point] if known.last_point is not None else []
         action = LedgerAction.FINALIZE if key == last else LedgerAction.FINALIZE_PERIOD
         items[key] = _item(facts.session, known.amount, action, kind, "", found)
     return Settlement(items, _following(scene, items, acknowledged.use))
@@ -193,22 +193,22 @@ def _is_shortened(scene: _Scene, bill: Bill) -> bool:
     return until < settled_until or (until == settled_until and by_reports)
 
 
-def _stretches(scene: _Scene, final: int) -> list[Segment]:
+def _session_segments(scene: _Scene, final: int) -> list[Segment]:
     """Returns the session's segments in the periods that end after an instant."""
     start = scene.facts.session.start
     after = max(final, start - 1)
     return list(segments(scene.payers, lambda name: scene.accounts[name].periods_after(after), start, scene.until))
 
 
-def _course(scene: _Scene, stretches: Sequence[Segment], current: Key | None, *, shortened: bool) -> Course:
+def _course(scene: _Scene, session_segments: Sequence[Segment], current: Key | None, *, shortened: bool) -> Course:
     """Returns the segments; a period that the session enters at this very instant adds an empty one."""
     session, until = scene.facts.session, scene.until
     begun = []
     if current is not None and session.end is None:
-        last = stretches[-1] if stretches else None
+        last = session_segments[-1] if session_segments else None
         if last is None or (last.account, last.period) != current:
             begun = [Segment(*current, until, until)]
-    return Course(session.start, (*stretches, *begun), shortened or session.end is not None)
+    return Course(session.start, (*session_segments, *begun), shortened or session.end is not None)
 
 
 def _known_use(scene: _Scene, course: Course, bill: Bill) -> RecordedUse:
@@ -273,7 +273,7 @@ def _recorded(use: RecordedUse) -> RecordedUse:
 
 
 def _amounts_due(
-    scene: _Scene, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], stretches: Sequence[Segment]
+    scene: _Scene, bill: Bill, use: RecordedUse, reserved: Mapping[Key, int], session_segments: Sequence[Segment]
 ) -> dict[Key, int]:
     """Returns the amount of each period where usage is billed.
 
@@ -291,7 +291,7 @@ def _amounts_due(
     due = {}
     for key, amount in reserved.items():
         if key in found:
-            missing = _missing(scene, key, stretches)
+            missing = _missing(scene, key, session_segments)
             # Devices that no report names are billed at their share of the reservation.
             used = found[key] + (amount * missing // terms.whole if terms.whole else 0)
             ceiling = amount * terms.most // terms.rate if terms.rate else amount
@@ -304,32 +304,32 @@ def _amounts_due(
     return due
 
 
-def _missing(scene: _Scene, key: Key, stretches: Sequence[Segment]) -> int:
+def _missing(scene: _Scene, key: Key, session_segments: Sequence[Segment]) -> int:
     """Returns the rate of the devices that no report had named when the session left a period."""
     samples, reports = scene.facts.samples, scene.facts.reports
-    end = _left_at(scene, key, stretches)
+    end = _left_at(scene, key, session_segments)
     if not samples or reports is None or end is None:
         return _total(scene).missing if samples else scene.acknowledged.use.missing[0]
     found = sample_before(samples, end)
     return reports.terms.whole if found is None else found.missing
 
 
-def _left_at(scene: _Scene, key: Key, stretches: Sequence[Segment]) -> int | None:
+def _left_at(scene: _Scene, key: Key, session_segments: Sequence[Segment]) -> int | None:
     """Returns the instant at which a session left a period for another; None while it is there, or if it ended there.
 
     A session that leaves at the very instant of settlement has no segment yet in the period after it.
     """
-    ends = [span.end for span in stretches if (span.account, span.period) == key]
+    ends = [span.end for span in session_segments if (span.account, span.period) == key]
     if scene.facts.session.end is None:
         stays = key == _current(scene.payers, scene.accounts, scene.until)
     else:
-        stays = bool(ends) and ends[-1] == stretches[-1].end
+        stays = bool(ends) and ends[-1] == session_segments[-1].end
     return None if stays or not ends else ends[-1]
 
 
 def _taken_back(scene: _Scene) -> dict[Key, int]:
     """Returns 0 for each period that the session turns out not to have reached."""
-    reached = {(span.account, span.period) for span in _stretches(scene, scene.until)}
+    reached = {(span.account, span.period) for span in _session_segments(scene, scene.until)}
     later = {
         (name, period.start) for _, name in scene.payers for period in scene.accounts[name].periods_after(scene.until)
     }
@@ -357,12 +357,12 @@ def _totals(scene: _Scene, taken_back: Mapping[Key, int], due: Mapping[Key, int]
 
 
 def _items(
-    scene: _Scene, totals: Mapping[Key, int], last: Key | None, use: RecordedUse, stretches: Sequence[Segment]
+    scene: _Scene, totals: Mapping[Key, int], last: Key | None, use: RecordedUse, session_segments: Sequence[Segment]
 ) -> dict[Key, Item]:
     acknowledged, session = scene.acknowledged, scene.facts.session
     recorded = _recorded(use)
     stale = session != acknowledged.session or recorded != acknowledged.use
-    used = _used(scene, use, stretches)
+    used = _used(scene, use, session_segments)
     items = {}
     for key, amount in totals.items():
         action, kind = _action(scene, key, last, stale=stale)
@@ -371,9 +371,9 @@ def _items(
             continue
         found: Sequence[HourlyPoint] = ()
         if action not in {LedgerAction.HOLD, LedgerAction.OPEN}:
-            found = _cuts(scene, key, amount, stretches)
+            found = _points(scene, key, amount, session_segments)
             if key in used:
-                taken = None if known is None else known.cut
+                taken = None if known is None else known.last_point
                 found = with_used(found, taken, max(session.start, key[1]), used[key])
         written = action in {LedgerAction.OPEN, LedgerAction.CLOSE} or (
             stale and key == last and action is LedgerAction.POST
@@ -383,7 +383,7 @@ def _items(
     return items
 
 
-def _used(scene: _Scene, use: RecordedUse, stretches: Sequence[Segment]) -> dict[Key, int]:
+def _used(scene: _Scene, use: RecordedUse, session_segments: Sequence[Segment]) -> dict[Key, int]:
     """Returns the GPU time of each period by the reports, and no less than its hourly points already hold.
 
     Periods by whose end no report had come are left out.
@@ -392,12 +392,12 @@ def _used(scene: _Scene, use: RecordedUse, stretches: Sequence[Segment]) -> dict
     if not samples:
         return {}
     known = scene.acknowledged.periods
-    taken = {key: posted.cut.used or 0 for key, posted in known.items() if posted.cut is not None}
+    taken = {key: posted.last_point.used or 0 for key, posted in known.items() if posted.last_point is not None}
     found = parts(use.reported, _total(scene).gpu)
     return {
         key: max(amount, taken.get(key, 0))
         for key, amount in found.items()
-        if (end := _left_at(scene, key, stretches)) is None or sample_before(samples, end) is not None
+        if (end := _left_at(scene, key, session_segments)) is None or sample_before(samples, end) is not None
     }
 
 
@@ -435,18 +435,18 @@ def _action(scene: _Scene, key: Key, last: Key | None, *, stale: bool) -> tuple[
     return (LedgerAction.OPEN if stale else LedgerAction.HOLD), Kind.HOURLY
 
 
-def _cuts(scene: _Scene, key: Key, amount: int, stretches: Sequence[Segment]) -> Sequence[HourlyPoint]:
+def _points(scene: _Scene, key: Key, amount: int, session_segments: Sequence[Segment]) -> Sequence[HourlyPoint]:
     session = scene.facts.session
-    own = [span for span in stretches if (span.account, span.period) == key]
+    own = [span for span in session_segments if (span.account, span.period) == key]
     if not own:
         return [HourlyPoint(key[1] + 1, amount, 0, 0)]  # takes the charge back
     known = scene.acknowledged.periods.get(key)
-    taken = None if known is None else known.cut
+    taken = None if known is None else known.last_point
     return hourly_points(own, session.tariff, session.attribution or Attribution(), taken, amount)
 
 
 def _item(
-    session: Session, amount: int, action: LedgerAction, kind: Kind, record: str, found_cuts: Sequence[HourlyPoint]
+    session: Session, amount: int, action: LedgerAction, kind: Kind, record: str, points: Sequence[HourlyPoint]
 ) -> Item:
     if action is LedgerAction.HOLD:
         return Item(session.uid, amount)
@@ -457,9 +457,7 @@ def _item(
     if action is LedgerAction.OPEN:
         return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record)
     shown = dimensions(session.namespace, session.node, session.attribution)
-    return Item(
-        session.uid, amount, action, kind, session.namespace, session.pod, note, record, shown, tuple(found_cuts)
-    )
+    return Item(session.uid, amount, action, kind, session.namespace, session.pod, note, record, shown, tuple(points))
 
 
 def _following(scene: _Scene, items: Mapping[Key, Item], use: RecordedUse) -> Acknowledged:
@@ -517,7 +515,7 @@ def _also_open(known: Acknowledged, items: Mapping[Key, Item]) -> frozenset[str]
 
 def _posted(known: Acknowledged, key: Key, item: Item) -> Posted:
     before = known.periods.get(key)
-    last = before.cut if before is not None else None
+    last = before.last_point if before is not None else None
     if item.points:
         used = item.points[-1].used
         last = item.points[-1]._replace(used=last.used if used is None and last is not None else used)

@@ -115,7 +115,7 @@ def _closed(document: Json) -> int:
 
 def _matters(account: Account, found: Figures) -> bool:
     """Whether the account holds money that the present pods alone do not show."""
-    return account.standings[found.period.start].finalized > 0 or bool(account.pots.get(found.period.start))
+    return account.period_totals[found.period.start].finalized > 0 or bool(account.credits.get(found.period.start))
 
 
 def _timeless(shard: Json) -> Json:

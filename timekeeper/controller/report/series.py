@@ -82,40 +82,40 @@ class BookSeries(Collector):
         if books is None:
             return
         limited = [found for found in books.accounts if found[1].limits.available is not None]
-        told = sorted(limited, key=lambda found: (not found[0].is_budget, found[0].name))[: self._most]
+        accounts = sorted(limited, key=lambda found: (not found[0].is_budget, found[0].name))[: self._most]
         yield _gauge("fairgpu_timekeeper_sessions", "Sessions on the meter.", books.sessions)
         yield _gauge("fairgpu_timekeeper_accounts", "Accounts that are kept.", len(books.accounts))
         yield _gauge(
             "fairgpu_timekeeper_budgets_without_series",
             "Budgets that are left out of the fairgpu_budget metrics, as timekeeper.jobs.budget_series has it.",
-            len(limited) - len(told),
+            len(limited) - len(accounts),
         )
-        yield from _budgets(told)
+        yield from _budgets(accounts)
 
 
-def _budgets(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
+def _budgets(accounts: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
     for name, (text, value) in AMOUNTS.items():
         family = GaugeMetricFamily(f"fairgpu_budget_{name}", text, labels=["budget"])
-        for account, found in told:
+        for account, found in accounts:
             family.add_metric([account.name], value(account, found))
         yield family
-    yield from _forecasts(told)
-    yield _states(told)
+    yield from _forecasts(accounts)
+    yield _states(accounts)
 
 
-def _states(told: Sequence[tuple[Account, Figures]]) -> Metric:
+def _states(accounts: Sequence[tuple[Account, Figures]]) -> Metric:
     states = GaugeMetricFamily(
         "fairgpu_budget_state",
         "1 for the state that the budget is in, 0 for the others.",
         labels=["budget", "state"],
     )
-    for account, found in told:
+    for account, found in accounts:
         for state in BudgetState:
             states.add_metric([account.name, state.value], float(found.state is state))
     return states
 
 
-def _forecasts(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
+def _forecasts(accounts: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
     rates = GaugeMetricFamily(
         "fairgpu_budget_burn_rate_gpus",
         "What was spent over the last hour and the last day: GPU-seconds a second.",
@@ -131,7 +131,7 @@ def _forecasts(told: Sequence[tuple[Account, Figures]]) -> Iterator[Metric]:
         "1 where nothing is left before the period's end, both as the last hour went and as the last day did.",
         labels=["budget"],
     )
-    for account, found in told:
+    for account, found in accounts:
         end, left = found.period.end, found.remaining
         for window, burn in (("1h", found.burns.hour), ("1d", found.burns.day)):
             if burn is not None:

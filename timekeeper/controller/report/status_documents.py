@@ -30,7 +30,7 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
         found: its figures.
         now: the instant of the figures, in nanoseconds since 1970.
     """
-    pots = account.pots.get(found.period.start, {})
+    period_credits = account.credits.get(found.period.start, {})
     status: Json = {
         "observedGeneration": account.budget.generation,
         "spent": _money(found.spent),
@@ -39,13 +39,15 @@ def budget_status(account: Account, found: Figures, now: int) -> Json:
         "burnRate": f"{found.rate / GPU_SECOND:.2f}",
         **checkpoint_status(account, found, now),
     }
-    if pots:
+    if period_credits:
         expiring = account.expiring(found.period).values()
         left = burn(account.own_money(found.period), expiring, found.period.end, found.spent)
         status["expiring"] = [
-            {"grant": name, **_money(amount), "expires": format_instant(pots[name].expires)}
-            for name, amount in sorted(left.credits.items(), key=lambda item: (pots[item[0]].expires, item[0]))
-            if not pots[name].expired
+            {"grant": name, **_money(amount), "expires": format_instant(period_credits[name].expires)}
+            for name, amount in sorted(
+                left.credits.items(), key=lambda item: (period_credits[item[0]].expires, item[0])
+            )
+            if not period_credits[name].expired
         ]
     if found.limits.available is not None:
         status["available"] = _money(found.limits.available)
@@ -66,17 +68,17 @@ def checkpoint_status(account: Account, found: Figures, now: int) -> Json:
 
     Arguments as for budget_status().
     """
-    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
+    totals, period_credits = account.period_totals[found.period.start], account.credits.get(found.period.start, {})
     checkpoint: Json = {
         "period": format_instant(found.period.start),
         "time": format_exact(now),
-        "closedMicroGPUSeconds": str(standing.finalized),
-        "version": standing.version,
+        "closedMicroGPUSeconds": str(totals.finalized),
+        "version": totals.version,
     }
-    if standing.previous_spent is not None:
-        checkpoint["previousMicroGPUSeconds"] = str(standing.previous_spent)
-    if pots:
-        checkpoint["pots"] = [_credit(pot) for _, pot in sorted(pots.items())]
+    if totals.previous_spent is not None:
+        checkpoint["previousMicroGPUSeconds"] = str(totals.previous_spent)
+    if period_credits:
+        checkpoint["pots"] = [_credit(credit) for _, credit in sorted(period_credits.items())]
     period = {"start": format_instant(found.period.start), "end": format_instant(found.period.end)}
     exhausted = {} if found.exhausted_at is None else {"exhaustedAt": format_exact(found.exhausted_at)}
     return {"period": period, "checkpoint": checkpoint, **exhausted}
@@ -84,15 +86,15 @@ def checkpoint_status(account: Account, found: Figures, now: int) -> Json:
 
 def checkpoint_of(account: Account, found: Figures, now: int) -> Checkpoint:
     """Returns the checkpoint of an account as the leader keeps it; arguments as for budget_status()."""
-    standing, pots = account.standings[found.period.start], account.pots.get(found.period.start, {})
+    totals, period_credits = account.period_totals[found.period.start], account.credits.get(found.period.start, {})
     return Checkpoint(
         found.period,
         now,
-        standing.finalized,
+        totals.finalized,
         found.exhausted_at,
-        tuple(pots.values()),
-        standing.previous_spent,
-        standing.version,
+        tuple(period_credits.values()),
+        totals.previous_spent,
+        totals.version,
     )
 
 
@@ -244,13 +246,13 @@ def refused_order(reason: str, message: str, generation: int, now: int, before: 
     return with_conditions({"applied": False, "observedGeneration": generation}, [condition], before, generation, now)
 
 
-def _credit(pot: Credit) -> Json:
-    written: Json = {"microGPUSeconds": str(pot.amount), "expires": format_exact(pot.expires)}
-    if pot.name != OWN:
-        written["grant"] = pot.name
-    if pot.since:
-        written["sinceMicroGPUSeconds"] = str(pot.since)
-    if pot.expired:
+def _credit(credit: Credit) -> Json:
+    written: Json = {"microGPUSeconds": str(credit.amount), "expires": format_exact(credit.expires)}
+    if credit.name != OWN:
+        written["grant"] = credit.name
+    if credit.since:
+        written["sinceMicroGPUSeconds"] = str(credit.since)
+    if credit.expired:
         written["lapsed"] = True
     return written
 

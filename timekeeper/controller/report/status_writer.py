@@ -21,7 +21,7 @@ from timekeeper.controller.report.status_documents import (
     timeless,
     with_conditions,
 )
-from timekeeper.controller.state.accounts import Account, Checkpoint, moves_by_account, told
+from timekeeper.controller.state.accounts import Account, Checkpoint, moves_by_account, recorded_moves
 from timekeeper.controller.state.books import Books
 from timekeeper.domain.charges import Assignments
 from timekeeper.domain.money import SECOND, display
@@ -301,7 +301,7 @@ class StatusWriter:
         status: Json = {}
         if account is not None and found is not None:
             status = budget_status(account, found, now)
-            moves = told(self._moves.get(name, {}), found.period.start)
+            moves = recorded_moves(self._moves.get(name, {}), found.period.start)
             if moves:
                 status["checkpoint"]["moves"] = moves
         conditions = conditions_of(found, books.conflicts.get(name, {}), fault, now)
@@ -317,9 +317,9 @@ class StatusWriter:
     def _forget_left(self, now: int) -> None:
         """Drops the finalized sessions that a written checkpoint includes, and after a day all others."""
         accounts = self.books.accounts
-        self.books.left = [
+        self.books.finalized = [
             (left_at, metered)
-            for left_at, metered in self.books.left
+            for left_at, metered in self.books.finalized
             if now - left_at < FORGOTTEN_BY_A_KILLED_REDIS
             or (
                 now - left_at < DAY

@@ -34,7 +34,7 @@ def moves_by_account(assignments: Mapping[str, Assignments]) -> dict[str, dict[s
     return found
 
 
-def told(moves: Mapping[str, Assignments], since: int) -> list[Json]:
+def recorded_moves(moves: Mapping[str, Assignments], since: int) -> list[Json]:
     """Returns the moves after an instant as a checkpoint records them; earlier moves change no later period."""
     return [
         {"namespace": namespace, "payers": [{"account": name, "from": format_exact(at)} for at, name in known]}
@@ -61,9 +61,9 @@ def read_moves(budgets: Iterable[Json]) -> dict[str, Assignments]:
 DEFAULT_PREFIX = "namespace:"
 """The prefix of the account of a namespace that no budget names; no budget's name can begin with it."""
 
-KEPT_STANDINGS = 2
+KEPT_PERIODS = 2
 """The number of latest periods whose totals an account keeps, however old they are."""
-TOLD_OF = DAY + HOUR
+BURN_AGE = DAY + HOUR
 """The age up to which totals are kept for burn rates: the longest window of these, and an hour more."""
 
 
@@ -74,16 +74,16 @@ _end = attrgetter("end")
 class Checkpoint:
     """The sum that deleted pods had spent in a period, from a budget's status; an emptied store starts again from it.
 
-    `pots` holds the period's credits, `struck` the amount that the preceding period had spent. `version` counts the
-    account's changes: a store with a lower one has returned to an earlier state.
+    `credits` holds the period's credits, `previous_spent` the amount that the preceding period had spent. `version`
+    counts the account's changes: a store with a lower one has returned to an earlier state.
     """
 
     period: Period
     time: int
     amount: int
     exhausted_at: int | None = None
-    pots: tuple[Credit, ...] = ()
-    struck: int | None = None
+    credits: tuple[Credit, ...] = ()
+    previous_spent: int | None = None
     version: int = 0
 
 
@@ -95,15 +95,15 @@ class Account:
     `refused` gives the reason for each correction that cannot be applied; `unconfirmed` names the grants that no
     replica was known to hold when they were last sent.
 
-    `standings` and `pots` hold the totals and credits of each period as the store last answered them; `summary` the
-    figures last published, less the amount spent; `burn` the samples of spending.
+    `period_totals` and `credits` hold the totals and credits of each period as the store last answered them; `summary`
+    the figures last published, less the amount spent; `burn` the samples of spending.
     """
 
     name: str
     budget: Budget
     periods: list[Period] = field(default_factory=list)
-    standings: dict[int, PeriodTotals] = field(default_factory=dict)
-    pots: dict[int, dict[str, Credit]] = field(default_factory=dict)
+    period_totals: dict[int, PeriodTotals] = field(default_factory=dict)
+    credits: dict[int, dict[str, Credit]] = field(default_factory=dict)
     grants: dict[str, OrderEntry | None] = field(default_factory=dict)
     unconfirmed: set[str] = field(default_factory=set)
     corrections: dict[str, OrderEntry] = field(default_factory=dict)
@@ -120,48 +120,48 @@ class Account:
     @property
     def version(self) -> int:
         """The number of the account's changes, as the store last answered it."""
-        return max((standing.version for standing in self.standings.values()), default=0)
+        return max((totals.version for totals in self.period_totals.values()), default=0)
 
     def holds_credit(self, name: str) -> bool:
         """Whether the grant is among the credits of any period."""
-        return any(name in pots for pots in self.pots.values())
+        return any(name in period_credits for period_credits in self.credits.values())
 
     def terms_before(self, following: Period) -> tuple[int, int]:
         """Returns the allowance of the preceding period and the most that it could roll over, as of its closing."""
-        kept = self.standings[following.start].terms
+        kept = self.period_totals[following.start].terms
         return kept if kept is not None else (self.budget.allowance or 0, self.budget.rollover)
 
     def own_money(self, period: Period, allowance: int | None = None) -> int:
         """Returns a period's money without its credits: the allowance, grants that expire with it, and the rollover."""
-        pots = self.pots.get(period.start, {})
-        beside = sum(pot.amount for name, pot in pots.items() if name != OWN)
+        period_credits = self.credits.get(period.start, {})
+        beside = sum(credit.amount for name, credit in period_credits.items() if name != OWN)
         given = (self.budget.allowance or 0) if allowance is None else allowance
-        return given + self.standings[period.start].granted - beside
+        return given + self.period_totals[period.start].granted - beside
 
     def expiring(self, period: Period) -> dict[str, Credit]:
         """Returns a period's credits without the rollover."""
-        return {name: pot for name, pot in self.pots.get(period.start, {}).items() if name != OWN}
+        return {name: credit for name, credit in self.credits.get(period.start, {}).items() if name != OWN}
 
     def present(self, now: int) -> Period:
         """Returns the period that contains an instant; the latest one where none is open there."""
         found = self.period_at(now)
-        return found if found is not None and found.start in self.standings else self.periods[-1]
+        return found if found is not None and found.start in self.period_totals else self.periods[-1]
 
     def totals(self) -> dict[int, int]:
         """Returns the amount spent in each period in memory, by the period's start."""
-        return {start: standing.total for start, standing in self.standings.items()}
+        return {start: totals.total for start, totals in self.period_totals.items()}
 
     def forget_old_periods(self, now: int) -> None:
         """Drops the totals of old periods, except those that burn rates need.
 
         A new leader reads no more than these, too. The balances of the dropped periods must be closed.
         """
-        if len(self.standings) <= KEPT_STANDINGS:
+        if len(self.period_totals) <= KEPT_PERIODS:
             return
-        kept = {period.start for period in self.periods[-KEPT_STANDINGS:]}
-        kept |= {period.start for period in self.periods_after(now - TOLD_OF)}
-        self.standings = {start: found for start, found in self.standings.items() if start in kept}
-        self.pots = {start: found for start, found in self.pots.items() if start in kept}
+        kept = {period.start for period in self.periods[-KEPT_PERIODS:]}
+        kept |= {period.start for period in self.periods_after(now - BURN_AGE)}
+        self.period_totals = {start: found for start, found in self.period_totals.items() if start in kept}
+        self.credits = {start: found for start, found in self.credits.items() if start in kept}
 
     def periods_after(self, instant: int) -> Sequence[Period]:
         """Returns the open periods that end after an instant, in order."""

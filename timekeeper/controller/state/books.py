@@ -119,9 +119,9 @@ class Books:
         conflicts: for each budget, the namespaces that it names and that another one pays for.
         prices: the prices as they are charged.
         figures: the figures of each account, as last published.
-        told: the state of each namespace, as last published.
-        left: finalized sessions, and when the store took them, until a checkpoint includes them.
-        memory: the state from before the store was read again; None once it is not needed.
+        published: the state of each namespace, as last published.
+        finalized: finalized sessions, and when the store took them, until a checkpoint includes them.
+        snapshot: the state from before the store was read again; None once it is not needed.
         payers_unreadable: the namespaces whose payers in the store are unreadable, and why; their sessions wait.
         unreadable: the accounts whose data in the store was unreadable at the last reading, and why.
         ends_unreadable: the accounts with an unreadable amount of an ended session at the last reading, and why.
@@ -139,9 +139,9 @@ class Books:
     conflicts: dict[str, dict[str, str]] = field(default_factory=dict)
     prices: Prices = field(default_factory=dict)
     figures: dict[str, Figures] = field(default_factory=dict)
-    told: dict[str, NamespaceState] = field(default_factory=dict)
-    left: list[tuple[int, MeteredSession]] = field(default_factory=list)
-    memory: RecoverySnapshot | None = None
+    published: dict[str, NamespaceState] = field(default_factory=dict)
+    finalized: list[tuple[int, MeteredSession]] = field(default_factory=list)
+    snapshot: RecoverySnapshot | None = None
     payers_unreadable: dict[str, str] = field(default_factory=dict)
     unreadable: dict[str, str] = field(default_factory=dict)
     ends_unreadable: dict[str, str] = field(default_factory=dict)

@@ -77,7 +77,7 @@ def queued(books: Books, names: Iterable[str], now: int) -> dict[str, int]:
         name = books.account_of(facts.namespace)
         if name in sums and _waits(facts) and facts.gated:
             account = books.accounts[name]
-            available = account.budget.limits(account.standings[account.present(now).start].granted).available
+            available = account.budget.limits(account.period_totals[account.present(now).start].granted).available
             needed = commitment_of(books, facts, now)
             sums[name] += needed if available is not None and needed <= available else 0
     return sums

@@ -94,16 +94,16 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
         lapsed: the number of pods that have waited for a node longer than money is promised to them.
     """
     period = account.present(now)
-    standing, pots = account.standings[period.start], account.expiring(period)
-    limits = account.budget.limits(standing.granted)
-    exhausted_at = exhaustion(limits, standing.total, standing.exhausted_at, now)
-    true_state = state(limits, standing.total, exhausted_at, now)
-    change = next_change(limits, standing.total, rate, exhausted_at, now)
+    totals, period_credits = account.period_totals[period.start], account.expiring(period)
+    limits = account.budget.limits(totals.granted)
+    exhausted_at = exhaustion(limits, totals.total, totals.exhausted_at, now)
+    true_state = state(limits, totals.total, exhausted_at, now)
+    change = next_change(limits, totals.total, rate, exhausted_at, now)
     return Figures(
         period=period,
-        granted=standing.granted,
+        granted=totals.granted,
         limits=limits,
-        spent=standing.total,
+        spent=totals.total,
         rate=rate,
         exhausted_at=exhausted_at,
         state=true_state,
@@ -111,7 +111,7 @@ def figures(account: Account, rate: int, now: int, committed: int = 0, queued: i
         due=min(
             change or FOREVER,
             period.end if period.end > now else FOREVER,
-            *(pot.expires for pot in pots.values() if not pot.expired),
+            *(credit.expires for credit in period_credits.values() if not credit.expired),
         ),
         burns=burns(account.burn, now, period.start, account.totals()),
         committed=committed,
@@ -139,7 +139,7 @@ def summary(account: Account, found: Figures, namespaces: tuple[str, ...]) -> Su
         admission=account.budget.admission.value,
         committed=found.committed,
         own=account.own_money(found.period),
-        credits=tuple(pot for _, pot in sorted(account.expiring(found.period).items())),
+        credits=tuple(credit for _, credit in sorted(account.expiring(found.period).items())),
         grace_amount=found.limits.grace_amount,
         grace_duration=found.limits.grace_duration,
     )
@@ -183,13 +183,13 @@ def must_publish(before: NamespaceState | None, after: NamespaceState) -> bool:
     return abs(before.remaining - after.remaining) * REFRESH_SHARE > after.available
 
 
-def _lasting(told: NamespaceState) -> tuple[object, ...]:
-    terms = None if told.safe is None else (told.safe.default_commit_seconds, told.safe.hold)
-    return told.budget, told.state, told.available, told.rate, told.enforced, terms
+def _lasting(sent: NamespaceState) -> tuple[object, ...]:
+    terms = None if sent.safe is None else (sent.safe.default_commit_seconds, sent.safe.hold)
+    return sent.budget, sent.state, sent.available, sent.rate, sent.enforced, terms
 
 
-def _uncommitted(told: NamespaceState) -> int:
-    return told.remaining - (0 if told.safe is None else told.safe.committed)
+def _uncommitted(sent: NamespaceState) -> int:
+    return sent.remaining - (0 if sent.safe is None else sent.safe.committed)
 
 
 def state_text(state_of_namespace: NamespaceState) -> str:

@@ -108,7 +108,7 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
         redis.RedisError: the store does not answer.
     """
     remembered = books.accounts
-    books.memory = books.memory or remember(books)
+    books.snapshot = books.snapshot or snapshot_of(books)
     books.budgets.take_stored(*reading.budgets_and_faults(client))
     _take_assignments(client, books)
     stored, books.unreadable = _readable(client, reading.account_names(client))
@@ -119,21 +119,21 @@ def load(client: redis.Redis, books: Books, now: int) -> set[str]:
             Budget(account.name),
             list(account.periods),
             dict(account.totals),
-            {start: dict(pots) for start, pots in account.credits.items()},
+            {start: dict(period_credits) for start, period_credits in account.credits.items()},
             grants=dict(account.grants),
             corrections=dict(account.corrections),
-            checkpoint=books.memory.checkpoints.get(account.name),
+            checkpoint=books.snapshot.checkpoints.get(account.name),
             burn=account.burn,
         )
         for account in stored
     }
     there = books.accounts.keys() | books.unreadable.keys()
     lost = {name for name, account in remembered.items() if account.periods and name not in there}
-    books.figures, books.told = {}, {}
+    books.figures, books.published = {}, {}
     _take_sessions(client, books, stored)
     _take_amounts(client, books, stored, now)
     for name in lost:
-        books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.memory.checkpoints.get(name))
+        books.accounts[name] = Account(name, remembered[name].budget, checkpoint=books.snapshot.checkpoints.get(name))
     books.ensure_accounts(account for known in books.assignments.values() for _, account in known)
     books.ensure_accounts(books.unreadable)
     return lost
@@ -148,9 +148,9 @@ def _readable(client: redis.Redis, names: Sequence[str]) -> tuple[list[StoredAcc
     return stored, {name: f"it cannot be read: {described(error)}" for name, error in failed.items()}
 
 
-def remember(books: Books) -> RecoverySnapshot:
+def snapshot_of(books: Books) -> RecoverySnapshot:
     """Returns a snapshot of this leader's state, to restore a store that lost part of it; empty for a new leader."""
-    again = [*books.pods.sessions.all(), *(metered for _, metered in books.left)]
+    again = [*books.pods.sessions.all(), *(metered for _, metered in books.finalized)]
     computed: dict[Key, int] = {}
     for metered in again:
         for key, posted in metered.acknowledged.periods.items():
@@ -158,12 +158,12 @@ def remember(books: Books) -> RecoverySnapshot:
                 computed[key] = computed.get(key, 0) + posted.amount
     checkpoints = {}
     for name, account in books.accounts.items():
-        if account.standings:
-            start, standing = max(account.standings.items())
+        if account.period_totals:
+            start, totals = max(account.period_totals.items())
             period = next(period for period in account.periods if period.start == start)
-            pots = tuple(account.pots.get(start, {}).values())
-            gone = max(standing.finalized - computed.get((name, start), 0), 0)
-            sums = (gone, standing.exhausted_at, pots, standing.previous_spent)
+            period_credits = tuple(account.credits.get(start, {}).values())
+            gone = max(totals.finalized - computed.get((name, start), 0), 0)
+            sums = (gone, totals.exhausted_at, period_credits, totals.previous_spent)
             # Without a time: a session that has left is restored whole.
             checkpoints[name] = Checkpoint(period, 0, *sums, account.version)
     return RecoverySnapshot(checkpoints, frozenset(metered.session.uid for metered in again))
@@ -201,14 +201,14 @@ def bring_back(books: Books, behind: set[str]) -> None:
 
     Where the store still holds them, this changes nothing there.
     """
-    for left_at, metered in books.left:
+    for left_at, metered in books.finalized:
         names = {account for account, _ in metered.acknowledged.periods}
         started = [books.accounts[name] for name in names if name in behind or not books.accounts[name].periods]
         checkpoints = [account.checkpoint for account in started]
         if all(checkpoint is None or checkpoint.time < left_at for checkpoint in checkpoints):
             metered.acknowledged = forgotten(metered.acknowledged)
             _replace(books.pods.sessions, metered)
-    books.left = []
+    books.finalized = []
 
 
 def _replace(sessions: Meters, metered: MeteredSession) -> None:
@@ -233,15 +233,15 @@ def read_checkpoint(item: dict[str, Any], rule: PeriodRule) -> Checkpoint | None
         end = parse_instant(present["end"]) if ours else boundary_after(rule, start)
         exhausted = status.get("exhaustedAt")
         exhausted_at = parse_instant(exhausted) if exhausted and ours else None
-        pots = tuple(_read_pot(pot) for pot in found.get("pots") or ())
-        struck = int(found["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in found else None
+        period_credits = tuple(_read_credit(credit) for credit in found.get("pots") or ())
+        previous_spent = int(found["previousMicroGPUSeconds"]) if "previousMicroGPUSeconds" in found else None
         version = int(found.get("version", 0))
     except (TimeError, KeyError, TypeError, ValueError):
         return None
-    return Checkpoint(Period(start, end), time, amount, exhausted_at, pots, struck, version)
+    return Checkpoint(Period(start, end), time, amount, exhausted_at, period_credits, previous_spent, version)
 
 
-def _read_pot(found: dict[str, Any]) -> Credit:
+def _read_credit(found: dict[str, Any]) -> Credit:
     return Credit(
         name=str(found.get("grant", OWN)),
         amount=int(found["microGPUSeconds"]),
@@ -398,7 +398,7 @@ def _last_instants(books: Books, session: Session, until: int, now: int) -> dict
 
     def read(name: str) -> Sequence[Period]:
         account = books.accounts[name]
-        count = max(len(account.standings), len(account.periods_after(now - MENDED_WITHIN)))
+        count = max(len(account.period_totals), len(account.periods_after(now - MENDED_WITHIN)))
         return account.periods[-count:] if count else ()
 
     payers = books.assignments.get(session.namespace, ())

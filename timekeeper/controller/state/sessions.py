@@ -35,12 +35,12 @@ class Posted(NamedTuple):
 
     Attributes:
         amount: the session's cumulative amount in the period, in microGPU-seconds.
-        cut: the last hourly point that the store holds; None before the first.
+        last_point: the last hourly point that the store holds; None before the first.
         finalized: whether the amount is in the period's sum of finalized sessions.
     """
 
     amount: int
-    cut: HourlyPoint | None = None
+    last_point: HourlyPoint | None = None
     finalized: bool = False
 
 
@@ -112,7 +112,7 @@ def posting(session: Session, payers: Assignments, periods: Mapping[Key, Posted]
         return 0, 0
     found = periods[open_under, max(starts)]
     moved = max((since for since, account in payers[1:] if account == open_under), default=0)
-    at = max(session.start, *starts, moved) if found.cut is None else found.cut.until
+    at = max(session.start, *starts, moved) if found.last_point is None else found.last_point.until
     return at, rate_now(session.tariff, at)
 
 
