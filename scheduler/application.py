@@ -39,6 +39,7 @@ from scheduler.extender.wire import (
 from scheduler.gangs.holding import arrive, let_overdue_go
 from scheduler.measures import Measures
 from scheduler.placement.worth import learn
+from scheduler.reclaim.reclaimer import Clocks, Reclaimer, keep_reclaiming
 from scheduler.settings import SchedulerSettings
 
 _log = structlog.get_logger(__name__)
@@ -87,6 +88,9 @@ def build_application(
     lifecycle.run_thread("nodes", lambda: reflect(api, NODES, nodes, wait, random.random))
     lifecycle.run_thread("learning", lambda: keep_learning(state, wait))
     lifecycle.run_thread("measures", lambda: keep_showing(state, measures, informed, wait))
+    if settings.reclaim.enabled:
+        reclaimer = Reclaimer(state, api, settings.reclaim, Clocks(time.monotonic, time.time), measures)
+        lifecycle.run_thread("reclaim", lambda: keep_reclaiming(reclaimer, informed, wait))
     routes = Routes(state, api, Clock(time.monotonic, wait), informed, measures)
     immediate = {
         ("POST", "/filter"): routes.filter,

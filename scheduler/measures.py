@@ -13,6 +13,10 @@ OUTCOMES = {
     "bind": ("placed", "refused", "unreadable", "not_acting"),
 }
 """The outcomes of a call, by its verb."""
+RECLAIMS = ("placed", "called_off", "in_vain")
+"""The outcomes of an earmark: the pod was placed, the need was gone, or it was not placed on what was freed."""
+EVICTIONS = ("evicted", "blocked", "gone", "failed")
+"""The outcomes of an eviction; blocked by a PodDisruptionBudget."""
 TOLD = ("written", "refused", "failed")
 """The outcomes of writing a condition of a waiting pod."""
 
@@ -88,6 +92,22 @@ class Measures:
         )
         for outcome in TOLD:
             self._conditions.labels(outcome)
+        self._reclaims = Counter(
+            "fairgpu_scheduler_reclaims",
+            "Earmarks of pods that waited, by what became of them.",
+            ("outcome",),
+            registry=registry,
+        )
+        self._reclaim_evictions = Counter(
+            "fairgpu_scheduler_reclaim_evictions",
+            "Evictions for pods that waited, by the API server's answer.",
+            ("outcome",),
+            registry=registry,
+        )
+        for outcome in RECLAIMS:
+            self._reclaims.labels(outcome)
+        for outcome in EVICTIONS:
+            self._reclaim_evictions.labels(outcome)
         self.show(Figures(0, 0, 0, 0, 0.0, 0), acting=False)
         for verb, outcomes in OUTCOMES.items():
             self._seconds.labels(verb)
@@ -102,6 +122,14 @@ class Measures:
     def condition(self, outcome: str) -> None:
         """Counts a condition of a waiting pod; `outcome` is one of TOLD."""
         self._conditions.labels(outcome).inc()
+
+    def reclaim(self, outcome: str) -> None:
+        """Counts an earmark that is no more; `outcome` is one of RECLAIMS."""
+        self._reclaims.labels(outcome).inc()
+
+    def reclaim_eviction(self, outcome: str) -> None:
+        """Counts an eviction; `outcome` is one of EVICTIONS."""
+        self._reclaim_evictions.labels(outcome).inc()
 
     def show(self, figures: Figures, *, acting: bool) -> None:
         """Sets what the state comes to now, and whether this replica places pods."""

@@ -63,6 +63,19 @@ class StatesSettings(Section):
     """The longest time that the timekeeper may hold a request while no state changes."""
 
 
+class ReclaimSettings(Section):
+    """How devices are freed for pods within their budget that wait."""
+
+    enabled: bool = True
+    """Whether pods of spent budgets, and pods of normal task priority for those of high, are evicted at all."""
+    notice_seconds: Annotated[float, Field(ge=0, le=86400)] = 60
+    """How long before its eviction a pod gets notice."""
+    placed_seconds: Annotated[float, Field(gt=0, le=3600)] = 30
+    """How long the devices are kept once they are free. Where the pod is not placed by then, the node is left out."""
+    give_up_seconds: Annotated[float, Field(gt=0, le=86400)] = 600
+    """How long pods may take to go after their notice, as one may whose PodDisruptionBudget allows no eviction."""
+
+
 class SchedulerSettings(Section):
     """The scheduler's extender."""
 
@@ -71,6 +84,7 @@ class SchedulerSettings(Section):
     extender: ExtenderSettings = Field(default_factory=ExtenderSettings)
     lease: LeaseSettings = Field(default_factory=LeaseSettings)
     states: StatesSettings = Field(default_factory=StatesSettings)
+    reclaim: ReclaimSettings = Field(default_factory=ReclaimSettings)
 
 
 class Settings(Section):

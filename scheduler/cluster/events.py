@@ -26,6 +26,22 @@ class Creating(Protocol):
         """Posts an object."""
 
 
+class Named(Protocol):
+    """A pod, as far as events name it."""
+
+    @property
+    def uid(self) -> str:
+        """The pod's uid."""
+
+    @property
+    def namespace(self) -> str:
+        """The pod's namespace."""
+
+    @property
+    def name(self) -> str:
+        """The pod's name."""
+
+
 class NodeEvents:
     """Writes warnings about Nodes."""
 
@@ -45,6 +61,25 @@ class NodeEvents:
         except ApiError as error:
             if not error.conflict:
                 _log.warning("warning of a node not written", node=node, reason=reason, error=str(error))
+
+
+def pod_event(pod: Named, reason: str, message: str, at: str) -> dict[str, Any]:
+    """The core/v1 Event about a pod; its name comes from what it says, so that it is written once."""
+    digest = hashlib.sha256(f"{pod.uid}/{reason}/{message}".encode()).hexdigest()[:16]
+    regarding = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": f"{pod.name[:200]}.{digest}", "namespace": pod.namespace},
+        "involvedObject": regarding,
+        "type": "Warning",
+        "reason": reason,
+        "message": message[:LONGEST_MESSAGE],
+        "source": {"component": COMPONENT},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }
 
 
 def node_event(node: str, uid: str, reason: str, message: str, at: str) -> dict[str, Any]:

@@ -24,6 +24,7 @@ class Metadata(TypedDict, total=False):
     uid: Any
     resourceVersion: Any
     creationTimestamp: Any
+    deletionTimestamp: Any
     annotations: Any
     labels: Any
 
@@ -36,6 +37,13 @@ class Container(TypedDict, total=False):
     restartPolicy: Any
 
 
+class Volume(TypedDict, total=False):
+    """A volume that may bind its pod to some nodes."""
+
+    persistentVolumeClaim: Any
+    ephemeral: Any
+
+
 class PodSpec(TypedDict, total=False):
     """A pod's spec."""
 
@@ -44,6 +52,11 @@ class PodSpec(TypedDict, total=False):
     schedulingGates: Any
     priority: Any
     overhead: Any
+    nodeSelector: Any
+    tolerations: Any
+    volumes: list[Volume]
+    resourceClaims: Any
+    hostNetwork: Any
     affinity: Any
     topologySpreadConstraints: Any
     containers: list[Container]
@@ -57,6 +70,7 @@ class Condition(TypedDict, total=False):
     type: Any
     reason: Any
     message: Any
+    lastTransitionTime: Any
 
 
 class PodStatus(TypedDict, total=False):
@@ -64,6 +78,13 @@ class PodStatus(TypedDict, total=False):
 
     phase: Any
     conditions: list[Condition]
+
+
+class NodeSpec(TypedDict, total=False):
+    """A node's spec."""
+
+    taints: Any
+    unschedulable: Any
 
 
 class NodeStatus(TypedDict, total=False):
@@ -87,6 +108,7 @@ class Node(TypedDict, total=False):
     """A node; or the Status that ends a watch."""
 
     metadata: Metadata
+    spec: NodeSpec
     status: NodeStatus
     code: Any
     reason: Any

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -17,7 +18,8 @@ from fairgpu.dialects.reading import DialectSettings
 from fairgpu.faults import explain
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.quantity import MIB, QuantityError, parse_quantity
-from fairgpu.request import Gang, Placement
+from fairgpu.request import HIGH_PRIORITY, Gang, Placement
+from scheduler.cluster.eligible import Site, rules_of
 from scheduler.placement.choosing import Placed
 from scheduler.placement.fleet import Node
 from scheduler.placement.holding import Holding, Share, pieces_of
@@ -47,6 +49,8 @@ class WaitingPod:
         priority: of its class.
         created: when it was created (RFC 3339).
         gang: of which gang it is.
+        high_priority: whether its task priority is high.
+        rules: the part of its spec that says on which nodes it may run.
     """
 
     uid: str
@@ -58,6 +62,8 @@ class WaitingPod:
     priority: int = 0
     created: str = ""
     gang: Gang | None = None
+    high_priority: bool = False
+    rules: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +79,11 @@ class PodNote:
         gang: of which gang it is.
         member: what it asks for, where it is of a gang and kube-scheduler may place it.
         told: the message of its condition fairgpu.io/Placeable; empty where it has none.
+        earmark: the text of its earmark, where it is not bound.
+        reclaim_at: its notice by the scheduler; empty where it has none.
+        leaving: whether it was deleted, and ends.
+        since: when it was bound, in seconds since the epoch; 0 where nobody says so.
+        high_priority: whether its task priority is high.
     """
 
     uid: str
@@ -85,6 +96,11 @@ class PodNote:
     gang: Gang | None = None
     member: WaitingPod | None = None
     told: str = ""
+    earmark: str = ""
+    reclaim_at: str = ""
+    leaving: bool = False
+    since: float = 0.0
+    high_priority: bool = False
 
 
 def read_waiting(pod: Json) -> WaitingPod:
@@ -122,18 +138,24 @@ def read_waiting(pod: Json) -> WaitingPod:
         priority=priority if isinstance(priority := spec.get("priority"), int) else 0,
         created=str(metadata.get("creationTimestamp", "")),
         gang=choices.gang,
+        high_priority=choices.task_priority == HIGH_PRIORITY,
+        rules=rules_of(spec),
     )
 
 
 def read_note(pod: Json) -> PodNote:
     """Parses a pod's facts; a sound allocation decides what it holds."""
     metadata, spec = _mapping(pod.get("metadata")), _mapping(pod.get("spec"))
+    annotations = _mapping(metadata.get("annotations"))
     note = PodNote(
         str(metadata["uid"]),
         str(metadata.get("namespace", "")),
         str(metadata["name"]),
         None,
-        gang=_gang(_mapping(metadata.get("annotations"))),
+        gang=_gang(annotations),
+        reclaim_at=str(annotations.get(names.RECLAIM_AT) or ""),
+        leaving=bool(metadata.get("deletionTimestamp")),
+        high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
     )
     status, node = _mapping(pod.get("status")), spec.get("nodeName")
     if status.get("phase") in ENDED:
@@ -146,6 +168,7 @@ def read_note(pod: Json) -> PodNote:
             waits=asked if unplaced else None,
             member=asked if note.gang else None,
             told=_told(status),
+            earmark=str(annotations.get(names.EARMARK) or ""),
         )
     cpu_milli, host_mib = host_demand(spec)
     holding = Holding(node, (), cpu_milli, host_mib)
@@ -156,7 +179,7 @@ def read_note(pod: Json) -> PodNote:
             holding = Holding(node, _pieces(allocation.decode(text), node, spec), cpu_milli, host_mib)
         except allocation.AllocationError as error:
             fault = str(error)
-    return replace(note, holding=holding, fault=fault)
+    return replace(note, holding=holding, fault=fault, since=_bound_at(status))
 
 
 def read_node(item: Json) -> Node | None:
@@ -186,6 +209,19 @@ def allocation_of(pod: WaitingPod, placed: Placed, node: Node) -> allocation.All
     )
 
 
+def read_site(item: Json) -> Site:
+    """Parses what kube-scheduler's plugins know of a node."""
+    metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
+    free = _mapping(_mapping(item.get("status")).get("allocatable"))
+    return Site(
+        str(metadata["name"]),
+        _mapping(metadata.get("labels")),
+        tuple(_dictionaries(spec.get("taints"))),
+        bool(spec.get("unschedulable")),
+        int(_quantity(free.get("pods"))),
+    )
+
+
 def host_demand(spec: Json) -> tuple[int, int]:
     """Returns the processor time (milli) and memory (MiB) of a pod's requests, as kube-scheduler counts them."""
     main = [_requests(container) for container in _dictionaries(spec.get("containers"))]
@@ -195,6 +231,16 @@ def host_demand(spec: Json) -> tuple[int, int]:
         peak([amounts[at] for amounts in main], [(amounts[at], keeps) for amounts, keeps in init]) for at in (0, 1)
     )
     return cpu + _milli(overhead.get("cpu")), memory + _mib(overhead.get("memory"))
+
+
+def _bound_at(status: Json) -> float:
+    """Returns when the pod was bound: the API server sets the condition with the Binding."""
+    conditions = _dictionaries(status.get("conditions"))
+    text = next((str(one.get("lastTransitionTime")) for one in conditions if one.get("type") == "PodScheduled"), "")
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except ValueError:
+        return 0.0
 
 
 def _gang(annotations: Json) -> Gang | None:

@@ -9,13 +9,17 @@ shows it, or the pod, read SETTLE_SECONDS later, is not bound.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import repeat
 
 import numpy as np
 
 from scheduler.cluster.budgets import Budgets, Standing
+from scheduler.cluster.earmarks import Earmark, EarmarkError
+from scheduler.cluster.earmarks import decode as decode_earmark
+from scheduler.cluster.eligible import Site, may_run, only_where_named
 from scheduler.cluster.gang_pods import GangPods
 from scheduler.cluster.inventories import Inventories
 from scheduler.cluster.objects import PodNote, WaitingPod
@@ -55,6 +59,10 @@ class Reservation:
     sent: bool = False
 
 
+EARMARKED = "earmark/"
+"""Before the uid of a pod, under which the fleet holds what is kept for it."""
+
+
 class State:
     """The fleet, the reservations, and all else that decisions need. Thread-safe.
 
@@ -67,6 +75,7 @@ class State:
         gangs: the gangs that pods name.
         gang_seconds: how long devices are held for all pods of a gang.
         offers: grows when a node offers something else.
+        earmarks: what is freed and kept for pods that wait, by their uid.
     """
 
     def __init__(self, gang_seconds: float = GANG_SECONDS) -> None:
@@ -88,6 +97,11 @@ class State:
         self._first: tuple[tuple[int, int, int], list[str]] = ((-1, -1, -1), [])
         self._hopes: dict[tuple[int, Request], bool] = {}
         self._listed: set[str] = set()
+        self._sites: dict[str, Site] = {}
+        self._named: dict[str, frozenset[str]] = {}
+        self._noticed: set[str] = set()
+        self._leaving: set[str] = set()
+        self.earmarks: dict[str, tuple[WaitingPod, Earmark]] = {}
 
     # What watches tell.
 
@@ -118,17 +132,31 @@ class State:
             self.offers += 1
             self.inventories.refuse(name)
 
+    def put_site(self, site: Site) -> None:
+        """Stores what kube-scheduler's plugins know of a node."""
+        with self.lock:
+            self._sites[site.name] = site
+
+    def remove_site(self, name: str) -> None:
+        """Forgets a node."""
+        with self.lock:
+            self._sites.pop(name, None)
+
     def put_pod(self, note: PodNote) -> None:
         """Stores a pod's facts; its allocation takes precedence over its reservation."""
         with self.lock:
             self._pods[note.uid] = note
             self.gangs.put(note)
+            self._mark(note)
             if note.holding is not None:
                 self._reservations.pop(note.uid, None)
+                self.drop_earmark(note.uid)
                 self._bound.add(note.uid)
                 self.waiting.remove(note.uid)
                 self.fleet.hold(note.uid, note.holding)
                 return
+            if note.uid not in self._bound:
+                self._take_earmark(note)
             if note.ended:
                 self.remove_pod(note.uid)
             elif note.waits is not None and note.uid not in self._reservations and note.uid not in self._bound:
@@ -141,6 +169,10 @@ class State:
             self._pods.pop(uid, None)
             self._bound.discard(uid)
             self.gangs.remove(uid)
+            self.drop_earmark(uid)
+            self._named.pop(uid, None)
+            self._noticed.discard(uid)
+            self._leaving.discard(uid)
             self._reservations.pop(uid, None)
             self.waiting.remove(uid)
             self.fleet.release(uid)
@@ -153,6 +185,109 @@ class State:
                 self.remove_pod(uid)
             for note in found.values():
                 self.put_pod(note)
+
+    # What is freed and kept for pods that wait.
+
+    def earmark(self, pod: WaitingPod, earmark: Earmark) -> None:
+        """Keeps devices for a pod that waits, against those of no higher class."""
+        with self.lock:
+            self.drop_earmark(pod.uid)
+            self.earmarks[pod.uid] = pod, earmark
+            self._hold_earmark(pod.uid)
+
+    def drop_earmark(self, uid: str) -> None:
+        """Frees what is kept for a pod that waits."""
+        with self.lock:
+            if self.earmarks.pop(uid, None) is not None:
+                self.fleet.release(f"{EARMARKED}{uid}")
+
+    def lifted_for(self, pod: WaitingPod) -> list[str]:
+        """Returns the pods whose earmarks do not bind a pod: itself, its gang, and those of lower classes."""
+        return [uid for uid, (other, _) in self.earmarks.items() if _yields(other, pod)]
+
+    @contextmanager
+    def without(self, uids: list[str]) -> Iterator[None]:
+        """Takes the earmarks of some pods away for the length of a with statement."""
+        for uid in uids:
+            self.fleet.release(f"{EARMARKED}{uid}")
+        try:
+            yield
+        finally:
+            for uid in uids:
+                self._hold_earmark(uid)
+
+    def _mark(self, note: PodNote) -> None:
+        """Notes whether a pod that holds devices goes."""
+        for marked, holds in ((self._noticed, bool(note.reclaim_at)), (self._leaving, note.leaving)):
+            if holds and note.holding is not None:
+                marked.add(note.uid)
+            else:
+                marked.discard(note.uid)
+
+    def _take_earmark(self, note: PodNote) -> None:
+        """Takes what a pod's annotation says; one of a pod that is not known to wait counts once it does."""
+        pod = note.waits or note.member or self._asked.get(note.uid)
+        if not note.earmark or pod is None:
+            self.drop_earmark(note.uid)
+            return
+        try:
+            found = decode_earmark(note.earmark)
+        except EarmarkError:
+            self.drop_earmark(note.uid)
+            return
+        if self.earmarks.get(note.uid, (None, None))[1] != found:
+            self.earmark(pod, found)
+
+    def _hold_earmark(self, uid: str) -> None:
+        found = self.earmarks.get(uid)
+        if found is not None and uid not in self._reservations:
+            self.fleet.hold(f"{EARMARKED}{uid}", found[1].holding(found[0].request))
+
+    def name_nodes(self, pod: WaitingPod, names: list[str]) -> None:
+        """Remembers the nodes that kube-scheduler named for a pod on whose place other pods or volumes decide."""
+        if pod.rules and only_where_named(pod.rules):
+            self._named[pod.uid] = frozenset(names)
+
+    def named(self, uid: str) -> frozenset[str]:
+        """Returns the nodes that kube-scheduler named for such a pod; none for any other."""
+        return self._named.get(uid, frozenset())
+
+    def eligible(self, pod: WaitingPod) -> Ints:
+        """Returns the rows of the nodes on which a pod may run once there is room."""
+        named = self.named(pod.uid) if pod.rules and only_where_named(pod.rules) else None
+        found = [
+            row
+            for name, row in self.fleet.rows.items()
+            if (named is None or name in named) and may_run(pod.rules, self._sites.get(name) or Site(name))
+        ]
+        return np.array(sorted(found), np.int64)
+
+    def spare_pods(self) -> Ints:
+        """Returns by row how many more pods each node takes."""
+        spare = np.zeros(len(self.fleet.core), np.int64)
+        for name, row in self.fleet.rows.items():
+            site = self._sites.get(name)
+            spare[row] = (site.pods if site is not None else 0) - self.fleet.count(name)
+        return spare
+
+    def noticed(self) -> set[str]:
+        """Returns the uids of pods that have the scheduler's notice."""
+        with self.lock:
+            return set(self._noticed)
+
+    def leaving(self) -> set[str]:
+        """Returns the uids of pods that hold devices and end."""
+        with self.lock:
+            return set(self._leaving)
+
+    def note(self, uid: str) -> PodNote | None:
+        """Returns what the API server has of a pod."""
+        return self._pods.get(uid)
+
+    def notes(self) -> list[PodNote]:
+        """Returns what the API server has of all pods."""
+        with self.lock:
+            return list(self._pods.values())
 
     # What is decided.
 
@@ -219,6 +354,7 @@ class State:
         if kept is not None and uid not in self._bound:
             self.fleet.release(uid)
             self.gangs.wait(kept.pod)
+            self._hold_earmark(uid)
 
     def expire(self, now: float) -> None:
         """Frees overdue reservations of pods whose Binding was never sent."""
@@ -295,3 +431,9 @@ class State:
         """Chooses by a new worth from now on."""
         with self.lock:
             self.chooser.worth = worth
+
+
+def _yields(other: WaitingPod, pod: WaitingPod) -> bool:
+    """Whether what is kept for one pod that waits is not kept from another."""
+    same_gang = other.gang is not None and (other.namespace, other.gang) == (pod.namespace, pod.gang)
+    return other.uid == pod.uid or same_gang or other.priority < pod.priority

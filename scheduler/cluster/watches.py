@@ -13,7 +13,7 @@ from fairgpu.inventory import InventoryError
 from fairgpu.names import INVENTORY
 from scheduler.cluster.acting import mark_of
 from scheduler.cluster.excerpts import NodeEvent, NodeList, PodEvent, PodList, excerpt
-from scheduler.cluster.objects import PodNote, read_node, read_note
+from scheduler.cluster.objects import PodNote, read_node, read_note, read_site
 from scheduler.cluster.state import State
 
 _log = structlog.get_logger(__name__)
@@ -31,9 +31,13 @@ def _noted(item: Json) -> Json:
 
 
 def _slim(item: Json) -> Json:
-    metadata, status = item.get("metadata") or {}, item.get("status") or {}
-    kept = {key: metadata.get(key) for key in ("name", "uid", "annotations", "resourceVersion")}
-    return {"metadata": kept, "status": {"allocatable": status.get("allocatable")}}
+    metadata, status, spec = item.get("metadata") or {}, item.get("status") or {}, item.get("spec") or {}
+    kept = {key: metadata.get(key) for key in ("name", "uid", "annotations", "labels", "resourceVersion")}
+    return {
+        "metadata": kept,
+        "spec": {key: spec.get(key) for key in ("taints", "unschedulable")},
+        "status": {"allocatable": status.get("allocatable")},
+    }
 
 
 PODS = Collection("/api/v1/pods", {}, _noted, excerpt(PodList), excerpt(PodEvent))
@@ -124,6 +128,7 @@ class NodesView:
     def _put(self, item: Json) -> None:
         """Stores a node whose inventory or capacity changed; kubelets write other parts every few minutes."""
         name = item["metadata"]["name"]
+        self._state.put_site(read_site(item))
         written = (item["metadata"].get("annotations"), item["status"]["allocatable"])
         if self._written.get(name) == written:
             return
@@ -149,4 +154,5 @@ class NodesView:
     def _drop(self, name: str) -> None:
         self._written.pop(name, None)
         self._uids.pop(name, None)
+        self._state.remove_site(name)
         self._state.remove_node(name)

@@ -127,7 +127,8 @@ def _reserved(state: State, pods: Pods, arguments: BindArguments, path: str, clo
             raise BindError(FREED)
         state.expire(clock.now())
         row = state.fleet.rows.get(arguments.node)
-        kept = None if row is None or state.bound(uid) else state.reserve(pod, row, clock.now())
+        with state.without(state.lifted_for(pod)):
+            kept = None if row is None or state.bound(uid) else state.reserve(pod, row, clock.now())
         if kept is None:
             raise BindError(f"the devices on {arguments.node} were taken since they were chosen")
         state.binding(uid)

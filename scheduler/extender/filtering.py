@@ -41,14 +41,17 @@ def filter_nodes(state: State, arguments: FilterArguments, now: float) -> Filter
         earlier = _bound_before(state, pod, names)
         if earlier is not None:
             return earlier
+        state.name_nodes(pod, names)
         gang = state.gangs.wait(pod)
         if gang is None or gang.hold is None:
             state.forget(pod.uid)
         closed = kept_out(state, pod)
         if closed:
             return _closed(state, pod, names, closed)
-        known = state.refusals.known(pod.request, rows) if gang is None else None
-        chosen, text = ([], "") if known else _place(state, pod, rows, now)
+        free = state.lifted_for(pod)
+        known = state.refusals.known(pod.request, rows) if gang is None and not free else None
+        with state.without(free):
+            chosen, text = ([], "") if known else _place(state, pod, rows, now)
         if chosen:
             state.waiting.remove(pod.uid)
             return FilterResult(chosen)
@@ -77,8 +80,9 @@ def explain_pod(state: State, pod: WaitingPod) -> str:
     if missing:
         return missing
     rows = np.array(sorted(state.fleet.rows.values()), np.int64)
-    if state.reservation(pod.uid) is not None or len(state.fitting(pod, rows)):
-        return FITS
+    with state.without(state.lifted_for(pod)):
+        if state.reservation(pod.uid) is not None or len(state.fitting(pod, rows)):
+            return FITS
     return "; ".join(state.refusals.of(pod.request, rows).texts) or UNKNOWN_NODE
 
 
@@ -109,7 +113,14 @@ def _place(state: State, pod: WaitingPod, rows: Ints, now: float) -> tuple[list[
         return place_member(state, pod, rows, now)
     if pod.prefers:
         return _names(state, state.fitting(pod, rows)), ""
-    reservation = state.choose(pod, rows, now)
+    freed = state.earmarks.get(pod.uid)
+    row = state.fleet.rows.get(freed[1].node) if freed is not None else None
+    reservation = None
+    if row is not None and row in rows:
+        # What was freed for it is taken by it, where it suffices.
+        reservation = state.choose(pod, np.array([row]), now)
+    if reservation is None:
+        reservation = state.choose(pod, rows, now)
     return ([] if reservation is None else [reservation.placed.node]), ""
 
 

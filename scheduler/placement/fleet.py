@@ -146,6 +146,10 @@ class Fleet:
         """Returns what pods hold of a node, by their uid."""
         return dict(self._of_node.get(name, {}))
 
+    def count(self, name: str) -> int:
+        """Returns how many pods hold something of a node."""
+        return len(self._of_node.get(name, {}))
+
     def copy(self) -> Fleet:
         """One that may be changed apart from this one; what neither changes is shared."""
         other = Fleet()

@@ -96,6 +96,7 @@ class Roster:
         self._numbers: dict[str, int] = {}
         self._rows: list[_Row] = []
         self._version = -1
+        self._unsettled: set[int] = set()
 
     def read(self, fleet: Fleet, running: Callable[[str], Running | None]) -> Holders:
         """All pods of a fleet that run.
@@ -106,7 +107,8 @@ class Roster:
                 it may not be evicted.
         """
         self._rows += [NO_PODS] * (fleet.size - len(self._rows))
-        for row in np.flatnonzero(fleet.changed[: fleet.size] > self._version).tolist():
+        changed = np.flatnonzero(fleet.changed[: fleet.size] > self._version).tolist()
+        for row in sorted({*changed, *self._unsettled}):
             self._rows[row] = self._read_row(fleet, row, running)
         self._version = fleet.version
         pods = np.concatenate([one.pods for one in self._rows] or [NO_PODS.pods])
@@ -133,7 +135,10 @@ class Roster:
     def _read_row(self, fleet: Fleet, row: int, running: Callable[[str], Running | None]) -> _Row:
         node = fleet.nodes[row]
         held = fleet.holders(node.name) if node is not None else {}
+        held = {uid: holding for uid, holding in held.items() if holding.pieces}
         found = [(uid, one, holding) for uid, holding in held.items() if (one := running(uid)) is not None]
+        # What is held for a pod before it is bound is held alike once it is: the fleet does not tell the two apart.
+        (self._unsettled.discard if len(found) == len(held) else self._unsettled.add)(row)
         if not found:
             return NO_PODS
         return _Row(

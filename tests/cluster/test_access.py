@@ -72,6 +72,7 @@ NEEDED = {
         Access("watch", "pods"),
         Access("watch", "nodes"),
         Access("create", "pods/binding", "team-a"),
+        Access("create", "pods/eviction", "team-a"),
         Access("patch", "pods/status", "team-a"),
         Access("get", "gpubudgets.fairgpu.io"),
         Access("get", "configmaps", SYSTEM, "fairgpu-timekeeper-ca"),

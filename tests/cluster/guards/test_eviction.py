@@ -1,4 +1,4 @@
-"""The policy fairgpu-eviction: the timekeeper evicts what it has read as a GPU pod, and nothing of the system's."""
+"""The policy fairgpu-eviction: timekeeper and scheduler evict what they have read as GPU pods, none of the system's."""
 
 from __future__ import annotations
 
@@ -34,9 +34,16 @@ def create(control_plane: ControlPlane) -> Callable[[str, Pod], str]:
     return made
 
 
-def evict(caller: Identity, pod: str, labels: dict[str, str] | None = None, *, tried: bool = False) -> None:
+def evict(
+    caller: Identity,
+    pod: str,
+    labels: dict[str, str] | None = None,
+    *,
+    tried: bool = False,
+    notice: dict[str, str] | None = None,
+) -> None:
     """Evicts, or only tries to."""
-    metadata = {"name": pod.rpartition("/")[2], "labels": labels or {}}
+    metadata = {"name": pod.rpartition("/")[2], "labels": labels or {}, "annotations": notice or {}}
     eviction = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": metadata}
     caller.api.create(f"{pod}/eviction", eviction, query={"dryRun": "All"} if tried else {})
 
@@ -67,7 +74,8 @@ def test_without_the_label_nothing_is_evicted(
 ) -> None:
     pod = create(namespace, plain_pod("gpu"))
     message = refusal(timekeeper, pod, labels)
-    assert f"pod {namespace}/gpu is not the timekeeper's to evict: the eviction does not bear its label" in message
+    account = "system:serviceaccount:fairgpu-system:fairgpu-timekeeper"
+    assert f"pod {namespace}/gpu is not for {account} to evict: the eviction does not bear its label" in message
     assert control_plane.exists(pod)
 
 
@@ -80,6 +88,16 @@ def test_pods_of_the_system_are_not_evicted(
         assert "no pod of the system is" in refusal(timekeeper, path, GPU)
     finally:
         control_plane.admin.api.delete(path, {"gracePeriodSeconds": 0})
+
+
+def test_the_scheduler_evicts_gpu_pods_with_its_notice_alone(
+    control_plane: ControlPlane, namespace: str, create: Callable[[str, Pod], str]
+) -> None:
+    scheduler = control_plane.service_account("fairgpu-system", "fairgpu-scheduler")
+    pod = create(namespace, canonical_pod())
+    assert "the eviction does not bear its notice fairgpu.io/reclaim-at" in refusal(scheduler, pod, GPU)
+    evict(scheduler, pod, GPU, notice={"fairgpu.io/reclaim-at": "2026-01-01T00:00:00Z"})
+    wait_until(lambda: not control_plane.exists(pod), "it is gone")
 
 
 def test_others_evict_as_their_roles_let_them(

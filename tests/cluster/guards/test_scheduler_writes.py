@@ -44,6 +44,7 @@ ITS_OWN = [
     condition("DisruptionTarget"),
     {"status": {"nominatedNodeName": "n1"}},
     annotations(reclaim_at="2026-01-01T00:00:00Z"),
+    annotations(earmark="{}"),
 ]
 NOT_ITS_OWN = [
     {"status": {"phase": "Succeeded"}},

@@ -11,7 +11,7 @@ import os
 import shutil
 import signal
 import ssl
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -61,9 +61,11 @@ class Scheduler:
 
 
 @contextmanager
-def running_scheduler(plane: ControlPlane, timekeeper: int) -> Iterator[Scheduler]:
+def running_scheduler(
+    plane: ControlPlane, timekeeper: int, settings: Mapping[str, str] | None = None
+) -> Iterator[Scheduler]:
     """One replica, by the states of the timekeeper behind that port, for the length of a with statement."""
-    with scheduler_replica(plane, scheduler_pods(plane)[0], timekeeper) as replica:
+    with scheduler_replica(plane, scheduler_pods(plane)[0], timekeeper, settings) as replica:
         wait_until(lambda: replica.leads(plane), "the scheduler leads")
         yield replica
 
@@ -80,8 +82,10 @@ def scheduler_pods(plane: ControlPlane) -> list[str]:
 
 
 @contextmanager
-def scheduler_replica(plane: ControlPlane, pod: str, timekeeper: int) -> Iterator[Scheduler]:
-    """The replica of a pod, once both of its processes are ready."""
+def scheduler_replica(
+    plane: ControlPlane, pod: str, timekeeper: int, changed: Mapping[str, str] | None = None
+) -> Iterator[Scheduler]:
+    """The replica of a pod, once both of its processes are ready; `changed` are settings in its environment."""
     port, metrics, secure = free_ports(3)
     account = environment(plane, "fairgpu-scheduler")
     token = Path(account["TOKEN_FILE"]).with_suffix(".timekeeper-token")
@@ -94,6 +98,7 @@ def scheduler_replica(plane: ControlPlane, pod: str, timekeeper: int) -> Iterato
         "FAIRGPU_SCHEDULER_EXTENDER_METRICS_PORT": str(metrics),
         "FAIRGPU_SCHEDULER_STATES_URL": f"https://localhost:{timekeeper}",
         "FAIRGPU_SCHEDULER_STATES_TOKEN_FILE": str(token),
+        **(changed or {}),
     }
     configuration = plane.folder / f"{pod}.yaml"
     configuration.write_text(yaml.safe_dump(installed_configuration(plane, account["KUBECONFIG"], port)))

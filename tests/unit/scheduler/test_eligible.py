@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.reclaim.eligible import Site, may_run, only_where_named, rules_of
+from scheduler.cluster.eligible import Site, may_run, only_where_named, rules_of
 
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 SITE = Site("n1", {"zone": "a", "cores": "64"}, (GPU_TAINT,))

@@ -1,0 +1,89 @@
+"""Reads and writes `fairgpu.io/earmark`: the devices that are freed and kept for a pod that waits.
+
+It stands on that pod, so that a replica that takes over knows what was promised to whom once the victims are gone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from scheduler.placement.choosing import Placed
+from scheduler.placement.holding import Holding, Piece
+from scheduler.placement.request import Request
+
+VERSION = 1
+MAX_BYTES = 64 << 10
+
+
+class EarmarkError(ValueError):
+    """An annotation that is no earmark; the message names the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Earmark:
+    """What is kept for a pod.
+
+    Attributes:
+        node: where.
+        pieces: of which devices.
+        victims: the uids of the pods that go for it.
+        until: when it falls at the latest, in seconds since the epoch.
+    """
+
+    node: str
+    pieces: tuple[Piece, ...]
+    victims: tuple[str, ...]
+    until: int
+
+    def holding(self, request: Request) -> Holding:
+        """Returns what the pod would hold of the node."""
+        return Holding(self.node, self.pieces, request.cpu_milli, request.host_mib)
+
+
+class _Device(msgspec.Struct, rename={"core": "core", "memory_mib": "memoryMiB"}, frozen=True):
+    uuid: str
+    core: int
+    memory_mib: int
+    slots: int = 1
+
+
+class _Document(msgspec.Struct, frozen=True):
+    v: int
+    node: str
+    devices: list[_Device]
+    victims: list[str]
+    until: int
+
+
+def earmark_of(placed: Placed, request: Request, victims: tuple[str, ...], until: float) -> Earmark:
+    """Returns the earmark of a place in a plan."""
+    return Earmark(placed.node, placed.pieces(request), victims, int(until))
+
+
+def encode(earmark: Earmark) -> str:
+    """Returns the annotation's text."""
+    devices = [_Device(*piece) for piece in earmark.pieces]
+    document = _Document(VERSION, earmark.node, devices, list(earmark.victims), earmark.until)
+    return msgspec.json.encode(document).decode()
+
+
+def decode(text: str) -> Earmark:
+    """Parses the annotation.
+
+    Raises:
+        EarmarkError: it is none, or of another version.
+    """
+    if len(text) > MAX_BYTES:
+        raise EarmarkError(f"{len(text)} characters, and at most {MAX_BYTES} are read")
+    try:
+        found = msgspec.json.decode(text, type=_Document)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise EarmarkError(str(error)) from error
+    if found.v != VERSION:
+        raise EarmarkError(f"version {found.v}, and {VERSION} is known")
+    pieces = tuple(Piece(one.uuid, one.core, one.memory_mib, one.slots) for one in found.devices)
+    if any(min(piece[1:]) < 0 for piece in pieces):
+        raise EarmarkError("an amount is below 0")
+    return Earmark(found.node, pieces, tuple(found.victims), found.until)

@@ -1,0 +1,370 @@
+"""Carries plans out, step by step, from what the API server shows: earmark, notice, eviction.
+
+The earmark on the pod that waits is written first, and everything else follows from it: a pod that an earmark names
+gets notice, and is evicted once that has passed; a notice that no earmark wants is called off. So a replica that takes
+over goes on where the last one stood.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+import numpy as np
+import structlog
+
+from fairgpu import names
+from fairgpu.cluster.api import ApiError
+from scheduler.cluster.budgets import Standing
+from scheduler.cluster.earmarks import Earmark, earmark_of, encode
+from scheduler.cluster.events import pod_event
+from scheduler.cluster.objects import PodNote, WaitingPod
+from scheduler.cluster.state import EARMARKED, State
+from scheduler.measures import Measures
+from scheduler.reclaim.plan import Claim, Plan, Victims, plan_reclaim
+from scheduler.reclaim.roster import Roster, Running
+from scheduler.settings import ReclaimSettings
+
+_log = structlog.get_logger(__name__)
+
+LOOK_SECONDS = 0.5
+PLANS_A_ROUND = 2
+"""Each takes a good part of a tenth of a second at 5,000 nodes."""
+SHOWN_SECONDS = 10.0
+"""How long an earmark that was written may take until the watch shows it."""
+NOTICE_REASON = "PodReclaimNotice"
+NOTICE = "a pod within its GPU budget waits for the GPUs of this one, which goes first: it is evicted at {at}"
+MERGE = "application/merge-patch+json"
+
+
+class Writing(Protocol):
+    """The part of the API server that reclaim needs."""
+
+    def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
+        """Patches an object."""
+
+    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Posts an object."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Time as reclaim sees it: monotonic seconds, and seconds since the epoch."""
+
+    now: Callable[[], float]
+    wall: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """An earmark that the watch has not shown yet."""
+
+    pod: WaitingPod
+    earmark: Earmark
+    until: float
+
+
+def keep_reclaiming(reclaimer: Reclaimer, acts: Callable[[], bool], wait: Callable[[float], bool]) -> None:
+    """Looks for what is to be reclaimed until `wait` returns true."""
+    while not wait(LOOK_SECONDS):
+        if acts():
+            reclaimer.step()
+
+
+class Reclaimer:
+    """Frees devices for pods within their budget that wait."""
+
+    def __init__(
+        self, state: State, api: Writing, settings: ReclaimSettings, clocks: Clocks, measures: Measures
+    ) -> None:
+        self._state = state
+        self._api = api
+        self._settings = settings
+        self._clocks = clocks
+        self._measures = measures
+        self._roster = Roster()
+        self._written: dict[str, _Written] = {}
+        self._known: dict[tuple[str, Earmark], str] = {}
+        self._freed_at: dict[str, float] = {}
+        self._left_out: dict[str, set[str]] = {}
+        self._fruitless: dict[tuple[Any, ...], tuple[int, int]] = {}
+
+    def step(self) -> None:
+        """Does what is due now."""
+        with self._state.lock:
+            earmarks = dict(self._state.earmarks)
+        now = self._clocks.now()
+        self._written = {uid: one for uid, one in self._written.items() if uid not in earmarks and one.until > now}
+        self._count_placed(earmarks)
+        for uid, (pod, earmark) in earmarks.items():
+            why = self._why_fall(pod, earmark)
+            if why:
+                self._fall(pod, earmark, why)
+            elif self._state.reservation(uid) is None:
+                self._free(uid, earmark)
+        self._call_off(earmarks)
+        self._plan()
+
+    # What was planned.
+
+    def _count_placed(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> None:
+        present = {(uid, earmark) for uid, (_, earmark) in earmarks.items()}
+        for uid, earmark in self._known.keys() - present:
+            outcome = "placed" if self._state.bound(uid) else self._known[uid, earmark]
+            self._measures.reclaim(outcome)
+            self._freed_at.pop(uid, None)
+        self._known = {key: self._known.get(key, "called_off") for key in present}
+        self._left_out = {uid: left for uid, left in self._left_out.items() if self._state.note(uid) is not None}
+
+    def _why_fall(self, pod: WaitingPod, earmark: Earmark) -> str:
+        """Returns why an earmark is to fall; empty where it stands."""
+        state, settings = self._state, self._settings
+        with state.lock:
+            if state.reservation(pod.uid) is not None:
+                return ""
+            if state.budgets.standing(pod.namespace) is not Standing.IN_BUDGET:
+                return "its budget is spent"
+            victims = [note for uid in earmark.victims if (note := state.note(uid)) is not None and note.holding]
+            if any(self._in_budget(note) and (note.high_priority or not pod.high_priority) for note in victims):
+                return "a pod that was to go is within its budget again"
+            if victims and pod.gang is None and self._fits_now(pod):
+                return "there is room for the pod without it"
+        now = self._clocks.now()
+        if victims:
+            self._freed_at.pop(pod.uid, None)
+        elif now - self._freed_at.setdefault(pod.uid, now) >= settings.placed_seconds:
+            return f"kube-scheduler has not placed the pod within {settings.placed_seconds:g} seconds"
+        return "" if self._clocks.wall() < earmark.until else "the pods that were to go are still there"
+
+    def _fits_now(self, pod: WaitingPod) -> bool:
+        state = self._state
+        rows = state.eligible(pod)
+        with state.without(state.lifted_for(pod)):
+            fleet, request = state.fleet, pod.request
+            roomy = (fleet.cpu[rows] >= request.cpu_milli) & (fleet.host[rows] >= request.host_mib)
+            rows = rows[roomy & (state.spare_pods()[rows] >= 1)]
+            return bool(len(state.fitting(pod, rows)))
+
+    def _in_budget(self, note: PodNote) -> bool:
+        return self._state.budgets.standing(note.namespace) is Standing.IN_BUDGET
+
+    def _fall(self, pod: WaitingPod, earmark: Earmark, why: str) -> None:
+        """Takes an earmark back; a node on which it was in vain is left out for this pod."""
+        if pod.uid in self._freed_at or self._clocks.wall() >= earmark.until:
+            self._left_out.setdefault(pod.uid, set()).add(earmark.node)
+            self._known[pod.uid, earmark] = "in_vain"
+        if self._annotate(pod, names.EARMARK, None):
+            _log.warning("earmark fell", pod=_name(pod), uid=pod.uid, node=earmark.node, cause=why)
+
+    def _free(self, uid: str, earmark: Earmark) -> None:
+        """Gives notice to the pods that an earmark names, and evicts those whose notice has passed."""
+        for victim in earmark.victims:
+            note = self._state.note(victim)
+            if note is None or note.holding is None or note.leaving:
+                continue
+            due = _instant(note.reclaim_at)
+            if due is None:
+                self._give_notice(uid, note)
+            elif due <= self._clocks.wall():
+                self._evict(uid, note)
+
+    def _give_notice(self, uid: str, note: PodNote) -> None:
+        at = _stamp(self._clocks.wall() + self._settings.notice_seconds)
+        if not self._annotate(note, names.RECLAIM_AT, at):
+            return
+        _log.info("reclaim notice", pod=_name(note), uid=note.uid, at=at, waits=uid)
+        event = pod_event(note, NOTICE_REASON, NOTICE.format(at=at), _stamp(self._clocks.wall()))
+        try:
+            self._api.create(f"/api/v1/namespaces/{note.namespace}/events", event)
+        except ApiError as error:
+            if not error.conflict:
+                _log.warning("event of a pod not written", pod=_name(note), uid=note.uid, error=str(error))
+
+    def _evict(self, uid: str, note: PodNote) -> None:
+        """Posts an Eviction (https://kubernetes.io/docs/concepts/scheduling-eviction/api-eviction/).
+
+        It bears the pod's label and notice, without which the policy fairgpu-eviction refuses it.
+        """
+        metadata = {
+            "name": note.name,
+            "namespace": note.namespace,
+            "labels": {names.POD_LABEL: names.POD_LABEL_VALUE},
+            "annotations": {names.RECLAIM_AT: note.reclaim_at},
+        }
+        eviction = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": metadata,
+            "deleteOptions": {"preconditions": {"uid": note.uid}},
+        }
+        try:
+            self._api.create(f"/api/v1/namespaces/{note.namespace}/pods/{note.name}/eviction", eviction)
+        except ApiError as error:
+            # A PodDisruptionBudget that allows no disruption now is answered 429.
+            outcome = "blocked" if error.status == 429 else "gone" if error.not_found or error.conflict else "failed"
+            self._measures.reclaim_eviction(outcome)
+            if outcome != "gone":
+                _log.warning("victim not evicted", pod=_name(note), uid=note.uid, waits=uid, error=str(error))
+            return
+        self._measures.reclaim_eviction("evicted")
+        _log.info("victim evicted", pod=_name(note), uid=note.uid, waits=uid)
+
+    def _call_off(self, earmarks: dict[str, tuple[WaitingPod, Earmark]]) -> None:
+        """Takes notices back that no earmark wants."""
+        wanted = {uid for _, earmark in earmarks.values() for uid in earmark.victims}
+        wanted |= {uid for one in self._written.values() for uid in one.earmark.victims}
+        for uid in self._state.noticed() - wanted:
+            note = self._state.note(uid)
+            if note is not None and not note.leaving and self._annotate(note, names.RECLAIM_AT, None):
+                _log.info("reclaim called off", pod=_name(note), uid=uid)
+
+    # What is to be planned.
+
+    def _plan(self) -> None:
+        """Plans for the pods that wait, the highest class and the oldest first, and writes their earmarks."""
+        plans = 0
+        for claims in self._claims():
+            if plans == PLANS_A_ROUND:
+                return
+            with self._state.lock:
+                key = tuple(
+                    (
+                        pod.request,
+                        json.dumps(pod.rules, sort_keys=True),
+                        pod.high_priority,
+                        self._avoided(pod.uid),
+                        self._state.named(pod.uid),
+                    )
+                    for pod in claims
+                )
+                versions = (self._state.fleet.version, self._state.budgets.version)
+                if self._fruitless.get(key) == versions:
+                    continue
+                victims = self._victims()
+                if not victims.may_go.any():
+                    return
+                plans += 1
+                found = self._planned(claims, victims)
+                if found is None or not found.victims:
+                    self._fruitless = {one: seen for one, seen in self._fruitless.items() if seen == versions}
+                    self._fruitless[key] = versions
+                    continue
+            self._write(claims, found)
+
+    def _avoided(self, uid: str) -> frozenset[str]:
+        return frozenset(self._left_out.get(uid, ()))
+
+    def _claims(self) -> Iterator[list[WaitingPod]]:
+        """Yields the pods within their budget for which nothing is kept, those of a gang together."""
+        state = self._state
+        with state.lock:
+            waiting = [one.pod for one in state.waiting.in_order()]
+        seen: set[tuple[str, Any]] = set()
+        for pod in waiting:
+            if state.budgets.standing(pod.namespace) is not Standing.IN_BUDGET or (pod.namespace, pod.gang) in seen:
+                continue
+            if pod.gang is not None:
+                seen.add((pod.namespace, pod.gang))
+            with state.lock:
+                claims = _whole(state, pod)
+                if claims and not any(self._kept(one.uid) for one in claims):
+                    yield claims
+
+    def _kept(self, uid: str) -> bool:
+        state = self._state
+        return uid in state.earmarks or uid in self._written or state.reservation(uid) is not None or state.bound(uid)
+
+    def _victims(self) -> Victims:
+        state = self._state
+        holders = self._roster.read(state.fleet, self._running)
+        standings = [state.budgets.standing(name) for name in self._roster.namespaces]
+        rich = np.array([one is Standing.IN_BUDGET for one in standings] or [True], np.bool_)
+        taken = state.leaving() | {uid for one in self._promised() for uid in one.victims}
+        spent = np.maximum(self._clocks.wall() - holders.since, 0.0) * holders.core_percent.astype(np.float64)
+        in_budget = rich[holders.namespace]
+        may_go = ~holders.places(taken)
+        if not any(one.pod.high_priority for one in state.waiting.in_order()):
+            may_go &= ~in_budget
+        return Victims(holders, may_go, in_budget, spent)
+
+    def _running(self, uid: str) -> Running | None:
+        note = self._state.note(uid)
+        return None if note is None or note.holding is None else Running(note.namespace, note.high_priority, note.since)
+
+    def _promised(self) -> list[Earmark]:
+        shown = [earmark for _, earmark in self._state.earmarks.values()]
+        return shown + [one.earmark for one in self._written.values()]
+
+    def _planned(self, claims: Sequence[WaitingPod], victims: Victims) -> Plan | None:
+        """Returns the plan for some pods, with what is promised to others kept and what ends anyway free."""
+        state = self._state
+        fleet = state.fleet.copy()
+        for uid in state.leaving() | {uid for one in self._promised() for uid in one.victims}:
+            fleet.release(uid)
+        for uid, one in self._written.items():
+            fleet.hold(f"{EARMARKED}{uid}", one.earmark.holding(one.pod.request))
+        wanted = []
+        for pod in claims:
+            left_out = [fleet.rows[name] for name in self._avoided(pod.uid) if name in fleet.rows]
+            rows = np.setdiff1d(state.eligible(pod), left_out)
+            wanted.append(Claim(pod.uid, pod.request, rows, pod.high_priority))
+        return plan_reclaim(fleet, victims, wanted, state.spare_pods())
+
+    def _write(self, claims: Sequence[WaitingPod], plan: Plan) -> None:
+        """Writes the earmarks of a plan, all or none."""
+        until = self._clocks.wall() + self._settings.notice_seconds + self._settings.give_up_seconds
+        node_of = {uid: note.holding.node for uid in plan.victims if (note := self._state.note(uid)) and note.holding}
+        done: list[WaitingPod] = []
+        for pod in claims:
+            placed = plan.places[pod.uid]
+            gone = tuple(uid for uid, node in node_of.items() if node == placed.node)
+            earmark = earmark_of(placed, pod.request, gone, until)
+            if not self._annotate(pod, names.EARMARK, encode(earmark)):
+                for other in done:
+                    self._annotate(other, names.EARMARK, None)
+                    self._written.pop(other.uid, None)
+                return
+            done.append(pod)
+            self._written[pod.uid] = _Written(pod, earmark, self._clocks.now() + SHOWN_SECONDS)
+            _log.info("reclaim planned", pod=_name(pod), uid=pod.uid, node=placed.node, victims=list(gone))
+
+    def _annotate(self, pod: WaitingPod | PodNote, key: str, value: str | None) -> bool:
+        """Writes or removes an annotation by the right to the pod's status; whether that was done."""
+        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
+        try:
+            self._api.patch(path, {"metadata": {"uid": pod.uid, "annotations": {key: value}}}, MERGE)
+        except ApiError as error:
+            if not (error.not_found or error.conflict):
+                _log.warning("annotation not written", pod=_name(pod), uid=pod.uid, key=key, error=str(error))
+            return False
+        return True
+
+
+def _whole(state: State, pod: WaitingPod) -> list[WaitingPod]:
+    """Returns the pods that are placed together with a pod; none where its gang is not complete."""
+    if pod.gang is None:
+        return [pod]
+    gang = state.gangs.wait(pod)
+    if gang is None or gang.hold is not None:
+        return []
+    lacking = pod.gang.pods - len(gang.placed)
+    there = sorted(gang.waiting.values(), key=lambda one: (one.created, one.uid))
+    return there[:lacking] if 0 < lacking <= len(there) else [pod] if lacking <= 0 else []
+
+
+def _name(pod: WaitingPod | PodNote) -> str:
+    return f"{pod.namespace}/{pod.name}"
+
+
+def _stamp(wall: float) -> str:
+    return datetime.fromtimestamp(wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _instant(text: str) -> float | None:
+    try:
+        return datetime.fromisoformat(text).timestamp() if text else None
+    except ValueError:
+        return None

@@ -1,0 +1,445 @@
+"""Reclaim over a state that follows an API server: earmark, notice, eviction, and the place that follows."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+
+from fairgpu.cluster.api import ApiError
+from fairgpu.states import BudgetState, NamespaceState, StatesDocument
+from scheduler.cluster.earmarks import EarmarkError, decode
+from scheduler.cluster.eligible import Site
+from scheduler.cluster.objects import read_note
+from scheduler.cluster.state import State
+from scheduler.extender.filtering import filter_nodes
+from scheduler.extender.wire import FilterArguments
+from scheduler.measures import Measures
+from scheduler.reclaim.reclaimer import Clocks, Reclaimer
+from scheduler.settings import ReclaimSettings
+from tests.unit.scheduler.extended import pod
+from tests.unit.scheduler.fleets import node
+
+RECLAIM_AT, EARMARK, ALLOCATION = "fairgpu.io/reclaim-at", "fairgpu.io/earmark", "fairgpu.io/allocation"
+UNSCHEDULABLE = {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+EPOCH = 1_700_000_000.0
+
+
+class Cluster:
+    """An API server with pods, a replica that sees each change at once, and a clock."""
+
+    def __init__(self, *nodes: str, over: tuple[str, ...] = ("spent",)) -> None:
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.done: list[str] = []
+        self.events: list[dict[str, Any]] = []
+        self.refuses: dict[str, ApiError] = {}
+        self.shows = True
+        self.now = 0.0
+        self.registry = CollectorRegistry()
+        self.nodes = nodes
+        self.replica()
+        self.stand(*over)
+
+    def replica(self) -> None:
+        """A replica that takes over: it knows what the API server has, and nothing else."""
+        before = getattr(self, "state", None)
+        self.state = State()
+        for name in self.nodes:
+            self.state.put_node(node(name, 1))
+            self.state.put_site(Site(name, {"name": name}, pods=10))
+        for item in self.pods.values():
+            self.state.put_pod(read_note(item))
+        if before is not None:
+            self.state.budgets = before.budgets
+        settings = ReclaimSettings(notice_seconds=60, placed_seconds=30, give_up_seconds=600)
+        clocks = Clocks(lambda: self.now, lambda: EPOCH + self.now)
+        self.registry = CollectorRegistry()
+        self.reclaimer = Reclaimer(self.state, self, settings, clocks, Measures(self.registry))
+
+    def stand(self, *over: str) -> None:
+        """The budgets of these namespaces are spent, and of no other."""
+        states = tuple(NamespaceState(name, name, BudgetState.OVER, 0, 0, 0) for name in over)
+        self.state.budgets.learn_states(StatesDocument("e.1", True, states, BudgetState.UNLIMITED, {}), 0.0)
+
+    def runs(
+        self, name: str, on: str, namespace: str = "spent", core: int = 100, since: float = 0, **changes: Any
+    ) -> None:
+        """A pod that runs."""
+        item = pod(name, core=core, **changes)
+        item["metadata"]["namespace"] = namespace
+        item["spec"]["nodeName"] = on
+        device = {"uuid": f"{on}-0", "model": "A100", "totalMiB": 1000, "core": core, "memoryMiB": core * 10}
+        allocation = {"v": 1, "node": on, "containers": [{"name": "main", "devices": [device]}]}
+        item["metadata"]["annotations"][ALLOCATION] = json.dumps(allocation)
+        item["status"] = {
+            "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp(since)}]
+        }
+        self.put(name, item)
+
+    def waits(self, name: str, namespace: str = "rich", core: int = 100, **changes: Any) -> dict[str, Any]:
+        """A pod that waits, and the API server's copy of it."""
+        annotations = changes.pop("annotations", {})
+        item = pod(name, core=core, **changes)
+        item["metadata"]["namespace"] = namespace
+        item["metadata"]["annotations"] |= annotations
+        item["status"] = copy.deepcopy(UNSCHEDULABLE)
+        item["spec"]["priority"] = 100
+        self.put(name, item)
+        return item
+
+    def put(self, name: str, item: dict[str, Any]) -> None:
+        self.pods[name] = item
+        self.show(name)
+
+    def show(self, name: str) -> None:
+        """The watch shows a pod."""
+        if self.shows:
+            self.state.put_pod(read_note(copy.deepcopy(self.pods[name])))
+
+    def ends(self, name: str) -> None:
+        self.state.remove_pod(self.pods.pop(name)["metadata"]["uid"])
+
+    def step(self, seconds: float = 0.0) -> None:
+        self.now += seconds
+        self.reclaimer.step()
+
+    def notes(self, key: str) -> dict[str, str]:
+        """An annotation of each pod that has it."""
+        found = {name: item["metadata"]["annotations"].get(key) for name, item in self.pods.items()}
+        return {name: value for name, value in found.items() if value}
+
+    def filter(self, name: str) -> list[str]:
+        """Where kube-scheduler may place a pod."""
+        return filter_nodes(self.state, FilterArguments(self.pods[name], list(self.nodes)), self.now).node_names
+
+    def count(self, name: str, outcome: str) -> float:
+        return self.registry.get_sample_value(f"fairgpu_scheduler_{name}_total", {"outcome": outcome}) or 0.0
+
+    # The API server.
+
+    def patch(self, path: str, body: Any, content_type: str) -> dict[str, Any]:
+        assert content_type == "application/merge-patch+json"
+        name = path.split("/")[-2]
+        [(key, value)] = body["metadata"]["annotations"].items()
+        if key in self.refuses:
+            raise self.refuses[key]
+        item = self.pods[name]
+        assert item["metadata"]["uid"] == body["metadata"]["uid"]
+        self.done.append(f"{'-' if value is None else '+'}{key.partition('/')[2]} {name}")
+        annotations = item["metadata"]["annotations"]
+        item["metadata"]["annotations"] = {k: v for k, v in {**annotations, key: value}.items() if v is not None}
+        self.show(name)
+        return item
+
+    def create(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        if path.endswith("/events"):
+            self.events.append(body)
+            return body
+        assert body["metadata"]["labels"] == {"fairgpu.io/pod": "gpu"}
+        name = body["metadata"]["name"]
+        assert body["metadata"]["annotations"] == {RECLAIM_AT: self.pods[name]["metadata"]["annotations"][RECLAIM_AT]}
+        if "eviction" in self.refuses:
+            raise self.refuses["eviction"]
+        self.done.append(f"evict {name}")
+        self.pods[name]["metadata"]["deletionTimestamp"] = stamp(self.now)
+        self.show(name)
+        return body
+
+
+def stamp(seconds: float) -> str:
+    return datetime.fromtimestamp(EPOCH + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def test_a_pod_gets_notice_after_the_earmark_and_is_evicted_once_that_has_passed() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.step(0.5)
+    assert cluster.done == ["+earmark new", "+reclaim-at old"]
+    assert cluster.notes(RECLAIM_AT) == {"old": stamp(60)}
+    cluster.step(59)
+    assert cluster.done[2:] == []
+    cluster.step(1)
+    assert cluster.done[2:] == ["evict old"]
+    cluster.step(1)
+    assert cluster.done[3:] == []
+    cluster.ends("old")
+    assert cluster.filter("new") == ["n0"]
+
+
+def test_the_event_of_a_pod_under_notice_says_when_it_goes_and_names_no_other_pod() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.step()
+    [event] = cluster.events
+    assert (event["reason"], event["involvedObject"]["name"]) == ("PodReclaimNotice", "old")
+    assert event["message"] == (
+        f"a pod within its GPU budget waits for the GPUs of this one, which goes first: it is evicted at {stamp(60)}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("waits_in", "runs_in"),
+    [("spent", "spent"), ("rich", "rich"), ("spent", "rich")],
+    ids=["over over", "in in", "over in"],
+)
+def test_nobody_goes_for_a_pod_that_does_not_stand_above_it(waits_in: str, runs_in: str) -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0", namespace=runs_in)
+    cluster.waits("new", namespace=waits_in)
+    for _ in range(3):
+        cluster.step(100)
+    assert cluster.done == []
+
+
+def test_a_pod_of_high_task_priority_takes_the_place_of_one_of_normal() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0", namespace="other")
+    cluster.waits("new", annotations={"fairgpu.io/task-priority": "0"})
+    cluster.step()
+    assert cluster.done == ["+earmark new"]
+
+
+def test_the_pod_that_has_run_for_the_shortest_time_goes() -> None:
+    cluster = Cluster("n0", "n1", "n2")
+    for at, since in enumerate((-900, -10, -500)):
+        cluster.runs(f"old-{at}", f"n{at}", since=since)
+    cluster.waits("new")
+    cluster.step()
+    cluster.step()
+    assert list(cluster.notes(RECLAIM_AT)) == ["old-1"]
+
+
+def test_a_pod_that_ends_anyway_is_waited_for() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("ends", "n0")
+    cluster.runs("stays", "n1")
+    cluster.pods["ends"]["metadata"]["deletionTimestamp"] = stamp(0)
+    cluster.show("ends")
+    cluster.waits("new")
+    cluster.step()
+    assert cluster.done == []
+
+
+def test_what_is_freed_is_kept_from_pods_of_no_higher_class() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.ends("old")
+    cluster.waits("later")
+    assert cluster.filter("later") == []
+    cluster.waits("urgent")
+    cluster.pods["urgent"]["spec"]["priority"] = 101
+    assert cluster.filter("urgent") == ["n0"]
+
+
+def test_a_replica_that_takes_over_finds_what_was_promised_once_the_victims_are_gone() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.ends("old")
+    cluster.replica()
+    cluster.waits("later")
+    assert cluster.filter("later") == []
+    assert cluster.filter("new") == ["n0"]
+
+
+def test_a_replica_that_takes_over_in_between_goes_on() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.replica()
+    cluster.step()
+    cluster.replica()
+    cluster.step(60)
+    assert cluster.done == ["+earmark new", "+reclaim-at old", "evict old"]
+
+
+def test_no_pod_has_two_plans_while_the_watch_has_not_shown_the_first() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("a", "n0")
+    cluster.runs("b", "n1")
+    cluster.waits("new")
+    cluster.shows = False
+    cluster.step()
+    cluster.step(1)
+    assert cluster.done == ["+earmark new"]
+
+
+def test_two_pods_that_wait_are_not_promised_the_same_devices() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("a", "n0")
+    cluster.runs("b", "n1")
+    cluster.waits("first")
+    cluster.waits("second")
+    for _ in range(3):
+        cluster.step()
+    marks = {name: decode(text).node for name, text in cluster.notes(EARMARK).items()}
+    assert sorted(marks) == ["first", "second"]
+    assert sorted(marks.values()) == ["n0", "n1"]
+
+
+def end_claimant(cluster: Cluster) -> None:
+    cluster.ends("new")
+
+
+def spend(cluster: Cluster) -> None:
+    cluster.stand("spent", "rich")
+
+
+def earn(cluster: Cluster) -> None:
+    cluster.stand()
+
+
+def make_room(cluster: Cluster) -> None:
+    cluster.ends("other")
+
+
+@pytest.mark.parametrize("change", [end_claimant, spend, earn, make_room], ids=lambda change: change.__name__)
+def test_a_reclaim_whose_need_is_gone_is_called_off(change: Callable[[Cluster], None]) -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("old", "n0")
+    cluster.runs("other", "n1", since=-1000)
+    cluster.waits("new")
+    cluster.step()
+    cluster.step()
+    assert cluster.notes(RECLAIM_AT) == {"old": stamp(60)}
+    change(cluster)
+    for _ in range(3):
+        cluster.step(1)
+    assert cluster.notes(RECLAIM_AT) == {}
+    cluster.step(60)
+    assert not any(line.startswith("evict") for line in cluster.done)
+    assert cluster.count("reclaims", "in_vain") == 0
+
+
+def test_where_the_pod_is_not_placed_in_time_the_node_is_left_out_for_it() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("cheap", "n0")
+    cluster.runs("dear", "n1", since=-1000)
+    cluster.waits("new")
+    cluster.step()
+    cluster.step()
+    cluster.step(60)
+    cluster.ends("cheap")
+    cluster.runs("other", "n0", namespace="rich", core=10)
+    cluster.step(1)
+    assert decode(cluster.notes(EARMARK)["new"]).node == "n0"
+    cluster.step(30)
+    cluster.step(1)
+    cluster.step(1)
+    assert cluster.count("reclaims", "in_vain") == 1
+    assert decode(cluster.notes(EARMARK)["new"]).node == "n1"
+    assert list(cluster.notes(RECLAIM_AT)) == ["dear"]
+
+
+def test_a_disruption_budget_holds_until_the_earmark_falls() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.step()
+    cluster.step()
+    cluster.refuses["eviction"] = ApiError(429, "TooManyRequests", "disruption budget")
+    cluster.step(60)
+    cluster.step(10)
+    assert cluster.count("reclaim_evictions", "blocked") == 2
+    assert "new" in cluster.notes(EARMARK)
+    cluster.step(600)
+    cluster.step(1)
+    cluster.step(1)
+    assert (cluster.notes(EARMARK), cluster.notes(RECLAIM_AT)) == ({}, {})
+    assert cluster.count("reclaims", "in_vain") == 1
+
+
+def test_a_gang_is_reclaimed_for_as_a_whole_or_not_at_all() -> None:
+    cluster = Cluster("n0", "n1", "n2")
+    cluster.runs("a", "n0")
+    cluster.runs("b", "n1", namespace="rich")
+    cluster.runs("c", "n2")
+    for at in range(3):
+        cluster.waits(f"train-{at}", gang="train/3")
+    cluster.step()
+    assert cluster.done == []
+    cluster.ends("b")
+    cluster.step()
+    cluster.step()
+    assert sorted(cluster.notes(EARMARK)) == ["train-0", "train-1", "train-2"]
+    assert sorted(cluster.notes(RECLAIM_AT)) == ["a", "c"]
+    cluster.ends("a")
+    cluster.ends("c")
+    assert sorted(cluster.filter(f"train-{at}")[0] for at in range(3)) == ["n0", "n1", "n2"]
+
+
+def test_earmarks_of_a_gang_that_cannot_all_be_written_are_taken_back() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("a", "n0")
+    cluster.runs("b", "n1")
+    for at in range(2):
+        cluster.waits(f"train-{at}", gang="train/2")
+    patch, calls = cluster.patch, []
+
+    def failing(path: str, body: Any, content_type: str) -> dict[str, Any]:
+        calls.append(path)
+        if len(calls) == 2:
+            raise ApiError(500, "InternalError", "no")
+        return patch(path, body, content_type)
+
+    cluster.patch = failing  # type: ignore[method-assign]
+    cluster.step()
+    assert (cluster.notes(EARMARK), cluster.notes(RECLAIM_AT)) == ({}, {})
+
+
+def test_nodes_are_judged_as_kube_scheduler_will() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("tainted", "n0")
+    cluster.runs("fine", "n1", since=-1000)
+    cluster.state.put_site(Site("n0", {}, ({"key": "k", "effect": "NoSchedule"},), pods=10))
+    cluster.waits("new")
+    cluster.step()
+    assert decode(cluster.notes(EARMARK)["new"]).node == "n1"
+
+
+def test_a_pod_with_required_pod_affinity_is_planned_only_on_nodes_that_were_named_for_it() -> None:
+    cluster = Cluster("n0", "n1")
+    cluster.runs("a", "n0")
+    cluster.runs("b", "n1", since=-1000)
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "zone"}]}}
+    cluster.waits("new", affinity=near)
+    cluster.step()
+    assert cluster.done == []
+    filter_nodes(cluster.state, FilterArguments(cluster.pods["new"], ["n1"]), 0.0)
+    cluster.step()
+    assert decode(cluster.notes(EARMARK)["new"]).node == "n1"
+
+
+def test_nothing_is_evicted_that_got_no_notice() -> None:
+    cluster = Cluster("n0")
+    cluster.runs("old", "n0")
+    cluster.waits("new")
+    cluster.refuses[RECLAIM_AT] = ApiError(403, "Forbidden", "no")
+    for _ in range(3):
+        cluster.step(100)
+    assert cluster.done == ["+earmark new"]
+
+
+NEGATIVE = '{"v":1,"node":"n","devices":[{"uuid":"u","core":-1,"memoryMiB":1}],"victims":[],"until":1}'
+OF_ANOTHER_VERSION = '{"v":2,"node":"n","devices":[],"victims":[],"until":1}'
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", OF_ANOTHER_VERSION, '{"v":1,"node":1}', "\ud800", "x" * 70_000, NEGATIVE], ids=range(8)
+)
+def test_an_annotation_that_is_no_earmark_is_refused(text: str) -> None:
+    with pytest.raises(EarmarkError):
+        decode(text)
