@@ -16,16 +16,6 @@ Json = Mapping[str, Any]
 
 UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
 """The taint for which a pod may have a toleration that lets it onto a cordoned node."""
-KEPT = (
-    "nodeSelector",
-    "affinity",
-    "tolerations",
-    "topologySpreadConstraints",
-    "volumes",
-    "resourceClaims",
-    "hostNetwork",
-)
-"""The fields of a pod's spec that say on which nodes it may run."""
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -48,38 +38,53 @@ class Site:
     pods: int = 0
 
 
-def rules_of(spec: Json) -> Json:
-    """The part of a pod's spec that says on which nodes it may run."""
-    return {key: spec[key] for key in KEPT if spec.get(key)}
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The part of a pod's spec that says on which nodes it may run.
+
+    Attributes:
+        node_selector: labels that a node must have.
+        tolerations: of taints.
+        node_terms: one of which a node must meet; None where there are none to meet.
+        only_where_named: whether other pods or volumes decide where it may run.
+    """
+
+    node_selector: Json = field(default_factory=dict)
+    tolerations: tuple[Json, ...] = ()
+    node_terms: tuple[Json, ...] | None = None
+    only_where_named: bool = False
 
 
-def only_where_named(rules: Json) -> bool:
-    """Whether other pods or volumes decide where the pod may run."""
-    affinity = _mapping(rules.get("affinity"))
-    return (
+ANYWHERE = Rules()
+
+
+def rules_of(spec: Json) -> Rules:
+    """Parses the rules of a pod's spec."""
+    affinity = _mapping(spec.get("affinity"))
+    required = _mapping(affinity.get("nodeAffinity")).get(REQUIRED)
+    return Rules(
+        _mapping(spec.get("nodeSelector")),
+        tuple(_list(spec.get("tolerations"))),
+        None if required is None else tuple(_list(_mapping(required).get("nodeSelectorTerms"))),
         any(_mapping(affinity.get(kind)).get(REQUIRED) for kind in ("podAffinity", "podAntiAffinity"))
-        or any(
-            one.get("whenUnsatisfiable") != "ScheduleAnyway" for one in _list(rules.get("topologySpreadConstraints"))
-        )
-        or any("persistentVolumeClaim" in one or "ephemeral" in one for one in _list(rules.get("volumes")))
-        or bool(rules.get("resourceClaims"))
-        or bool(rules.get("hostNetwork"))
+        or any(one.get("whenUnsatisfiable") != "ScheduleAnyway" for one in _list(spec.get("topologySpreadConstraints")))
+        or any("persistentVolumeClaim" in one or "ephemeral" in one for one in _list(spec.get("volumes")))
+        or bool(spec.get("resourceClaims"))
+        or bool(spec.get("hostNetwork")),
     )
 
 
-def may_run(rules: Json, site: Site) -> bool:
+def may_run(rules: Rules, site: Site) -> bool:
     """Whether a pod may run on a node, whatever runs there."""
-    tolerations = _list(rules.get("tolerations"))
     taints: Iterable[Json] = (*site.taints, UNSCHEDULABLE) if site.unschedulable else site.taints
-    selector = _mapping(rules.get("nodeSelector"))
     return (
-        all(site.labels.get(key) == value for key, value in selector.items())
+        all(site.labels.get(key) == value for key, value in rules.node_selector.items())
         and all(
-            any(_tolerates(toleration, taint) for toleration in tolerations)
+            any(_tolerates(toleration, taint) for toleration in rules.tolerations)
             for taint in taints
             if taint.get("effect") in ("NoSchedule", "NoExecute")
         )
-        and _meets_affinity(rules, site)
+        and (rules.node_terms is None or any(_meets_term(term, site) for term in rules.node_terms))
     )
 
 
@@ -91,13 +96,6 @@ def _tolerates(toleration: Json, taint: Json) -> bool:
         return not key or bool(key == taint.get("key"))
     same = key == taint.get("key") and (toleration.get("value") or "") == (taint.get("value") or "")
     return bool(operator == "Equal" and same)
-
-
-def _meets_affinity(rules: Json, site: Site) -> bool:
-    required = _mapping(_mapping(rules.get("affinity")).get("nodeAffinity")).get(REQUIRED)
-    if required is None:
-        return True
-    return any(_meets_term(term, site) for term in _list(_mapping(required).get("nodeSelectorTerms")))
 
 
 def _meets_term(term: Json, site: Site) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from fractions import Fraction
 from functools import lru_cache
@@ -19,7 +19,7 @@ from fairgpu.faults import explain
 from fairgpu.pod import PodReading, read_pod
 from fairgpu.quantity import MIB, QuantityError, parse_quantity
 from fairgpu.request import HIGH_PRIORITY, Gang, Placement
-from scheduler.cluster.eligible import Site, rules_of
+from scheduler.cluster.eligible import ANYWHERE, Rules, Site, rules_of
 from scheduler.placement.choosing import Placed
 from scheduler.placement.fleet import Node
 from scheduler.placement.holding import Holding, Share, pieces_of
@@ -63,7 +63,7 @@ class WaitingPod:
     created: str = ""
     gang: Gang | None = None
     high_priority: bool = False
-    rules: Json = field(default_factory=dict)
+    rules: Rules = ANYWHERE
 
 
 @dataclass(frozen=True, slots=True)

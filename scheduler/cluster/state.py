@@ -19,7 +19,7 @@ import numpy as np
 from scheduler.cluster.budgets import Budgets, Standing
 from scheduler.cluster.earmarks import Earmark, EarmarkError
 from scheduler.cluster.earmarks import decode as decode_earmark
-from scheduler.cluster.eligible import Site, may_run, only_where_named
+from scheduler.cluster.eligible import Site, may_run
 from scheduler.cluster.gang_pods import GangPods
 from scheduler.cluster.inventories import Inventories
 from scheduler.cluster.objects import PodNote, WaitingPod
@@ -245,7 +245,7 @@ class State:
 
     def name_nodes(self, pod: WaitingPod, names: list[str]) -> None:
         """Remembers the nodes that kube-scheduler named for a pod on whose place other pods or volumes decide."""
-        if pod.rules and only_where_named(pod.rules):
+        if pod.rules.only_where_named:
             self._named[pod.uid] = frozenset(names)
 
     def named(self, uid: str) -> frozenset[str]:
@@ -254,7 +254,7 @@ class State:
 
     def eligible(self, pod: WaitingPod) -> Ints:
         """Returns the rows of the nodes on which a pod may run once there is room."""
-        named = self.named(pod.uid) if pod.rules and only_where_named(pod.rules) else None
+        named = self.named(pod.uid) if pod.rules.only_where_named else None
         found = [
             row
             for name, row in self.fleet.rows.items()

@@ -7,7 +7,6 @@ over goes on where the last one stood.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -233,7 +232,7 @@ class Reclaimer:
                 key = tuple(
                     (
                         pod.request,
-                        json.dumps(pod.rules, sort_keys=True),
+                        repr(pod.rules),
                         pod.high_priority,
                         self._avoided(pod.uid),
                         self._state.named(pod.uid),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.cluster.eligible import Site, may_run, only_where_named, rules_of
+from scheduler.cluster.eligible import ANYWHERE, Site, may_run, rules_of
 
 GPU_TAINT = {"key": "nvidia.com/gpu", "value": "present", "effect": "NoSchedule"}
 SITE = Site("n1", {"zone": "a", "cores": "64"}, (GPU_TAINT,))
@@ -36,17 +36,19 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
     ],
 )
 def test_a_taint_keeps_out_what_does_not_tolerate_it(tolerations: list[dict[str, str]], *, may: bool) -> None:
-    assert may_run({"tolerations": tolerations}, SITE) == may
+    assert may_run(rules_of({"tolerations": tolerations}), SITE) == may
 
 
 def test_a_taint_that_only_prefers_others_keeps_nobody_out() -> None:
-    assert may_run({}, Site("n1", {}, ({"key": "k", "effect": "PreferNoSchedule"},)))
+    assert may_run(ANYWHERE, Site("n1", {}, ({"key": "k", "effect": "PreferNoSchedule"},)))
 
 
 def test_a_cordoned_node_takes_only_what_tolerates_that() -> None:
     cordoned = Site("n1", unschedulable=True)
-    assert not may_run({}, cordoned)
-    assert may_run({"tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]}, cordoned)
+    assert not may_run(ANYWHERE, cordoned)
+    assert may_run(
+        rules_of({"tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]}), cordoned
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,7 +72,7 @@ def test_a_cordoned_node_takes_only_what_tolerates_that() -> None:
     ],
 )
 def test_node_selectors_and_required_affinity_are_met_as_kubernetes_says(rules: dict[str, Any], *, may: bool) -> None:
-    assert may_run({"tolerations": TOLERATES, **rules}, SITE) == may
+    assert may_run(rules_of({"tolerations": TOLERATES, **rules}), SITE) == may
 
 
 @pytest.mark.parametrize(
@@ -89,4 +91,4 @@ def test_node_selectors_and_required_affinity_are_met_as_kubernetes_says(rules: 
     ],
 )
 def test_what_other_pods_or_volumes_decide_is_left_to_kube_scheduler(spec: dict[str, Any], *, named: bool) -> None:
-    assert only_where_named(rules_of(spec)) == named
+    assert rules_of(spec).only_where_named == named

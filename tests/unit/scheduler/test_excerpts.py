@@ -50,6 +50,18 @@ def bound() -> Json:
     return item
 
 
+def leaving() -> Json:
+    item = bound()
+    item["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    item["metadata"]["annotations"] |= {
+        "fairgpu.io/reclaim-at": "2026-01-01T00:00:00Z",
+        "fairgpu.io/task-priority": "0",
+    }
+    scheduled = {"type": "PodScheduled", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    item["status"] = {"conditions": [scheduled]}
+    return item
+
+
 POD_KINDS = {
     "a pod that waits": waiting(),
     "one with a native sidecar": waiting(initContainers=[INIT]),
@@ -59,6 +71,16 @@ POD_KINDS = {
     "one behind a gate": waiting(schedulingGates=[{"name": "fairgpu.io/budget"}]),
     "one that chooses": annotated(use_gpu_model="A100", placement="topology"),
     "one of a gang": annotated(gang="train/4"),
+    "one with an earmark": annotated(earmark="{}"),
+    "one with rules of its own": waiting(
+        nodeSelector={"zone": "a"},
+        tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
+        affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}},
+        volumes=[{"name": "token", "projected": {}}],
+    ),
+    "one with a volume": waiting(volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]),
+    "one on the host's network": waiting(hostNetwork=True),
+    "one that is to go": leaving(),
     "one that is bound": bound(),
     "one with a forged allocation": annotated(allocation="{}") | {"spec": {"nodeName": "n0", "containers": []}},
     "one that ended": pod("ended", nodeName="n0") | {"status": {"phase": "Succeeded"}},
@@ -102,7 +124,8 @@ def asked(item: Json) -> object:
 
 def test_a_node_means_the_same() -> None:
     item = api_node("n0")
-    item["metadata"] |= {"uid": "u0", "resourceVersion": "5"}
+    item["metadata"] |= {"uid": "u0", "resourceVersion": "5", "labels": {"zone": "a"}}
+    item["spec"] = {"taints": [{"key": "k", "effect": "NoSchedule"}], "unschedulable": True, "podCIDR": "10.0.0.0/24"}
     for decoded in through(NODES, item):
         assert NODES.read(decoded) == NODES.read(item)
 
