@@ -14,5 +14,11 @@ if [ "$(id -u)" != 0 ] || ! unshare --mount --net --pid --fork true 2>/dev/null;
     exit
 fi
 export FAIRGPU_NODE_NAMESPACES=1
-exec unshare --mount --net --pid --fork --kill-child --mount-proc "$venv/bin/pytest" -p no:schemathesis \
-    --durations=10 --durations-min=1 "$@" tests/node
+
+# The whole journey has a node and a control plane of its own: pods of the other tests are placed by the tests.
+run() {
+    unshare --mount --net --pid --fork --kill-child --mount-proc "$venv/bin/pytest" -p no:schemathesis \
+        --durations=10 --durations-min=1 "$@"
+}
+run "$@" --ignore=tests/node/journey tests/node
+run "$@" tests/node/journey

@@ -126,7 +126,7 @@ class Sidecar(Section):
     """The image; set from the ConfigMap fairgpu-sidecar-image by the manifests, as it is in the policy fairgpu-spec."""
     pull_policy: Literal["Always", "IfNotPresent", "Never"] = "IfNotPresent"
     """The pull policy of the image."""
-    cpu: Annotated[str, _at_least("1m")] = "10m"
+    cpu: Annotated[str, _at_least("1m")] = "50m"
     """Its request and its limit of processor; at least 1m."""
     memory: Annotated[str, _at_least("32Mi")] = "40Mi"
     """Its request and its limit of memory; at least 32Mi."""

@@ -44,7 +44,7 @@ def canonical_pod(name: str = "gpu", *, priority_class: str = "gpu-in-budget", g
 def _canonical_spec(priority_class: str) -> dict[str, Any]:
     limits = {"fairgpu.io/gpu": "1", "fairgpu.io/gpu-core": "30", "fairgpu.io/gpu-memory": "4096"}
     token = {"audience": "fairgpu-timekeeper", "expirationSeconds": 3600, "path": "token"}
-    sidecar_amounts = {"cpu": "10m", "memory": "40Mi"}
+    sidecar_amounts = {"cpu": "50m", "memory": "40Mi"}
     return {
         "schedulerName": "fairgpu-scheduler",
         "priorityClassName": priority_class,

@@ -2,34 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.cluster.control_plane.build import built, control_plane_binaries
-from tests.cluster.control_plane.control_plane import running_control_plane
-from tests.node.binaries import NODE
-from tests.node.machine import Machine, enter, running_machine
+from tests.node.machine import Machine, running_node
 from tests.support.waiting import wait_until
 
 
 @pytest.fixture(scope="session")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """A node with two simulated GPUs, in the namespaces that `make node` gives this process."""
-    if os.environ.get("FAIRGPU_NODE_NAMESPACES") != "1":
-        pytest.fail("these tests want namespaces of their own: run `make node` as root")
-    binaries = built(NODE, os.environ), control_plane_binaries(os.environ)
-    folder = tmp_path_factory.mktemp("node")
-    runc = shutil.which("runc") or str(Path(sys.executable).with_name("runc"))
-    enter(folder)
-    with (
-        running_control_plane(binaries[1]) as plane,
-        running_machine(folder, binaries[0], Path(runc), plane) as machine,
-    ):
+    """A node whose pods the tests place themselves: nothing else of FairGPU runs than its agent."""
+    with running_node(tmp_path_factory.mktemp("node")) as machine:
         yield machine
 
 

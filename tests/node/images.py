@@ -12,7 +12,7 @@ import platform
 import re
 import subprocess
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +20,17 @@ MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 FOLDERS = ("etc", "proc", "sys", "dev", "tmp", "run", "var", "out", "usr/lib")
+ELF = b"\x7fELF"
 ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
 
 
-def image(target: Path, name: str, entry: str, files: Mapping[str, Path]) -> Path:
+def image(target: Path, name: str, entry: Sequence[str], files: Mapping[str, Path], user: str = "") -> Path:
     """Writes an image with these files, by their paths in it, and with the libraries that programs are linked with."""
     layer = _layer(dict(files) | _libraries(files.values()))
     config = {
         "architecture": ARCHITECTURE,
         "os": "linux",
-        "config": {"Env": ["PATH=/usr/bin:/bin"], "Entrypoint": [entry]},
+        "config": {"Env": ["PATH=/usr/local/bin:/usr/bin:/bin"], "Entrypoint": list(entry), "User": user},
         "rootfs": {"type": "layers", "diff_ids": [_digest(layer)]},
     }
     blobs = [layer]
@@ -53,10 +54,22 @@ def pause(folder: Path) -> Path:
     return folder / "pause"
 
 
-def _libraries(programs: Any) -> dict[str, Path]:
+def round_the_shim(folder: Path) -> dict[str, Path]:
+    """A loader that looks for its preload file elsewhere, and a command that starts a program with it."""
+    linked = subprocess.run(["ldd", "/bin/sh"], capture_output=True, text=True, check=True).stdout
+    loader = Path(re.findall(r"^\s*(/\S*ld-linux\S*) ", linked, re.MULTILINE)[0])
+    (folder / "loader").write_bytes(loader.read_bytes().replace(b"/etc/ld.so.preload", b"/etc/ld.so.nothing"))
+    (folder / "round-the-shim").write_text('#!/bin/sh\nexec /usr/bin/other-loader "/usr/bin/$1"\n')
+    return {"usr/bin/other-loader": folder / "loader", "usr/bin/round-the-shim": folder / "round-the-shim"}
+
+
+def _libraries(programs: Iterable[Path]) -> dict[str, Path]:
     """The shared libraries of programs, each where its program looks for it."""
     found = {}
     for program in programs:
+        with program.open("rb") as file:
+            if file.read(len(ELF)) != ELF:
+                continue
         told = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
         for path in re.findall(r"(/\S+) \(0x", told):
             found[path.lstrip("/")] = Path(path).resolve()
@@ -74,13 +87,13 @@ def _layer(files: Mapping[str, Path]) -> bytes:
             entry.type, entry.mode = tarfile.DIRTYPE, 0o777
             tar.addfile(entry)
         for path, source in sorted(files.items()):
-            _add(tar, path, source.read_bytes(), 0o755)
+            _add(tar, path, source.read_bytes(), 0o755, int(source.stat().st_mtime))
     return buffer.getvalue()
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
+def _add(tar: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644, modified: int = 0) -> None:
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), mode
+    entry.size, entry.mode, entry.mtime = len(content), mode, modified  # bytecode is of a source of that very time
     tar.addfile(entry, io.BytesIO(content))
 
 

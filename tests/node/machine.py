@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,11 +25,13 @@ from typing import Any
 import yaml
 
 from fairgpu.cluster.api import ApiError
-from tests.cluster.control_plane.control_plane import ControlPlane
+from tests.cluster.control_plane.build import built, control_plane_binaries
+from tests.cluster.control_plane.control_plane import ControlPlane, running_control_plane
 from tests.cluster.control_plane.identities import Identity, write_kubeconfig
 from tests.cluster.control_plane.processes import Restartable, running
 from tests.cluster.installation import apply
 from tests.node import images
+from tests.node.binaries import NODE
 from tests.support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -52,7 +55,7 @@ LIBRARIES = f"/usr/lib/{sysconfig.get_config_var('MULTIARCH')}"
 MEMORY_MIB = 16384
 
 
-def enter(folder: Path) -> None:
+def _enter(folder: Path) -> None:
     """Lays out the session's own namespaces."""
     for path, target in ((folder / "lib", "/var/lib"), (folder / "log", "/var/log")):
         path.mkdir()
@@ -134,7 +137,24 @@ class Machine:
 
 
 @contextmanager
-def running_machine(folder: Path, binaries: Path, runc: Path, plane: ControlPlane) -> Iterator[Machine]:
+def running_node(folder: Path, prepare: Callable[[ControlPlane], object] = lambda _: None) -> Iterator[Machine]:
+    """A node with two simulated GPUs, in the namespaces that `make node` gives this process.
+
+    `prepare` is called with the control plane before the node joins.
+    """
+    if os.environ.get("FAIRGPU_NODE_NAMESPACES") != "1":
+        raise RuntimeError("these tests want namespaces of their own: run `make node` as root")
+    binaries = built(NODE, os.environ), control_plane_binaries(os.environ)
+    runc = shutil.which("runc") or str(Path(sys.executable).with_name("runc"))
+    _enter(folder)
+    with running_control_plane(binaries[1]) as plane:
+        prepare(plane)
+        with _running_machine(folder, binaries[0], Path(runc), plane) as machine:
+            yield machine
+
+
+@contextmanager
+def _running_machine(folder: Path, binaries: Path, runc: Path, plane: ControlPlane) -> Iterator[Machine]:
     """A node that is ready, with two simulated GPUs and the node agent on it."""
     machine = Machine(folder, binaries, runc, plane)
     with ExitStack() as stack:
@@ -190,14 +210,14 @@ def _imported(machine: Machine) -> bool:
     machine.servers["containerd"].process.check_alive()
     try:
         pause = {"pause": images.pause(machine.folder)}
-        machine.import_image(images.image(machine.folder / "pause.tar", PAUSE, "/pause", pause))
+        machine.import_image(images.image(machine.folder / "pause.tar", PAUSE, ["/pause"], pause))
         shell = {f"bin/{name}": Path("/bin") / name for name in ("sh", "cat", "cp", "env", "mv", "sleep")}
-        programs = shell | {"usr/bin/actor": ACTOR}
-        machine.import_image(images.image(machine.folder / "programs.tar", PROGRAMS, "/bin/sh", programs))
+        programs = shell | {"usr/bin/actor": ACTOR} | images.round_the_shim(machine.folder)
+        machine.import_image(images.image(machine.folder / "programs.tar", PROGRAMS, ["/bin/sh"], programs))
         (machine.folder / "ld.so.preload").write_text("/nowhere/of-the-image.so\n")
         (machine.folder / "note").write_text("of the image\n")
         own = {"etc/ld.so.preload": machine.folder / "ld.so.preload", "etc/vcuda/note": machine.folder / "note"}
-        image = images.image(machine.folder / "own-preload.tar", OWN_PRELOAD, "/bin/sh", programs | own)
+        image = images.image(machine.folder / "own-preload.tar", OWN_PRELOAD, ["/bin/sh"], programs | own)
         machine.import_image(image)
     except subprocess.CalledProcessError:
         return False
@@ -217,6 +237,8 @@ def _start_kubelet(machine: Machine, stack: ExitStack) -> None:
         "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": False}},
         "authorization": {"mode": "AlwaysAllow"},
         "cgroupDriver": "cgroupfs",
+        "clusterDNS": [ADDRESS],
+        "clusterDomain": "cluster.local",
         "cgroupRoot": group,
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
         "enforceNodeAllocatable": [],
@@ -279,6 +301,7 @@ def _start_agent(machine: Machine, stack: ExitStack) -> None:
         "FAIRGPU_NODEAGENT_SHIM": str(SHIM),
         "FAIRGPU_NODEAGENT_VENDOR_CDI_FOLDERS": f"[{vendor}]",
         "FAIRGPU_NODEAGENT_LOOK_SECONDS": "1",
+        "FAIRGPU_NODEAGENT_UNSLOTTED_PROCESSES": "kill",
         "KUBECONFIG": str(machine.agent.kubeconfig),
         "LD_LIBRARY_PATH": str(DRIVER),
         "SIMGPU_DIR": str(SIMULATED / "node"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,26 +42,31 @@ class Services:
 
 
 @contextmanager
-def running_services(plane: ControlPlane, end_proof: str = "observe") -> Iterator[Services]:
+def running_services(
+    plane: ControlPlane, end_proof: str = "observe", settings: Callable[[int], Mapping[str, str]] = lambda _: {}
+) -> Iterator[Services]:
     """Starts everything on a control plane that has the installation, and sends it the cluster's GPU pods.
 
-    `end_proof` is the setting of both services that says what pods' ends are known by.
+    `end_proof` is the setting of both services that says what pods' ends are known by; `settings` are further ones of
+    all services, given the timekeeper's port.
     """
     webhook, timekeeper, timekeeper_metrics, jobs_metrics, *others = free_ports(10)
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="fairgpu-redis-"))
         redis = stack.enter_context(RedisServer(Path(folder)))
         ports = Ports(timekeeper, timekeeper_metrics)
-        stack.enter_context(timekeeper_replica(plane, "timekeeper", ports, redis.url))
+        more = settings(timekeeper)
+        stack.enter_context(timekeeper_replica(plane, "timekeeper", ports, redis.url, **more))
         metering = {
             "FAIRGPU_TIMEKEEPER_METERING_END_PROOF": end_proof,
             "FAIRGPU_TIMEKEEPER_METERING_PRICES": f"{{H100: {H100_PRICE}}}",
+            **more,
         }
         jobs = stack.enter_context(timekeeper_jobs(plane, "timekeeper-jobs", jobs_metrics, redis.url, **metering))
         replicas = [Ports(*others[:2]), Ports(*others[2:4]), Ports(*others[4:])]
         balancer = stack.enter_context(balancing(webhook, [replica.https for replica in replicas]))
         stack.enter_context(mounted_certificate(plane, certificate_folder(plane)))
-        webhooks = stack.enter_context(Replicas(plane, replicas, timekeeper, end_proof))
+        webhooks = stack.enter_context(Replicas(plane, replicas, timekeeper, end_proof, **more))
         apply(plane, [m for m in render(plane, webhook_port=webhook) if m["kind"] in WEBHOOK_CONFIGURATIONS])
         stack.enter_context(certificates(plane))
         webhooks.start(0)

@@ -64,9 +64,9 @@ def environment(plane: ControlPlane, account: str) -> dict[str, str]:
 
 @contextmanager
 def webhook_replica(
-    plane: ControlPlane, name: str, ports: Ports, timekeeper: int, end_proof: str = "observe"
+    plane: ControlPlane, name: str, ports: Ports, timekeeper: int, end_proof: str = "observe", **more: str
 ) -> Iterator[Process]:
-    """One replica of the webhook, which asks the timekeeper behind that port."""
+    """One replica of the webhook, which asks the timekeeper behind that port; `more` are further settings."""
     account = environment(plane, "fairgpu-webhook")
     token = Path(account["TOKEN_FILE"]).with_suffix(".timekeeper-token")
     token.touch(mode=0o600)
@@ -84,6 +84,7 @@ def webhook_replica(
         "FAIRGPU_WEBHOOK_STATES_URL": f"https://localhost:{timekeeper}",
         "FAIRGPU_WEBHOOK_STATES_TOKEN_FILE": str(token),
         "FAIRGPU_WEBHOOK_END_PROOF": end_proof,
+        **more,
     }
     with service(plane, name, ["webhook", "serve"], {**account, **settings}, AT_ONCE) as process:
         yield process
@@ -93,19 +94,20 @@ class Replicas:
     """The webhook's replicas by number; a Deployment's part in a rolling restart is the test's to play."""
 
     def __init__(
-        self, plane: ControlPlane, ports: Sequence[Ports], timekeeper: int, end_proof: str = "observe"
+        self, plane: ControlPlane, ports: Sequence[Ports], timekeeper: int, end_proof: str = "observe", **more: str
     ) -> None:
         self.ports = tuple(ports)
         self._plane = plane
         self._timekeeper = timekeeper
         self._end_proof = end_proof
+        self._more = more
         self._running: dict[int, tuple[Process, ExitStack]] = {}
 
     def start(self, number: int) -> None:
         """Starts a replica; it takes reviews once the balancer finds it ready."""
         stack = ExitStack()
         name, ports = f"webhook-{number}", self.ports[number]
-        replica = webhook_replica(self._plane, name, ports, self._timekeeper, self._end_proof)
+        replica = webhook_replica(self._plane, name, ports, self._timekeeper, self._end_proof, **self._more)
         self._running[number] = (stack.enter_context(replica), stack)
 
     def stop(self, number: int) -> None:
@@ -124,8 +126,8 @@ class Replicas:
 
 
 @contextmanager
-def timekeeper_replica(plane: ControlPlane, name: str, ports: Ports, redis_url: str) -> Iterator[Process]:
-    """One replica of the timekeeper's REST API."""
+def timekeeper_replica(plane: ControlPlane, name: str, ports: Ports, redis_url: str, **more: str) -> Iterator[Process]:
+    """One replica of the timekeeper's REST API; `more` are further settings."""
     settings = {
         "FAIRGPU_TIMEKEEPER_REDIS_URL": redis_url,
         "FAIRGPU_TIMEKEEPER_SERVE_HOST": "127.0.0.1",
@@ -134,6 +136,7 @@ def timekeeper_replica(plane: ControlPlane, name: str, ports: Ports, redis_url: 
         "FAIRGPU_TIMEKEEPER_SERVE_WORKERS": "1",
         "FAIRGPU_TIMEKEEPER_SERVE_DRAIN_SECONDS": "1",
         "FAIRGPU_TIMEKEEPER_SERVE_CERTIFICATE_NAMES": "[localhost]",
+        **more,
     }
     account = environment(plane, "fairgpu-timekeeper")
     with service(plane, name, ["timekeeper", "serve"], {**account, **settings}, AT_ONCE) as process:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import json
 import re
 import subprocess
 from pathlib import Path
@@ -52,7 +53,16 @@ def test_an_image_has_every_package_that_the_command_line_loads_but_the_demonstr
 
 def test_the_sidecar_imports_from_its_own_archive_alone() -> None:
     entry = (IMAGES / "sidecar" / "Containerfile").read_text().strip().splitlines()[-1]
-    assert entry == 'ENTRYPOINT ["python3", "-I", "-S", "/opt/fairgpu/sidecar.pyz"]'
+    assert re.match(r'ENTRYPOINT \["python3", "-I", "-S", .*"/opt/fairgpu/sidecar.pyz"\]$', entry)
+
+
+def test_the_sidecar_starts_with_the_bytecode_that_its_image_was_built_with() -> None:
+    text = (IMAGES / "sidecar" / "Containerfile").read_text()
+    (built,) = re.findall(r"^RUN python -I -S -X pycache_prefix=(\S+) ", text, re.MULTILINE)
+    entry = json.loads(text.strip().splitlines()[-1].removeprefix("ENTRYPOINT "))
+    (copied,) = re.findall(r"^COPY --from=build (\S+) \1$", text, re.MULTILINE)
+    assert f"pycache_prefix={built}" in entry
+    assert Path(built).is_relative_to(copied)
 
 
 @pytest.mark.parametrize("containerfile", sorted(IMAGES.glob("*/Containerfile")), ids=lambda path: path.parent.name)
