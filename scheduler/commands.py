@@ -1,24 +1,45 @@
-"""The command `fairgpu scheduler`."""
+"""The commands `fairgpu scheduler`, `fairgpu top`, `fairgpu inspect` and `fairgpu why`."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fairgpu.commands import CommandError
+from fairgpu.commands import CommandError, a_name
 
 # A command at a terminal does not wait for the imports of another: each is imported when it runs.
 
 
 def register(subparsers: Any) -> None:
-    """Adds the command to the parser of `fairgpu`."""
+    """Adds the commands to the parser of `fairgpu`."""
     scheduler = subparsers.add_parser("scheduler", help="run the scheduler's extender")
     actions = scheduler.add_subparsers(title="actions", metavar="ACTION", required=True)
     serve = actions.add_parser("serve", help="answer kube-scheduler until told to end")
     serve.add_argument("--settings", type=Path, metavar="FILE", help="settings in YAML")
     serve.set_defaults(run=run_serve, extras="scheduler")
+    top = subparsers.add_parser("top", help="each node's GPUs, and what pods hold of them")
+    inspect = subparsers.add_parser("inspect", help="each GPU, and what pods hold of it")
+    inspect.add_argument("node", nargs="?", type=a_name, help="of this node alone")
+    inspect.add_argument("-d", "--details", action="store_true", help="with the pods on each GPU")
+    for parser in (top, inspect):
+        parser.add_argument("-o", "--output", choices=("table", "json"), default="table", help="how to print it")
+    why = subparsers.add_parser("why", help="what a pod waits for, cause by cause")
+    why.add_argument("pod", type=a_name, help="the pod's name")
+    why.add_argument("-n", "--namespace", type=a_name, default="default", help="its namespace; else `default`")
+    why.add_argument("-v", "--verbose", action="store_true", help="with the nodes of each cause")
+    for parser, name in ((top, "run_top"), (inspect, "run_inspect"), (why, "run_why")):
+        parser.set_defaults(run=partial(_view, name), extras="scheduler")
+
+
+def _view(name: str, arguments: argparse.Namespace) -> int:
+    """Runs a command of scheduler.view."""
+    from scheduler.view import commands
+
+    status: int = getattr(commands, name)(arguments)
+    return status
 
 
 def run_serve(arguments: argparse.Namespace) -> int:

@@ -88,7 +88,7 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
     while not wait(0):
         try:
             if version is None:
-                items, version = _list(api, collection)
+                items, version = list_collection(api, collection)
                 view.replaced(items)
                 view.confirmed()
             version = _watch(api, collection, view, wait, version)
@@ -108,7 +108,12 @@ def reflect(api: KubernetesAPI, collection: Collection, view: View, wait: Wait, 
                 return
 
 
-def _list(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
+def list_collection(api: KubernetesAPI, collection: Collection) -> tuple[list[Json], str]:
+    """Lists a collection in pages; returns what its `read` keeps of each object, and the list's resourceVersion.
+
+    Raises:
+        ApiError: the API server refuses, or cannot be reached.
+    """
     items: list[Json] = []
     size = PAGE_SIZE
     page: dict[str, str | int] = {**collection.selectors}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from tests.cluster.control_plane.stand_ins import StandInNode, create_node, inve
 from tests.cluster.journey.manifests import pod
 from tests.cluster.pods import cost, spent_in
 from tests.cluster.services.everything import H100_PRICE, Services
+from tests.cluster.services.replicas import COMMAND
 from tests.cluster.services.scheduler import running_scheduler
 from tests.support.ledger.periods import month_midway
 from tests.support.waiting import wait_until
@@ -172,6 +174,35 @@ def test_a_pod_of_a_held_budget_goes_the_whole_way_once_the_budget_has_money(
     )
     admin.delete(f"{budgets}/budget-{namespace}")
     assert took <= PLACED_SECONDS, f"placed {took:.1f} s after the budget was opened"
+
+
+def test_people_see_what_is_held_and_why_a_pod_waits(
+    control_plane: ControlPlane, user: Identity, namespace: str
+) -> None:
+    node = create_node(control_plane, f"seen-{namespace}", gpus=1)
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    user.api.create(pods, on(node, "holds", {"fairgpu.io/gpu-core": 60}))
+    wait_until(lambda: _bound(user, f"{pods}/holds"), "the pod is bound")
+    user.api.create(
+        pods, on(node, "waits", {"fairgpu.io/gpu-core": 100, "fairgpu.io/gpu": 1}, **{"use-gpu-model": "B200"})
+    )
+    wait_until(lambda: _told(user, f"{pods}/waits"), "the second waits")
+
+    def asked(who: Identity, *words: str) -> str:
+        done = subprocess.run(
+            [COMMAND, *words], env={"KUBECONFIG": str(who.kubeconfig)}, capture_output=True, text=True, check=True
+        )
+        return done.stdout
+
+    admin = control_plane.admin
+    [line] = [line for line in asked(admin, "top").splitlines() if line.startswith(node.name)]
+    assert line.split()[1:] == ["A100", "1", "-", "0.60", "60", "60", "1"]
+    assert f"  {namespace}/holds" in asked(admin, "inspect", node.name, "-d")
+    assert "gpu-model: 1 GPU of B200 asked, at most 0 there" in asked(admin, "why", "waits", "-n", namespace)
+    assert f"placed on {node.name}" in asked(user, "why", "holds", "-n", namespace)
+    said = asked(user, "why", "waits", "-n", namespace)
+    assert "kube-scheduler says: " in said
+    assert "this needs `list` of nodes and of pods in the whole cluster" in said
 
 
 def _gates(item: dict[str, Any]) -> list[str]:

@@ -1,0 +1,143 @@
+"""The commands `fairgpu top`, `inspect` and `why`: the API server is asked once, with the kubeconfig."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+from fairgpu.client.tables import table
+from fairgpu.cluster.api import ApiError, KubernetesAPI
+from fairgpu.cluster.connect import NoClusterError, connect
+from fairgpu.commands import CommandError
+from scheduler.view.cluster import Cluster, forbidden, read_cluster
+from scheduler.view.gpus import Row, gpu_rows, node_rows
+from scheduler.view.waiting import FRAGMENTED, Reason, conditions_of, fitting_nodes, reasons_of, stage_of
+
+RIGHTS = "this needs `list` of nodes and of pods in the whole cluster"
+SHOWN = 8
+"""Nodes that a line names."""
+
+
+def run_top(arguments: argparse.Namespace) -> int:
+    """Prints each node's GPUs and what is held of them."""
+    cluster = _whole(_api())
+    rows = node_rows(cluster)
+    if arguments.output == "json":
+        return _print(json.dumps({"nodes": rows, "faults": cluster.faults}, indent=2))
+    headings = ("node", "model", "gpus", "fenced", "held", "time %", "memory %", "pods")
+    lines = [
+        (
+            row["node"],
+            row["model"],
+            str(row["gpus"]),
+            str(row["fenced"] or ""),
+            f"{row['held']:.2f}",
+            f"{row['corePercent']:.0f}",
+            f"{row['memoryPercent']:.0f}",
+            str(row["pods"]),
+        )
+        for row in rows
+    ]
+    gpus, held = sum(row["gpus"] for row in rows), sum(row["held"] for row in rows)
+    waiting = cluster.state.waiting.count
+    text = [table(headings, lines)] if lines else ["No node offers GPUs."]
+    text.append(f"\n{held:.2f} of {gpus} GPUs are held; {waiting} pod{'' if waiting == 1 else 's'} wait for a node.")
+    text += [f"{name}: its inventory is not used: {fault}" for name, fault in sorted(cluster.faults.items())]
+    return _print("\n".join(text))
+
+
+def run_inspect(arguments: argparse.Namespace) -> int:
+    """Prints each GPU, and with `-d` each pod on it."""
+    cluster = _whole(_api())
+    rows = gpu_rows(cluster, arguments.node or "")
+    if not rows and arguments.node:
+        fault = cluster.faults.get(arguments.node)
+        raise CommandError(f"{arguments.node}: {fault or 'no such node offers GPUs; fairgpu top lists those that do'}")
+    if arguments.output == "json":
+        return _print(json.dumps({"gpus": rows}, indent=2))
+    headings = ("node", "gpu", "model", "health", "time %", "memory MiB", "containers")
+    lines = [line for row in rows for line in _gpu_lines(row, pods=arguments.details)]
+    return _print(table(headings, lines))
+
+
+def run_why(arguments: argparse.Namespace) -> int:
+    """Prints what a pod waits for."""
+    api = _api()
+    try:
+        pod = api.get(f"/api/v1/namespaces/{arguments.namespace}/pods/{arguments.pod}")
+    except ApiError as error:
+        raise CommandError(f"pod {arguments.namespace}/{arguments.pod}: {error.message}") from error
+    lines = [f"Pod {arguments.namespace}/{arguments.pod}: {stage_of(pod)}"]
+    lines += [f"{who} says: {text}" for who, text in conditions_of(pod)]
+    if stage_of(pod) == "waits for a node":
+        lines += _of_nodes(api, pod, verbose=arguments.verbose)
+    return _print("\n".join(lines))
+
+
+def _of_nodes(api: KubernetesAPI, pod: dict[str, Any], *, verbose: bool) -> list[str]:
+    """What the GPUs of the cluster have for a pod, as far as the caller may see them."""
+    try:
+        cluster = read_cluster(api)
+    except ApiError as error:
+        if forbidden(error):
+            return [f"What each node has free is not shown: {RIGHTS}."]
+        raise CommandError(f"the cluster cannot be read: {error}") from error
+    fitting = fitting_nodes(cluster, pod)
+    if fitting:
+        return [
+            f"Its GPUs are free on {_names(fitting, verbose=verbose)}.",
+            "What keeps it from there is above: a budget, a gang, or a rule of kube-scheduler's own.",
+        ]
+    reasons = reasons_of(cluster, pod)
+    if not reasons:
+        return ["No node offers GPUs: `kubectl get nodes` and docs/nodes.md say why."]
+    return [line for reason in reasons for line in _reason_lines(reason, verbose=verbose)]
+
+
+def _reason_lines(reason: Reason, *, verbose: bool) -> list[str]:
+    count = f"{len(reason.nodes)} node{'' if len(reason.nodes) == 1 else 's'}: " if reason.nodes else ""
+    lines = [f"{count}{reason.text}"]
+    if verbose and reason.nodes:
+        lines.append(f"  on: {_names(reason.nodes, verbose=True)}")
+    if reason.fragmented:
+        lines.append(f"  on {len(reason.fragmented)} of them {FRAGMENTED}")
+    return [*lines, f"  helps: {reason.remedy}"]
+
+
+def _gpu_lines(row: Row, *, pods: bool) -> list[tuple[str, ...]]:
+    memory = f"{row['memoryHeldMiB']}/{row['memoryMiB']}"
+    health = row["health"] if not row["why"] else f"{row['health']}: {row['why']}"
+    line = (row["node"], row["uuid"], row["model"], health, str(row["coreHeld"]), memory, str(row["containers"]))
+    held = [
+        ("", f"  {pod['pod']}", "", "", str(pod["corePercent"]), str(pod["memoryMiB"]), str(pod["containers"]))
+        for pod in row["pods"]
+    ]
+    return [line, *held] if pods else [line]
+
+
+def _names(nodes: Sequence[str], *, verbose: bool) -> str:
+    shown = nodes if verbose else nodes[:SHOWN]
+    more = len(nodes) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more else "")
+
+
+def _api() -> KubernetesAPI:
+    try:
+        return connect(os.environ)
+    except NoClusterError as error:
+        raise CommandError(str(error)) from error
+
+
+def _whole(api: KubernetesAPI) -> Cluster:
+    try:
+        return read_cluster(api)
+    except ApiError as error:
+        raise CommandError(f"{error.message}; {RIGHTS}" if forbidden(error) else str(error)) from error
+
+
+def _print(text: str) -> int:
+    print(text)  # noqa: T201 - a person reads this
+    return 0

@@ -1,0 +1,118 @@
+"""`fairgpu why`: what a pod waits for, cause by cause."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fairgpu import names
+from scheduler.cluster.objects import PLACEABLE, PodError, read_waiting
+from scheduler.placement.causes import Cause, explain
+from scheduler.placement.fleet import Fleet
+from scheduler.placement.request import Request
+from scheduler.view.cluster import Cluster
+
+Json = dict[str, Any]
+
+REMEDIES = {
+    Cause.DEVICES: "ask for fewer GPUs, or add nodes with more",
+    Cause.MODEL: "choose other models, or add nodes that have them",
+    Cause.UUID: "choose other GPUs",
+    Cause.SIZE: "ask for less memory, or choose a model that has as much",
+    Cause.MEMORY: "ask for less memory, or wait until a pod ends",
+    Cause.CORE: "ask for a smaller share, or wait until a pod ends",
+    Cause.SLOTS: "wait until a container ends",
+    Cause.TOGETHER: "ask for less of what is scarce, or wait until a pod ends",
+}
+FRAGMENTED = "enough is free in all, but on different GPUs: an autoscaler that counts sums adds no node for it"
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """A cause that keeps a pod from some nodes.
+
+    Attributes:
+        text: what is asked, and the most that there is.
+        remedy: what helps.
+        nodes: from which nodes.
+        fragmented: those of them that have enough free over all their GPUs together.
+    """
+
+    text: str
+    remedy: str
+    nodes: tuple[str, ...] = ()
+    fragmented: tuple[str, ...] = ()
+
+
+def stage_of(pod: Json) -> str:
+    """Returns what becomes of a pod now, in a word or two."""
+    spec, status = pod.get("spec") or {}, pod.get("status") or {}
+    if status.get("phase") in ("Succeeded", "Failed"):
+        return f"ended: {status['phase']}"
+    if spec.get("nodeName"):
+        return f"placed on {spec['nodeName']}"
+    gates = [str(gate.get("name")) for gate in spec.get("schedulingGates") or []]
+    if names.BUDGET_GATE in gates:
+        return "held by its budget until there is money"
+    if gates:
+        return f"held by {', '.join(gates)}, which FairGPU did not set"
+    if spec.get("schedulerName") != names.SCHEDULER_NAME:
+        return f"left to the scheduler {spec.get('schedulerName')}"
+    return "waits for a node"
+
+
+def conditions_of(pod: Json) -> list[tuple[str, str]]:
+    """Returns what kube-scheduler and its extender have written about the pod."""
+    found = {str(one.get("type")): one for one in (pod.get("status") or {}).get("conditions") or []}
+    said = (("kube-scheduler", found.get("PodScheduled")), ("FairGPU", found.get(PLACEABLE)))
+    return [(who, str(one["message"])) for who, one in said if one is not None and one.get("message")]
+
+
+def reasons_of(cluster: Cluster, pod: Json) -> list[Reason]:
+    """Returns the causes that keep a pod from each node that offers GPUs; none where it fits on one.
+
+    Taints, affinity, processor time and memory of nodes are kube-scheduler's, and not among them.
+    """
+    try:
+        asked = read_waiting(pod).request
+    except PodError as error:
+        return [Reason(str(error), "change the pod as it says")]
+    state = cluster.state
+    rows = np.array(sorted(state.fleet.rows.values()), np.int64)
+    gains = state.chooser.gains(asked)[rows]
+    if not len(rows) or np.isfinite(gains).any():
+        return []
+    return [
+        Reason(
+            explain(shortage, asked),
+            REMEDIES[shortage.cause],
+            tuple(state.fleet.names[short].tolist()),
+            tuple(state.fleet.names[[row for row in short.tolist() if has_in_sum(state.fleet, row, asked)]].tolist()),
+        )
+        for shortage, short in state.chooser.why(asked, rows)
+    ]
+
+
+def has_in_sum(fleet: Fleet, row: int, request: Request) -> bool:
+    """Whether a node has as much free over all its GPUs as the request's main containers ask for in all."""
+    offered = fleet.offered[row]
+    core, memory = fleet.core[row][offered].clip(0).sum(), fleet.memory[row][offered].clip(0).sum()
+    most = int(fleet.total[row][offered].max(initial=0))
+    needs = request.containers
+    return bool(
+        core >= sum(need.gpus * need.core_percent for need in needs)
+        and memory >= sum(need.gpus * need.mib_of(most) for need in needs)
+        and offered.any()
+    )
+
+
+def fitting_nodes(cluster: Cluster, pod: Json) -> list[str]:
+    """Returns the nodes on which the pod's GPUs are free now."""
+    try:
+        waiting = read_waiting(pod)
+    except PodError:
+        return []
+    rows = np.array(sorted(cluster.state.fleet.rows.values()), np.int64)
+    return sorted(cluster.state.fleet.names[cluster.state.fitting(waiting, rows)].tolist())

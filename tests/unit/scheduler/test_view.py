@@ -1,0 +1,138 @@
+"""What `fairgpu top`, `inspect` and `why` say of a cluster that stands still."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fairgpu.cluster.api import ApiError
+from fairgpu.commands import CommandError, build_parser
+from scheduler.cluster.objects import read_note
+from scheduler.cluster.watches import NODES
+from scheduler.view import commands
+from scheduler.view.cluster import Cluster, cluster_of
+from scheduler.view.gpus import gpu_rows, node_rows
+from scheduler.view.waiting import reasons_of, stage_of
+from tests.unit.scheduler.extended import ApiServer, api_node, bind_pod, pod, state_of
+
+
+def bound(name: str, core: int, node: str = "n0", gpus: int = 2) -> dict[str, Any]:
+    item = pod(name, core=core)
+    bind_pod(state_of(node, gpus=gpus), ApiServer(item), item, node)
+    return item
+
+
+def waiting(core: int, **changes: Any) -> dict[str, Any]:
+    return pod("w", core=core, schedulerName="fairgpu-scheduler", **changes)
+
+
+def cluster(*pods: dict[str, Any]) -> Cluster:
+    """A node of two GPUs, a node of one, and a node whose inventory makes no sense."""
+    nodes = [api_node("n0", 2), api_node("n1", 1), api_node("n2", encode=lambda _: "{}")]
+    return cluster_of(nodes, [read_note(item) for item in pods])
+
+
+def test_top_has_a_row_for_each_node_with_what_is_held() -> None:
+    seen = cluster(bound("a", 60))
+    first, second = node_rows(seen)
+    assert (first["node"], first["gpus"], first["pods"]) == ("n0", 2, 1)
+    assert (first["held"], first["corePercent"], first["memoryPercent"]) == (0.6, 30, 30)
+    assert (second["node"], second["held"]) == ("n1", 0)
+    assert set(seen.faults) == {"n2"}
+
+
+def test_inspect_has_a_row_for_each_gpu_with_the_pods_on_it() -> None:
+    rows = gpu_rows(cluster(bound("a", 60)), "n0")
+    assert [(row["coreHeld"], row["memoryHeldMiB"], row["containers"]) for row in rows] == [(60, 600, 1), (0, 0, 0)]
+    assert rows[0]["pods"] == [{"pod": "team/a", "corePercent": 60, "memoryMiB": 600, "containers": 1}]
+
+
+def test_why_names_each_cause_with_its_nodes_and_what_helps() -> None:
+    reasons = reasons_of(cluster(bound("a", 60), bound("b", 50, "n1", gpus=1)), waiting(100, gpus=2))
+    said = {reason.text: reason.nodes for reason in reasons}
+    assert said == {
+        "gpu: 2 GPUs asked, a node offers at most 1": ("n1",),
+        "gpu-memory: 100 percent on each of 2 GPUs asked, at most 40 free": ("n0",),
+    }
+    assert all(reason.remedy for reason in reasons)
+
+
+def test_why_says_where_enough_is_free_in_all_but_in_pieces() -> None:
+    pieces = bound("a", 60)
+    other = bound("b", 60)
+    text = other["metadata"]["annotations"]["fairgpu.io/allocation"].replace("n0-0", "n0-1")
+    other["metadata"]["annotations"]["fairgpu.io/allocation"] = text
+    [in_pieces] = [reason for reason in reasons_of(cluster(pieces, other), waiting(70)) if "n0" in reason.nodes] or [
+        None
+    ]
+    assert in_pieces is None
+    full = cluster(pieces, other, bound("c", 50, "n1", gpus=1))
+    [reason] = reasons_of(full, waiting(70))
+    assert (set(reason.nodes), reason.fragmented) == ({"n0", "n1"}, ("n0",))
+
+
+@pytest.mark.parametrize(
+    ("item", "stage"),
+    [
+        (waiting(50), "waits for a node"),
+        (waiting(50, schedulingGates=[{"name": "fairgpu.io/budget"}]), "held by its budget until there is money"),
+        (waiting(50, schedulingGates=[{"name": "kueue"}]), "held by kueue, which FairGPU did not set"),
+        (waiting(50, nodeName="n0"), "placed on n0"),
+        (pod("a", schedulerName="volcano"), "left to the scheduler volcano"),
+        (waiting(50) | {"status": {"phase": "Failed"}}, "ended: Failed"),
+    ],
+)
+def test_why_begins_with_what_becomes_of_the_pod(item: dict[str, Any], stage: str) -> None:
+    assert stage_of(item) == stage
+
+
+class Api:
+    """Answers as an API server with a node of one GPU and these pods."""
+
+    def __init__(self, *pods: dict[str, Any], error: ApiError | None = None) -> None:
+        self.pods, self.error = pods, error
+
+    def get(self, path: str, *_query: object, **_options: object) -> dict[str, Any]:
+        if path.endswith("/pods/w"):
+            return self.pods[0]
+        if self.error is not None:
+            raise self.error
+        return {"items": [api_node("n0")] if path == NODES.path else list(self.pods), "metadata": {}}
+
+
+def run(api: Api, monkeypatch: pytest.MonkeyPatch, *words: str) -> int:
+    monkeypatch.setattr(commands, "connect", lambda _environ: api)
+    arguments = build_parser().parse_args(words)
+    status: int = arguments.run(arguments)
+    return status
+
+
+def test_the_commands_print_what_they_find(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    api = Api(waiting(100, gpus=2), bound("a", 60, gpus=1))
+    for words in (["top"], ["inspect", "-d"], ["why", "w", "-n", "team", "-v"]):
+        assert run(api, monkeypatch, *words) == 0
+    said = capsys.readouterr().out
+    assert "0.60 of 1 GPUs are held" in said
+    assert "  team/a" in said
+    assert "1 node: gpu: 2 GPUs asked, a node offers at most 1" in said
+    assert "  on: n0" in said
+
+
+def test_who_may_not_see_the_cluster_sees_the_pods_own_conditions(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    item = waiting(100)
+    item["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/1 nodes are available"}]}
+    api = Api(item, error=ApiError(403, "Forbidden", "nodes is forbidden"))
+    assert run(api, monkeypatch, "why", "w", "-n", "team") == 0
+    said = capsys.readouterr().out
+    assert "kube-scheduler says: 0/1 nodes are available" in said
+    assert "this needs `list` of nodes and of pods" in said
+    with pytest.raises(CommandError, match="this needs `list` of nodes"):
+        run(api, monkeypatch, "top")
+
+
+def test_a_node_that_offers_nothing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CommandError, match="n7: no such node offers GPUs"):
+        run(Api(waiting(100)), monkeypatch, "inspect", "n7")
