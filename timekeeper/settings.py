@@ -69,32 +69,32 @@ class SentinelSettings(Section):
     """Sentinels that know which of several servers is the master (https://redis.io/docs/latest/develop/reference/sentinel-clients)."""
 
     nodes: Nodes = ()
-    """Each Sentinel as host:port; 26379 where no port is written. Where any is named, `redis.url` is not used."""
+    """Each Sentinel as host:port; the default port is 26379. With any, `redis.url` is not used."""
     master: str = "fairgpu"
-    """The name by which they know the master."""
+    """The Sentinels' name for the master."""
     username: str | None = None
     """The ACL user at the Sentinels, not at the servers."""
     password: SecretStr | None = None
-    """The password at the Sentinels; that of the servers is `redis.password`."""
+    """The password at the Sentinels; `redis.password` is the servers'."""
 
 
 class ClusterSettings(Section):
     """A Redis Cluster (https://redis.io/docs/latest/operate/oss_and_stack/reference/cluster-spec/)."""
 
     nodes: Nodes = ()
-    """Some of its nodes as host:port, which know the others; 6379 where no port is written. Then `redis.url` is not
-    used."""
+    """Some of the cluster's nodes as host:port, which know the others; the default port is 6379. With any,
+    `redis.url` is not used."""
 
 
 class RedisTLS(Section):
     """TLS to servers and Sentinels. Their certificates are always verified, and must be for the names asked for."""
 
     enabled: bool = False
-    """Whether nodes under `sentinel` and `cluster` speak TLS; in `redis.url` the scheme rediss:// says it."""
+    """Whether nodes under `sentinel` and `cluster` speak TLS; for `redis.url` write the scheme rediss:// instead."""
     ca_file: Path | None = None
-    """The certificates of the authorities that signed theirs, in PEM; the system's where none is named."""
+    """The CAs of the servers' certificates, in PEM; default for a store of your own: the system's."""
     certificate_file: Path | None = None
-    """The certificate that this client shows, in PEM, where the servers want one (tls-auth-clients)."""
+    """The client certificate, in PEM, for servers with tls-auth-clients."""
     key_file: Path | None = None
     """Its key."""
 
@@ -103,14 +103,14 @@ class RedisSettings(Section):
     """Where the ledger is stored."""
 
     url: str = BUNDLED_URL
-    """One server: redis:// or rediss:// (TLS); user and password stand in `username` and `password`, not here."""
+    """One server: redis:// or rediss:// (TLS). Write user and password into `username` and `password`, not here."""
     sentinel: SentinelSettings = SentinelSettings()
     cluster: ClusterSettings = ClusterSettings()
     tls: RedisTLS = RedisTLS()
     username: str | None = None
-    """The ACL user; `default` where none is named. Of the store that the manifests bring it is `timekeeper`."""
+    """The ACL user: `timekeeper` at the store of the manifests; `default` at a store of your own that names none."""
     password: SecretStr | None = None
-    """The password at the servers; from a Secret, in the environment."""
+    """The password at the servers; set it in the environment, from a Secret."""
     timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 5.0
     """The time-out of one answer of Redis."""
     replica_wait_seconds: Annotated[float, Field(ge=0, le=30)] = 1.0
@@ -177,20 +177,21 @@ class BucketSettings(Section):
     """An S3-compatible bucket. Credentials are never settings: see `credentials_folder`."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9._-]{1,61}[a-z0-9]$")] | None = None
-    """The bucket, on S3 or a store that speaks its protocol; nothing is exported into one where none is named."""
+    """The bucket, on S3 or a store that speaks its protocol; without it, nothing is exported into a bucket."""
     prefix: Annotated[str, Field(max_length=512, pattern=r"^[^/](.*[^/])?$")] | None = None
     """The prefix of all file names, followed by a `/`."""
     endpoint: Annotated[str, Field(pattern=r"^https?://[^/@\s]+/?$")] | None = None
-    """Where the store answers; AWS in `region` where nothing is said. http:// is for a store on the same node."""
+    """The store's address; default: AWS in `region`. http:// is for a store on the same node."""
     region: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,63}$")] = "us-east-1"
-    """Where the bucket is; of a store of your own it may be anything."""
+    """The bucket's region; any value for a store of your own."""
     virtual_hosted: bool = False
     """Whether the bucket is part of the endpoint's host name, and not of the path."""
     ca_file: Path | None = None
-    """The CAs that the store's certificate may also be signed by, in PEM, beside the usual ones."""
+    """Further CAs of the store's certificate, in PEM, beside the system's."""
     credentials_folder: Path | None = None
-    """Where a Secret with the files access_key_id and secret_access_key, perhaps session_token, is mounted; read each
-    time. Without it: the environment, the role of the service account, the role of the instance, as AWS's SDKs do."""
+    """The folder of a mounted Secret with the files access_key_id and secret_access_key, perhaps session_token;
+    read each time. Without it: the environment, the role of the service account, the role of the instance, as AWS's
+    SDKs do."""
     timeout_seconds: Annotated[float, Field(gt=0, le=600)] = 60.0
     """The time-out of one request; no other job waits for it."""
 
@@ -249,11 +250,11 @@ class ServeSettings(Section):
     certificate_names: tuple[str, ...] = ()
     """Further DNS names and addresses in the server's certificate, beside those of the Service."""
     trusted_proxies: tuple[IPvAnyNetwork, ...] = ()
-    """The networks of proxies before the API, such as an Ingress's pods: what they write into `X-Forwarded-For` counts
-    as the client's address."""
+    """The networks of proxies in front of the API, such as an Ingress's pods; the last address that they write into
+    `X-Forwarded-For` counts as the client's."""
     people_tokens: Literal["any", "own-audience"] = "any"
-    """own-audience: people and services are known by tokens of the audience fairgpu-timekeeper alone; any: by those
-    that they show to the API server, too."""
+    """own-audience: the API accepts only tokens of the audience fairgpu-timekeeper from people and services; any:
+    tokens for the API server, too."""
     report_interval_seconds: Annotated[int, Field(ge=1, le=300)] = 60
     """The interval at which sidecars are asked to report."""
 
@@ -296,8 +297,8 @@ class MeteringSettings(Section):
     unknown_device_mib: Annotated[int, Field(ge=1)] = 16384
     """The memory of a device that no allocation names, against which a pod's request for memory counts."""
     prices: dict[str, Annotated[tuple[PriceSetting, ...], BeforeValidator(_listed)]] = Field(default_factory=dict)
-    """By model, `*` for every other; a number, or a list of effective_from and price. 1 where none is named. A model is
-    a run of whole words of the driver's name for it, in any case; where several name it, that of most words counts."""
+    """By model, `*` for every other, else 1: a number, or a list of effective_from and price. A model is a run of
+    whole words of the driver's name, in any case; if several match, the one with most words counts."""
     currency: CurrencySetting | None = None
     """The currency of amounts beside GPU-hours; nothing is computed with it."""
     default_budget: dict[str, Any] | None = None
@@ -327,8 +328,8 @@ class UsageSettings(Section):
         "project",
         "team",
     )
-    """The labels of pods that are kept with their use. Each value is kept for as long as the use is, so name none that
-    is new for every pod."""
+    """The labels of pods that are kept with their use. Each value is kept as long as the use, so name no label that
+    has a new value for every pod."""
     hourly_days: Annotated[int, Field(ge=1, le=62)] = 8
     """The number of whole days before today whose use is kept by the hour; older use is kept by the day."""
     months: Annotated[int, Field(ge=2, le=120)] = 13
@@ -347,8 +348,8 @@ class JobsSettings(Section):
     audit_seconds: Annotated[float, Field(ge=60, le=86_400)] = 3600.0
     """The interval at which the leader recomputes the ledger and reports differences."""
     without_notice_seconds: Annotated[int, Field(ge=1, le=86_400)] = 600
-    """The time for which the notice of an eviction is tried where it cannot be written on a pod. The pod is then
-    evicted without it, though no sooner than with the notice."""
+    """The time for which a notice of eviction is tried that cannot be written on a pod. The pod is then evicted
+    without it, but no sooner than with the notice."""
     lease_name: str = "fairgpu-timekeeper"
     """The name of the leader's Lease."""
     lease_seconds: Annotated[int, Field(ge=2, le=300)] = 15
@@ -365,15 +366,15 @@ class NotificationSettings(Section):
     """Notifications of budgets' milestones to a receiver outside the cluster; none without a URL."""
 
     url_file: Path | None = None
-    """Holds the URL that messages are posted to, which is a secret itself with Slack and its like; read each time."""
+    """The file with the URL to which messages are posted; a Slack URL is a secret itself. Read each time."""
     secret_file: Path | None = None
-    """Holds the key that messages are signed with (HMAC-SHA256); without it they are unsigned; read each time."""
+    """The file with the key that signs messages (HMAC-SHA256); without it they are unsigned. Read each time."""
     ca_file: Path | None = None
-    """The CAs that the receiver's certificate is held to; without it, the system's."""
+    """The CAs of the receiver's certificate; without it, the system's."""
     timeout_seconds: Annotated[float, Field(gt=0, le=60)] = 10.0
     """The time-out of an answer; no job waits for it."""
     max_waiting: Annotated[int, Field(ge=1, le=100_000)] = 1000
-    """The most messages that wait for a receiver that does not answer; the oldest of more are dropped."""
+    """The most messages that wait for a receiver; beyond it, the oldest are dropped."""
 
 
 class TimekeeperSettings(Section):
@@ -382,7 +383,7 @@ class TimekeeperSettings(Section):
     folder: Path | None = None
     """Standalone mode: the folder that stands in for a cluster. Served on loopback alone."""
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
-    """The least that is logged."""
+    """The lowest level that is logged."""
     redis: RedisSettings = RedisSettings()
     serve: ServeSettings = ServeSettings()
     metering: MeteringSettings = MeteringSettings()
