@@ -17,6 +17,7 @@ from scheduler.view.gpus import Row, gpu_rows, node_rows
 from scheduler.view.waiting import FRAGMENTED, Reason, conditions_of, fitting_nodes, reasons_of, stage_of
 
 RIGHTS = "this needs `list` of nodes and of pods in the whole cluster"
+NOBODY = {"pod": "", "corePercent": 0, "memoryMiB": 0, "containers": 0}
 SHOWN = 8
 """Nodes that a line names."""
 
@@ -44,7 +45,8 @@ def run_top(arguments: argparse.Namespace) -> int:
     gpus, held = sum(row["gpus"] for row in rows), sum(row["held"] for row in rows)
     waiting = cluster.state.waiting.count
     text = [table(headings, lines)] if lines else ["No node offers GPUs."]
-    text.append(f"\n{held:.2f} of {gpus} GPUs are held; {waiting} pod{'' if waiting == 1 else 's'} wait for a node.")
+    wait = "1 pod waits" if waiting == 1 else f"{waiting} pods wait"
+    text.append(f"\n{held:.2f} of {gpus} GPUs are held; {wait} for a node.")
     text += [f"{name}: its inventory is not used: {fault}" for name, fault in sorted(cluster.faults.items())]
     return _print("\n".join(text))
 
@@ -58,9 +60,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{arguments.node}: {fault or 'no such node offers GPUs; fairgpu top lists those that do'}")
     if arguments.output == "json":
         return _print(json.dumps({"gpus": rows}, indent=2))
-    headings = ("node", "gpu", "model", "health", "time %", "memory MiB", "containers")
-    lines = [line for row in rows for line in _gpu_lines(row, pods=arguments.details)]
-    return _print(table(headings, lines))
+    return _print(_pods_table(rows) if arguments.details else _gpus_table(rows))
 
 
 def run_why(arguments: argparse.Namespace) -> int:
@@ -107,15 +107,32 @@ def _reason_lines(reason: Reason, *, verbose: bool) -> list[str]:
     return [*lines, f"  helps: {reason.remedy}"]
 
 
-def _gpu_lines(row: Row, *, pods: bool) -> list[tuple[str, ...]]:
-    memory = f"{row['memoryHeldMiB']}/{row['memoryMiB']}"
-    health = row["health"] if not row["why"] else f"{row['health']}: {row['why']}"
-    line = (row["node"], row["uuid"], row["model"], health, str(row["coreHeld"]), memory, str(row["containers"]))
-    held = [
-        ("", f"  {pod['pod']}", "", "", str(pod["corePercent"]), str(pod["memoryMiB"]), str(pod["containers"]))
-        for pod in row["pods"]
+def _gpus_table(rows: Sequence[Row]) -> str:
+    headings = ("node", "gpu", "model", "health", "time %", "memory MiB", "of", "containers")
+    lines = [
+        (
+            row["node"],
+            row["uuid"],
+            row["model"],
+            f"{row['health']}: {row['why']}" if row["why"] else row["health"],
+            str(row["coreHeld"]),
+            str(row["memoryHeldMiB"]),
+            str(row["memoryMiB"]),
+            str(row["containers"]),
+        )
+        for row in rows
     ]
-    return [line, *held] if pods else [line]
+    return table(headings, lines)
+
+
+def _pods_table(rows: Sequence[Row]) -> str:
+    headings = ("node", "gpu", "pod", "time %", "memory MiB", "containers")
+    lines = [
+        (row["node"], row["uuid"], pod["pod"], *(str(pod[key]) for key in ("corePercent", "memoryMiB", "containers")))
+        for row in rows
+        for pod in row["pods"] or [NOBODY]
+    ]
+    return table(headings, lines)
 
 
 def _names(nodes: Sequence[str], *, verbose: bool) -> str:

@@ -197,7 +197,7 @@ def test_people_see_what_is_held_and_why_a_pod_waits(
     admin = control_plane.admin
     [line] = [line for line in asked(admin, "top").splitlines() if line.startswith(node.name)]
     assert line.split()[1:] == ["A100", "1", "-", "0.60", "60", "60", "1"]
-    assert f"  {namespace}/holds" in asked(admin, "inspect", node.name, "-d")
+    assert f"{namespace}/holds" in asked(admin, "inspect", node.name, "-d")
     assert "gpu-model: 1 GPU of B200 asked, at most 0 there" in asked(admin, "why", "waits", "-n", namespace)
     assert f"placed on {node.name}" in asked(user, "why", "holds", "-n", namespace)
     said = asked(user, "why", "waits", "-n", namespace)

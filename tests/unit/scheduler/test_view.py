@@ -114,7 +114,7 @@ def test_the_commands_print_what_they_find(monkeypatch: pytest.MonkeyPatch, caps
         assert run(api, monkeypatch, *words) == 0
     said = capsys.readouterr().out
     assert "0.60 of 1 GPUs are held" in said
-    assert "  team/a" in said
+    assert "team/a" in said
     assert "1 node: gpu: 2 GPUs asked, a node offers at most 1" in said
     assert "  on: n0" in said
 
