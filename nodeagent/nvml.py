@@ -13,6 +13,7 @@ from typing import Any
 
 from nodeagent.driver_figures import DriverSample, Figure, Placed, figures, place
 from nodeagent.rounds import Container
+from nodeagent.strangers import LEDGER_BYTES, innermost_pid, pids_with_slots, strangers
 from nodeagent.turns import Policy
 
 INTERVAL_SECONDS = 0.5
@@ -77,6 +78,37 @@ def members_of(containers: Iterable[Container]) -> dict[int, int]:
     return found
 
 
+def known_to(containers: Iterable[Container]) -> dict[int, frozenset[int]]:
+    """Returns the pids in the ledgers of the containers, by slot; none for a ledger that cannot be read."""
+    found = {}
+    for container in containers:
+        try:
+            with container.ledger.open("rb") as ledger:
+                found[container.slot] = pids_with_slots(ledger.read(LEDGER_BYTES))
+        except OSError:
+            continue
+    return found
+
+
+def innermost_of(pids: Iterable[int]) -> dict[int, int]:
+    """Returns the pids of living processes in their own namespaces."""
+    found = {}
+    for pid in pids:
+        try:
+            inner = innermost_pid(Path(f"/proc/{pid}/status").read_text(errors="replace"))
+        except OSError:
+            continue
+        if inner is not None:
+            found[pid] = inner
+    return found
+
+
+def log(event: str, **fields: object) -> None:
+    """Writes one JSON line."""
+    sys.stderr.write(json.dumps({"event": event, **fields}) + "\n")
+    sys.stderr.flush()
+
+
 class Figures:
     """The last figures of every container, renewed by `look`, or by `watch` until it is stopped."""
 
@@ -87,6 +119,8 @@ class Figures:
         """By slot; replaced whole, so that it can be read from any thread."""
         self.listed: tuple[tuple[Container, ...], Mapping[int, int]] = ((), {})
         """What `watch` looks at, and the bytes charged by slot; replaced whole."""
+        self._strange: frozenset[int] = frozenset()
+        self._reported: frozenset[int] = frozenset()
 
     def look(self, containers: tuple[Container, ...], charged: Mapping[int, int]) -> None:
         """Asks the driver once."""
@@ -99,6 +133,16 @@ class Figures:
         shares = {each.slot: float(each.core_percent) for each in containers if each.policy is Policy.HARD}
         self._placed = placed
         self.latest = figures(sample, placed, charged, shares, self.latest)
+        self._find_strangers(containers, sample, placed)
+
+    def _find_strangers(self, containers: tuple[Container, ...], sample: DriverSample, placed: Placed) -> None:
+        """Logs once each process without a slot in two samples in a row. One that is just ending may lack it in one."""
+        strange = strangers(placed.slots, innermost_of(placed.slots), known_to(containers))
+        lasting = strange & self._strange
+        for pid in sorted(lasting - self._reported):
+            held = sample.bytes_by_pid.get(pid, 0)
+            log("schedule.process_without_slot", slot=placed.slots[pid], pid=pid, bytes=held)
+        self._strange, self._reported = strange, lasting
 
     def watch(self, stop: threading.Event) -> None:
         """Takes samples repeatedly, once a container's cgroup is named; logs a refusal of NVML once.
@@ -113,7 +157,7 @@ class Figures:
                 self.look(*self.listed)
             except OSError as error:
                 if not silent:
-                    sys.stderr.write(json.dumps({"event": "schedule.driver_silent", "reason": str(error)}) + "\n")
+                    log("schedule.driver_silent", reason=str(error))
                 silent = True
             else:
                 silent = False

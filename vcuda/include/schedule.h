@@ -93,8 +93,9 @@ struct vcuda_schedule {
 /* THE LEDGER'S FIRST PAGE: what a container tells the node agent.
  *
  * File      /run/vcuda/ledger (config.h names it). The node agent makes it before the container starts:
- *           VCUDA_LEDGER_SIZE zero bytes, mode 0666, bind-mounted writable. The shim initialises it; all
- *           that follows the first 4096 bytes is the shim's own.
+ *           VCUDA_LEDGER_SIZE zero bytes, mode 0666, bind-mounted writable. The shim initialises it; of
+ *           what follows the first 4096 bytes only the beginnings of slots are for others to read:
+ *           which processes have one.
  * Reader    the node agent, by pread of the first 4096 bytes (never mmap: the container can truncate it).
  *           Every field is a single aligned 8-byte word written atomically; there is no checksum.
  * Trust     The container can write what it likes. The rule that makes that harmless: a claim to want
@@ -123,6 +124,13 @@ struct vcuda_ledger_public {
     uint64_t reserved[5];
     struct vcuda_activity devices[VCUDA_MAX_DEVICES]; /* in the config's order */
 };
+
+/* A process's slot begins with three such words: its state (0: free), its pid in its own pid namespace, and its start time
+ * in clock ticks since boot. The word at VCUDA_LEDGER_SLOTS_USED_AT says how many slots were ever taken. */
+#define VCUDA_LEDGER_SLOTS_USED_AT 4248u
+#define VCUDA_LEDGER_SLOTS_AT 6528u
+#define VCUDA_LEDGER_SLOT_SIZE 832u
+#define VCUDA_LEDGER_SLOTS 1024u
 
 #define VCUDA_LEDGER_MAGIC 0x52474C4147465543ull
 #define VCUDA_LEDGER_VERSION 1u

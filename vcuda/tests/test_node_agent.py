@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from node import BUILD, MIB, OUT_OF_MEMORY, Container, Node, Share, asked, ended, until, uuid
 
@@ -30,14 +31,15 @@ def entry(container: Container, *pids: int) -> dict[str, object]:
 
 
 @contextmanager
-def written(node: Node, *containers: dict[str, object]) -> Iterator[Path]:
+def written(node: Node, *containers: dict[str, object], errors: TextIO | None = None) -> Iterator[Path]:
     """The writer of the page, told of these containers."""
     page = node.folder / "page"
     listed(node, *containers)
     command = [sys.executable, "-m", "nodeagent.schedule", "--page", str(page), "--containers"]
     settings = {"LD_LIBRARY_PATH": str(node.driver), "SIMGPU_DIR": str(node.folder / "gpu")}
     command.append(str(node.folder / "containers.json"))
-    with ended(subprocess.Popen(command, cwd=BUILD.parent.parent, env=os.environ | settings, text=True)):
+    environment = os.environ | settings
+    with ended(subprocess.Popen(command, cwd=BUILD.parent.parent, env=environment, stderr=errors, text=True)):
         until(lambda: page.exists() and page.read_bytes()[:7] == b"FGSCHED", 30)
         yield page
 
@@ -45,6 +47,11 @@ def written(node: Node, *containers: dict[str, object]) -> Iterator[Path]:
 def driver_bytes(page: Path) -> int:
     """What the page says that the driver holds for the first slot."""
     return int.from_bytes(page.read_bytes()[SLOT_AT:][16:24], "little")
+
+
+def driver_sampled(page: Path) -> int:
+    """When the driver was last asked about the first slot."""
+    return int.from_bytes(page.read_bytes()[SLOT_AT:][24:32], "little")
 
 
 def test_the_page_says_what_the_driver_holds_and_the_shim_charges_it(node: Node) -> None:
@@ -59,6 +66,25 @@ def test_the_page_says_what_the_driver_holds_and_the_shim_charges_it(node: Node)
         assert asked(actor, f"alloc b {500 * MIB}")[0] == OUT_OF_MEMORY
         assert asked(actor, "free a")[0] == 0
         until(lambda: driver_bytes(page) == 256 * MIB)
+
+
+def test_a_process_that_goes_past_the_shim_is_logged_once_and_no_other_is(node: Node) -> None:
+    container = node.container("a")
+    without = container.environment()
+    del without["LD_PRELOAD"]
+    pipe = subprocess.PIPE
+    past = subprocess.Popen([BUILD / "tests" / "actor"], env=without, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    with ended(container.start("actor")) as held, ended(past):
+        for program in (held, past):
+            assert [asked(program, line)[0] for line in ("init", "ctx")] == [0, 0]
+        errors = node.folder / "errors"
+        with errors.open("w") as stream, written(node, entry(container, held.pid, past.pid), errors=stream):
+            until(lambda: errors.read_text() != "")
+            looked_at = driver_sampled(node.folder / "page")
+            until(lambda: driver_sampled(node.folder / "page") > looked_at)
+    (line,) = errors.read_text().splitlines()
+    fields = {"event": "schedule.process_without_slot", "slot": 0, "pid": past.pid, "bytes": 256 * MIB}
+    assert json.loads(line) == fields
 
 
 def test_a_container_that_comes_later_is_asked_about_as_well(node: Node) -> None:

@@ -90,6 +90,11 @@ struct ledger {
     struct ledger_life lives[LEDGER_SLOTS];      /* of each slot */
 };
 _Static_assert(sizeof(struct ledger) <= VCUDA_LEDGER_SIZE, "the ledger fits its file");
+_Static_assert(offsetof(struct ledger, slots_used) == VCUDA_LEDGER_SLOTS_USED_AT, "what the node agent reads");
+_Static_assert(offsetof(struct ledger, slots) == VCUDA_LEDGER_SLOTS_AT, "what the node agent reads");
+_Static_assert(sizeof(struct ledger_slot) == VCUDA_LEDGER_SLOT_SIZE, "what the node agent reads");
+_Static_assert(LEDGER_SLOTS == VCUDA_LEDGER_SLOTS, "what the node agent reads");
+_Static_assert(offsetof(struct ledger_slot, pid) == 8 && offsetof(struct ledger_slot, start_time) == 16, "and of each slot");
 
 /* Maps the file and initialises it if nobody has. NULL with a reason when it is missing, of another size, of
  * another version or not writable. */
