@@ -75,6 +75,7 @@ class State:
         gangs: the gangs that pods name.
         gang_seconds: how long devices are held for all pods of a gang.
         offers: grows when a node offers something else.
+        frees: grows when a pod that held devices is shown to have ended.
         earmarks: what is freed and kept for pods that wait, by their uid.
     """
 
@@ -85,6 +86,7 @@ class State:
         self.gangs = GangPods()
         self.gang_seconds = gang_seconds
         self.offers = 0
+        self.frees = 0
         self.fleet = Fleet()
         self.chooser = Chooser(self.fleet)
         self.refusals = Refusals(self.chooser)
@@ -175,6 +177,8 @@ class State:
             self._leaving.discard(uid)
             self._reservations.pop(uid, None)
             self.waiting.remove(uid)
+            held = self.fleet.held_by(uid)
+            self.frees += held is not None and bool(held.pieces)
             self.fleet.release(uid)
 
     def replace_pods(self, notes: Iterable[PodNote]) -> None:

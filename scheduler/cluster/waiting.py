@@ -37,6 +37,7 @@ class WaitingPods:
     def __init__(self) -> None:
         self.version = 0
         self._pods: dict[str, Waiting] = {}
+        self._refused: set[str] = set()
 
     def add(self, pod: WaitingPod, told: str = "") -> None:
         """Notes a pod that waits, and the text of its condition if no later text is known."""
@@ -48,6 +49,7 @@ class WaitingPods:
     def refuse(self, pod: WaitingPod) -> None:
         """Notes a pod that was refused; when it fits again, its condition is written again."""
         self.add(pod)
+        self._refused.add(pod.uid)
         if self._pods[pod.uid].told == FITS:
             self.tell(pod.uid, "")
 
@@ -55,6 +57,11 @@ class WaitingPods:
         """Removes a pod that was placed or deleted."""
         if self._pods.pop(uid, None) is not None:
             self.version += 1
+
+    def take_refused(self) -> set[str]:
+        """Returns the uids of the pods that were refused since the last call."""
+        taken, self._refused = self._refused, set()
+        return taken
 
     def tell(self, uid: str, told: str) -> None:
         """Notes the text that was written into a pod's condition."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, Protocol
 
 import structlog
@@ -17,6 +19,8 @@ from scheduler.measures import Measures
 _log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 0.1
+MISSED_LOOKS = 20
+"""How many looks back a refusal may have missed the end of a pod: kube-scheduler may see it before this watch does."""
 RETRY_SECONDS = 2.0
 BETWEEN_SECONDS = 0.02
 """The pause between patches: at most 50 a second, so that thousands of waiting pods do not load the API server."""
@@ -40,6 +44,9 @@ def keep_waking(
 ) -> None:
     """Looks for changes of budgets, inventories and gangs until `wait` returns true.
 
+    An end of another pod brings waiting pods back to kube-scheduler's queue without a condition. Where kube-scheduler
+    saw it first, it asked too early, and asks no more: pods that were refused just before get a condition.
+
     Args:
         state: the cluster.
         api: the API server.
@@ -49,8 +56,14 @@ def keep_waking(
         measures: counts the conditions.
     """
     seen = (state.budgets.version, state.offers, state.gangs.version)
+    frees, refused = state.frees, deque[set[str]](maxlen=MISSED_LOOKS)
     pause = LOOK_SECONDS
     while not wait(pause):
+        with state.lock:
+            refused.append(state.waiting.take_refused())
+            ended, frees = state.frees != frees, state.frees
+        if ended and acts():
+            wake(state, api, wait, stamp, measures, set().union(*refused))
         present, pause = (state.budgets.version, state.offers, state.gangs.version), LOOK_SECONDS
         if present == seen or not acts():
             continue
@@ -61,15 +74,22 @@ def keep_waking(
 
 
 def wake(
-    state: State, api: Patching, wait: Callable[[float], bool], stamp: Callable[[], str], measures: Measures
+    state: State,
+    api: Patching,
+    wait: Callable[[float], bool],
+    stamp: Callable[[], str],
+    measures: Measures,
+    uids: AbstractSet[str] | None = None,
 ) -> bool:
     """Writes the condition of each waiting pod whose answer has changed, the highest class and the oldest first.
+
+    With `uids`, it writes those of these pods alone.
 
     Returns:
         False where the API server cannot be asked: the rest is for the next time.
     """
     with state.lock:
-        waiting = state.waiting.in_order()
+        waiting = [one for one in state.waiting.in_order() if uids is None or one.pod.uid in uids]
     for one in waiting:
         with state.lock:
             text = explain_pod(state, one.pod)

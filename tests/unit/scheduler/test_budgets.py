@@ -9,10 +9,10 @@ from prometheus_client import CollectorRegistry
 
 from fairgpu.cluster.api import ApiError
 from fairgpu.states import BudgetState, NamespaceState, StatesDocument
-from scheduler.cluster.objects import read_note
+from scheduler.cluster.objects import PodNote, read_note
 from scheduler.cluster.state import State
 from scheduler.extender.binding import BindError
-from scheduler.extender.waking import wake
+from scheduler.extender.waking import keep_waking, wake
 from scheduler.measures import Measures
 from tests.unit.scheduler.extended import ApiServer, ask, bind_pod, pod, state_of
 from tests.unit.scheduler.fleets import node
@@ -168,6 +168,32 @@ def test_a_condition_that_could_not_be_written_is_written_later_unless_its_pod_i
     assert told.registry.get_sample_value("fairgpu_scheduler_conditions_total", {"outcome": "failed"}) == again
     told.error = None
     assert bool(told.wake(state)) is again
+
+
+@pytest.mark.parametrize(("looks_before", "told"), [(1, ["c"]), (30, [])])
+def test_a_pod_that_was_refused_just_before_an_end_was_seen_is_told(looks_before: int, told: list[str]) -> None:
+    """kube-scheduler may see the end of a pod before this replica does, and asks once."""
+    state, api = state_of("n0"), Told()
+    state.put_pod(bound_note("a"))
+    looks: list[int] = []
+
+    def wait(_: float) -> bool:
+        looks.append(1)
+        if len(looks) == 2:
+            assert ask(state, pod("c")).node_names == []
+        if len(looks) == 2 + looks_before:
+            state.remove_pod("uid-a")
+        return len(looks) > 40
+
+    keep_waking(state, api, lambda: True, wait, lambda: "2026-01-01T00:00:00Z", api.measures)
+    assert [name for name, _, _ in api.messages] == told
+
+
+def bound_note(name: str) -> PodNote:
+    """A pod that holds a whole GPU of n0."""
+    item = pod(name, core=100)
+    bind_pod(state_of("n0"), ApiServer(item), item, "n0")
+    return read_note(item)
 
 
 def test_a_replica_that_takes_over_knows_what_waiting_pods_were_told() -> None:
