@@ -13,6 +13,7 @@ from tests.cluster.installation import WEBHOOK_CONFIGURATIONS, Manifest, apply, 
 from tests.support.waiting import wait_until
 
 INSTRUCTIONS = Path(__file__).parents[2] / "docs" / "install.md"
+REDIS = INSTRUCTIONS.with_name("redis.md")
 GUARDS = INSTRUCTIONS.with_name("guards.md")
 POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 
@@ -57,7 +58,7 @@ def test_a_policy_type_checks_without_a_warning(
 def test_the_patches_in_the_instructions_fit_the_manifests(
     control_plane: ControlPlane, installation: list[Manifest]
 ) -> None:
-    patches = _patches(INSTRUCTIONS)
+    patches = [*_patches(INSTRUCTIONS), *_patches(REDIS)]
     assert len(patches) >= 7
     patched = render(control_plane, extra={"patches": patches})
     kinds = [manifest["kind"] for manifest in installation if manifest["metadata"]["name"] == "fairgpu-redis"]

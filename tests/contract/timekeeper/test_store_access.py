@@ -195,7 +195,7 @@ def test_the_user_may_run_every_command_of_the_scripts() -> None:
 
 
 def test_the_user_in_the_instructions_is_the_one_that_is_tested_here() -> None:
-    text = " ".join((ROOT / "docs" / "install.md").read_text().split())
+    text = " ".join((ROOT / "docs" / "redis.md").read_text().split())
     assert f"ACL SETUSER timekeeper on >PASSWORD {' '.join(ACL)}" in text
 
 

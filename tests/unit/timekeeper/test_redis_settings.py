@@ -88,7 +88,7 @@ def test_what_is_told_of_the_store_of_the_manifests_counts(tmp_path: Path) -> No
 
 
 def test_the_examples_in_the_instructions_can_be_used(tmp_path: Path) -> None:
-    text = (Path(__file__).parents[3] / "docs" / "install.md").read_text()
+    text = (Path(__file__).parents[3] / "docs" / "redis.md").read_text()
     examples = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.DOTALL) if "  redis:" in block]
     shapes = set()
     for number, example in enumerate(examples):
