@@ -26,6 +26,7 @@ from scheduler.cluster.state import State
 from scheduler.cluster.watches import NODES, PODS, NodesView, PodsView
 from scheduler.extender.binding import BindError, Clock, bind, keep_settling
 from scheduler.extender.filtering import filter_nodes, prioritize_nodes
+from scheduler.extender.preempting import preempt
 from scheduler.extender.waking import keep_waking
 from scheduler.extender.wire import (
     ArgumentsError,
@@ -34,12 +35,14 @@ from scheduler.extender.wire import (
     FilterArguments,
     decode_bind,
     decode_filter,
+    decode_preempt,
     encode,
 )
 from scheduler.gangs.holding import arrive, let_overdue_go
 from scheduler.measures import Measures
 from scheduler.placement.worth import learn
 from scheduler.reclaim.reclaimer import Clocks, Reclaimer, keep_reclaiming
+from scheduler.reclaim.roster import Roster
 from scheduler.settings import SchedulerSettings
 
 _log = structlog.get_logger(__name__)
@@ -97,6 +100,8 @@ def build_application(
         ("POST", "/prioritize"): routes.prioritize,
         **build_probes(lifecycle, state.missing),
     }
+    if settings.extender.preempt:
+        immediate["POST", "/preempt"] = routes.preempt
     return Application(
         lifecycle, {("POST", "/bind"): routes.bind}, build_about("fairgpu-scheduler"), 2, immediate=immediate
     )
@@ -113,6 +118,7 @@ class Routes:
         self._clock = clock
         self._acts = acts
         self._measures = measures
+        self._roster = Roster()
 
     def filter(self, body: bytes) -> Response:
         """Answers with the nodes on which a pod can go."""
@@ -133,6 +139,21 @@ class Routes:
         scores = prioritize_nodes(self._state, arguments)
         self._answered("prioritize", "placed", started)
         return Response(200, encode(scores))
+
+    def preempt(self, body: bytes) -> Response:
+        """Answers with the pods that have to go for a pod."""
+        started = time.perf_counter()
+        if not self._acts():
+            self._answered("preempt", "not_acting", started)
+            return problem(503, "Service Unavailable", NOT_ACTING)
+        try:
+            arguments = decode_preempt(body)
+        except ArgumentsError as error:
+            self._answered("preempt", "unreadable", started)
+            return problem(400, "Bad Request", str(error))
+        result = preempt(self._state, self._roster, arguments, time.time())
+        self._answered("preempt", "placed" if result.victims else "refused", started)
+        return Response(200, encode(result))
 
     async def bind(self, request: Request) -> Response:
         """Binds a pod; a thread sends the requests to the API server."""

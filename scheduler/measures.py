@@ -10,6 +10,7 @@ BUCKETS = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
 OUTCOMES = {
     "filter": ("placed", "refused", "unreadable", "not_acting"),
     "prioritize": ("placed", "unreadable", "not_acting"),
+    "preempt": ("placed", "refused", "unreadable", "not_acting"),
     "bind": ("placed", "refused", "unreadable", "not_acting"),
 }
 """The outcomes of a call, by its verb."""

@@ -84,6 +84,7 @@ class PodNote:
         leaving: whether it was deleted, and ends.
         since: when it was bound, in seconds since the epoch; 0 where nobody says so.
         high_priority: whether its task priority is high.
+        priority: of its class.
     """
 
     uid: str
@@ -101,6 +102,7 @@ class PodNote:
     leaving: bool = False
     since: float = 0.0
     high_priority: bool = False
+    priority: int = 0
 
 
 def read_waiting(pod: Json) -> WaitingPod:
@@ -135,7 +137,7 @@ def read_waiting(pod: Json) -> WaitingPod:
         request=request,
         containers=(*(name for name, _, _ in init), *(name for name, _ in containers)),
         prefers=placement is Placement.SPREAD or _prefers(spec),
-        priority=priority if isinstance(priority := spec.get("priority"), int) else 0,
+        priority=_priority(spec),
         created=str(metadata.get("creationTimestamp", "")),
         gang=choices.gang,
         high_priority=choices.task_priority == HIGH_PRIORITY,
@@ -156,6 +158,7 @@ def read_note(pod: Json) -> PodNote:
         reclaim_at=str(annotations.get(names.RECLAIM_AT) or ""),
         leaving=bool(metadata.get("deletionTimestamp")),
         high_priority=annotations.get(names.TASK_PRIORITY) == str(HIGH_PRIORITY),
+        priority=_priority(spec),
     )
     status, node = _mapping(pod.get("status")), spec.get("nodeName")
     if status.get("phase") in ENDED:
@@ -241,6 +244,11 @@ def _bound_at(status: Json) -> float:
         return datetime.fromisoformat(text).timestamp()
     except ValueError:
         return 0.0
+
+
+def _priority(spec: Json) -> int:
+    priority = spec.get("priority")
+    return priority if isinstance(priority, int) else 0
 
 
 def _gang(annotations: Json) -> Gang | None:

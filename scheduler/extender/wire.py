@@ -53,6 +53,32 @@ class HostPriority(msgspec.Struct, rename="pascal", frozen=True):
     score: int
 
 
+class MetaPod(msgspec.Struct, frozen=True):
+    """A pod by its uid alone."""
+
+    uid: str = msgspec.field(name="UID")
+
+
+class MetaVictims(msgspec.Struct, frozen=True):
+    """Pods of one node that are to go, and how many PodDisruptionBudgets that violates."""
+
+    pods: list[MetaPod] = msgspec.field(name="Pods", default_factory=list)
+    violations: int = msgspec.field(name="NumPDBViolations", default=0)
+
+
+class PreemptArguments(msgspec.Struct, frozen=True):
+    """The pod that preempts, and by node the victims that kube-scheduler would choose."""
+
+    pod: dict[str, Any] = msgspec.field(name="Pod")
+    victims: dict[str, MetaVictims] | None = msgspec.field(name="NodeNameToMetaVictims", default=None)
+
+
+class PreemptResult(msgspec.Struct, frozen=True):
+    """By node the victims that free the devices; a node that is not named is no candidate."""
+
+    victims: dict[str, MetaVictims] = msgspec.field(name="NodeNameToMetaVictims", default_factory=dict)
+
+
 class BindResult(msgspec.Struct, rename="pascal", frozen=True):
     """The outcome of a bind; empty where the pod is bound."""
 
@@ -60,6 +86,7 @@ class BindResult(msgspec.Struct, rename="pascal", frozen=True):
 
 
 _FILTER = msgspec.json.Decoder(FilterArguments)
+_PREEMPT = msgspec.json.Decoder(PreemptArguments)
 _BIND = msgspec.json.Decoder(BindArguments)
 _ENCODER = msgspec.json.Encoder()
 
@@ -91,6 +118,21 @@ def decode_bind(body: bytes) -> BindArguments:
         raise ArgumentsError(str(error)) from error
 
 
-def encode(answer: FilterResult | BindResult | list[HostPriority]) -> bytes:
+def decode_preempt(body: bytes) -> PreemptArguments:
+    """Parses the arguments of preempt.
+
+    Raises:
+        ArgumentsError: they are invalid, or hold no uids of victims.
+    """
+    try:
+        arguments = _PREEMPT.decode(body)
+    except msgspec.DecodeError as error:
+        raise ArgumentsError(str(error)) from error
+    if arguments.victims is None:
+        raise ArgumentsError("NodeNameToMetaVictims is missing: set nodeCacheCapable for the extender")
+    return arguments
+
+
+def encode(answer: FilterResult | BindResult | PreemptResult | list[HostPriority]) -> bytes:
     """Encodes an answer."""
     return _ENCODER.encode(answer)

@@ -120,6 +120,14 @@ def plan_reclaim(fleet: Fleet, victims: Victims, claims: Sequence[Claim], spare_
     return Plan(places, tuple(victims.holders.uids[at] for at in planner.spared()))
 
 
+def victims_on(fleet: Fleet, victims: Victims, claim: Claim, spare_pods: Ints) -> dict[int, tuple[str, ...]]:
+    """Returns by row, of the claim's rows, the victims without whom it fits there; rows without any are left out."""
+    planner = _Planner(fleet, victims, spare_pods)
+    found = {row: planner.on_node(claim, row) for row in claim.rows.tolist()}
+    uids = victims.holders.uids
+    return {row: tuple(uids[at] for at in chosen) for row, chosen in found.items() if chosen}
+
+
 def cost_of(victims: Victims, chosen: Iterable[int]) -> Cost:
     """What a set of victims costs."""
     at = np.fromiter(chosen, np.int64)
@@ -193,7 +201,7 @@ class _Planner:
         order = self._in_order(claim)
         for start in range(0, len(order), SEARCHED):
             for row in order[start : start + SEARCHED]:
-                chosen = self._on_node(claim, row)
+                chosen = self.on_node(claim, row)
                 if chosen is not None:
                     found = (cost_of(self._victims, chosen), row, chosen)
                     best = found if best is None or found[:2] < best[:2] else best
@@ -260,7 +268,7 @@ class _Planner:
             return np.full(len(of_node), np.inf)
         return np.asarray(np.sort(of_node, axis=1)[:, : need.gpus].sum(axis=1))
 
-    def _on_node(self, claim: Claim, row: int) -> list[int] | None:
+    def on_node(self, claim: Claim, row: int) -> list[int] | None:
         """The victims on one node that cost least, as far as that is found; None where no victims make room."""
         may_go = self._may_go(claim) & (self._holders.row == row)
         dearest_first = sorted(np.flatnonzero(may_go).tolist(), key=self._dearness, reverse=True)

@@ -1,0 +1,60 @@
+"""Answers preempt: the pods without whom a pod's devices are free, where the admin lets kube-scheduler preempt.
+
+kube-scheduler proposes victims by sums over a node, which free no device in particular. A node in the answer without a
+victim fails its whole preemption
+(https://github.com/kubernetes/kubernetes/blob/v1.34.2/pkg/scheduler/framework/preemption/preemption.go).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.cluster.objects import PodError, PodNote, WaitingPod, read_waiting
+from scheduler.cluster.state import State
+from scheduler.extender.wire import MetaPod, MetaVictims, PreemptArguments, PreemptResult
+from scheduler.reclaim.plan import Claim, Victims, victims_on
+from scheduler.reclaim.roster import Roster, Running
+
+
+def preempt(state: State, roster: Roster, arguments: PreemptArguments, wall: float) -> PreemptResult:
+    """Returns by node the GPU pods of lower priority that have to go.
+
+    It leaves out nodes on which none has to, and those on which it would not suffice that all do.
+
+    Args:
+        state: the cluster.
+        roster: the pods that run.
+        arguments: kube-scheduler's proposal.
+        wall: seconds since the epoch.
+    """
+    try:
+        pod = read_waiting(arguments.pod)
+    except PodError:
+        return PreemptResult()
+    proposed = arguments.victims or {}
+    with state.lock:
+        rows, _ = state.rows_of(list(proposed))
+        holders = roster.read(state.fleet, lambda uid: _running(state.note(uid)))
+        there = np.isin(holders.row, rows)
+        may_go = there.copy()
+        may_go[there] = [_yields(state.note(holders.uids[at]), pod) for at in np.flatnonzero(there).tolist()]
+        spent = np.maximum(wall - holders.since, 0.0) * holders.core_percent.astype(np.float64)
+        victims = Victims(holders, may_go, np.zeros(len(may_go), np.bool_), spent)
+        fleet = state.fleet.copy()
+        claim = Claim(pod.uid, pod.request, rows, pod.high_priority)
+        found = victims_on(fleet, victims, claim, state.spare_pods())
+        names = {row: str(state.fleet.names[row]) for row in found}
+    return PreemptResult(
+        {
+            names[row]: MetaVictims([MetaPod(uid) for uid in uids], proposed[names[row]].violations)
+            for row, uids in found.items()
+        }
+    )
+
+
+def _running(note: PodNote | None) -> Running | None:
+    return None if note is None or note.holding is None else Running(note.namespace, note.high_priority, note.since)
+
+
+def _yields(note: PodNote | None, pod: WaitingPod) -> bool:
+    return note is not None and not note.leaving and note.priority < pod.priority
